@@ -20,7 +20,7 @@ use shoal_bench::cores::Cores;
 use shoal_bench::histogram::Histogram;
 use shoal_bench::machine;
 use shoal_bench::plot::{Axis, LineChart, Mark};
-use shoal_bench::redis::{Bed, Place, Row};
+use shoal_bench::redis::{Bed, Row, StoreLocation};
 use shoal_bench::report::{Metric, Report};
 use shoal_bench::select;
 
@@ -145,8 +145,8 @@ pub(crate) fn run(options: &ClusterOptions, out: &mut dyn Write) -> Result<()> {
     // Before this thread is kept on one core.
     let machine = machine::describe();
     let place = match &options.data {
-        None => Place::Memory,
-        Some(path) => Place::File(Some(path), options.io),
+        None => StoreLocation::Memory,
+        Some(path) => StoreLocation::File(Some(path), options.io),
     };
     let bed = Bed::new(place)?;
     let report = Report::new(out, "cluster", METRICS, options.json);

@@ -6,7 +6,7 @@
 //! device is the simulated one; where a model asks what is durable, it records, and a crash at one moment of each schedule is recovered.
 //!
 //! Shuttle does not see other orders of memory than the sequential one (loom's models are for that), nor the store's own
-//! threads (a writer leads the group, applies and publishes itself here), nor time.
+//! threads (a writer drives the commit, applies and publishes itself here), nor time.
 
 #![cfg(all(test, shoal_shuttle))]
 #![allow(clippy::unwrap_used, clippy::expect_used)]

@@ -29,7 +29,7 @@ const SCHEDULES: &str = "shoal_schedules";
 /// Schedules that hunt: the rarest bug shows after some five hundred.
 const SCHEDULES_OF_A_HUNT: &str = "3000";
 
-/// A injected bug (`crates/engine/src/testing/injected_bug.rs`), the test binary that catches it, and the test in it.
+/// An injected bug (`crates/engine/src/testing/injected_bug.rs`), the test binary that catches it, and the test in it.
 type Hunt = (&'static str, &'static str, &'static str);
 
 const HUNTS: &[Hunt] = &[
@@ -39,7 +39,7 @@ const HUNTS: &[Hunt] = &[
     ("FlushRetried", STORE, "faults::a_flush_fails"),
     ("PromiseAhead", STORE, "explore::crash_states"),
     ("NeverSealed", STORE, "crash::the_last_batch_of_an_idle_store_is_promised"),
-    ("StepDivided", STORE, "explore::crash_states"),
+    ("WriteBatchDivided", STORE, "explore::crash_states"),
     ("ReadsNotValidated", STORE, "transactions::histories_are_serializable"),
     ("WatchesForgotten", STORE, "transactions::histories_are_serializable"),
     ("OldSuperblockNamed", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
@@ -83,14 +83,14 @@ const HUNTS: &[Hunt] = &[
     ("ConditionsForgetFrozen", SCHEDULES, "sessions::conditions_let_one_through"),
     ("InFlightServed", SCHEDULES, "readers::what_a_reader_saw_is_there_after_a_crash"),
     ("FrozenNotRead", SCHEDULES, "readers::operations_on_a_key_are_linearizable"),
-    ("RetriesForgotten", STORE, "together::a_write_that_is_repeated_after_a_crash_counts_once"),
+    ("OutcomesForgotten", STORE, "write_batches::a_write_that_is_repeated_after_a_crash_counts_once"),
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
     ("MarkerTooLate", UNITS, "tablet::view::tests::nobody_sees_the_new_overlay_before_the_marker_is_queued"),
     ("ParentNotAsked", STORE, "faults::a_write_is_lost"),
     ("LostIsAbsent", UNITS, "tablet::tree::tests::damage::only_what_was_replaced_is_lost"),
     ("FlushesAlone", UNITS, "log::fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure"),
     (
-        "StepsInPart",
+        "WriteBatchesInPart",
         UNITS,
         "recovery::repair::log_salvage::tests::a_step_is_done_again_as_a_whole_or_not_at_all",
     ),
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_planted_bug_has_a_hunter() {
+    fn every_injected_bug_has_a_hunter() {
         let path = super::super::root().unwrap().join("crates/engine/src/testing/injected_bug.rs");
         let source = std::fs::read_to_string(path).unwrap();
         let body = source.split_once("enum Bug {").unwrap().1.split_once("\n}").unwrap().0;

@@ -31,7 +31,7 @@ struct Experiment {
     name: &'static str,
     /// The row of `docs/reliability.md`.
     row: &'static str,
-    place: Place,
+    suite: Suite,
     /// Names, with spaces between, of which a test's has one in it.
     filter: &'static str,
     /// Variables, and their values in CI and in a night.
@@ -43,7 +43,7 @@ struct Experiment {
 
 /// Where a test is.
 #[derive(Clone, Copy)]
-enum Place {
+enum Suite {
     /// The engine's tests against oracles, in the release profile, and with the injected bugs.
     Engine,
     /// The unit tests, as `cargo test --workspace` built them: in the dev profile, with checks of overflow.
@@ -73,7 +73,7 @@ pub(crate) fn of_schedules(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-impl Place {
+impl Suite {
     /// The arguments of cargo for it.
     fn words(self) -> Vec<&'static str> {
         match self {
@@ -101,15 +101,15 @@ impl Place {
 type Sizes = &'static [(&'static str, u64, u64)];
 
 const fn engine(name: &'static str, row: &'static str, filter: &'static str, sizes: Sizes) -> Experiment {
-    Experiment { name, row, place: Place::Engine, filter, sizes, beside: false }
+    Experiment { name, row, suite: Suite::Engine, filter, sizes, beside: false }
 }
 
 const fn units(name: &'static str, row: &'static str, filter: &'static str, sizes: Sizes) -> Experiment {
-    Experiment { name, row, place: Place::Units, filter, sizes, beside: false }
+    Experiment { name, row, suite: Suite::Units, filter, sizes, beside: false }
 }
 
 const fn program(name: &'static str, row: &'static str, filter: &'static str, sizes: Sizes) -> Experiment {
-    Experiment { name, row, place: Place::Program, filter, sizes, beside: false }
+    Experiment { name, row, suite: Suite::Program, filter, sizes, beside: false }
 }
 
 /// One of those that run at the same time.
@@ -154,7 +154,7 @@ const EXPERIMENTS: [Experiment; 21] = [
     Experiment {
         name: "schedules",
         row: "T10",
-        place: Place::Schedules,
+        suite: Suite::Schedules,
         filter: "",
         sizes: &[("SCHEDULES", 100_000, 1_000_000)],
         beside: false,
@@ -265,7 +265,7 @@ fn beside_each_other(group: &[&Experiment], options: &Options, nightly: bool) ->
 
 impl Experiment {
     fn cargo(&self) -> Result<Command> {
-        let mut command = self.place.cargo()?;
+        let mut command = self.suite.cargo()?;
         command.arg("--");
         Ok(command)
     }

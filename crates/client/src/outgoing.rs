@@ -135,12 +135,12 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// before: so an answer that comes twice is nobody's.
 #[derive(Debug)]
 pub(crate) struct Places<T> {
-    places: Vec<Place<T>>,
+    places: Vec<OutgoingSlot<T>>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct OutgoingSlot<T> {
     used_before: u32,
     held: Option<T>,
 }
@@ -167,7 +167,7 @@ impl<T> Places<T> {
         let number = self.next_number();
         match self.free.pop().and_then(|index| self.places.get_mut(index as usize)) {
             Some(place) => place.held = Some(held),
-            None => self.places.push(Place { used_before: 0, held: Some(held) }),
+            None => self.places.push(OutgoingSlot { used_before: 0, held: Some(held) }),
         }
         number
     }

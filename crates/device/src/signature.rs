@@ -15,7 +15,7 @@ pub struct Signature {
 }
 
 /// Where magic bytes may lie. No magic crosses a border of blocks.
-enum Place {
+enum MagicAt {
     /// At these bytes of the device.
     At(&'static [u64]),
     /// At the start of every piece of so many bytes: where its place depends on the size of the device, or on what it is in.
@@ -25,12 +25,12 @@ enum Place {
 struct Known {
     what: &'static str,
     magic: &'static [u8],
-    place: Place,
+    place: MagicAt,
     /// Whether the bytes around a short magic can be true; gets the block and the offset of the magic in it.
     fits: fn(&[u8], usize) -> bool,
 }
 
-const fn known(what: &'static str, place: Place, magic: &'static [u8]) -> Known {
+const fn known(what: &'static str, place: MagicAt, magic: &'static [u8]) -> Known {
     Known { what, magic, place, fits: |_, _| true }
 }
 
@@ -40,10 +40,10 @@ const MD: &str = "a member of a Linux RAID (md)";
 const ZFS: &str = "a member of a ZFS pool";
 const SWAP: &str = "a swap area";
 /// The signature at the end of swap space lies at the end of its first page, whatever the machine's pages are.
-const SWAP_PLACES: Place = Place::At(&[4_086, 8_182, 16_374, 32_758, 65_526]);
+const SWAP_PLACES: MagicAt = MagicAt::At(&[4_086, 8_182, 16_374, 32_758, 65_526]);
 /// Where the second header of LUKS2 may lie.
-const LUKS2_SECOND: Place =
-    Place::At(&[0x4000, 0x8000, 0x1_0000, 0x2_0000, 0x4_0000, 0x8_0000, 0x10_0000, 0x20_0000, 0x40_0000]);
+const LUKS2_SECOND: MagicAt =
+    MagicAt::At(&[0x4000, 0x8000, 0x1_0000, 0x2_0000, 0x4_0000, 0x8_0000, 0x10_0000, 0x20_0000, 0x40_0000]);
 
 /// The name of a store of ours.
 pub(crate) const SHOAL: &str = "a Shoal store";
@@ -52,34 +52,34 @@ const KNOWN: [Known; 22] = [
     // The first superblock, and the first copy of it with blocks of 1, 2 and 4 KiB.
     Known {
         fits: is_ext,
-        ..known(EXT, Place::At(&[1_080, 8_389_688, 33_554_488, 134_217_784]), b"\x53\xef")
+        ..known(EXT, MagicAt::At(&[1_080, 8_389_688, 33_554_488, 134_217_784]), b"\x53\xef")
     },
     // Each allocation group begins with one.
-    known("an XFS file system", Place::Each(BLOCK_BYTES), b"XFSB"),
-    known("a btrfs file system", Place::At(&[0x1_0040, 0x400_0040, 0x40_0000_0040]), b"_BHRfS_M"),
+    known("an XFS file system", MagicAt::Each(BLOCK_BYTES), b"XFSB"),
+    known("a btrfs file system", MagicAt::At(&[0x1_0040, 0x400_0040, 0x40_0000_0040]), b"_BHRfS_M"),
     // An uberblock, in either order of bytes: of the two labels at the start and the two at the end.
-    known(ZFS, Place::Each(1024), b"\x0c\xb1\xba\0\0\0\0\0"),
-    known(ZFS, Place::Each(1024), b"\0\0\0\0\0\xba\xb1\x0c"),
-    known("a physical volume of LVM", Place::At(&[0, 512, 1_024, 1_536]), b"LABELONE"),
+    known(ZFS, MagicAt::Each(1024), b"\x0c\xb1\xba\0\0\0\0\0"),
+    known(ZFS, MagicAt::Each(1024), b"\0\0\0\0\0\xba\xb1\x0c"),
+    known("a physical volume of LVM", MagicAt::At(&[0, 512, 1_024, 1_536]), b"LABELONE"),
     known(SWAP, SWAP_PLACES, b"SWAPSPACE2"),
     known(SWAP, SWAP_PLACES, b"SWAP-SPACE"),
-    known("a LUKS1 volume", Place::At(&[0]), b"LUKS\xba\xbe\0\x01"),
-    known("a LUKS2 volume", Place::At(&[0]), b"LUKS\xba\xbe\0\x02"),
+    known("a LUKS1 volume", MagicAt::At(&[0]), b"LUKS\xba\xbe\0\x01"),
+    known("a LUKS2 volume", MagicAt::At(&[0]), b"LUKS\xba\xbe\0\x02"),
     known("a LUKS2 volume", LUKS2_SECOND, b"SKUL\xba\xbe"),
     // Superblocks of version 1.1 at 0, 1.2 at 4 KiB, 0.90 and 1.0 near the end; that of 0.90 is in the machine's order.
-    known(MD, Place::Each(BLOCK_BYTES), b"\xfc\x4e\x2b\xa9"),
-    known(MD, Place::Each(BLOCK_BYTES), b"\xa9\x2b\x4e\xfc"),
+    known(MD, MagicAt::Each(BLOCK_BYTES), b"\xfc\x4e\x2b\xa9"),
+    known(MD, MagicAt::Each(BLOCK_BYTES), b"\xa9\x2b\x4e\xfc"),
     // The first one in sector 1, its backup in the last sector; sectors have 512 or 4,096 bytes.
-    known("a GPT partition table", Place::Each(SECTOR_BYTES), b"EFI PART"),
-    Known { fits: is_mbr, ..known("an MBR partition table", Place::At(&[510]), b"\x55\xaa") },
-    known("an NTFS file system", Place::At(&[3]), b"NTFS    "),
-    known("an exFAT file system", Place::At(&[3]), b"EXFAT   "),
-    known("a FAT file system", Place::At(&[54]), b"FAT"),
-    known("a FAT file system", Place::At(&[82]), b"FAT32"),
-    known("a squashfs file system", Place::At(&[0]), b"hsqs"),
-    known("an ISO 9660 file system", Place::At(&[32_769]), b"CD001"),
+    known("a GPT partition table", MagicAt::Each(SECTOR_BYTES), b"EFI PART"),
+    Known { fits: is_mbr, ..known("an MBR partition table", MagicAt::At(&[510]), b"\x55\xaa") },
+    known("an NTFS file system", MagicAt::At(&[3]), b"NTFS    "),
+    known("an exFAT file system", MagicAt::At(&[3]), b"EXFAT   "),
+    known("a FAT file system", MagicAt::At(&[54]), b"FAT"),
+    known("a FAT file system", MagicAt::At(&[82]), b"FAT32"),
+    known("a squashfs file system", MagicAt::At(&[0]), b"hsqs"),
+    known("an ISO 9660 file system", MagicAt::At(&[32_769]), b"CD001"),
     // Any of the four copies of its superblock.
-    known(SHOAL, Place::Each(BLOCK_BYTES), b"SHOALSB\n"),
+    known(SHOAL, MagicAt::Each(BLOCK_BYTES), b"SHOALSB\n"),
 ];
 
 /// The sizes of blocks and the number of inodes of an ext superblock.
@@ -107,12 +107,12 @@ pub(crate) fn signatures(block: u64, bytes: &[u8]) -> impl Iterator<Item = Signa
     };
     KNOWN.iter().filter_map(move |known| {
         let at = match known.place {
-            Place::At(places) => {
+            MagicAt::At(places) => {
                 let mut here =
                     places.iter().filter_map(|place| usize::try_from(place.checked_sub(start)?).ok());
                 here.find(|&at| has(known, at))
             }
-            Place::Each(step) => (0..bytes.len()).step_by(step).find(|&at| has(known, at)),
+            MagicAt::Each(step) => (0..bytes.len()).step_by(step).find(|&at| has(known, at)),
         };
         Some(Signature { what: known.what, byte: start + at? as u64 })
     })
@@ -121,8 +121,8 @@ pub(crate) fn signatures(block: u64, bytes: &[u8]) -> impl Iterator<Item = Signa
 /// The blocks that hold known places of signatures.
 pub(crate) fn known_blocks() -> impl Iterator<Item = u64> {
     let places = KNOWN.iter().filter_map(|known| match known.place {
-        Place::At(places) => Some(places),
-        Place::Each(_) => None,
+        MagicAt::At(places) => Some(places),
+        MagicAt::Each(_) => None,
     });
     places.flatten().map(|byte| byte / BLOCK_BYTES_U64)
 }
@@ -135,8 +135,10 @@ mod tests {
     fn no_magic_crosses_a_border_of_blocks() {
         for known in &KNOWN {
             let offsets: Vec<usize> = match known.place {
-                Place::At(places) => places.iter().map(|place| (place % BLOCK_BYTES_U64) as usize).collect(),
-                Place::Each(step) => {
+                MagicAt::At(places) => {
+                    places.iter().map(|place| (place % BLOCK_BYTES_U64) as usize).collect()
+                }
+                MagicAt::Each(step) => {
                     assert_eq!(BLOCK_BYTES % step, 0, "{}", known.what);
                     vec![BLOCK_BYTES - step]
                 }

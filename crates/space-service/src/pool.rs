@@ -19,12 +19,12 @@ use crate::state::ITEMS_MAX;
 pub struct Pool {
     client: SpaceClient,
     space: Space,
-    leases: BTreeMap<u64, Held>,
+    leases: BTreeMap<u64, LeasedGroups>,
     /// The groups of all leases.
     groups: Coverage,
 }
 
-struct Held {
+struct LeasedGroups {
     groups: Coverage,
     /// The blocks that the owner knows to be in use.
     committed: Coverage,
@@ -76,7 +76,7 @@ impl Pool {
     /// [`ClientError`]; [`ClientError::NoSpace`] where there are not so many.
     pub async fn lease(&mut self, groups: usize) -> Result<(), ClientError> {
         let (lease, groups) = self.client.grant(groups).await?;
-        let mut held = Held { groups: Coverage::default(), committed: Coverage::default() };
+        let mut held = LeasedGroups { groups: Coverage::default(), committed: Coverage::default() };
         let is_ours = groups
             .iter()
             .all(|&group| held.groups.add(group) && self.groups.add(group) && self.space.free(group).is_ok());

@@ -157,7 +157,7 @@ pub struct Status {
     pub leases: u64,
 }
 
-struct Session {
+struct ClientSession {
     time_to_live_ms: u32,
     deadline_ms: u64,
     sequence: u64,
@@ -176,7 +176,7 @@ struct Lease {
 /// Everything that the service knows.
 pub(crate) struct SpaceState {
     space: Space,
-    sessions: BTreeMap<u64, Session>,
+    sessions: BTreeMap<u64, ClientSession>,
     leases: BTreeMap<u64, Lease>,
     /// First block of each leased group, and its lease.
     leased: BTreeMap<u64, u64>,
@@ -291,7 +291,7 @@ impl SpaceState {
 
     /// The sessions that were silent for too long.
     pub(crate) fn late(&self, now_ms: u64) -> Vec<u64> {
-        let is_late = |state: &Session| state.deadline_ms != 0 && state.deadline_ms < now_ms;
+        let is_late = |state: &ClientSession| state.deadline_ms != 0 && state.deadline_ms < now_ms;
         self.sessions.iter().filter(|(_, state)| is_late(state)).map(|(&session, _)| session).collect()
     }
 
@@ -373,7 +373,7 @@ impl SpaceState {
                     return Err(Contradiction("a session's number is wrong"));
                 }
                 let leases = BTreeSet::new();
-                let state = Session { time_to_live_ms, deadline_ms: 0, sequence, mark, answer, leases };
+                let state = ClientSession { time_to_live_ms, deadline_ms: 0, sequence, mark, answer, leases };
                 self.sessions.insert(session, state);
             }
             Part::Lease(held) => {
@@ -550,7 +550,7 @@ impl SpaceState {
     }
 
     fn add_session(&mut self, session: u64, time_to_live_ms: u32) {
-        let state = Session {
+        let state = ClientSession {
             time_to_live_ms,
             deadline_ms: 0,
             sequence: 0,

@@ -412,9 +412,9 @@ mod tests {
         }
     }
 
-    /// Planted violations: a stale read, a lost write, a read from the future.
+    /// Injected violations: a stale read, a lost write, a read from the future.
     #[test]
-    fn planted_violations_are_found() {
+    fn injected_violations_are_found() {
         for seed in 0..200 {
             let mut entries = simulate(seed, 6, 200, 2);
             let dice = SeededEntropy::new(seed ^ 0xBAD);
@@ -426,7 +426,7 @@ mod tests {
                 .collect();
             let number = reads[dice.below(reads.len() as u64) as usize];
             let (called, answered) = (entries[number].called, entries[number].answered.unwrap());
-            let planted = match seed % 3 {
+            let injected = match seed % 3 {
                 // A value that only a later call writes.
                 0 => entries.iter().find_map(|other| match other.action {
                     Action::Write(value) if other.called > answered => Some(Some(value)),
@@ -450,7 +450,7 @@ mod tests {
                     })
                 }
             };
-            let Some(seen) = planted else { continue };
+            let Some(seen) = injected else { continue };
             entries[number].action = Action::Read(seen);
             assert!(!holds(&entries), "seed {seed}");
         }

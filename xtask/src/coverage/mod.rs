@@ -220,7 +220,7 @@ enum Kind {
 /// Code that makes an error or matches one.
 const ERROR_ARMS: [&str; 5] = ["Err(", "Error::", "map_err", ".poison(", "poison.set"];
 
-/// The start of a injected bug. Behind `!injected` and other conditions stands the product.
+/// The start of an injected bug. Behind `!injected` and other conditions stands the product.
 const INJECTED: &str = "if injected(Bug::";
 
 fn indentation(line: &str) -> usize {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn error_arms_planted_bugs_and_tests_are_told_apart() {
+    fn error_arms_injected_bugs_and_tests_are_told_apart() {
         let text = "\
 fn f() {
     g();

@@ -23,7 +23,7 @@ const LOADED_AT_ONCE: usize = 1_000;
 
 /// Where the store of a [`Bed`] is.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum StoreLocation<'a> {
     /// In memory.
     Memory,
     /// In a new file, or, without a name, a temporary one of the benchmark in the current folder; removed at the end.
@@ -46,10 +46,12 @@ impl Bed {
     ///
     /// # Errors
     /// As the device, the store or the server.
-    pub fn new(place: Place<'_>) -> Result<Self> {
+    pub fn new(place: StoreLocation<'_>) -> Result<Self> {
         let (device, file, blocks) = match place {
-            Place::Memory => (Device::new(Arc::new(MemDevice::new(MEMORY_BLOCKS))), None, MEMORY_BLOCKS),
-            Place::File(path, io) => {
+            StoreLocation::Memory => {
+                (Device::new(Arc::new(MemDevice::new(MEMORY_BLOCKS))), None, MEMORY_BLOCKS)
+            }
+            StoreLocation::File(path, io) => {
                 let (device, file) = NewFile::create(path, "redis", io)?;
                 (device, Some(file), FILE_BLOCKS)
             }

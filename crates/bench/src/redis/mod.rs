@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Result;
 use shoal_device::IoMode;
 
-pub use bed::{Bed, Place, load};
+pub use bed::{Bed, StoreLocation, load};
 pub use link::{Link, alone, command};
 pub use load::{Random, Row, crowd};
 
@@ -98,7 +98,7 @@ pub fn run(options: &RedisBenchOptions, out: &mut dyn Write) -> Result<()> {
     let wanted = select("case", &names, &options.cases)?;
     // Before this thread is kept on one core.
     let machine = machine::describe();
-    let place = Place::File(options.data.as_deref(), options.io);
+    let place = StoreLocation::File(options.data.as_deref(), options.io);
     let bed = if options.server.is_none() { Some(Bed::new(place)?) } else { None };
     let address = match (options.server, &bed) {
         (Some(address), _) => address,
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn every_case_gives_figures_and_no_key_stays() {
-        let bed = Bed::new(Place::Memory).unwrap();
+        let bed = Bed::new(StoreLocation::Memory).unwrap();
         let options = RedisBenchOptions {
             version: "test".into(),
             json: true,

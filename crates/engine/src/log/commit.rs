@@ -1,6 +1,6 @@
 //! Group commit: all queued records become one log batch, one flush makes it durable, and its writers are woken.
 //!
-//! `driver.rs` chooses the thread that leads. The leader takes its state out of its lock, so no lock is held across
+//! `driver.rs` chooses the thread that drives. The driver takes its state out of its lock, so no lock is held across
 //! I/O. Batches are written one after the other: a batch starts when the previous one is durable, so the promise (R15)
 //! in its header covers all earlier batches.
 
@@ -30,8 +30,8 @@ use crate::log::record::Record;
 use crate::log::ring::LogPlace;
 use crate::testing::injected_bug::{Bug, injected};
 
-/// The state of the leader.
-struct Leader {
+/// The state of the driver.
+struct DriverState {
     next_lsn: Lsn,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Committer {
     epoch: u64,
     batch_bytes_max: usize,
     queue: Mutex<VecDeque<Item>>,
-    leader: Token<Leader>,
+    driver: Token<DriverState>,
     /// All records up to this one are flushed. Release after the flush, acquire by readers that decide by it.
     durable: AtomicU64,
     /// All records up to this one have a number.
@@ -124,7 +124,7 @@ impl Committer {
                 .min(ring_bytes / 4)
                 .min(BATCH_BLOCKS_MAX as usize * BLOCK_BYTES / 2),
             queue: Mutex::default(),
-            leader: Token::new(Leader { next_lsn }),
+            driver: Token::new(DriverState { next_lsn }),
             durable: AtomicU64::new(last),
             assigned: AtomicU64::new(last),
             ceiling: AtomicU64::new(start.ceiling.0),
@@ -178,14 +178,16 @@ impl Committer {
     /// Appends an item to the queue. The caller holds the overlay's lock, which fixes the order (R4).
     pub(crate) fn push(&self, item: Item) {
         match item {
-            Item::Writes { batch, reserved } if injected(Bug::StepDivided) && batch.records.len() > 1 => {
+            Item::Writes { batch, reserved }
+                if injected(Bug::WriteBatchDivided) && batch.records.len() > 1 =>
+            {
                 self.push_divided(batch, reserved);
             }
             item => self.queue.lock().push_back(item),
         }
     }
 
-    /// The effect of [`Bug::StepDivided`]: a log batch for each record.
+    /// The effect of [`Bug::WriteBatchDivided`]: a log batch for each record.
     fn push_divided(&self, batch: QueuedBatch, mut reserved: u32) {
         let QueuedBatch { records, writes, has_extents, kept } = batch;
         let mut writes = Some((writes, kept));
@@ -198,9 +200,9 @@ impl Committer {
         }
     }
 
-    /// Returns true if no thread leads.
+    /// Returns true if no thread drives.
     pub(crate) fn is_idle(&self) -> bool {
-        self.leader.is_free()
+        self.driver.is_free()
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -267,15 +269,15 @@ impl Committer {
     /// Prevents every commit until the result is dropped.
     #[cfg(test)]
     pub(crate) async fn hold(&self) -> impl Drop + '_ {
-        self.leader.take().await
+        self.driver.take().await
     }
 
-    /// Commits one batch if there is one. Returns false if another thread leads: that one continues until the queue is
+    /// Commits one batch if there is one. Returns false if another thread drives: that one continues until the queue is
     /// empty, or hands over.
-    pub(super) async fn lead_one(&self) -> bool {
-        let Some(mut leader) = self.leader.try_take() else { return false };
+    pub(super) async fn commit_one(&self) -> bool {
+        let Some(mut driver) = self.driver.try_take() else { return false };
         if self.has_work() {
-            self.commit_batch(&mut leader).await;
+            self.commit_batch(&mut driver).await;
         }
         true
     }
@@ -293,7 +295,7 @@ impl Committer {
 
     /// Writes an empty batch that promises everything before it (R15) and names the newest superblock (R9).
     pub(crate) async fn seal(&self) {
-        let mut leader = self.leader.take().await;
+        let mut driver = self.driver.take().await;
         if !self.wants_seal() || self.ring.free_blocks() < 2 {
             return;
         }
@@ -302,30 +304,30 @@ impl Committer {
             return;
         }
         let mut nothing = Drained::new(self.poison.clone());
-        let written = self.write_batch(&mut leader, &mut nothing).await;
+        let written = self.write_batch(&mut driver, &mut nothing).await;
         nothing.is_left = false;
         if let Err(error) = written {
             self.fail(&error);
             return;
         }
         self.sealed.store(true, Ordering::Release);
-        drop(leader);
+        drop(driver);
         self.moved.notify();
     }
 
-    async fn commit_batch(&self, leader: &mut TokenGuard<'_, Leader>) {
+    async fn commit_batch(&self, driver: &mut TokenGuard<'_, DriverState>) {
         if let Some(reason) = self.poison.reason() {
             // No record gets a number any more (R20). Records that were queued too late get this error.
             let reason = Error::Poisoned(reason.to_owned());
             return self.fail(&reason);
         }
-        let mut drained = self.drain(leader);
+        let mut drained = self.drain(driver);
         let result = if drained.records.is_empty() {
             Ok(())
         } else {
             let began_ns = self.clock.monotonic_ns();
             self.last_batch_ns.store(began_ns, Ordering::Relaxed);
-            let written = self.write_batch(leader, &mut drained).await;
+            let written = self.write_batch(driver, &mut drained).await;
             self.times.add(self.clock.monotonic_ns().saturating_sub(began_ns), 1);
             written
         };
@@ -364,7 +366,7 @@ impl Committer {
     }
 
     /// Takes the records of the next batch from the queue and numbers them.
-    fn drain(&self, leader: &mut Leader) -> Drained {
+    fn drain(&self, driver: &mut DriverState) -> Drained {
         let mut drained = Drained::new(self.poison.clone());
         let head = self.index.lock().head().position;
         let rest = self.ring.rest(head) as usize * BLOCK_BYTES;
@@ -376,7 +378,7 @@ impl Committer {
                 let first = drained.records.is_empty();
                 // A write batch is never divided (R22). The first one may go to the ring's start; later ones must not
                 // cause that.
-                let alone = injected(Bug::StepDivided);
+                let alone = injected(Bug::WriteBatchDivided);
                 if !first && (alone || with > self.batch_bytes_max || (bytes <= rest && with > rest)) {
                     break;
                 }
@@ -385,8 +387,8 @@ impl Committer {
             match queue.pop_front() {
                 Some(Item::Writes { batch, reserved }) => {
                     for record in &batch.records {
-                        record.number(leader.next_lsn);
-                        leader.next_lsn = leader.next_lsn.next();
+                        record.number(driver.next_lsn);
+                        driver.next_lsn = driver.next_lsn.next();
                     }
                     drained.reserved += reserved;
                     drained.has_extents |= batch.has_extents;
@@ -394,18 +396,18 @@ impl Committer {
                     drained.kept.extend(batch.kept);
                     drained.records.extend(batch.records);
                 }
-                Some(Item::Marker(marker)) => drained.markers.push((marker, Lsn(leader.next_lsn.0 - 1))),
+                Some(Item::Marker(marker)) => drained.markers.push((marker, Lsn(driver.next_lsn.0 - 1))),
                 None => break,
             }
         }
-        self.assigned.store(leader.next_lsn.0 - 1, Ordering::Release);
+        self.assigned.store(driver.next_lsn.0 - 1, Ordering::Release);
         drained
     }
 
-    async fn write_batch(&self, leader: &mut Leader, drained: &mut Drained) -> Result<()> {
+    async fn write_batch(&self, driver: &mut DriverState, drained: &mut Drained) -> Result<()> {
         let records = &drained.records;
-        let first_lsn = Lsn(leader.next_lsn.0 - records.len() as u64);
-        if leader.next_lsn.0 - 1 > self.ceiling.load(Ordering::Acquire) {
+        let first_lsn = Lsn(driver.next_lsn.0 - records.len() as u64);
+        if driver.next_lsn.0 - 1 > self.ceiling.load(Ordering::Acquire) {
             // Each publish raises the ceiling far above the assigned numbers (R5).
             return Err(Error::Poisoned("numbers reached the ceiling of the newest superblock".into()));
         }
@@ -434,7 +436,7 @@ impl Committer {
             records: records.len() as u32,
             first_lsn,
             durable_lsn: if injected(Bug::PromiseAhead) {
-                Lsn(leader.next_lsn.0 - 1)
+                Lsn(driver.next_lsn.0 - 1)
             } else {
                 self.durable()
             },
@@ -443,6 +445,10 @@ impl Committer {
             chain: before.chain,
             record_bytes: record_bytes as u32,
         };
+        assert!(
+            header.durable_lsn < first_lsn || injected(Bug::PromiseAhead),
+            "a batch promises only the records before it (R15)"
+        );
         let (buf, chain) = builder.finish(&header, self.seed);
         let writes = std::mem::take(&mut drained.writes);
         self.write_and_flush(self.ring.block(position), buf, drained.has_extents, writes).await?;
@@ -451,11 +457,11 @@ impl Committer {
             kept.stay(&self.pool, record.lsn());
         }
         let at = LogPlace { position, chain: before.chain, first_lsn };
-        let head = LogPlace { position: end, chain, first_lsn: leader.next_lsn };
+        let head = LogPlace { position: end, chain, first_lsn: driver.next_lsn };
         self.index.lock().push(at, head);
         self.ring.set_head(end);
         self.sealed.store(false, Ordering::Release);
-        self.durable.store(leader.next_lsn.0 - 1, Ordering::Release);
+        self.durable.store(driver.next_lsn.0 - 1, Ordering::Release);
         self.named.fetch_max(superblock, Ordering::AcqRel);
         let mut counters = self.counters.lock();
         counters.batches += 1;
@@ -554,7 +560,7 @@ impl Drained {
     }
 }
 
-/// If a leader panics or is dropped in the middle, the writers of its batch learn that their outcome is unknown. The
+/// If a driver panics or is dropped in the middle, the writers of its batch learn that their outcome is unknown. The
 /// numbers of its records are used, so nothing may be written after them either.
 impl Drop for Drained {
     fn drop(&mut self) {

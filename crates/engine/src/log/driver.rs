@@ -1,8 +1,8 @@
 //! Chooses the thread that commits the queued records.
 //!
-//! A thread that may block ([`may_block`]) leads the commit itself, without a hand-off. All others hand over to the
-//! committer's thread, so no thread of a server ever leads. In a store without such a thread, or in one that is being
-//! closed, callers commit. A leader continues until its own record is durable, and hands over the records queued by
+//! A thread that may block ([`may_block`]) drives the commit itself, without a hand-off. All others hand over to the
+//! committer's thread, so no thread of a server ever drives. In a store without such a thread, or in one that is being
+//! closed, callers commit. A driver continues until its own record is durable, and hands over the records queued by
 //! then.
 //!
 //! A thread that serves many requests a turn gathers ([`Committer::gather`]): it hands its writes over at once, and
@@ -65,7 +65,7 @@ impl Committer {
                     bell.ring();
                 }
             }
-            None => uninterrupted(self.lead()),
+            None => uninterrupted(self.commit_all()),
         }
     }
 
@@ -88,22 +88,22 @@ impl Committer {
     }
 
     fn drive_while(&self, goes_on: impl Fn() -> bool) {
-        if !may_block() || uninterrupted(self.lead_while(goes_on)) {
+        if !may_block() || uninterrupted(self.commit_while(goes_on)) {
             self.hand_over(1);
         }
     }
 
     /// Commits batches until the queue is empty, unless another thread does.
-    pub(crate) async fn lead(&self) {
-        self.lead_while(|| self.has_work()).await;
+    pub(crate) async fn commit_all(&self) {
+        self.commit_while(|| self.has_work()).await;
     }
 
     /// Commits batches as long as `goes_on`, unless another thread does. Returns true if records are left and no thread
-    /// commits them. A caller that finds the leader's place taken has queued its record before, so the leader sees the
+    /// commits them. A caller that finds the driver's place taken has queued its record before, so the driver sees the
     /// record when it leaves its place.
-    async fn lead_while(&self, goes_on: impl Fn() -> bool) -> bool {
+    async fn commit_while(&self, goes_on: impl Fn() -> bool) -> bool {
         while goes_on() {
-            if !self.lead_one().await {
+            if !self.commit_one().await {
                 return false;
             }
         }
@@ -122,11 +122,11 @@ impl Committer {
     /// One turn of the committer's thread. Returns the longest time that it may sleep until a hand-over, or `None` if
     /// there is more to do.
     pub(crate) fn turn(&self, seal_after_ns: u64) -> Option<Duration> {
-        let is_led = self.has_work() && !block_on(self.lead_one());
+        let is_driven = self.has_work() && !block_on(self.commit_one());
         if self.has_work() {
             // More writes are coming, and their hand-over rings: a batch now would be a small one. If another thread
-            // leads, polling would only take its core away.
-            let can_wait = is_led || self.thread.gathering.load(Ordering::Relaxed) > 0;
+            // drives, polling would only take its core away.
+            let can_wait = is_driven || self.thread.gathering.load(Ordering::Relaxed) > 0;
             return can_wait.then_some(GATHERING_MAX);
         }
         if !self.wants_seal() {
@@ -137,8 +137,8 @@ impl Committer {
             return Some(Duration::from_nanos(seal_after_ns - idle_ns));
         }
         block_on(self.seal());
-        // A caller that found the leader's place taken meanwhile relies on this thread.
-        block_on(self.lead());
+        // A caller that found the driver's place taken meanwhile relies on this thread.
+        block_on(self.commit_all());
         (!self.has_work()).then_some(PERIOD)
     }
 

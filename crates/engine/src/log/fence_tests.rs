@@ -122,7 +122,7 @@ fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
     let mut publish = pin!(store.0.publish(Changes::default()));
     let failing = held.up_to(publish.as_mut(), Op::Flush);
     let record = queue(&store);
-    let mut commit = pin!(store.0.log.committer.lead());
+    let mut commit = pin!(store.0.log.committer.commit_all());
     let durable = held.up_to(commit.as_mut(), Op::WriteDurable);
     held.sim.submit(vec![durable]);
     assert!(poll(commit.as_mut()).is_pending(), "it is answered before the flush beside it");
@@ -142,7 +142,7 @@ fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
     let mut publish = pin!(store.0.publish(Changes::default()));
     let flush = held.up_to(publish.as_mut(), Op::Flush);
     let record = queue(&store);
-    let mut commit = pin!(store.0.log.committer.lead());
+    let mut commit = pin!(store.0.log.committer.commit_all());
     let durable = held.up_to(commit.as_mut(), Op::WriteDurable);
     held.sim.submit(vec![durable]);
     assert!(poll(commit.as_mut()).is_pending());
@@ -164,12 +164,12 @@ fn a_flush_that_fails_while_the_file_grows_poisons() {
     assert!(matches!(grown, Err(Error::Io(_))), "{grown:?}");
     assert!(matches!(store.0.check_writable(), Err(Error::Poisoned(_))));
     let record = queue(&store);
-    block_on(store.0.log.committer.lead());
+    block_on(store.0.log.committer.commit_all());
     let answer = block_on(store.0.log.committer.wait_durable(&record));
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
 }
 
-/// A caller leads, waits for a flush beside its batch, and is dropped there, as a part of a transaction is if another
+/// A caller drives, waits for a flush beside its batch, and is dropped there, as a part of a transaction is if another
 /// one failed. The batch is completed, and every writer with a record in it gets its answer.
 #[test]
 fn a_caller_that_is_dropped_while_it_leads_leaves_nobody_waiting() {
@@ -203,7 +203,7 @@ fn a_caller_that_is_dropped_while_it_leads_leaves_nobody_waiting() {
     assert!(store.0.check_writable().is_ok());
 }
 
-/// The leader itself is dropped, which no code does: no record is written after its batch, and no writer waits for
+/// The driver itself is dropped, which no code does: no record is written after its batch, and no writer waits for
 /// ever.
 #[test]
 fn a_leader_that_is_dropped_poisons() {
@@ -211,7 +211,7 @@ fn a_leader_that_is_dropped_poisons() {
     held.holds.store(true, Ordering::Relaxed);
     let record = queue(&store);
     {
-        let mut commit = pin!(store.0.log.committer.lead());
+        let mut commit = pin!(store.0.log.committer.commit_all());
         held.up_to(commit.as_mut(), Op::WriteDurable);
     }
     let answer = block_on(store.0.log.committer.wait_durable(&record));

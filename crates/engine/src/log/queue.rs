@@ -12,7 +12,7 @@ use crate::log::kept::Kept;
 use crate::log::record::{Record, UNNUMBERED};
 use crate::space::manager::Extents;
 
-/// The write of a value, which the leader starts together with the batch.
+/// The write of a value, which the driver starts together with the batch.
 pub(crate) type ValueWrite = IoFuture<Guarded<WriteMemory, Arc<Extents>>>;
 
 /// An item of the queue.

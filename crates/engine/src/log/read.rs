@@ -238,7 +238,7 @@ mod tests {
 
     /// No writer makes such a batch; accepting it would take a part of a write batch (R22).
     #[test]
-    fn a_batch_that_ends_within_a_step_is_not_valid() {
+    fn a_log_batch_that_ends_within_a_write_batch_is_not_valid() {
         let is_valid = |continues: [bool; 2]| {
             let mut bytes = vec![0; BATCH_HEADER_BYTES];
             for continues in continues {

@@ -20,7 +20,7 @@ pub(crate) struct RingSpace {
     /// Blocks of the ring, from its start on, in which batches may lie; a batch that would exceed them begins at the
     /// ring's start. Only grows.
     prepared: AtomicU32,
-    /// The position of the next batch, as in the index. Release by the leader before it frees reserved blocks; pairs
+    /// The position of the next batch, as in the index. Release by the driver before it frees reserved blocks; pairs
     /// with the acquire in `used_blocks`.
     head: AtomicU64,
     reserved: AtomicU64,

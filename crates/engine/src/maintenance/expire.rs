@@ -116,7 +116,7 @@ mod tests {
             clock.advance(1_000);
             let identity = RequestId { session: 1, sequence };
             let (value, options) = (vec![1].into(), PutOptions::default());
-            let write = Write::put(&key, &value, &options).once(Some(identity));
+            let write = Write::put(&key, &value, &options).with_request_id(Some(identity));
             block_on(store.write_durably(write)).unwrap();
             assert!(remembered(&store) <= RESULTS_KEPT, "{sequence}: {}", remembered(&store));
         }

@@ -104,8 +104,8 @@ fn guarded(name: &str, work: Work, store: &Weak<Inner>, worker: &Worker) {
     let words = words(&*panic);
     tracing::error!("the thread {name} of the store ended by an error of the program: {words}");
     inner.log.fail(format!("an error of the program in its thread {name}: {words}"));
-    // The next leader refuses the queued records.
-    let _ = catch_unwind(AssertUnwindSafe(|| block_on(inner.log.committer.lead())));
+    // The next driver refuses the queued records.
+    let _ = catch_unwind(AssertUnwindSafe(|| block_on(inner.log.committer.commit_all())));
 }
 
 /// The message of a panic.
@@ -125,7 +125,7 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
     }
     // Writers that saw this thread at work left their records to it; from now on they commit them themselves.
     if let Some(inner) = store.upgrade() {
-        block_on(inner.log.committer.lead());
+        block_on(inner.log.committer.commit_all());
     }
 }
 
@@ -247,9 +247,9 @@ fn watcher(store: &Weak<Inner>, worker: &Worker) {
             return Some(Duration::from_nanos(inner.tuning.file_look_ns));
         };
         inner.log.poison.set_displaced(what);
-        // The next leader refuses the queued records.
+        // The next driver refuses the queued records.
         inner.log.committer.moved.notify();
-        block_on(inner.log.committer.lead());
+        block_on(inner.log.committer.commit_all());
         None
     });
 }

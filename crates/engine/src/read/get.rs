@@ -15,7 +15,7 @@ use crate::common::object::{ByteRange, Deadline, End, Object, ObjectInfo};
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use crate::store::{Inner, OperationCounters, Store};
-use crate::tablet::layers::{Place, Searched};
+use crate::tablet::layers::{SearchState, Searched};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::View;
 use crate::testing::injected_bug::{Bug, injected};
@@ -90,7 +90,7 @@ enum Progress {
     #[default]
     Begin,
     /// The overlays hold nothing; in the trees this page comes next.
-    Tree(Arc<View>, Place),
+    Tree(Arc<View>, SearchState),
     /// The entry is found, and its value is on the device.
     Found(Arc<View>, FoundEntry),
 }
@@ -272,7 +272,12 @@ impl Inner {
     }
 
     /// The same, from `place` on, where the search has come so far.
-    async fn find_below(&self, view: &View, place: Option<Place>, key: &[u8]) -> Result<Option<FoundEntry>> {
+    async fn find_below(
+        &self,
+        view: &View,
+        place: Option<SearchState>,
+        key: &[u8],
+    ) -> Result<Option<FoundEntry>> {
         let tree = tree_of(self.identity, view.tablet);
         let found = view.trees.find(tree, &PoolPages::new(&self.pool), place, key).await;
         let found = match found {

@@ -167,6 +167,11 @@ impl<'a> Lister<'a> {
                 }
             }
         }
+        let given = self.page.entries.len() + self.page.common_prefixes.len();
+        assert!(
+            given <= self.request.limit || injected(Bug::PageWithoutEnd),
+            "a page of a listing ends at its limit (R23)"
+        );
         if !merge.damaged.is_empty() && !self.inner.answers().await {
             // Nothing is readable now: an empty page would look like an empty bucket.
             return Err(Error::Busy("its device does not read anything, not even superblocks"));

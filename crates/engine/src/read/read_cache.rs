@@ -53,7 +53,7 @@ fn unpacked(word: u64) -> Option<End> {
 /// A cached value, or none yet.
 #[derive(Clone)]
 #[repr(align(64))]
-struct Place {
+struct CachedValue {
     /// The count of writes from before the lookup of the value.
     count: u64,
     /// See [`packed`].
@@ -66,9 +66,9 @@ struct Place {
     bytes: [u8; KEPT_BYTES_MAX],
 }
 
-const _: () = assert!(size_of::<Place>() == PLACE_BYTES, "a place is four cache lines");
+const _: () = assert!(size_of::<CachedValue>() == PLACE_BYTES, "a place is four cache lines");
 
-impl Place {
+impl CachedValue {
     const EMPTY: Self = Self {
         count: 0,
         end: FOREVER,
@@ -98,7 +98,7 @@ impl Place {
 struct Places {
     /// The number of places; memory is taken with the first value.
     wanted: usize,
-    places: Vec<Place>,
+    places: Vec<CachedValue>,
     /// A part of the hash of the key in each place, zero in an empty place: it settles most misses.
     tags: Vec<u32>,
     /// A part of the hash of the key that missed last, for each set of places.
@@ -151,7 +151,7 @@ impl Places {
                     return;
                 }
                 if self.places.is_empty() {
-                    self.places = vec![Place::EMPTY; self.wanted];
+                    self.places = vec![CachedValue::EMPTY; self.wanted];
                     self.tags = vec![0; self.wanted];
                 }
                 self.turn = (self.turn + 1) % WAYS;

@@ -36,24 +36,24 @@ impl Store {
         let info = inner.info(&found).await?;
         let (first, bytes) = range.within(info.bytes);
         let until_ns = inner.now_ns().saturating_add(HOLD_VIEW_NS);
-        let held: Slot = Arc::new(Mutex::new(Some(Arc::new(Held { _view: view, found, until_ns }))));
+        let held: Arc<Holding> =
+            Arc::new(Mutex::new(Some(Arc::new(HeldView { _view: view, found, until_ns }))));
         inner.tablets.held_streams.add(&held);
         Ok(Some(GetStream { store: self.clone(), key: key.clone(), info, next: first, left: bytes, held }))
     }
 }
 
 /// Holds the space of the version that is being read.
-struct Held {
+struct HeldView {
     _view: Arc<View>,
     found: FoundEntry,
     until_ns: u64,
 }
 
 /// The holding of one reader; `None` after its time has ended.
-type Place = Mutex<Option<Arc<Held>>>;
-type Slot = Arc<Place>;
+type Holding = Mutex<Option<Arc<HeldView>>>;
 
-impl HoldsSpace for Place {
+impl HoldsSpace for Holding {
     fn expire(&self, now_ns: u64) {
         let expired = self.lock().take_if(|held| held.until_ns < now_ns);
         drop(expired);
@@ -67,7 +67,7 @@ pub struct GetStream {
     info: ObjectInfo,
     next: u64,
     left: u64,
-    held: Slot,
+    held: Arc<Holding>,
 }
 
 impl GetStream {
@@ -122,12 +122,12 @@ impl GetStream {
     }
 
     /// Finds the same version under a newer view.
-    async fn look_again(&self) -> Result<Held> {
+    async fn look_again(&self) -> Result<HeldView> {
         let inner = &*self.store.0;
         let view = inner.tablets.of(&self.key).view();
         let read: Lsn = self.info.version;
         let found = inner.find(&view, self.key.encoded()).await?.filter(|found| found.version == read);
         let found = found.ok_or(Error::Changed { read })?;
-        Ok(Held { _view: view, found, until_ns: inner.now_ns().saturating_add(HOLD_VIEW_NS) })
+        Ok(HeldView { _view: view, found, until_ns: inner.now_ns().saturating_add(HOLD_VIEW_NS) })
     }
 }

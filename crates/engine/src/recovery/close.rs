@@ -142,7 +142,7 @@ impl Store {
             worker.stop();
         }
         uninterrupted(async {
-            inner.log.committer.lead().await;
+            inner.log.committer.commit_all().await;
             if was_poisoned {
                 return Ok(Closed { records_left: inner.records_left() });
             }
@@ -150,7 +150,7 @@ impl Store {
             inner.apply_before_close().await?;
             inner.log.committer.seal().await;
             // A record queued while the seal was written relies on this commit, because its writer found a driver.
-            inner.log.committer.lead().await;
+            inner.log.committer.commit_all().await;
             inner.apply_before_close().await?;
             let published = inner.publish_last().await;
             published.map(|()| Closed { records_left: inner.records_left() })

@@ -87,7 +87,7 @@ pub(crate) struct Trees {
 
 /// Where the search for a key stands: in this tree (the base has the number of the layers), at this page.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SearchState {
     tree: usize,
     pub next: NextPage,
 }
@@ -98,7 +98,7 @@ pub(crate) enum Searched<P> {
     Found(Found<P>),
     Absent,
     /// A page is needed that is not in memory.
-    MustWait(Place),
+    MustWait(SearchState),
 }
 
 impl Trees {
@@ -186,7 +186,7 @@ impl Trees {
                     return Ok(self.decide(number, found).map_or(Searched::Absent, Searched::Found));
                 }
                 Step::Absent => {}
-                Step::Below(next) => return Ok(Searched::MustWait(Place { tree: number, next })),
+                Step::Below(next) => return Ok(Searched::MustWait(SearchState { tree: number, next })),
             }
         }
         Ok(Searched::Absent)
@@ -200,7 +200,7 @@ impl Trees {
         &self,
         tree: Tree,
         source: &S,
-        place: Option<Place>,
+        place: Option<SearchState>,
         key: &[u8],
     ) -> Result<Option<Found<S::Page>>> {
         for (number, root) in self.at(key) {

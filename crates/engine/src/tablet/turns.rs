@@ -42,7 +42,7 @@ pub(crate) struct Turns {
 }
 
 /// A place in one line, until it is dropped.
-struct Place<'a> {
+struct LinePlace<'a> {
     turns: &'a Turns,
     line: usize,
     number: u64,
@@ -50,7 +50,7 @@ struct Place<'a> {
 
 /// The turn in the lines of some keys, until it is dropped.
 pub(crate) struct Turn<'a> {
-    places: SmallVec<[Place<'a>; 4]>,
+    places: SmallVec<[LinePlace<'a>; 4]>,
 }
 
 impl Default for Turns {
@@ -89,13 +89,13 @@ impl Turns {
         turn
     }
 
-    fn enter(&self, line: usize) -> Place<'_> {
+    fn enter(&self, line: usize) -> LinePlace<'_> {
         let mut queue = self.lines[line].lock();
         let number = queue.next;
         queue.next += 1;
         queue.places.push_back((number, None));
         self.places.fetch_add(1, Ordering::Relaxed);
-        Place { turns: self, line, number }
+        LinePlace { turns: self, line, number }
     }
 
     /// Whether any line is closed.
@@ -137,7 +137,7 @@ impl Turn<'_> {
     }
 }
 
-impl Place<'_> {
+impl LinePlace<'_> {
     fn poll_first(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut queue = self.turns.lines[self.line].lock();
         for (at, (number, waker)) in queue.places.iter_mut().enumerate() {
@@ -153,7 +153,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for LinePlace<'_> {
     fn drop(&mut self) {
         let mut woken = SmallVec::<[Waker; 4]>::new();
         let mut queue = self.turns.lines[self.line].lock();

@@ -19,7 +19,7 @@ pub(crate) enum Bug {
     /// R15: an idle log is not sealed, nor one that is closed.
     NeverSealed,
     /// R22: the records of one write batch may go into two log batches.
-    StepDivided,
+    WriteBatchDivided,
     /// R9: batches do not name the newest superblock.
     OldSuperblockNamed,
     /// R1: neither the batches nor the records of the log are checked against their checksums.
@@ -107,7 +107,7 @@ pub(crate) enum Bug {
     /// R6: readers do not look into the frozen overlay.
     FrozenNotRead,
     /// R17: a repeated write is done again.
-    RetriesForgotten,
+    OutcomesForgotten,
     /// R18: the reaper deletes an object that was put anew meanwhile.
     ReaperUnconditional,
     /// R4: writers see the new overlay before the marker of the freeze is in the queue.
@@ -119,7 +119,7 @@ pub(crate) enum Bug {
     /// R20: a thread whose flush succeeded does not wait for overlapping flushes.
     FlushesAlone,
     /// R22: a repair writes a part of a write batch again.
-    StepsInPart,
+    WriteBatchesInPart,
     /// R24: a repair accepts batches after damage that are linked to nothing.
     UnlinkedBelieved,
     /// Blocks that a tree names are freed, wherever they lie.

@@ -2,7 +2,7 @@
 //! bound of preemptions, and every value that a load may legally see.
 //!
 //! [`Event`], [`Token`] and [`Fence`] are the real ones. The committer around them is a model: the steps of
-//! `log/commit.rs` (push under the overlay's lock, lead, number, flush, check for poison, store `durable`, wake) in the
+//! `log/commit.rs` (push under the overlay's lock, drive, number, flush, check for poison, store `durable`, wake) in the
 //! same order, without bytes. A lost wake-up is a deadlock, which loom reports.
 
 use std::collections::VecDeque;
@@ -130,7 +130,7 @@ impl Flushes {
 
 struct Committer {
     queue: Mutex<VecDeque<Item>>,
-    leader: Token<u64>,
+    driver: Token<u64>,
     durable: AtomicU64,
     poisoned: AtomicBool,
     moved: Event,
@@ -149,7 +149,7 @@ impl Committer {
             Flushes { kept: AtomicU64::new(0), fails, turn: AtomicU64::new(0), failed: Mutex::default() };
         Arc::new(Self {
             queue: Mutex::default(),
-            leader: Token::new(0),
+            driver: Token::new(0),
             durable: AtomicU64::new(0),
             poisoned: AtomicBool::new(false),
             moved: Event::default(),
@@ -166,12 +166,12 @@ impl Committer {
         !self.queue.lock().is_empty()
     }
 
-    /// As `Committer::lead`.
-    fn lead(&self) {
+    /// As `Committer::commit_all`.
+    fn commit_all(&self) {
         while self.has_work() {
-            let Some(mut leader) = self.leader.try_take() else { return };
+            let Some(mut driver) = self.driver.try_take() else { return };
             while self.has_work() {
-                self.commit_batch(&mut leader);
+                self.commit_batch(&mut driver);
             }
         }
     }
@@ -262,7 +262,7 @@ impl Committer {
     fn write(&self) -> Option<u64> {
         let record = Record::new();
         self.queue.lock().push_back(Item::Record(record.clone()));
-        self.lead();
+        self.commit_all();
         self.wait_durable(&record)
     }
 }
@@ -356,7 +356,7 @@ fn a_freeze_knows_every_record_of_the_overlay_that_it_froze() {
             other.queue.lock().push_back(Item::Record(record.clone()));
             let written_to = *mine;
             drop(mine);
-            other.lead();
+            other.commit_all();
             (written_to, other.wait_durable(&record).unwrap())
         });
         let marker = Arc::new(AtomicU64::new(UNNUMBERED));
@@ -365,7 +365,7 @@ fn a_freeze_knows_every_record_of_the_overlay_that_it_froze() {
             committer.queue.lock().push_back(Item::Marker(marker.clone()));
             *active = 1;
         }
-        committer.lead();
+        committer.commit_all();
         let reached = || Some(marker.load(Ordering::Acquire)).filter(|&lsn| lsn != UNNUMBERED);
         let frozen_up_to = block_on(committer.moved.wait_until(reached));
         let (written_to, lsn) = thread.join().unwrap();
@@ -394,7 +394,7 @@ fn a_repetition_joins_its_original_in_flight() {
                 }
             };
             drop(kept);
-            committer.lead();
+            committer.commit_all();
             committer.wait_durable(&record)
         };
         let (other, others) = (committer.clone(), slot.clone());

@@ -125,7 +125,7 @@ impl Inner {
             if batch.is_some() {
                 self.check_writable()?;
             }
-            let mut place = Place { tablets: &tablets, views: &views, locked };
+            let mut place = LockedOverlays { tablets: &tablets, views: &views, locked };
             let attempt = self.judge(condition, &place)?;
             if let Attempt::Done(_) = attempt
                 && let Some(batch) = batch.take()
@@ -137,7 +137,7 @@ impl Inner {
     }
 
     /// Evaluates the condition under the overlays' locks.
-    fn judge(&self, condition: Condition<'_>, place: &Place<'_>) -> Result<Attempt> {
+    fn judge(&self, condition: Condition<'_>, place: &LockedOverlays<'_>) -> Result<Attempt> {
         match condition {
             Condition::Always => Ok(Attempt::Done(None)),
             Condition::Rules { key, rules, tree, view } => self.judge_rules(key, rules, tree, &view, place),
@@ -162,7 +162,7 @@ impl Inner {
         rules: RejectRules,
         tree: Result<Option<Lsn>>,
         looked: &View,
-        place: &Place<'_>,
+        place: &LockedOverlays<'_>,
     ) -> Result<Attempt> {
         let (view, active) = place.of(self.tablets.of(key));
         let newest = if injected(Bug::ConditionsForgetFrozen) {
@@ -201,7 +201,7 @@ impl Inner {
     }
 
     /// Returns true if the key's newest state is still the one that was seen. Called under the overlays' locks.
-    fn is_unchanged(&self, seen: &Seen, key: &ObjectKey, place: &Place<'_>) -> bool {
+    fn is_unchanged(&self, seen: &Seen, key: &ObjectKey, place: &LockedOverlays<'_>) -> bool {
         if seen.expires.is_some_and(|(end, version)| self.is_over(Some(end), version)) {
             return false;
         }
@@ -215,7 +215,11 @@ impl Inner {
     }
 
     /// Puts the batch into overlays and queue under the overlays' locks; nothing else happens at that moment (R4).
-    fn insert(&self, place: &mut Place<'_>, admitted: AdmittedBatch<'_>) {
+    fn insert(&self, place: &mut LockedOverlays<'_>, admitted: AdmittedBatch<'_>) {
+        assert!(
+            place.tablets.is_sorted_by(|before, after| before.id < after.id),
+            "overlays are locked in the order of their tablets (R22)"
+        );
         let AdmittedBatch { batch, permit } = admitted;
         let (mut growth, mut promised) = (Growth::default(), 0);
         let mut queued = QueuedBatch {
@@ -313,13 +317,13 @@ impl Condition<'_> {
 }
 
 /// The active overlays of some tablets, locked.
-struct Place<'a> {
+struct LockedOverlays<'a> {
     tablets: &'a [&'a Arc<Tablet>],
     views: &'a [Arc<View>],
     locked: SmallVec<[MutexGuard<'a, overlay::Inner>; 4]>,
 }
 
-impl Place<'_> {
+impl LockedOverlays<'_> {
     fn at(&self, tablet: &Tablet) -> usize {
         self.tablets.partition_point(|other| other.id < tablet.id)
     }

@@ -138,7 +138,7 @@ impl<'a> AdmittedBatch<'a> {
 /// The error for a batch with too many objects or bytes.
 fn too_large(objects: usize, bytes: usize, bytes_max: usize) -> Error {
     Error::Invalid(format!(
-        "{objects} objects in one step need {bytes} bytes of the log at once; {bytes_max} are allowed"
+        "{objects} objects in one write batch need {bytes} bytes of the log at once; {bytes_max} are allowed"
     ))
 }
 
@@ -167,7 +167,7 @@ impl Inner {
         let writes = changes.iter().filter(|change| change.is_write()).count();
         if writes > BATCH_RECORDS_MAX {
             return Err(Error::Invalid(format!(
-                "one step writes {writes} objects; {BATCH_RECORDS_MAX} are allowed"
+                "one write batch has {writes} objects; {BATCH_RECORDS_MAX} are allowed"
             )));
         }
         let bytes_max = self.log.committer.ring.write_batch_bytes_max();

@@ -133,7 +133,7 @@ impl Inner {
         slot: Option<(Lsn, ResultSlot)>,
     ) -> Result<Option<(Lsn, Option<Bytes>)>> {
         let Some((version, slot)) = slot else { return Ok(None) };
-        if slot.sequence < request.sequence || injected(Bug::RetriesForgotten) {
+        if slot.sequence < request.sequence || injected(Bug::OutcomesForgotten) {
             return Ok(None);
         }
         if slot.sequence > request.sequence {

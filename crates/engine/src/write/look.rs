@@ -84,7 +84,7 @@ impl Inner {
                 let all = bytes.fetch_add(value_bytes, Ordering::Relaxed) + value_bytes;
                 if all > LOOKS_BYTES_MAX {
                     return Err(Error::Invalid(format!(
-                        "the values that one step looks at have more than {LOOKS_BYTES_MAX} bytes together"
+                        "the values that one write batch looks at have more than {LOOKS_BYTES_MAX} bytes together"
                     )));
                 }
                 Some(self.object_for(found, level).await?)

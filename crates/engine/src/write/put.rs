@@ -76,7 +76,7 @@ impl<'a> Write<'a> {
 
     /// Sets the request id: the write is then done once, however often it is sent.
     #[must_use]
-    pub fn once(self, request: Option<RequestId>) -> Self {
+    pub fn with_request_id(self, request: Option<RequestId>) -> Self {
         Self { request, ..self }
     }
 
@@ -120,7 +120,7 @@ impl Store {
     pub async fn write(&self, write: Write<'_>) -> Result<Pending> {
         if let Some(request) = write.request {
             let (key, rules) = (write.key, write.rules);
-            return self.write_once(request, key, rules, write.into_change()).await;
+            return self.write_with_request_id(request, key, rules, write.into_change()).await;
         }
         let (record, before) = self.0.queue_write(write).await?;
         self.0.log.committer.hand_over(1);
@@ -302,7 +302,7 @@ impl PreparedBatch<'_> {
         Ok(())
     }
 
-    /// The value gets extents of its own. It is written here and now, except where this thread leads the commit anyway: then
+    /// The value gets extents of its own. It is written here and now, except where this thread drives the commit anyway: then
     /// value and log are written together.
     fn put_in_extents<'s>(
         &'s mut self,

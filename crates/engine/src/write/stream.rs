@@ -71,7 +71,7 @@ impl PutStream {
     /// Sets the request id: the value is then stored once. A repetition is recognised at [`finish`](Self::finish), and
     /// its bytes are dropped.
     #[must_use]
-    pub fn once(self, request: Option<RequestId>) -> Self {
+    pub fn with_request_id(self, request: Option<RequestId>) -> Self {
         Self { request, ..self }
     }
 
@@ -107,7 +107,7 @@ impl PutStream {
         if !self.started && self.pending.len() as u64 <= VALUE_BYTES_SINGLE_MAX {
             let value = Buffer::from(std::mem::take(&mut self.pending));
             let write = Write::put(&self.key, &value, &self.options);
-            return self.store.write_durably(write.once(self.request)).await.map(|(done, _)| done);
+            return self.store.write_durably(write.with_request_id(self.request)).await.map(|(done, _)| done);
         }
         if !self.pending.is_empty() {
             self.write_piece().await?;
@@ -131,7 +131,7 @@ impl PutStream {
         entry.encode(&mut head);
         let placed = Placed { entry: head, extents: self.extents.drain(..).chain(manifest).collect() };
         let write = Write::put_placed(&self.key, &placed, self.options.rules);
-        self.store.write_durably(write.once(self.request)).await.map(|(done, _)| done)
+        self.store.write_durably(write.with_request_id(self.request)).await.map(|(done, _)| done)
     }
 
     /// Writes what is pending to an extent of its own, in the background; at most one is under way.

@@ -411,7 +411,7 @@ pub(crate) async fn put_once(
     value: Buffer,
     options: PutOptions,
 ) -> Result<PutResult, Error> {
-    let pending = store.write(Write::put(key, &value, &options).once(Some(request))).await?;
+    let pending = store.write(Write::put(key, &value, &options).with_request_id(Some(request))).await?;
     Ok(PutResult { version: pending.durable().await? })
 }
 
@@ -422,7 +422,7 @@ pub(crate) async fn delete_once(
     key: &ObjectKey,
     rules: RejectRules,
 ) -> Result<DeleteResult, Error> {
-    let pending = store.write(Write::delete(key, rules).once(Some(request))).await?;
+    let pending = store.write(Write::delete(key, rules).with_request_id(Some(request))).await?;
     let deleted = pending.before();
     Ok(DeleteResult { deleted, version: pending.durable().await? })
 }

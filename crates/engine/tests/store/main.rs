@@ -38,7 +38,7 @@ mod relocation;
 mod repair;
 mod scrub;
 mod snapshots;
-mod together;
 mod transactions;
 mod updating;
 mod upgrade;
+mod write_batches;

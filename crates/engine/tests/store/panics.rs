@@ -1,4 +1,4 @@
-//! An error of the program in one of the store's threads, or in a caller that leads the commit: the store is read-only
+//! An error of the program in one of the store's threads, or in a caller that drives the commit: the store is read-only
 //! from then on, no caller waits for ever, and every acknowledged write is there, before and after a restart.
 
 use std::io;
@@ -146,12 +146,12 @@ fn the_apply_thread_panics() {
     within("writers behind an apply that panicked", || breaks(DATA, Some("shoal-apply")));
 }
 
-/// An apply queues the marker of the overlay that it freezes, and leads the commit itself where nobody else does: the values of
+/// An apply queues the marker of the overlay that it freezes, and drives the commit itself where nobody else does: the values of
 /// the batch then go to the blocks of data in its thread too. The reason named no thread then, so that the test above failed where
-/// the apply came to lead.
+/// the apply came to drive.
 #[test]
 fn the_apply_thread_panics_while_it_leads_a_commit() {
-    within("writers of a batch whose leader is an apply", || breaks(LOG, Some("shoal-apply")));
+    within("writers of a batch whose driver is an apply", || breaks(LOG, Some("shoal-apply")));
 }
 
 #[test]
@@ -161,5 +161,5 @@ fn the_commit_thread_panics() {
 
 #[test]
 fn whoever_writes_the_batch_panics() {
-    within("writers of a batch whose leader panicked", || breaks(LOG, None));
+    within("writers of a batch whose driver panicked", || breaks(LOG, None));
 }

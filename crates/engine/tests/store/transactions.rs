@@ -548,16 +548,16 @@ fn what_is_too_much_is_refused_before_anything_is_done() {
     let many = |count: u32| (0..count).map(|number| (key(&number.to_be_bytes()), ReadLevel::Nothing));
     let keys: Vec<_> = many(70_000).collect();
     let text = refused(&keys, &vec![put(vec![1]); keys.len()]);
-    assert_eq!(text, "one step writes 70000 objects; 65536 are allowed");
+    assert_eq!(text, "one write batch has 70000 objects; 65536 are allowed");
     let keys: Vec<_> = many(400).collect();
     let text = refused(&keys, &vec![put(vec![1; 90]); keys.len()]);
-    assert!(text.starts_with("400 objects in one step need"), "{text}");
+    assert!(text.starts_with("400 objects in one write batch need"), "{text}");
     assert_eq!(get(&store, &keys[0].0), None);
     // It once claimed space for each object first, and said that the device is full.
     let keys: Vec<_> = many(60_000).collect();
     let before = store.stat().value_bytes_written;
     let text = refused(&keys, &vec![put(vec![1]); keys.len()]);
-    assert!(text.starts_with("60000 objects in one step need"), "{text}");
+    assert!(text.starts_with("60000 objects in one write batch need"), "{text}");
     assert_eq!(store.stat().value_bytes_written, before);
     let keys: Vec<_> = many(400).collect();
     // As many as fit are fine, and reading is not bounded by the log.

@@ -35,7 +35,7 @@ pub(crate) enum Scope {
     /// The call itself.
     Plain,
     /// Its writes are done once, however often they are sent (`SHOAL.SESSION`).
-    Once(RequestId),
+    Dedup(RequestId),
     /// A transaction: all that it does is done to the transaction's working set.
     Transaction(Rc<WorkingSet>),
 }
@@ -170,7 +170,7 @@ pub(crate) struct Finished {
 }
 
 /// Runs when a task is through: changes its connection, and its answer.
-pub(crate) type Effect = Box<dyn FnOnce(&mut Session, &mut Answer)>;
+pub(crate) type Effect = Box<dyn FnOnce(&mut ConnectionState, &mut Answer)>;
 
 impl Finished {
     /// An answer that leaves when `pending` is durable.
@@ -198,7 +198,7 @@ pub(crate) type Outcome = Result<Finished, Failed>;
 pub(crate) type Task = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// A command that is about the connection, or about the server.
-pub(crate) type RunNow = fn(&mut Session, &Call) -> Result<Answer, Failed>;
+pub(crate) type RunNow = fn(&mut ConnectionState, &Call) -> Result<Answer, Failed>;
 
 /// How a command runs.
 #[derive(Clone, Copy)]
@@ -341,7 +341,7 @@ pub(crate) struct Transaction {
 }
 
 /// The state of a connection that its commands see and change.
-pub(crate) struct Session {
+pub(crate) struct ConnectionState {
     pub client: Entered,
     pub protocol: Protocol,
     pub authenticated: bool,
@@ -374,7 +374,7 @@ impl Replies {
     }
 }
 
-impl Session {
+impl ConnectionState {
     pub(crate) fn new(client: Entered, authenticated: bool) -> Self {
         Self {
             client,

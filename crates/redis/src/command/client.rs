@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::call::{Call, Part, Replies, SYNTAX, Session, integer, is};
+use super::call::{Call, ConnectionState, Part, Replies, SYNTAX, integer, is};
 use super::session::{name_of, printable};
 use crate::answer::{Answer, Failed};
 use crate::clients::Client;
@@ -33,7 +33,7 @@ pub(super) const PARTS: &[Part] = &[
 
 /// `command_name` gives the name of a command's number.
 pub(super) fn client(
-    session: &mut Session,
+    session: &mut ConnectionState,
     call: &Call,
     command_name: fn(usize) -> String,
 ) -> Result<Answer, Failed> {
@@ -163,7 +163,7 @@ fn conditions(words: &[Bytes], now_ms: u64) -> Result<(Vec<Condition>, bool), Fa
     Ok((conditions, keeps_this))
 }
 
-fn kill(session: &mut Session, call: &Call, words: &[Bytes]) -> Result<Answer, Failed> {
+fn kill(session: &mut ConnectionState, call: &Call, words: &[Bytes]) -> Result<Answer, Failed> {
     let is_old_form = words.len() == 1;
     let (conditions, keeps_this) = match words {
         [address] => (conditions(&[Bytes::from("addr"), address.clone()], 0)?.0, false),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use shoal_base::slot::{SLOT_COUNT, hash_slot};
 
-use super::call::{Call, Part, Session};
+use super::call::{Call, ConnectionState, Part};
 use crate::answer::{Answer, Failed};
 
 /// The last slot.
@@ -21,7 +21,7 @@ pub(super) const PARTS: &[Part] = &[
     Part::new("slots", 0..=0, "", "The slots with their nodes, as arrays."),
 ];
 
-pub(super) fn cluster(session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn cluster(session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     let run_id = &call.frontend.run_id;
     let id = || Answer::string(run_id.clone());
     // Where the client reached this server is what a cluster's client is told to connect to.

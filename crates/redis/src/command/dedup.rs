@@ -38,6 +38,6 @@ pub(super) async fn session(mut call: Call, commands: &'static [Command]) -> Out
     let (Run::Task(run), true) = (command.run, command.takes(words.len())) else {
         return Err(wrong_count(command.name));
     };
-    (call.scope, call.words, call.command) = (Scope::Once(identity), words, command);
+    (call.scope, call.words, call.command) = (Scope::Dedup(identity), words, command);
     run(call).await
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use shoal_base::BLOCK_BYTES;
 
-use super::call::{Call, Outcome, Part, Session, integer, is};
+use super::call::{Call, ConnectionState, Outcome, Part, integer, is};
 use super::{figures, scan};
 use crate::answer::{Answer, Failed};
 use crate::glob;
@@ -14,7 +14,7 @@ use shoal_metrics::Usage;
 /// The version of Redis whose behaviour this is nearest to: clients ask for it to know which commands there are.
 pub(super) const VERSION: &str = "7.2.0";
 
-pub(super) fn ping(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn ping(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     match call.rest(1) {
         [] => Ok(Answer::line("PONG")),
         [text] => Ok(Answer::Bulk(text.clone())),
@@ -22,22 +22,22 @@ pub(super) fn ping(_session: &mut Session, call: &Call) -> Result<Answer, Failed
     }
 }
 
-pub(super) fn echo(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn echo(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     Ok(Answer::Bulk(call.word(1).clone()))
 }
 
-pub(super) fn select(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn select(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     if call.integer(1)? == 0 { Ok(Answer::Ok) } else { Err("ERR DB index is out of range".into()) }
 }
 
-pub(super) fn time(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn time(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     let micros = call.frontend.clock.wall_ns() / 1000;
     let parts = [micros / 1_000_000, micros % 1_000_000];
     Ok(Answer::Array(parts.map(|part| Answer::string(part.to_string())).into()))
 }
 
 /// No replica has anything: there is none. What was written before is durable here.
-pub(super) fn wait(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn wait(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     call.integer(1)?;
     let timeout = integer(call.word(2)).map_err(|_| "ERR timeout is not an integer or out of range")?;
     if timeout < 0 { Err("ERR timeout is negative".into()) } else { Ok(Answer::Integer(0)) }
@@ -50,7 +50,7 @@ pub(super) const FUNCTION_PARTS: &[Part] = &[
 ];
 
 /// There are no functions: the list is empty, and emptying it changes nothing.
-pub(super) fn function(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn function(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     Ok(match call.part()? {
         "flush" => Answer::Ok,
         "list" => Answer::Array(Vec::new()),
@@ -75,7 +75,7 @@ pub(super) const CONFIG_PARTS: &[Part] = &[
     ),
 ];
 
-pub(super) fn config(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn config(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     match call.part()? {
         "get" => {
             let patterns: Vec<Vec<u8>> = call.rest(2).iter().map(|word| word.to_ascii_lowercase()).collect();

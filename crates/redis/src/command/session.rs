@@ -7,7 +7,7 @@ use shoal_frontend::is_same;
 use shoal_metrics::RefusalCause;
 use shoal_resp::Protocol;
 
-use super::call::{Call, Replies, SYNTAX, Session, integer, is};
+use super::call::{Call, ConnectionState, Replies, SYNTAX, integer, is};
 use crate::answer::{Answer, Failed};
 use crate::clients::Says;
 use crate::frontend::Frontend;
@@ -15,7 +15,12 @@ use crate::frontend::Frontend;
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 /// Lets the client in where name and password are right.
-fn admit(session: &mut Session, frontend: &Frontend, user: &[u8], password: &[u8]) -> Result<(), Failed> {
+fn admit(
+    session: &mut ConnectionState,
+    frontend: &Frontend,
+    user: &[u8],
+    password: &[u8],
+) -> Result<(), Failed> {
     let right = match &frontend.options.password {
         Some(right) => user == b"default" && is_same(right, password),
         // As in Redis, whose default user needs no password then.
@@ -32,7 +37,7 @@ fn admit(session: &mut Session, frontend: &Frontend, user: &[u8], password: &[u8
     Ok(())
 }
 
-pub(super) fn auth(session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn auth(session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     match call.rest(1) {
         [_] if call.frontend.options.password.is_none() => Err(
             "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"
@@ -44,7 +49,7 @@ pub(super) fn auth(session: &mut Session, call: &Call) -> Result<Answer, Failed>
     }
 }
 
-pub(super) fn hello(session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn hello(session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     let mut words = call.rest(1).iter();
     let mut protocol = session.protocol;
     if let Some(version) = words.next() {
@@ -91,12 +96,12 @@ pub(super) fn hello(session: &mut Session, call: &Call) -> Result<Answer, Failed
     ]))
 }
 
-fn speak(session: &mut Session, protocol: Protocol) {
+fn speak(session: &mut ConnectionState, protocol: Protocol) {
     session.protocol = protocol;
     session.client.figures.is_v3.store(protocol == Protocol::V3, Ordering::Relaxed);
 }
 
-pub(super) fn reset(session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+pub(super) fn reset(session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     speak(session, Protocol::V2);
     session.replies = Replies::All;
     session.authenticated = call.frontend.options.password.is_none();
@@ -106,7 +111,7 @@ pub(super) fn reset(session: &mut Session, call: &Call) -> Result<Answer, Failed
     Ok(Answer::line("RESET"))
 }
 
-pub(super) fn quit(session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
+pub(super) fn quit(session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     session.closing = true;
     Ok(Answer::Ok)
 }

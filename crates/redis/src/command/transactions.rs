@@ -16,7 +16,7 @@ use shoal_engine::{
 };
 
 use super::call::{
-    Call, Command, Effect, Finished, Order, Outcome, Queued, Run, Scope, Session, Task, Transaction,
+    Call, Command, ConnectionState, Effect, Finished, Order, Outcome, Queued, Run, Scope, Task, Transaction,
     give_way_at, is, memory_of,
 };
 use super::write;
@@ -88,22 +88,22 @@ impl Transaction {
 }
 
 /// Whether a command is not queued between MULTI and EXEC.
-pub(crate) fn is_at_once(words: &[Bytes], command: &Command) -> bool {
+pub(crate) fn is_immediate(words: &[Bytes], command: &Command) -> bool {
     matches!(command.name, "multi" | "exec" | "discard" | "watch" | "quit" | "reset")
-        || is_once(words, command)
+        || has_request_id(words, command)
 }
 
 /// Whether this is an EXEC with an identity.
-fn is_once(words: &[Bytes], command: &Command) -> bool {
+fn has_request_id(words: &[Bytes], command: &Command) -> bool {
     command.name == "shoal.session" && matches!(words, [_, _, _, name] if is(name, "exec"))
 }
 
 /// Whether this is an EXEC, with or without an identity.
 pub(crate) fn is_exec(words: &[Bytes], command: &Command) -> bool {
-    command.name == "exec" || is_once(words, command)
+    command.name == "exec" || has_request_id(words, command)
 }
 
-pub(super) fn multi(session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
+pub(super) fn multi(session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     if session.transaction.is_some() {
         return Err("ERR MULTI calls can not be nested".into());
     }
@@ -112,11 +112,11 @@ pub(super) fn multi(session: &mut Session, _call: &Call) -> Result<Answer, Faile
 }
 
 /// Where there is something to execute the connection does it (`Connection::begin`).
-pub(super) fn exec(_session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
+pub(super) fn exec(_session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     Err("ERR EXEC without MULTI".into())
 }
 
-pub(super) fn discard(session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
+pub(super) fn discard(session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     if session.transaction.take().is_none() {
         return Err("ERR DISCARD without MULTI".into());
     }
@@ -124,7 +124,7 @@ pub(super) fn discard(session: &mut Session, _call: &Call) -> Result<Answer, Fai
     Ok(Answer::Ok)
 }
 
-pub(super) fn unwatch(session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
+pub(super) fn unwatch(session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     session.watches.clear();
     Ok(Answer::Ok)
 }
@@ -268,7 +268,7 @@ fn run_all(frontend: &FrontendRef, calls: &[Queued], working: &Rc<WorkingSet>) -
         }
         let call = call(frontend, Scope::Transaction(working.clone()), queued);
         let key = call.key(queued.command.keys.first);
-        Some(match (run_at_once(run(call), queued.words.len()), key) {
+        Some(match (try_run(run(call), queued.words.len()), key) {
             (Ok(Finished { answer: Answer::Version, .. }), Ok(key)) => working.own_version(&key),
             (outcome, _) => answer_of(outcome),
         })
@@ -293,7 +293,7 @@ fn call(frontend: &FrontendRef, scope: Scope, Queued { words, command }: &Queued
 }
 
 /// The outcome of a command that waits for nothing: it only lets others have their turns now and then.
-fn run_at_once(mut task: Task, words: usize) -> Outcome {
+fn try_run(mut task: Task, words: usize) -> Outcome {
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..=words {
         if let Poll::Ready(outcome) = task.as_mut().poll(&mut context) {

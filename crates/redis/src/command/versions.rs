@@ -50,7 +50,7 @@ pub(super) async fn cas(call: Call) -> Outcome {
         };
         return call.update(ReadLevel::Version, decide).await;
     }
-    match call.begin_put(value, PutOptions { rules, expiry, ..PutOptions::default() }).await {
+    match call.queue_put(value, PutOptions { rules, expiry, ..PutOptions::default() }).await {
         Ok(pending) => Ok(Finished::after(Answer::Version, [pending])),
         Err(Error::ConditionFailed { .. }) => Ok(Answer::Null.into()),
         Err(error) => Err(error.into()),

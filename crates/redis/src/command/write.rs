@@ -92,11 +92,11 @@ impl Call {
             return self.update(ReadLevel::Nothing, |_| (set_value(value, expiry), Answer::Ok)).await;
         }
         let options = PutOptions { expiry, ..PutOptions::default() };
-        Ok(Finished::after(Answer::Ok, [self.begin_put(value, options).await?]))
+        Ok(Finished::after(Answer::Ok, [self.queue_put(value, options).await?]))
     }
 
     /// The same with what may be said of a put, outside of a transaction.
-    pub(crate) async fn begin_put(&self, value: &Bytes, options: PutOptions) -> Result<Pending, Error> {
+    pub(crate) async fn queue_put(&self, value: &Bytes, options: PutOptions) -> Result<Pending, Error> {
         let key = self.frontend.bucket.key(self.word(1))?;
         self.frontend.store.write(Write::put(&key, &Buffer::from(value.clone()), &options)).await
     }
@@ -134,7 +134,7 @@ impl Call {
     ) -> Outcome {
         let identity = match &self.scope {
             Scope::Plain => None,
-            Scope::Once(identity) => Some(*identity),
+            Scope::Dedup(identity) => Some(*identity),
             Scope::Transaction(working) => {
                 let see = |(key, look): &(ObjectKey, ReadLevel)| match look {
                     ReadLevel::Nothing => Ok(None),

@@ -15,8 +15,8 @@ use super::in_flight::{ANSWER_BYTES_GUESS, InFlight, Popped, Through};
 use super::input::LONG_VALUE_BYTES_MIN;
 use crate::answer::Answer;
 use crate::command::call::{
-    Call, Command, Finished, Order, Outcome, Replies, Run, Scope, Session, TOO_LONG, Task, Transaction, is,
-    memory_of, wrong_count,
+    Call, Command, ConnectionState, Finished, Order, Outcome, Replies, Run, Scope, TOO_LONG, Task,
+    Transaction, is, memory_of, wrong_count,
 };
 use crate::command::{identity_of, table, transactions};
 use crate::command::{read, write};
@@ -43,7 +43,7 @@ impl Connection {
                 }
                 continue;
             }
-            if !self.input.is_holding() && self.begin_at_once(shared, commands_max, answers_max) {
+            if !self.input.is_holding() && self.try_begin(shared, commands_max, answers_max) {
                 continue;
             }
             let (words, command) = match self.input.take_held() {
@@ -93,7 +93,7 @@ impl Connection {
     /// are in memory, and plain SETs of short values, whose answers wait together. Nothing is copied but values, and no memory is
     /// taken but for records. A GET that must wait is begun as the last one, and its task goes on with the search. Says whether
     /// there were any.
-    fn begin_at_once(&mut self, shared: &mut Shared, commands_max: usize, answers_max: usize) -> bool {
+    fn try_begin(&mut self, shared: &mut Shared, commands_max: usize, answers_max: usize) -> bool {
         // In the relaxed mode reads see what is in flight, and writes do not wait.
         if !self.session.authenticated
             || self.session.replies != Replies::All
@@ -223,7 +223,7 @@ impl Connection {
                 Answer::error("NOAUTH Authentication required.")
             }
             Some(command) => match &mut self.session.transaction {
-                Some(transaction) if !transactions::is_at_once(&words, command) => {
+                Some(transaction) if !transactions::is_immediate(&words, command) => {
                     transaction.queue(words, command, shared.frontend.options.limits.command_bytes_max)
                 }
                 Some(_) if command.name == "watch" => Answer::error("ERR WATCH inside MULTI is not allowed"),
@@ -378,7 +378,7 @@ fn is_set_of_long(words: &[Bytes], command: &'static Command) -> bool {
 }
 
 /// The answer of a command whose task is through, with the writes that it waits for.
-fn finish(shared: &mut Shared, session: &mut Session, outcome: Outcome, writes: bool) -> Through {
+fn finish(shared: &mut Shared, session: &mut ConnectionState, outcome: Outcome, writes: bool) -> Through {
     let Finished { mut answer, mut pending, effect } = outcome.unwrap_or_else(Finished::from);
     if let Some(effect) = effect {
         effect(session, &mut answer);

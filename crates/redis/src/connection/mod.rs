@@ -23,7 +23,7 @@ use self::in_flight::InFlight;
 use self::input::Input;
 pub(crate) use self::limits::End;
 use crate::answer::{Answer, pinned_bytes};
-use crate::command::call::{Command, Session};
+use crate::command::call::{Command, ConnectionState};
 use crate::command::table;
 use crate::frontend::FrontendRef;
 use crate::mailbox::ConnectionWaker;
@@ -34,7 +34,7 @@ use crate::tls::{Opened, Sealing};
 
 /// A connection.
 pub(crate) struct Connection {
-    session: Session,
+    session: ConnectionState,
     waker: Arc<ConnectionWaker>,
     input: Input,
     queue: InFlight,
@@ -61,7 +61,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// A new connection; with `sealing` it speaks TLS from the first byte.
     pub(crate) fn new(
-        session: Session,
+        session: ConnectionState,
         waker: Arc<ConnectionWaker>,
         frontend: &FrontendRef,
         sealing: Option<Box<Sealing>>,
@@ -352,7 +352,7 @@ mod tests {
         let new = |id| Client::new(id, addresses, 0, waker.clone());
         let client = frontend.clients.enter(new).unwrap();
         let frontend: FrontendRef = Rc::new(frontend);
-        let connection = Connection::new(Session::new(client, true), waker, &frontend, None);
+        let connection = Connection::new(ConnectionState::new(client, true), waker, &frontend, None);
         (connection, Shared::new(frontend))
     }
 

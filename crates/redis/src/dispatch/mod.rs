@@ -23,7 +23,7 @@ use shoal_metrics::RefusalCause;
 use self::accept::ACCEPT_PAUSE;
 pub(crate) use self::accept::Accepting;
 use crate::clients::{Addresses, Client};
-use crate::command::call::Session;
+use crate::command::call::ConnectionState;
 use crate::connection::{Connection, End};
 use crate::frontend::Frontend;
 use crate::mailbox::{BELL, ConnectionToken, ConnectionWaker, LISTENER, Mailbox};
@@ -361,7 +361,7 @@ impl<'a> Dispatch<'a> {
         // Closing the socket ends this.
         let both = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), token.into(), both)?;
-        let session = Session::new(client, frontend.options.password.is_none());
+        let session = ConnectionState::new(client, frontend.options.password.is_none());
         let connection = Connection::new(session, waker, &frontend, sealing);
         slot.connection = Some(Box::new((Socket::new(socket.into()), connection)));
         Ok(true)

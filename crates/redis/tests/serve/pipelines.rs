@@ -94,7 +94,7 @@ fn short_ways_and_long_ones_keep_their_order() {
     for (number, expected) in expected.iter().enumerate() {
         assert_eq!(client.next().as_ref(), Some(expected), "reply {number}");
     }
-    // Again from near memory, and after a write of another connection.
+    // Again from the read cache, and after a write of another connection.
     let mut other = Client::new(&served);
     for round in 0..20 {
         assert_eq!(client.run("get o1"), "v99".into());

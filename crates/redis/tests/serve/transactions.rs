@@ -511,12 +511,12 @@ fn many_keys_are_one_step_or_refused() {
     assert!([0, 2_000].contains(&records) && batches <= 3, "{records} records in {batches} batches");
     let (answer, records, _) = transaction(3_000, 100);
     let Seen::Error(text) = &answer else { panic!("{answer:?}") };
-    assert!(text.starts_with("ERR 3000 objects in one step need"), "{text}");
+    assert!(text.starts_with("ERR 3000 objects in one write batch need"), "{text}");
     assert_eq!(records, 0);
     // So many that there is no space for them, either: what is said is what does not change when space comes free.
     let (answer, records, _) = transaction(60_000, 10);
     let Seen::Error(text) = &answer else { panic!("{answer:?}") };
-    assert!(text.starts_with("ERR 60000 objects in one step need"), "{text}");
+    assert!(text.starts_with("ERR 60000 objects in one write batch need"), "{text}");
     assert_eq!(records, 0);
     // Longer than the memory for unsent commands: refused as it is queued.
     let limits = shoal_redis::Limits { command_bytes_max: 100_000, ..shoal_redis::Limits::default() };

@@ -38,18 +38,18 @@ enum Source {
 }
 
 /// The holdings of an answer while it is under way: its part of the budget, and its place in the line.
-struct Held {
+struct AnswerShare {
     permit: Arc<MemoryPermit>,
     ticket: Ticket,
 }
 
-impl Held {
+impl AnswerShare {
     fn of(permit: Arc<MemoryPermit>) -> Option<Self> {
         Some(Self { permit, ticket: Ticket::default() })
     }
 }
 
-impl Drop for Held {
+impl Drop for AnswerShare {
     fn drop(&mut self) {
         self.permit.sending().leave(&mut self.ticket);
     }
@@ -58,7 +58,7 @@ impl Drop for Held {
 /// The body of an answer, which holds the request's permit until it was taken.
 pub(crate) struct ResponseBody {
     source: Source,
-    held: Option<Held>,
+    held: Option<AnswerShare>,
     /// The rest of a message that is handed over in pieces.
     rest: Option<Box<Buffer>>,
     /// The deadline of the call, which ends then, whatever is missing.
@@ -78,7 +78,7 @@ pub(crate) struct ResponseBody {
 impl ResponseBody {
     /// A body that tonic made.
     pub(crate) fn new(body: Body, permit: Arc<MemoryPermit>) -> Self {
-        Self { source: Source::Body(body), held: Held::of(permit), ..Self::default() }
+        Self { source: Source::Body(body), held: AnswerShare::of(permit), ..Self::default() }
     }
 
     /// Messages with their prefixes, up to the first failure.
@@ -86,13 +86,17 @@ impl ResponseBody {
         messages: impl Stream<Item = Result<Box<Buffer>, Failure>> + Send + 'static,
         permit: Arc<MemoryPermit>,
     ) -> Self {
-        Self { source: Source::Messages(Box::pin(messages)), held: Held::of(permit), ..Self::default() }
+        Self {
+            source: Source::Messages(Box::pin(messages)),
+            held: AnswerShare::of(permit),
+            ..Self::default()
+        }
     }
 
     /// One message, and that the call succeeded.
     pub(crate) fn message(message: Box<Buffer>, permit: Arc<MemoryPermit>) -> Self {
         let source = Source::Trailers(Some(succeeded()));
-        Self { source, held: Held::of(permit), rest: Some(message), ..Self::default() }
+        Self { source, held: AnswerShare::of(permit), rest: Some(message), ..Self::default() }
     }
 
     /// Of a stream both ways: while it has nothing to send, its client need not take anything.
@@ -153,7 +157,7 @@ impl ResponseBody {
     /// The next piece of what there is, when it is its turn.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Frame<Box<Buffer>>> {
         let bytes = self.rest_bytes().min(PIECE_BYTES_MAX);
-        if let Some(Held { permit, ticket }) = &mut self.held {
+        if let Some(AnswerShare { permit, ticket }) = &mut self.held {
             if !permit.sending().is_turn(ticket, bytes, context) {
                 // Others have not been taken yet.
                 self.turn(false);

@@ -82,12 +82,12 @@ impl Line {
 
 /// A message's place in the line, from when it first found no room until its bytes were given back.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct MessagePlace {
     line: Arc<Line>,
     number: Number,
 }
 
-impl Place {
+impl MessagePlace {
     pub(crate) fn join(line: &Arc<Line>) -> Self {
         line.count.fetch_add(1, Ordering::SeqCst);
         let number = line.lock().join(None);
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MessagePlace {
     fn drop(&mut self) {
         let gone = self.line.lock().line.remove(&self.number);
         drop(gone);
@@ -349,7 +349,7 @@ mod tests {
         let line = Arc::<Line>::default();
         let woken = Arc::<Woken>::default();
         let waker = Waker::from(woken.clone());
-        let (first, second) = (Place::join(&line), Place::join(&line));
+        let (first, second) = (MessagePlace::join(&line), MessagePlace::join(&line));
         assert!(first.may_go_on(0, 1, &waker, || false), "the oldest one");
         assert!(!first.may_go_on(OLDEST_BYTES, 1, &waker, || false), "it has its end, too");
         assert!(!second.may_go_on(0, 1, &waker, || false));

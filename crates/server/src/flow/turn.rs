@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::budget::KEPT_SHARE;
-use super::line::{OLDEST_BYTES, Place, WAITING_BYTES_MAX};
+use super::line::{MessagePlace, OLDEST_BYTES, WAITING_BYTES_MAX};
 use super::{ConnectionFlow, MemoryPermit, Working};
 use crate::failure::Failure;
 use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
@@ -17,7 +17,7 @@ use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 /// A message's place in the line, from its first wait until its bytes are given back.
 #[derive(Debug)]
 pub(crate) struct Waits {
-    place: Place,
+    place: MessagePlace,
     flow: Arc<ConnectionFlow>,
     /// Bytes of it that HTTP/2 may hold.
     unread: usize,
@@ -36,7 +36,7 @@ impl Waits {
         let unread = unsent.min(STREAM_WINDOW_BYTES as usize);
         let one_more = |waiting: usize| (waiting + unread <= WAITING_BYTES_MAX).then_some(waiting + unread);
         flow.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Self { place: Place::join(&flow.line), flow: Arc::clone(flow), unread, on_top: 0 })
+        Some(Self { place: MessagePlace::join(&flow.line), flow: Arc::clone(flow), unread, on_top: 0 })
     }
 
     /// So many bytes came although there was no room.

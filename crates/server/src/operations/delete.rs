@@ -25,7 +25,7 @@ pub(crate) async fn remove(
     rules: RejectRules,
 ) -> Result<DeleteResult, Failure> {
     let failed = |error| Failure::of_write(&error, &rules);
-    let write = Write::delete(key, rules).once(admitted.identity());
+    let write = Write::delete(key, rules).with_request_id(admitted.identity());
     let pending = admitted.to_write(key.bucket())?.write(write).await.map_err(failed)?;
     let deleted = pending.before();
     Ok(DeleteResult { deleted, version: pending.durable().await.map_err(failed)? })

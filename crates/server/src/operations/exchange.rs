@@ -105,7 +105,7 @@ type Running = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// An operation that needs the store's attention no more.
 struct Ended {
-    held: Held,
+    held: OperationShare,
     outcome: Outcome,
 }
 
@@ -124,7 +124,7 @@ impl From<v1::OperationResult> for Outcome {
 
 /// The share of an operation in the stream's limits while it is under way.
 #[derive(Clone, Copy)]
-struct Held {
+struct OperationShare {
     number: u64,
     bytes: usize,
     is_read: bool,
@@ -145,7 +145,7 @@ struct Operations<B> {
     taken: usize,
     running: FuturesUnordered<Running>,
     /// Writes in their order, which is the order in which they become durable: waiting for the first one is enough.
-    placed: VecDeque<(Held, Pending)>,
+    placed: VecDeque<(OperationShare, Pending)>,
     /// Reads among `running`.
     reads: usize,
     held_bytes: usize,
@@ -302,7 +302,7 @@ impl<B: FrameBody> Operations<B> {
             Action::Put => {
                 let Ok(store) = self.admitted.to_write(key.bucket()) else { return false };
                 let Some(pending) = store.try_write(&[(&key, batch.value(item))]) else { return false };
-                let held = Held::of(item, self.timer.message_ns);
+                let held = OperationShare::of(item, self.timer.message_ns);
                 self.held_bytes += held.bytes;
                 self.placed.push_back((held, pending));
                 true
@@ -332,7 +332,7 @@ impl<B: FrameBody> Operations<B> {
 
     /// Begins an operation that may have to wait.
     fn run(&mut self, batch: &Batch<Numbered>, item: &Item<Numbered>, context: &mut Context<'_>) {
-        let held = Held::of(item, self.timer.message_ns);
+        let held = OperationShare::of(item, self.timer.message_ns);
         self.held_bytes += held.bytes;
         self.reads += usize::from(held.is_read);
         let no_room = held.is_read && !self.permit.has_room();
@@ -409,7 +409,7 @@ impl<B: FrameBody> Operations<B> {
         }
     }
 
-    fn answer(&mut self, held: Held, result: &v1::OperationResult, value: Value<'_>) {
+    fn answer(&mut self, held: OperationShare, result: &v1::OperationResult, value: Value<'_>) {
         self.timer.ended(held.operation, result_of(result), held.came_ns);
         self.held_bytes -= held.bytes;
         let ready = self.ready.get_or_insert_with(|| Assembly::new(ANSWER_BYTES_GUESS));
@@ -433,7 +433,7 @@ fn result_of(result: &v1::OperationResult) -> shoal_metrics::RequestResult {
     result_of_code(result.status.as_ref().map_or(0, |status| status.code))
 }
 
-impl Held {
+impl OperationShare {
     fn of(item: &Item<Numbered>, came_ns: u64) -> Self {
         Self {
             number: item.extra.number,
@@ -446,7 +446,7 @@ impl Held {
 }
 
 /// One operation, up to its answer or its place in the order of writes.
-fn run(store: Store, key: ObjectKey, held: Held, operation: v1::Operation) -> Running {
+fn run(store: Store, key: ObjectKey, held: OperationShare, operation: v1::Operation) -> Running {
     Box::pin(async move {
         let outcome = perform(&store, &key, operation).await;
         let outcome = outcome.unwrap_or_else(|failure| failed(held.number, failure).into());
@@ -495,7 +495,7 @@ async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result
     let failed = |error| Failure::of_write(&error, &rules);
     let identity = identity_of(identity);
     let value = value.into();
-    let write = Write::put(key, &value, &options).once(identity);
+    let write = Write::put(key, &value, &options).with_request_id(identity);
     let pending = store.write(write).await.map_err(failed)?;
     if identity.is_none() && rules.is_empty() {
         return Ok(Outcome::Placed(pending));
@@ -508,7 +508,7 @@ async fn delete(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Res
     let rules = convert::rules(operation.rules);
     let failed = |error| Failure::of_write(&error, &rules);
     let identity = identity_of(operation.identity);
-    let pending = store.write(Write::delete(key, rules).once(identity)).await.map_err(failed)?;
+    let pending = store.write(Write::delete(key, rules).with_request_id(identity)).await.map_err(failed)?;
     if identity.is_none() && rules.is_empty() {
         return Ok(Outcome::Placed(pending));
     }

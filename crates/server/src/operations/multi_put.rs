@@ -54,7 +54,7 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffe
                     }
                     alone_until = at + SHORT_PUTS_MAX;
                 }
-                match begin_put(store, &batch, item).await {
+                match queue_put(store, &batch, item).await {
                     Ok(Started::Placed(pending)) => placed.push((at, pending)),
                     Ok(Started::Apart(put)) => apart.push((at, put)),
                     Err(failure) => results[at] = Err(failure),
@@ -122,7 +122,7 @@ enum Started {
 }
 
 /// A put up to its place in the order of writes, where it gets there without waiting for the device.
-async fn begin_put(store: &Store, batch: &Batch<()>, item: &Item<()>) -> Result<Started, Failure> {
+async fn queue_put(store: &Store, batch: &Batch<()>, item: &Item<()>) -> Result<Started, Failure> {
     let (key, value) = (batch.key(item)?, batch.value(item));
     if !item.says_more
         && value.len() <= PLACED_BYTES_MAX

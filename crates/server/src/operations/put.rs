@@ -42,7 +42,7 @@ pub(crate) async fn put_once(
     value: Buffer,
     options: PutOptions,
 ) -> Result<PutResult, Error> {
-    let write = Write::put(key, &value, &options).once(identity);
+    let write = Write::put(key, &value, &options).with_request_id(identity);
     let pending = store.write(write).await?;
     mark(Mark::Placed);
     Ok(PutResult { version: pending.durable().await? })

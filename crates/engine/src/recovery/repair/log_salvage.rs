@@ -50,7 +50,7 @@ type Changes = Vec<(ObjectKey, Change)>;
 #[derive(Default)]
 pub(crate) struct LogSalvage {
     /// The write batches, the newest first.
-    steps: Vec<Changes>,
+    write_batches: Vec<Changes>,
     bytes: usize,
     /// Number ranges of the lost records: at the cut of the log, and promised ones after its newest whole batch.
     pub lost: Vec<Range<u64>>,
@@ -82,13 +82,13 @@ pub(crate) async fn read_log_salvage(recovery: &Recovery, found: &Batches, bytes
     {
         let lsns = batch.header.first_lsn.0..;
         let mut records: Vec<(Lsn, EncodedRecord)> = lsns.map(Lsn).zip(records).collect();
-        while let Some(step) = last_step(&mut records) {
+        while let Some(write_batch) = last_write_batch(&mut records) {
             if salvage.bytes > bytes_max {
                 salvage.is_full = true;
                 break;
             }
-            salvage.add(recovery, &step, &mut decided).await;
-            lost_to = step.first().map_or(lost_to, |(lsn, _)| lsn.0);
+            salvage.add(recovery, &write_batch, &mut decided).await;
+            lost_to = write_batch.first().map_or(lost_to, |(lsn, _)| lsn.0);
         }
         if salvage.is_full {
             break;
@@ -155,7 +155,7 @@ fn newest_batch<'a>(recovery: &Recovery, found: &'a Batches, ring: Ring) -> Opti
 }
 
 /// Removes the last write batch from the end of `records`.
-fn last_step(records: &mut Vec<(Lsn, EncodedRecord)>) -> Option<Vec<(Lsn, EncodedRecord)>> {
+fn last_write_batch(records: &mut Vec<(Lsn, EncodedRecord)>) -> Option<Vec<(Lsn, EncodedRecord)>> {
     let before = records.len().checked_sub(1)?;
     let start =
         records[..before].iter().rposition(|(_, record)| !record.continues).map_or(0, |last| last + 1);
@@ -164,8 +164,8 @@ fn last_step(records: &mut Vec<(Lsn, EncodedRecord)>) -> Option<Vec<(Lsn, Encode
 
 impl LogSalvage {
     /// Returns true if there is a write batch to write again.
-    pub(crate) fn has_steps(&self) -> bool {
-        !self.steps.is_empty()
+    pub(crate) fn has_write_batches(&self) -> bool {
+        !self.write_batches.is_empty()
     }
 
     /// MiB of held keys and values.
@@ -178,13 +178,13 @@ impl LogSalvage {
     async fn add(
         &mut self,
         recovery: &Recovery,
-        step: &[(Lsn, EncodedRecord)],
+        write_batch: &[(Lsn, EncodedRecord)],
         decided: &mut HashSet<Vec<u8>>,
     ) {
         let mut changes = Changes::new();
         let mut keys: Vec<(Vec<u8>, bool)> = Vec::new();
         let mut why = None;
-        for (lsn, record) in step.iter().rev() {
+        for (lsn, record) in write_batch.iter().rev() {
             let Some(tablet) = recovery.superblock.tablets.get(usize::from(record.tablet.0)) else {
                 why = Some("it names a tablet that does not exist");
                 continue;
@@ -204,7 +204,7 @@ impl LogSalvage {
             why = Some("it names an object that cannot be");
         }
         self.bytes += keys.iter().map(|(key, _)| key.len()).sum::<usize>();
-        if let Some(why) = why.filter(|_| !injected(Bug::StepsInPart)) {
+        if let Some(why) = why.filter(|_| !injected(Bug::WriteBatchesInPart)) {
             self.left_out.extend(keys.into_iter().map(|(key, deletes)| (key, deletes, why)));
             return;
         }
@@ -212,7 +212,7 @@ impl LogSalvage {
         decided.extend(keys.into_iter().map(|(key, _)| key));
         changes.reverse();
         if !changes.is_empty() {
-            self.steps.push(changes);
+            self.write_batches.push(changes);
         }
     }
 }
@@ -268,8 +268,8 @@ impl Store {
             report.was_not_done_again(&name(&key), why);
             not_done.entry(key).or_insert(deletes);
         }
-        for changes in salvage.steps.into_iter().rev() {
-            match self.do_step(&changes).await {
+        for changes in salvage.write_batches.into_iter().rev() {
+            match self.write_again(&changes).await {
                 Ok(()) => {
                     again += 1;
                     let users = changes.iter().filter(|(key, _)| !key.is_system());
@@ -287,7 +287,7 @@ impl Store {
         }
         if again > 0 {
             report.notes.push(format!(
-                "repair: {again} step(s) that lay behind the damage in the log were done again"
+                "repair: {again} write batch(es) that lay behind the damage in the log were done again"
             ));
         }
         Ok(not_done)
@@ -320,7 +320,7 @@ impl Store {
         Ok(())
     }
 
-    async fn do_step(&self, changes: &Changes) -> Result<()> {
+    async fn write_again(&self, changes: &Changes) -> Result<()> {
         let keys: Vec<(ObjectKey, ReadLevel)> =
             changes.iter().map(|(key, _)| (key.clone(), ReadLevel::Nothing)).collect();
         let decide = |_: &[Option<crate::Object>]| {

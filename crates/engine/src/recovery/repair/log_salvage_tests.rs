@@ -65,12 +65,12 @@ fn value(seed: u32, bytes: usize) -> Vec<u8> {
 }
 
 /// The changes of a write batch: a value for each object, or its deletion.
-type Step = Vec<(u32, Option<Vec<u8>>)>;
+type WriteBatch = Vec<(u32, Option<Vec<u8>>)>;
 
-fn perform(store: &Store, step: &Step) {
+fn perform(store: &Store, write_batch: &WriteBatch) {
     let keys: Vec<(ObjectKey, ReadLevel)> =
-        step.iter().map(|(which, _)| (key(*which), ReadLevel::Nothing)).collect();
-    let changes: Vec<Change> = step
+        write_batch.iter().map(|(which, _)| (key(*which), ReadLevel::Nothing)).collect();
+    let changes: Vec<Change> = write_batch
         .iter()
         .map(|(_, value)| match value {
             Some(value) => Change::PutWith { value: value.clone().into(), options: Box::default() },
@@ -104,12 +104,12 @@ fn state(device: &Device) -> BTreeMap<u32, Vec<u8>> {
 }
 
 /// Single writes, pairs, renames and deletes over two tablets, values of every kind.
-fn steps() -> Vec<Step> {
+fn write_batches() -> Vec<WriteBatch> {
     let sizes = [20, 900, 60_000, 5_000, 70];
-    let mut steps = Vec::new();
+    let mut write_batches = Vec::new();
     for turn in 0..24_u32 {
         let some = |which: u32| (which % 9, Some(value(turn * 10 + which, sizes[(turn % 5) as usize])));
-        steps.push(match turn % 6 {
+        write_batches.push(match turn % 6 {
             0 | 1 => vec![some(turn)],
             2 => vec![some(turn), some(turn + 4)],
             3 => vec![(turn % 9, None), some(turn + 1)],
@@ -117,7 +117,7 @@ fn steps() -> Vec<Step> {
             _ => vec![(turn % 9, None)],
         });
     }
-    steps
+    write_batches
 }
 
 /// Damages each batch, one at a time: only its contents are lost, no other object and no part of another write batch.
@@ -125,14 +125,14 @@ fn steps() -> Vec<Step> {
 fn each_batch_damaged(applied: Option<usize>) {
     let (sim, device) = formatted();
     let store = open(&device);
-    let steps = steps();
+    let write_batches = write_batches();
     let mut places = Vec::new();
-    for (turn, step) in steps.iter().enumerate() {
+    for (turn, write_batch) in write_batches.iter().enumerate() {
         if applied == Some(turn) {
             block_on(store.0.apply_tablet(&store.0.tablets.all()[0])).unwrap();
         }
         places.push(head(&store));
-        perform(&store, step);
+        perform(&store, write_batch);
     }
     let tablets: Vec<TabletId> = (0..12).map(|which| tablet(&store, which)).collect();
     let applies = store.0.counters.applies.load(std::sync::atomic::Ordering::Relaxed);
@@ -140,13 +140,13 @@ fn each_batch_damaged(applied: Option<usize>) {
     drop(store);
     let (image, ring) = (sim.image(), ring(&device));
     let mut again = 0;
-    for lost in 0..steps.len() - 1 {
+    for lost in 0..write_batches.len() - 1 {
         let in_tree = |which: u32| {
             tablets[which as usize] == TabletId(0) && applied.is_some_and(|applied| lost < applied)
         };
         let mut expected = BTreeMap::new();
-        for (turn, step) in steps.iter().enumerate() {
-            for (which, value) in step.iter().filter(|(which, _)| turn != lost || in_tree(*which)) {
+        for (turn, write_batch) in write_batches.iter().enumerate() {
+            for (which, value) in write_batch.iter().filter(|(which, _)| turn != lost || in_tree(*which)) {
                 expected.remove(which);
                 expected.extend(value.clone().map(|value| (*which, value)));
             }
@@ -156,19 +156,19 @@ fn each_batch_damaged(applied: Option<usize>) {
         let report = repair(&device);
         let state = state(&device);
         let differs = (0..12).find(|which| state.get(which) != expected.get(which));
-        assert_eq!(differs, None, "step {lost} is lost: {report:?}");
+        assert_eq!(differs, None, "write batch {lost} is lost: {report:?}");
         if report.is_clean() {
-            assert!(steps[lost].iter().all(|(which, _)| in_tree(*which)), "{lost}: nobody noticed");
+            assert!(write_batches[lost].iter().all(|(which, _)| in_tree(*which)), "{lost}: nobody noticed");
             continue;
         }
         again += report.restored_count;
         let says = |words: &str| report.notes.iter().any(|note| note.contains(words));
-        assert!(says("are lost: an object that was written there"), "step {lost}: {report:?}");
-        assert!(!says("was left out") && !says("did not get to its end"), "step {lost}: {report:?}");
+        assert!(says("are lost: an object that was written there"), "write batch {lost}: {report:?}");
+        assert!(!says("was left out") && !says("did not get to its end"), "write batch {lost}: {report:?}");
         let left = block_on(check(device, &CheckOptions::default())).unwrap();
         assert!(
             left.problem_count == 0 && !left.is_clean(),
-            "it remembers what was lost: step {lost}: {left:?}"
+            "it remembers what was lost: write batch {lost}: {left:?}"
         );
     }
     assert!(again > 100, "{again}");
@@ -261,7 +261,8 @@ fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
     let identity = crate::RequestId { session: 77, sequence: 3 };
     let delete = |store: &Store| {
         let name = key(0);
-        let write = crate::Write::delete(&name, crate::RejectRules::default()).once(Some(identity));
+        let write =
+            crate::Write::delete(&name, crate::RejectRules::default()).with_request_id(Some(identity));
         let (done, deleted) = block_on(store.write_durably(write))?;
         Ok::<_, crate::Error>(DeleteResult { deleted, version: done.version })
     };
@@ -296,7 +297,7 @@ fn what_memory_has_no_room_for_is_said_to_be_lost() {
         let found = crate::recovery::repair::tree_salvage::read_ring(&recovery).await;
         read_log_salvage(&recovery, &found, 2_500).await
     });
-    assert_eq!((salvage.steps.len(), salvage.is_full), (3, true));
+    assert_eq!((salvage.write_batches.len(), salvage.is_full), (3, true));
     assert_eq!(salvage.lost, std::slice::from_ref(&(1..6)));
     let (_, device) = formatted();
     let store = open(&device);
@@ -444,7 +445,7 @@ fn batches_further_than_a_ring_behind_the_tail_are_seen() {
     recovery.superblock.log_tail.position = 0;
     let found = block_on(crate::recovery::repair::tree_salvage::read_ring(&recovery));
     let salvage = block_on(read_log_salvage(&recovery, &found, usize::MAX));
-    assert_eq!(salvage.steps.len(), 2);
+    assert_eq!(salvage.write_batches.len(), 2);
 }
 
 /// An object that a durable batch saw expired stays expired, even if the opening did not see that batch (R18).
@@ -476,7 +477,8 @@ fn steps_are_taken_from_the_end() {
         (Lsn(u64::from(which)), encoded)
     };
     let mut records = vec![record(1, false), record(2, true), record(3, true), record(4, false)];
-    let mut numbers = || Some(last_step(&mut records)?.iter().map(|(lsn, _)| lsn.0).collect::<Vec<_>>());
+    let mut numbers =
+        || Some(last_write_batch(&mut records)?.iter().map(|(lsn, _)| lsn.0).collect::<Vec<_>>());
     assert_eq!([numbers(), numbers(), numbers()], [Some(vec![2, 3, 4]), Some(vec![1]), None]);
 }
 
@@ -505,12 +507,12 @@ fn what_no_step_can_have_is_left_out_with_its_reason() {
     ];
     for (record, expected, names) in cases {
         let mut salvage = LogSalvage::default();
-        let step = [(Lsn(5), delete(0, key(2).encoded())), (Lsn(6), record)];
+        let write_batch = [(Lsn(5), delete(0, key(2).encoded())), (Lsn(6), record)];
         let mut decided = HashSet::new();
-        block_on(salvage.add(&recovery, &step, &mut decided));
+        block_on(salvage.add(&recovery, &write_batch, &mut decided));
         assert!(
-            !salvage.has_steps() && decided.is_empty(),
-            "{expected}: an older step may still have the keys"
+            !salvage.has_write_batches() && decided.is_empty(),
+            "{expected}: an older write batch may still have the keys"
         );
         assert!(salvage.left_out.iter().all(|(.., why)| *why == expected), "{:?}", salvage.left_out);
         let left_out: Vec<&[u8]> = salvage.left_out.iter().map(|(key, ..)| &key[..]).collect();
@@ -526,7 +528,7 @@ fn a_step_that_fails_is_named_and_the_next_one_follows() {
     };
     let both = || LogSalvage {
         // The newest first: two values that together are larger than the store, and a small one.
-        steps: vec![vec![put(3, 50)], vec![put(1, 4 << 20), put(2, 4 << 20)]],
+        write_batches: vec![vec![put(3, 50)], vec![put(1, 4 << 20), put(2, 4 << 20)]],
         ..LogSalvage::default()
     };
     let (_sim, device) = formatted();
@@ -542,5 +544,5 @@ fn a_step_that_fails_is_named_and_the_next_one_follows() {
     let mut report = CheckReport::default();
     let ended = block_on(store.do_again(both(), &mut report));
     assert!(matches!(ended, Err(crate::Error::Poisoned(_))), "{ended:?}");
-    assert_eq!((report.restored_count, report.notes.len()), (0, 2), "the first step's objects: {report:?}");
+    assert_eq!((report.restored_count, report.notes.len()), (0, 2), "the first batch's objects: {report:?}");
 }

@@ -69,7 +69,7 @@ pub(crate) async fn repair_holding(
         ));
         return Ok(());
     }
-    let cannot_be_repeated = recovery.is_cut && (salvage.has_steps() || known.has_any());
+    let cannot_be_repeated = recovery.is_cut && (salvage.has_write_batches() || known.has_any());
     let announce = options.before_writing.as_deref().filter(|_| cannot_be_repeated);
     // Consumes the recovery: its pool and its records are gone before the opening makes new ones.
     salvage.lost.iter().for_each(|records| report.were_lost(records));

@@ -38,7 +38,7 @@ pub(crate) fn held_bytes_max(cache_bytes: usize) -> usize {
 }
 
 /// A record that restores an object.
-struct Held {
+struct Restorable {
     lsn: Lsn,
     record: EncodedRecord,
 }
@@ -47,7 +47,7 @@ struct Held {
 #[derive(Default)]
 pub(crate) struct Known {
     /// `None`: the newest record of the key restores nothing, and hides the older ones.
-    keys: BTreeMap<Vec<u8>, Option<Held>>,
+    keys: BTreeMap<Vec<u8>, Option<Restorable>>,
     bytes: usize,
     /// True if older records were left out because no more may be held.
     is_full: bool,
@@ -154,7 +154,7 @@ impl Known {
             return;
         } else {
             let restores = record.kind == RecordKind::Delete || carries_value(&record);
-            restores.then_some(Held { lsn, record })
+            restores.then_some(Restorable { lsn, record })
         };
         self.bytes += key.len() + held.as_ref().map_or(0, |held| held.record.bytes.len());
         self.keys.insert(key, held);
@@ -245,7 +245,7 @@ impl Store {
     }
 
     /// Repeats the record's change if the object cannot be read and was not written since. Returns true if it did.
-    async fn restore(&self, key: &ObjectKey, held: &Held) -> Result<bool> {
+    async fn restore(&self, key: &ObjectKey, held: &Restorable) -> Result<bool> {
         if !self.0.is_lost_since(key, held.lsn).await? {
             return Ok(false);
         }

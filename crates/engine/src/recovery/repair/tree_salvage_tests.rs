@@ -140,7 +140,7 @@ fn one_object_that_cannot_be_restored_does_not_end_the_others() {
     let good = encode_record(RecordKind::Put, tablet, b"", &[&[0; 11]], false);
     let bad = encode_record(RecordKind::Put, tablet, b"", &[&[9]], false);
     let names: Vec<ObjectKey> = (&mut keys).take(2).collect();
-    let held = [bad, good].map(|record| Some(Held { lsn: Lsn(1), record }));
+    let held = [bad, good].map(|record| Some(Restorable { lsn: Lsn(1), record }));
     let keys = names.iter().map(|key| key.encoded().to_vec()).zip(held).collect();
     let mut report = CheckReport::default();
     block_on(store.salvage(Known { keys, ..Known::default() }, &mut report)).unwrap();
@@ -154,8 +154,8 @@ fn recovery(device: &Device) -> Recovery {
     block_on(Recovery::read(device.clone(), &options)).unwrap()
 }
 
-fn held(lsn: u64, kind: RecordKind, body: &[u8]) -> Option<Held> {
-    Some(Held { lsn: Lsn(lsn), record: encode_record(kind, TabletId(1), b"", &[body], false) })
+fn held(lsn: u64, kind: RecordKind, body: &[u8]) -> Option<Restorable> {
+    Some(Restorable { lsn: Lsn(lsn), record: encode_record(kind, TabletId(1), b"", &[body], false) })
 }
 
 /// An object that was written since, can be read after all, or does not exist any more is left alone.

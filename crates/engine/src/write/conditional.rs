@@ -17,7 +17,7 @@ impl Store {
     /// Writes where `rules` allow it, once; gives the place of the write, or the version that it had before.
     ///
     /// Apart from other writes, so that their futures are not as large as a transaction.
-    pub(crate) fn write_once<'a>(
+    pub(crate) fn write_with_request_id<'a>(
         &'a self,
         request: RequestId,
         key: &'a ObjectKey,

@@ -193,7 +193,7 @@ fn a_step_that_is_too_long_is_refused() {
     }
     assert_eq!(block_on(store.get(&few[19], ByteRange::ALL)).unwrap().unwrap().value.len(), 1_900);
     drop(store);
-    assert_clean(&device, "after a large step");
+    assert_clean(&device, "after a large write batch");
 }
 
 fn count_up(objects: &[Option<Object>]) -> (Vec<Change>, u64) {
@@ -344,7 +344,7 @@ fn stream_once(
     rules: RejectRules,
 ) -> shoal_engine::Result<shoal_base::Lsn> {
     let options = PutOptions { rules, ..PutOptions::default() };
-    let mut stream = store.put_stream(name, options)?.once(Some(identity));
+    let mut stream = store.put_stream(name, options)?.with_request_id(Some(identity));
     for piece in 0..mebibytes {
         block_on(stream.write(&vec![piece as u8 + 1; 1 << 20]))?;
     }
@@ -464,7 +464,7 @@ fn repetitions_at_the_same_time_join_the_first() {
 /// A batch that needs more than half of the overlays waits for an apply that no other write would have started.
 #[test]
 fn a_large_step_does_not_wait_for_ever() {
-    common::within("a large step", || {
+    common::within("a large write batch", || {
         let device = Device::new(Arc::new(MemDevice::new(4_096)));
         format(&device, 4_096, 1);
         let mut options = tiny();

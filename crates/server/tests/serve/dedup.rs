@@ -187,7 +187,7 @@ async fn an_identity_that_means_nothing_is_refused() {
 /// In one step a key may come twice: the last of its items stays, each has a version of its own, and conditions are about what
 /// was there before.
 #[tokio::test]
-async fn of_a_key_that_comes_twice_in_a_step_the_last_stays() {
+async fn of_a_key_that_comes_twice_in_a_batch_the_last_stays() {
     let server = Running::start().await;
     let channel = server.channel().await;
     let client = server.client().await;
