@@ -31,7 +31,7 @@ fn count_once(store: &Store, identity: RequestId) -> Result<(u64, bool)> {
     let keys = [(key(&name_of(0)), ReadLevel::Value)];
     let decide = |objects: &[Option<Object>]| {
         let next = number_of(objects[0].as_ref()) + 1;
-        Decision::Do(vec![put(0, next)], next)
+        Decision::Do(vec![put(0, next)].into(), next)
     };
     let keep = |next: &u64| next.to_le_bytes().to_vec();
     let options = TransactOptions { request: Some((identity, &keep)), ..Default::default() };
@@ -102,7 +102,7 @@ fn conditions_let_one_through() {
                     let value = value(0, number, 60).to_vec().into();
                     match block_on(world.store.put(&key(&name_of(0)), value, options)) {
                         Ok(put) => Ok(put.version),
-                        Err(Error::ConditionFailed { current }) => Err(current),
+                        Err(Error::ConditionFailed { current, .. }) => Err(current),
                         Err(error) => panic!("client {client}: {error}"),
                     }
                 };
@@ -143,7 +143,7 @@ fn a_step_is_there_as_a_whole() {
                     // Made again where another write came between, so only the numbers of the last time count.
                     let decide = |objects: &[Option<Object>]| {
                         let numbers = [0, 1, 2].map(|at| number_of(objects[at].as_ref()));
-                        Decision::Do(KEYS.map(|name| put(name, numbers[0] + 1)).to_vec(), numbers)
+                        Decision::Do(KEYS.map(|name| put(name, numbers[0] + 1)).to_vec().into(), numbers)
                     };
                     let outcome = block_on(world.store.transact(&keys, &TransactOptions::default(), decide));
                     let done = outcome.unwrap().done();

@@ -245,7 +245,7 @@ pub(super) fn from_error(error: shoal_engine::Error) -> Error {
     use shoal_engine::Error as Engine;
     let text = error.to_string();
     match error {
-        Engine::ConditionFailed { current } => Error::ConditionFailed { rule: None, current },
+        Engine::ConditionFailed { current, .. } => Error::ConditionFailed { rule: None, current },
         Engine::Full { .. } => Error::Full(text),
         Engine::Busy(_) => Error::Busy(text),
         Engine::Corrupt { .. } => Error::Corrupt(text),

@@ -116,7 +116,9 @@ impl Failure {
         }
         let failure = Self::new(kind, code, error.to_string());
         match error {
-            Error::ConditionFailed { current } => failure.with_current(*current).with_rule(rules, *current),
+            Error::ConditionFailed { current, .. } => {
+                failure.with_current(*current).with_rule(rules, *current)
+            }
             _ => failure,
         }
     }
@@ -202,7 +204,7 @@ mod tests {
         ] {
             let current = current.map(Lsn);
             assert!(rules.reject(current));
-            let Failure(described) = Failure::of_write(&Error::ConditionFailed { current }, &rules);
+            let Failure(described) = Failure::of_write(&Error::ConditionFailed { current, at: 0 }, &rules);
             assert_eq!(described.code, Code::FailedPrecondition);
             assert_eq!(described.failure.rule(), rule);
             assert_eq!(described.failure.current_version, current.map(|version| version.0));

@@ -13,6 +13,8 @@ pub enum Error {
     ConditionFailed {
         /// The object's present version; `None` if it does not exist.
         current: Option<Lsn>,
+        /// The number of the write in its batch, from 0 on.
+        at: usize,
     },
     /// The request itself is invalid.
     #[error("{0}")]

@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
     use crate::write::dedup::{RESULT_LIFE_NS, RESULTS_KEPT, RequestId};
-    use crate::write::put::Write;
+    use crate::write::write_batch::Write;
     use crate::{Environment, FormatOptions, OpenOptions, PutOptions, Store, block_on};
 
     /// Results are remembered by their slots, not by the writes, and are deleted when the last one of a slot has

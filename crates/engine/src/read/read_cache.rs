@@ -248,10 +248,9 @@ mod tests {
     use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::Write;
     use crate::common::object::{Expiry, PutOptions};
     use crate::common::options::{Environment, FormatOptions, OpenOptions};
-    use crate::write::change::Change;
-    use crate::write::change::ReadLevel;
     use crate::{ByteRange, Lookup, block_on};
 
     const BLOCKS: u64 = 32_768;
@@ -385,23 +384,15 @@ mod tests {
         let mut cache = store.read_cache(1 << 20);
         put(&store, "a", b"old", PutOptions::default());
         let token = block_on(store.0.log.committer.hold());
-        let change = |_: Option<&crate::Object>| {
-            (
-                Change::Put {
-                    value: Buffer::from(b"new".to_vec()),
-                    metadata: Default::default(),
-                    expiry: Expiry::Never,
-                },
-                (),
-            )
-        };
         let (done, held) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let store = &store;
             scope.spawn(move || {
-                let updated = block_on(store.update(&key("a"), ReadLevel::Nothing, change)).unwrap();
+                let (key, value) = (key("a"), Buffer::from(b"new".to_vec()));
+                let options = PutOptions::default();
+                let pending = block_on(store.write(Write::put(&key, &value, &options))).unwrap();
                 done.send(()).unwrap();
-                block_on(updated.durable()).unwrap();
+                block_on(pending.durable()).unwrap();
             });
             held.recv().unwrap();
             for _ in 0..3 {

@@ -370,7 +370,8 @@ fn requests_beyond_their_limits_are_refused() {
     let identity = crate::RequestId { session: 1, sequence: 1 };
     let options =
         crate::TransactOptions { request: Some((identity, &|()| Vec::new())), ..Default::default() };
-    let none = block_on(store.transact(&[], &options, |_| crate::Decision::Do(Vec::new(), ()))).map(|_| ());
+    let none =
+        block_on(store.transact(&[], &options, |_| crate::Decision::Do(Vec::new().into(), ()))).map(|_| ());
     refused(none, "names at least one key");
     assert!(get(&store, 1).unwrap().is_none());
 }

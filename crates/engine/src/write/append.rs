@@ -278,7 +278,7 @@ impl Inner {
                 exists.then_some(lsn)
             }
         };
-        Ok(Error::ConditionFailed { current })
+        Ok(Error::ConditionFailed { current, at: 0 })
     }
 
     /// The version of `key` in the tree of `view`.

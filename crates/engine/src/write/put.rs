@@ -19,78 +19,14 @@ use crate::store::{Inner, OperationCounters, Store};
 use crate::value::entry::{Entry, Home, Meta, encode_metadata, meta_fits_inline};
 use crate::value::prepare::{self, Content, Placement, lay_out, manifest_blocks, placement_of};
 use crate::write::batch::{Part, PreparedBatch};
-use crate::write::change::{Change, Placed};
-use crate::write::dedup::RequestId;
+use crate::write::change::Placed;
 use crate::write::pending::Pending;
 use crate::write::receive_buffer::ReceiveBuffer;
+use crate::write::write_batch::{What, Write, WriteBatch};
 
 /// Extents of a value that the committer writes itself, together with the batch that names them: a larger one would
 /// delay the other writes of the batch.
 const WRITTEN_WITH_BATCH_BYTES_MAX: u64 = 64 << 10;
-
-/// A write of one key, for [`Store::write`].
-pub struct Write<'a> {
-    key: &'a ObjectKey,
-    what: What<'a>,
-    rules: RejectRules,
-    request: Option<RequestId>,
-}
-
-enum What<'a> {
-    Put(&'a Buffer, &'a PutOptions),
-    /// A put of a value in the memory into which it was received.
-    Received(ReceiveBuffer, &'a PutOptions),
-    /// A put of a value that is on the device.
-    Placed(&'a Placed),
-    Delete,
-}
-
-impl<'a> Write<'a> {
-    fn new(key: &'a ObjectKey, what: What<'a>, rules: RejectRules) -> Self {
-        Self { key, what, rules, request: None }
-    }
-
-    /// A put, as [`Store::put`].
-    #[must_use]
-    pub fn put(key: &'a ObjectKey, value: &'a Buffer, options: &'a PutOptions) -> Self {
-        Self::new(key, What::Put(value, options), options.rules)
-    }
-
-    /// A put of a value that was received into a [`ReceiveBuffer`], which must be full: no byte is copied, the device
-    /// reads from that memory.
-    #[must_use]
-    pub fn put_received(key: &'a ObjectKey, value: ReceiveBuffer, options: &'a PutOptions) -> Self {
-        Self::new(key, What::Received(value, options), options.rules)
-    }
-
-    /// A put of a value that is on the device.
-    pub(crate) fn put_placed(key: &'a ObjectKey, value: &'a Placed, rules: RejectRules) -> Self {
-        Self::new(key, What::Placed(value), rules)
-    }
-
-    /// A delete, as [`Store::delete`].
-    #[must_use]
-    pub fn delete(key: &'a ObjectKey, rules: RejectRules) -> Self {
-        Self::new(key, What::Delete, rules)
-    }
-
-    /// Sets the request id: the write is then done once, however often it is sent.
-    #[must_use]
-    pub fn with_request_id(self, request: Option<RequestId>) -> Self {
-        Self { request, ..self }
-    }
-
-    /// The same write as a change of a transaction.
-    fn into_change(self) -> Change {
-        let put = |value, options: &PutOptions| Change::PutWith { value, options: Box::new(options.clone()) };
-        match self.what {
-            What::Put(value, options) => put(value.clone(), options),
-            What::Received(mut value, options) => put(value.to_vec().into(), options),
-            What::Placed(placed) => Change::Placed(placed.clone()),
-            What::Delete => Change::Delete,
-        }
-    }
-}
 
 impl Store {
     /// Stores `value`, of at most 4 MiB, under `key` ([`Self::put_stream`] takes larger ones). Durable on return.
@@ -111,29 +47,32 @@ impl Store {
         Ok(DeleteResult { deleted, version })
     }
 
-    /// As [`Self::put`] and [`Self::delete`], but returns when the write has its place in the order of writes: it is
-    /// durable once [`Pending::durable`] has returned.
+    /// Writes a [`Write`] or a [`WriteBatch`]; returns when it has its place in the order of writes: it is durable once
+    /// [`Pending::durable`] has returned. The versions of a batch's writes are consecutive ([`Pending::versions`]).
     ///
     /// # Errors
-    /// As [`Self::put`]; [`Error::Unknown`] if the session of its request is already
+    /// As [`Self::put`]: nothing of the batch happened. [`Error::Invalid`], too, if the batch has no write, or if its
+    /// records do not fit in one batch of the log; [`Error::Unknown`] if the session of its request is already
     /// [`RESULTS_KEPT`](crate::RESULTS_KEPT) writes further.
-    pub async fn write(&self, write: Write<'_>) -> Result<Pending> {
-        if let Some(request) = write.request {
-            let (key, rules) = (write.key, write.rules);
-            return self.write_with_request_id(request, key, rules, write.into_change()).await;
-        }
+    pub async fn write<'a>(&self, batch: impl Into<WriteBatch<'a>>) -> Result<Pending> {
+        let mut batch = batch.into();
+        let Some(write) = batch.take_single() else { return self.write_as_transaction(batch).await };
         let (record, before) = self.0.queue_write(write).await?;
         self.0.log.committer.hand_over(1);
         Ok(Pending::new(self.clone(), record).with_before(before))
     }
 
-    /// As [`Self::write`], and waits until it is durable. Returns the version before, too, if the rules read it.
-    pub(crate) async fn write_durably(&self, write: Write<'_>) -> Result<(PutResult, Option<Lsn>)> {
-        if write.request.is_some() {
-            let pending = self.write(write).await?;
+    /// Writes, and waits until it is durable. Returns the version before, too, if the rules read it.
+    pub(crate) async fn write_durably<'a>(
+        &self,
+        batch: impl Into<WriteBatch<'a>>,
+    ) -> Result<(PutResult, Option<Lsn>)> {
+        let mut batch = batch.into();
+        let Some(write) = batch.take_single() else {
+            let pending = self.write_as_transaction(batch).await?;
             let before = pending.before();
             return Ok((PutResult { version: pending.durable().await? }, before));
-        }
+        };
         let (record, before) = self.0.queue_write(write).await?;
         Ok((PutResult { version: self.0.log.committer.drive_until(&record).await? }, before))
     }

@@ -98,7 +98,7 @@ mod tests {
     use crate::common::object::{Metadata, PutOptions};
     use crate::common::options::{Environment, FormatOptions, OpenOptions};
     use crate::store::Store;
-    use crate::write::put::Write;
+    use crate::write::write_batch::Write;
     use crate::{ByteRange, ObjectKey, block_on};
 
     const BLOCKS: u64 = 32_768;

@@ -18,7 +18,8 @@ use crate::store::Store;
 use crate::value::prepare::{home_of, manifest_blocks};
 use crate::write::change::Placed;
 use crate::write::dedup::RequestId;
-use crate::write::put::{Filler, Write};
+use crate::write::put::Filler;
+use crate::write::write_batch::Write;
 
 /// Bytes that a stream collects before it writes them to an extent.
 const PIECE_BYTES: usize = 4 << 20;

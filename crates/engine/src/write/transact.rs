@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use shoal_base::Lsn;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
@@ -54,9 +54,20 @@ impl<T> Updated<T> {
 #[derive(Debug)]
 pub enum Decision<T> {
     /// These changes, one for each key in their order, and this answer.
-    Do(Vec<Change>, T),
+    Do(Changes, T),
     /// No change: the answer is returned at once, and does not hold for one moment.
     Leave(T),
+}
+
+/// The change of each key.
+pub type Changes = SmallVec<[Change; 1]>;
+
+impl<T> Decision<T> {
+    /// The change of the only key, and this answer.
+    #[must_use]
+    pub fn one(change: Change, answer: T) -> Self {
+        Self::Do(smallvec![change], answer)
+    }
 }
 
 /// The outcome of a transaction.
@@ -135,43 +146,6 @@ impl Store {
         if !options.watches.iter().all(|watch| watch.is_of(&self.0)) {
             return Err(Error::Invalid("a key of another store is watched".into()));
         }
-        let decide = |objects: &[Option<Object>], changes: &mut Changes| match decide(objects) {
-            Decision::Do(decided, answer) => {
-                *changes = SmallVec::from_vec(decided);
-                Ok(answer)
-            }
-            Decision::Leave(answer) => Err(answer),
-        };
-        self.run(keys, options, decide).await
-    }
-
-    /// [`Store::transact`] with one key.
-    ///
-    /// # Errors
-    /// As [`Store::transact`].
-    pub async fn update<T>(
-        &self,
-        key: &ObjectKey,
-        level: ReadLevel,
-        mut decide: impl FnMut(Option<&Object>) -> (Change, T),
-    ) -> Result<Updated<T>> {
-        let decide = |objects: &[Option<Object>], changes: &mut Changes| {
-            let (change, answer) = decide(objects.first().and_then(Option::as_ref));
-            changes.push(change);
-            Ok(answer)
-        };
-        let outcome = self.run(&[(key.clone(), level)], &TransactOptions::default(), decide).await?;
-        Ok(outcome.done())
-    }
-
-    /// Reads, decides, and carries the decision out if none of the keys changed meanwhile; else starts again. An error
-    /// of `decide` becomes [`Outcome::Left`].
-    async fn run<T>(
-        &self,
-        keys: &[(ObjectKey, ReadLevel)],
-        options: &TransactOptions<'_, T>,
-        mut decide: impl FnMut(&[Option<Object>], &mut Changes) -> std::result::Result<T, T>,
-    ) -> Result<Outcome<T>> {
         let request = options.request.as_ref().map(|(request, _)| *request);
         let mut trial = Trial::new(self, keys, options.watches, request).await?;
         loop {
@@ -180,10 +154,9 @@ impl Store {
                 Shown::Changed => return Ok(Outcome::Changed),
                 Shown::Before(version, answer) => return Ok(Outcome::Before { version, answer }),
             }
-            let mut changes = Changes::new();
-            let answer = match decide(&trial.looked.objects, &mut changes) {
-                Ok(answer) => answer,
-                Err(answer) => return Ok(Outcome::Left(answer)),
+            let (mut changes, answer) = match decide(&trial.looked.objects) {
+                Decision::Do(changes, answer) => (changes, answer),
+                Decision::Leave(answer) => return Ok(Outcome::Left(answer)),
             };
             trial.looked.objects.clear();
             let kept = options.request.as_ref().map(|(_, keep)| keep(&answer));
@@ -218,9 +191,6 @@ struct Trial<'a> {
     /// True if the result slot has no earlier result.
     is_first_result: bool,
 }
-
-/// The change of each key.
-type Changes = SmallVec<[Change; 1]>;
 
 /// The result of reading: all objects can be shown, or the transaction ends.
 enum Shown {

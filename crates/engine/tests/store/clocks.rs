@@ -87,7 +87,9 @@ impl Timed {
         let rules = RejectRules { if_exists: true, if_missing: true, ..RejectRules::default() };
         let options = PutOptions { rules, ..PutOptions::default() };
         let rejected = block_on(self.store.put(&key, Vec::new().into(), options));
-        let Err(shoal_engine::Error::ConditionFailed { current }) = rejected else { panic!("{rejected:?}") };
+        let Err(shoal_engine::Error::ConditionFailed { current, .. }) = rejected else {
+            panic!("{rejected:?}")
+        };
         assert_eq!(current, head.as_ref().map(|info| info.version), "{name}: condition and head");
         head.is_some()
     }

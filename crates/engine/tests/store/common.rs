@@ -203,7 +203,7 @@ pub(crate) fn step(
     begun(model);
     match block_on(perform(store, operation)) {
         Ok(version) => model.acknowledge(id, version.0).unwrap(),
-        Err(Error::ConditionFailed { current }) => {
+        Err(Error::ConditionFailed { current, .. }) => {
             model.rejected(id, current.map(|version| version.0)).unwrap();
         }
         Err(Error::Full { .. } | Error::Poisoned(_)) => model.refused(id).unwrap(),
@@ -382,9 +382,23 @@ pub(crate) async fn together<T>(
 ) -> Result<Updated<T>, Error> {
     let decide = |objects: &[Option<Object>]| {
         let (changes, answer) = decide(objects);
-        Decision::Do(changes, answer)
+        Decision::Do(changes.into(), answer)
     };
     Ok(store.transact(keys, &TransactOptions::default(), decide).await?.done())
+}
+
+/// A transaction of one key.
+pub(crate) async fn update<T>(
+    store: &Store,
+    key: &ObjectKey,
+    level: ReadLevel,
+    mut decide: impl FnMut(Option<&Object>) -> (Change, T),
+) -> Result<Updated<T>, Error> {
+    let decide = |objects: &[Option<Object>]| {
+        let (change, answer) = decide(objects[0].as_ref());
+        Decision::one(change, answer)
+    };
+    Ok(store.transact(&[(key.clone(), level)], &TransactOptions::default(), decide).await?.done())
 }
 
 /// The same, done once.
@@ -397,7 +411,7 @@ pub(crate) async fn once<T>(
 ) -> Result<Outcome<T>, Error> {
     let decide = |objects: &[Option<Object>]| {
         let (changes, answer) = decide(objects);
-        Decision::Do(changes, answer)
+        Decision::Do(changes.into(), answer)
     };
     let options = TransactOptions { request: Some((request, &keep)), ..Default::default() };
     store.transact(keys, &options, decide).await

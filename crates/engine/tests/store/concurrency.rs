@@ -168,7 +168,7 @@ fn of_eight_creators_one_wins() {
                     store.put(&name, value.into(), put_options(Condition::IfExists)),
                 ) {
                     Ok(_) => drop(wins.fetch_add(1, Ordering::Relaxed)),
-                    Err(Error::ConditionFailed { current: Some(_) }) => {}
+                    Err(Error::ConditionFailed { current: Some(_), .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
             }

@@ -225,7 +225,7 @@ impl Driver {
         self.expect(Vec::new());
         match block_on(perform(self.store(), operation)) {
             Ok(version) => self.model.acknowledge(id, version.0).unwrap(),
-            Err(Error::ConditionFailed { current }) => {
+            Err(Error::ConditionFailed { current, .. }) => {
                 self.model.rejected(id, current.map(|version| version.0)).unwrap();
             }
             Err(Error::Full { .. }) => self.model.refused(id).unwrap(),

@@ -52,7 +52,7 @@ impl Run {
         }
         match result {
             Ok(version) => self.model.acknowledge(id, version.0).unwrap(),
-            Err(Error::ConditionFailed { current }) => {
+            Err(Error::ConditionFailed { current, .. }) => {
                 self.model.rejected(id, current.map(|version| version.0)).unwrap();
             }
             // A write that fails with anything but "unknown" had no effect.

@@ -166,7 +166,7 @@ fn deletes_with_an_identity_work_on_a_full_device() {
         let if_missing = RejectRules { if_missing: true, ..RejectRules::default() };
         let rejected =
             block_on(crate::common::delete_once(&store, identity(1), &name(SMALL - 1), if_missing));
-        assert!(matches!(rejected, Err(Error::ConditionFailed { current: None })), "{rejected:?}");
+        assert!(matches!(rejected, Err(Error::ConditionFailed { current: None, .. })), "{rejected:?}");
         // The small ones first: they free next to nothing.
         for (sequence, which) in (SMALL..SMALL + small).take(30).chain(0..large).enumerate() {
             let identity = identity(sequence as u64 + 2);

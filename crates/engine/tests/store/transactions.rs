@@ -177,7 +177,7 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
             let keys: Vec<_> =
                 done.writes.iter().map(|(number, _)| (name(*number), ReadLevel::Nothing)).collect();
             let changes: Vec<Change> = done.writes.iter().copied().map(change).collect();
-            let decide = |_: &[Option<Object>]| Decision::Do(changes.clone(), ());
+            let decide = |_: &[Option<Object>]| Decision::Do(changes.clone().into(), ());
             transact(store, &keys, &watches, decide).map(|was_done| {
                 if was_done.is_none() {
                     done = Transaction::default();
@@ -345,7 +345,7 @@ fn reads_are_of_one_moment() {
                 elsewhere(|| keys.iter().for_each(|key| plain(&store, key, &vec![2; bytes])));
             }
             let firsts = objects.iter().map(|object| object.as_ref().unwrap().value.to_vec()[0]);
-            Decision::Do(vec![Change::NoChange, Change::NoChange], firsts.collect::<Vec<u8>>())
+            Decision::Do(vec![Change::NoChange, Change::NoChange].into(), firsts.collect::<Vec<u8>>())
         };
         let (read, _) = transact(&store, &asked, &[], read).unwrap().unwrap();
         // An apply that moves a value meanwhile makes it look once more.
@@ -361,11 +361,12 @@ fn versions_follow_each_other_and_what_is_left_does_nothing() {
     let left =
         block_on(store.transact(&asked, &TransactOptions::default(), |_| Decision::Leave("enough"))).unwrap();
     assert!(matches!(left, Outcome::Left("enough")));
-    let decide = |_: &[Option<Object>]| Decision::Do(vec![put(vec![1]), Change::NoChange, put(vec![2])], ());
+    let decide =
+        |_: &[Option<Object>]| Decision::Do(vec![put(vec![1]), Change::NoChange, put(vec![2])].into(), ());
     let (_, last) = transact(&store, &asked, &[], decide).unwrap().unwrap();
     let seen = |objects: &[Option<Object>]| {
         let seen = objects.iter().flatten().map(|object| (object.info.version, object.value.to_vec()));
-        Decision::Do(vec![Change::NoChange; 3], seen.collect::<Vec<_>>())
+        Decision::Do(vec![Change::NoChange; 3].into(), seen.collect::<Vec<_>>())
     };
     let (seen, _) = transact(&store, &asked, &[], seen).unwrap().unwrap();
     let last = last.unwrap();
@@ -451,7 +452,7 @@ fn a_watched_key_changes_when_its_time_is_over() {
     assert!(!write_all(&store, &[name(1)], &[watch]));
     // An object that had expired before is absent: deleting it for good is no change.
     let watch = block_on(store.watch(&name(0))).unwrap();
-    let nothing = |_: &[Option<Object>]| Decision::Do(vec![Change::NoChange], ());
+    let nothing = |_: &[Option<Object>]| Decision::Do(vec![Change::NoChange].into(), ());
     assert!(transact(&store, &[(name(0), ReadLevel::Info)], &[], nothing).unwrap().is_some());
     assert!(write_all(&store, &[name(1)], std::slice::from_ref(&watch)));
     block_on(store.delete(&name(0), RejectRules::default())).unwrap();
@@ -462,7 +463,7 @@ fn a_watched_key_changes_when_its_time_is_over() {
     let decide = |objects: &[Option<Object>]| {
         seen.push(objects[0].is_some());
         clock.advance(2_000);
-        Decision::Do(vec![put(vec![2])], ())
+        Decision::one(put(vec![2]), ())
     };
     transact(&store, &[(name(0), ReadLevel::Info)], &[], decide).unwrap().unwrap();
     assert_eq!(seen, [true, false]);
@@ -487,7 +488,7 @@ fn nobody_comes_between_for_ever() {
                     // The writer is not joined here: it waits for this transaction.
                     late.push(writer);
                 }
-                Decision::Do(vec![put(b"done".to_vec())], ())
+                Decision::Do(vec![put(b"done".to_vec())].into(), ())
             };
             let asked = [(key.clone(), ReadLevel::Value)];
             transact(store, &asked, &[], decide).unwrap().unwrap();
@@ -528,7 +529,7 @@ fn everybody_gets_a_turn() {
                 }
             });
             let read = |objects: &[Option<Object>]| {
-                Decision::Do(vec![Change::NoChange; 2], objects.iter().map(count).collect::<Vec<_>>())
+                Decision::Do(vec![Change::NoChange; 2].into(), objects.iter().map(count).collect::<Vec<_>>())
             };
             assert_eq!(transact(&store, &asked, &[], read).unwrap().unwrap().0, [400, 400]);
         }
@@ -539,7 +540,7 @@ fn everybody_gets_a_turn() {
 fn what_is_too_much_is_refused_before_anything_is_done() {
     let (_device, store) = memory_store(true);
     let refused = |keys: &[(ObjectKey, ReadLevel)], changes: &[Change]| {
-        let decide = |_: &[Option<Object>]| Decision::Do(changes.to_vec(), ());
+        let decide = |_: &[Option<Object>]| Decision::Do(changes.to_vec().into(), ());
         match transact(&store, keys, &[], decide) {
             Err(Error::Invalid(text)) => text,
             other => panic!("{other:?}"),
@@ -561,15 +562,15 @@ fn what_is_too_much_is_refused_before_anything_is_done() {
     assert_eq!(store.stat().value_bytes_written, before);
     let keys: Vec<_> = many(400).collect();
     // As many as fit are fine, and reading is not bounded by the log.
-    let decide = |_: &[Option<Object>]| Decision::Do(vec![put(vec![1; 90]); 60], ());
+    let decide = |_: &[Option<Object>]| Decision::Do(vec![put(vec![1; 90]); 60].into(), ());
     transact(&store, &keys[..60], &[], decide).unwrap().unwrap();
     let asked: Vec<_> = keys.iter().map(|(key, _)| (key.clone(), ReadLevel::Value)).collect();
     let found = |objects: &[Option<Object>]| {
-        Decision::Do(vec![Change::NoChange; objects.len()], objects.iter().flatten().count())
+        Decision::Do(vec![Change::NoChange; objects.len()].into(), objects.iter().flatten().count())
     };
     assert_eq!(transact(&store, &asked, &[], found).unwrap().unwrap().0, 60);
     // A transaction without keys is fine, too.
-    transact(&store, &[], &[], |_| Decision::Do(Vec::new(), ())).unwrap().unwrap();
+    transact(&store, &[], &[], |_| Decision::Do(Vec::new().into(), ())).unwrap().unwrap();
 }
 
 /// A transaction that is sent again is not done again, although it changed the keys that it watches.

@@ -10,7 +10,7 @@ use shoal_engine::{
     ReadLevel, RejectRules, Store, Updated, Write, block_on,
 };
 
-use crate::common::{self, assert_clean, format, key, tiny};
+use crate::common::{self, assert_clean, format, key, tiny, update};
 
 const BLOCKS: u64 = 4_096;
 
@@ -42,12 +42,12 @@ fn a_streamed_value_is_not_read_whole() {
         block_on(stream.write(&vec![7; 1 << 20])).unwrap();
     }
     let version = block_on(stream.finish()).unwrap().version;
-    let refused = block_on(store.update(&name, ReadLevel::Value, count_up));
+    let refused = block_on(update(&store, &name, ReadLevel::Value, count_up));
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert_eq!(block_on(store.head(&name)).unwrap().unwrap().version, version);
     let delete = |object: Option<&Object>| (Change::Delete, object.is_some());
     assert!(
-        block_on(store.update(&name, ReadLevel::Info, delete)).unwrap().answer,
+        block_on(update(&store, &name, ReadLevel::Info, delete)).unwrap().answer,
         "what needs no value goes on"
     );
 }
@@ -67,12 +67,12 @@ fn no_update_is_lost() {
             for number in 0..THREADS {
                 let store = &store;
                 scope.spawn(move || {
-                    for update in 0..UPDATES {
-                        let name = key(format!("counter-{}", (number + update) % 3).as_bytes());
+                    for round in 0..UPDATES {
+                        let name = key(format!("counter-{}", (number + round) % 3).as_bytes());
                         let Updated { pending, answer } =
-                            block_on(store.update(&name, ReadLevel::Value, count_up)).unwrap();
+                            block_on(update(&store, &name, ReadLevel::Value, count_up)).unwrap();
                         assert!(answer > 0);
-                        if update % 3 == 0 {
+                        if round % 3 == 0 {
                             pending.into_iter().for_each(|pending| _ = block_on(pending.durable()).unwrap());
                         }
                     }
@@ -85,7 +85,7 @@ fn no_update_is_lost() {
                     let name = key(format!("counter-{counter}").as_bytes());
                     let keep = |object: Option<&Object>| (Change::NoChange, object.cloned());
                     let Updated { answer, pending } =
-                        block_on(store.update(&name, ReadLevel::Value, keep)).unwrap();
+                        block_on(update(&store, &name, ReadLevel::Value, keep)).unwrap();
                     for pending in pending {
                         block_on(pending.durable()).unwrap();
                     }
@@ -116,14 +116,14 @@ fn an_update_sees_what_is_in_flight_and_what_is_large() {
             value.push(b'y');
             (Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }, ())
         };
-        let updated = block_on(store.update(&name, ReadLevel::Value, longer)).unwrap();
+        let updated = block_on(update(&store, &name, ReadLevel::Value, longer)).unwrap();
         let first = block_on(pending.durable()).unwrap();
         let (_, second) = block_on(updated.durable()).unwrap();
         assert!(second > first);
         let object = block_on(store.get(&name, ByteRange::ALL)).unwrap().unwrap();
         assert_eq!((object.info.version, object.value.len()), (second, bytes + 1));
         let delete = |object: Option<&Object>| (Change::Delete, object.is_some());
-        let updated = block_on(store.update(&name, ReadLevel::Info, delete)).unwrap();
+        let updated = block_on(update(&store, &name, ReadLevel::Info, delete)).unwrap();
         assert!(updated.answer);
         block_on(updated.durable()).unwrap();
         assert!(block_on(store.head(&name)).unwrap().is_none());
@@ -171,10 +171,10 @@ fn an_object_whose_time_is_over_does_not_exist() {
         // Conditions read the present state.
         let must_exist = RejectRules { if_missing: true, ..RejectRules::default() };
         let refused = block_on(store.delete(&name, must_exist));
-        assert!(matches!(refused, Err(Error::ConditionFailed { current: None })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::ConditionFailed { current: None, .. })), "{refused:?}");
         let options = PutOptions { rules: must_exist, ..PutOptions::default() };
         let refused = block_on(store.put(&name, b"new".to_vec().into(), options));
-        assert!(matches!(refused, Err(Error::ConditionFailed { current: None })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::ConditionFailed { current: None, .. })), "{refused:?}");
         // The clock was set back while the store was closed: an expired object stays expired.
         block_on(store.put(&key(b"other"), b"v".to_vec().into(), PutOptions::default())).unwrap();
         block_on(store.delete(&key(b"other"), RejectRules::default())).unwrap();

@@ -9,7 +9,8 @@ use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
     ByteRange, Change, Environment, Error, Expiry, Metadata, Object, ObjectKey, OpenOptions, Outcome,
-    PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, ReadLevel, RejectRules, RequestId, Store, block_on,
+    PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, ReadLevel, RejectRules, RequestId, Store, Write, WriteBatch,
+    block_on,
 };
 
 use crate::common::{self, assert_clean, device, format, key, open, tiny};
@@ -315,7 +316,7 @@ fn a_rejected_write_stays_rejected() {
     };
     let write =
         || block_on(common::put_once(&store, identity, &name, b"2".to_vec().into(), if_missing.clone()));
-    let rejected = Error::ConditionFailed { current: Some(first.version) };
+    let rejected = Error::ConditionFailed { current: Some(first.version), at: 0 };
     assert_eq!(write().unwrap_err().to_string(), rejected.to_string());
     block_on(store.delete(&name, RejectRules::default())).unwrap();
     assert_eq!(write().unwrap_err().to_string(), rejected.to_string());
@@ -333,6 +334,70 @@ fn a_rejected_write_stays_rejected() {
     let deleted = delete();
     assert_eq!(deleted.deleted, Some(version));
     assert_eq!(delete(), deleted);
+}
+
+/// A batch is done where the rules of all its writes accept, with consecutive versions; otherwise nothing of it is, and
+/// the error names the first write that was rejected. With a request id both happen once.
+#[test]
+fn a_batch_of_writes_is_done_as_a_whole_or_not_at_all() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    format(&device, 4_096, 4);
+    let store = open(&device, tiny()).unwrap();
+    let names = names();
+    let value = shoal_buffer::Buffer::from(b"value".to_vec());
+    let (always, if_missing) = (PutOptions::default(), RejectRules { if_exists: true, ..Default::default() });
+    let put_all = |options: &PutOptions, request| {
+        let batch: WriteBatch<'_> = names.iter().map(|name| Write::put(name, &value, options)).collect();
+        assert_eq!(batch.len(), KEYS);
+        let pending = block_on(store.write(batch.with_request_id(request)))?;
+        let versions = pending.clone();
+        Ok::<_, Error>(versions.versions(block_on(pending.durable())?).collect::<Vec<_>>())
+    };
+    let version_of = |name| block_on(store.head(name)).unwrap().map(|info| info.version);
+
+    let request = |sequence| Some(RequestId { session: 1, sequence });
+    let versions = put_all(&PutOptions { rules: if_missing, ..always.clone() }, request(1)).unwrap();
+    assert!(versions.windows(2).all(|pair| pair[0].next() == pair[1]), "{versions:?}");
+    assert!(names.iter().zip(&versions).all(|(name, &version)| version_of(name) == Some(version)));
+    let again = put_all(&PutOptions { rules: if_missing, ..always.clone() }, request(1)).unwrap();
+    assert_eq!(again, versions, "a repetition has the same answer");
+
+    // One write of the batch is rejected: the put and the delete in front of it do not happen either.
+    let mixed = |request| {
+        let mut batch = WriteBatch::new().with_request_id(request);
+        batch.add(Write::put(&names[0], &value, &always));
+        batch.add(Write::delete(&names[1], RejectRules::default()));
+        batch.add(Write::delete(
+            &names[2],
+            RejectRules { if_version_not: Some(versions[3]), ..Default::default() },
+        ));
+        block_on(store.write(batch))
+    };
+    for request in [None, request(2)] {
+        let rejected = mixed(request);
+        let current = Some(versions[2]);
+        assert!(
+            matches!(rejected, Err(Error::ConditionFailed { current: found, at: 2 }) if found == current),
+            "{rejected:?}"
+        );
+        assert!(names.iter().zip(&versions).all(|(name, &version)| version_of(name) == Some(version)));
+    }
+    put_all(&always, None).unwrap();
+    let rejected = mixed(request(2));
+    assert!(matches!(rejected, Err(Error::ConditionFailed { at: 2, .. })), "its first answer: {rejected:?}");
+    // The request id of a batch is not that of a single write, and the other way round.
+    let other = Write::put(&names[0], &value, &always).with_request_id(request(1));
+    assert!(matches!(block_on(store.write(other)), Err(Error::Invalid(_))));
+
+    let mut both = WriteBatch::new();
+    both.add(Write::put(&names[0], &value, &always));
+    both.add(Write::delete(&names[0], RejectRules::default()));
+    block_on(block_on(store.write(both)).unwrap().durable()).unwrap();
+    assert_eq!(version_of(&names[0]), None, "the later write of a key wins");
+    assert!(
+        matches!(block_on(store.write(WriteBatch::new())), Err(Error::Invalid(_))),
+        "a batch without writes"
+    );
 }
 
 /// Sends a value of `mebibytes` in pieces; its version.
@@ -372,7 +437,9 @@ fn a_stream_with_an_identity_is_done_once() {
         // A rule that rejects, and that is the answer for good.
         let other = RequestId { session: 5, sequence };
         let refused = stream_once(&store, other, &name, mebibytes, if_exists).unwrap_err();
-        assert!(matches!(refused, Error::ConditionFailed { current: Some(current) } if current == version));
+        assert!(
+            matches!(refused, Error::ConditionFailed { current: Some(current), .. } if current == version)
+        );
         block_on(store.delete(&name, RejectRules::default())).unwrap();
         let again = stream_once(&store, other, &name, mebibytes, if_exists).unwrap_err();
         assert_eq!(again.to_string(), refused.to_string());

@@ -8,6 +8,7 @@ use shoal_engine::{
 };
 
 use super::call::{Call, Finished, Outcome, Scope};
+use super::write::update;
 use crate::answer::{Answer, Failed};
 use crate::frontend::FrontendRef;
 use crate::shared::Shared;
@@ -88,7 +89,7 @@ impl Call {
         tell: impl Fn(Option<&Object>) -> Option<T>,
     ) -> Seen<T> {
         let keep = |object: Option<&Object>| (Change::NoChange, tell(object));
-        let Updated { answer, pending } = self.frontend.store.update(key, look, keep).await?;
+        let Updated { answer, pending } = update(&self.frontend, key, look, keep).await?;
         Ok((answer, pending.into_iter().next()))
     }
 

@@ -256,7 +256,7 @@ fn decide(frontend: &FrontendRef, calls: &[Queued], working: Rc<WorkingSet>) -> 
         writes += u64::from(!matches!(change, Change::NoChange));
     }
     answers.iter_mut().flatten().for_each(|answer| answer.place(&behind));
-    Decision::Do(changes, Ran::Answers(answers))
+    Decision::Do(changes.into(), Ran::Answers(answers))
 }
 
 /// The answers of the commands that are about keys, in their order.

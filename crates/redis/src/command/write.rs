@@ -62,13 +62,28 @@ pub(crate) fn receive_buffer(frontend: &Frontend, key: &[u8], value_bytes: usize
     frontend.store.receive_buffer(&frontend.bucket.key(key).ok()?, value_bytes)
 }
 
+/// Updates one object as `decide` says, which is called again if another write comes between.
+pub(crate) async fn update<T>(
+    frontend: &Frontend,
+    key: &ObjectKey,
+    level: ReadLevel,
+    mut decide: impl FnMut(Option<&Object>) -> (Change, T),
+) -> Result<Updated<T>, Failed> {
+    let decide = |objects: &[Option<Object>]| {
+        let (change, answer) = decide(objects.first().and_then(Option::as_ref));
+        Decision::one(change, answer)
+    };
+    let keys = [(key.clone(), level)];
+    Ok(frontend.store.transact(&keys, &TransactOptions::default(), decide).await?.done())
+}
+
 /// Deletes an object; whether there was one. One in a damaged range counts: nobody knows whether it existed, and it does not any more.
 pub(crate) async fn delete(frontend: &Frontend, key: &ObjectKey) -> Result<(bool, Option<Pending>), Failed> {
     let decide = |object: Option<&Object>| match object {
         Some(_) => (Change::Delete, true),
         None => (Change::NoChange, false),
     };
-    let Updated { answer, pending } = frontend.store.update(key, ReadLevel::Existence, decide).await?;
+    let Updated { answer, pending } = update(frontend, key, ReadLevel::Existence, decide).await?;
     Ok((answer, pending.into_iter().next()))
 }
 
@@ -116,7 +131,7 @@ impl Call {
     ) -> Outcome {
         let key = self.key(1)?;
         if !self.is_one_step() {
-            let Updated { answer, pending } = self.frontend.store.update(&key, look, decide).await?;
+            let Updated { answer, pending } = update(&self.frontend, &key, look, decide).await?;
             return Ok(Finished::after(answer, pending));
         }
         self.update_batch(&[(key, look)], |objects| {
@@ -148,7 +163,7 @@ impl Call {
         };
         let decide = |objects: &[Option<Object>]| {
             let (changes, answer) = decide(objects);
-            Decision::Do(changes, answer)
+            Decision::Do(changes.into(), answer)
         };
         match transact(&self.frontend, (keys, &[]), identity, decide, kept::encode).await? {
             Transacted::Before { version, answer } => Ok(kept::answer_of(answer.as_ref(), version.0)?.into()),

@@ -325,7 +325,7 @@ impl Store {
             changes.iter().map(|(key, _)| (key.clone(), ReadLevel::Nothing)).collect();
         let decide = |_: &[Option<crate::Object>]| {
             let changes: Vec<Change> = changes.iter().map(|(_, change)| change.clone()).collect();
-            Decision::Do(changes, ())
+            Decision::Do(changes.into(), ())
         };
         let outcome = self.transact(&keys, &TransactOptions::default(), decide).await?;
         outcome.done().durable().await.map(|_| ())

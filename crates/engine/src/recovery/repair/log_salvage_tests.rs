@@ -77,7 +77,7 @@ fn perform(store: &Store, write_batch: &WriteBatch) {
             None => Change::Delete,
         })
         .collect();
-    let decide = |_: &[Option<crate::Object>]| Decision::Do(changes.clone(), ());
+    let decide = |_: &[Option<crate::Object>]| Decision::Do(changes.clone().into(), ());
     let done = block_on(store.transact(&keys, &TransactOptions::default(), decide)).unwrap().done();
     block_on(done.durable()).unwrap();
 }
