@@ -6,7 +6,8 @@
 //! then.
 //!
 //! A thread that serves many requests a turn gathers ([`Committer::gather`]): it hands its writes over at once, and
-//! they share a batch.
+//! they share a batch. A thread that serves one client has nothing else to do until that client's write is durable: it
+//! commits a single write itself, and saves two hand-offs ([`AtEnd::Commit`]).
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -27,6 +28,15 @@ const GATHERING_MAX: Duration = Duration::from_millis(1);
 /// Writes that a thread gathers before it hands them over: with more the committer begins while the thread continues.
 const GATHERED_MAX: usize = 256;
 
+/// The end of a gathering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtEnd {
+    /// The writes are handed over to the committer's thread.
+    HandOver,
+    /// A single write is committed by this thread, several are handed over.
+    Commit,
+}
+
 /// The writes that a thread gathers.
 #[derive(Clone, Copy)]
 struct Gathering {
@@ -34,10 +44,12 @@ struct Gathering {
     committer: usize,
     /// Writes since the last hand-over.
     writes: usize,
+    at_end: AtEnd,
 }
 
 thread_local! {
-    static GATHERING: Cell<Gathering> = const { Cell::new(Gathering { committer: 0, writes: 0 }) };
+    static GATHERING: Cell<Gathering> =
+        const { Cell::new(Gathering { committer: 0, writes: 0, at_end: AtEnd::HandOver }) };
 }
 
 /// Ends the gathering of a thread, also after a panic: the queued writes must be committed.
@@ -48,9 +60,16 @@ struct Gathered<'a> {
 
 impl Drop for Gathered<'_> {
     fn drop(&mut self) {
-        if GATHERING.replace(self.before).writes > 0 {
+        let gathering = GATHERING.replace(self.before);
+        if gathering.writes > 0 {
             self.committer.end_gathering();
-            self.committer.hand_over(1);
+            let commits = gathering.at_end == AtEnd::Commit && gathering.writes == 1;
+            if commits && !std::thread::panicking() {
+                uninterrupted(self.committer.commit_one());
+            }
+            if !commits || self.committer.has_work() {
+                self.committer.hand_over(1);
+            }
         }
     }
 }
@@ -142,10 +161,10 @@ impl Committer {
         (!self.has_work()).then_some(PERIOD)
     }
 
-    /// Runs `work`. The writes that it queues are handed over at its end, or earlier if there are many. `work` must not
-    /// wait for any of them.
-    pub(crate) fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
-        let before = GATHERING.replace(Gathering { committer: self.address(), writes: 0 });
+    /// Runs `work`. The writes that it queues are committed or handed over at its end, or handed over earlier if there
+    /// are many. `work` must not wait for any of them.
+    pub(crate) fn gather<T>(&self, at_end: AtEnd, work: impl FnOnce() -> T) -> T {
+        let before = GATHERING.replace(Gathering { committer: self.address(), writes: 0, at_end });
         let _gathered = Gathered { committer: self, before };
         work()
     }
@@ -157,6 +176,14 @@ impl Committer {
     fn end_gathering(&self) {
         let before = self.thread.gathering.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "a gathering ends once");
+    }
+
+    /// Returns true if this thread will commit the write that it queues now, and no other thread commits: the bytes of
+    /// its value can go to the device with the batch.
+    pub(crate) fn commits_next(&self) -> bool {
+        let gathering = GATHERING.get();
+        let gathers = gathering.committer == self.address() && gathering.at_end == AtEnd::Commit;
+        (may_block() || (gathers && gathering.writes == 0)) && self.is_idle()
     }
 
     /// Returns true if the hand-over of queued writes is left to the end of the gathering. A thread that may block can

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shoal_base::limits::{VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
-use shoal_base::task::{Boxed, may_block};
+use shoal_base::task::Boxed;
 use shoal_base::{Lsn, blocks_for};
 use shoal_buffer::Buffer;
 use smallvec::SmallVec;
@@ -263,8 +263,7 @@ impl PreparedBatch<'_> {
                 let laid = lay_out((&inner.device, &inner.pool), front, value, data, manifest);
                 OperationCounters::add(&inner.counters.value_bytes_copied, laid.copied as u64);
                 entry.home = laid.home;
-                let with_batch =
-                    may_block() && stored <= WRITTEN_WITH_BATCH_BYTES_MAX && inner.log.committer.is_idle();
+                let with_batch = stored <= WRITTEN_WITH_BATCH_BYTES_MAX && inner.log.committer.commits_next();
                 if with_batch {
                     self.writes.extend(laid.writes);
                 } else if let Err(error) = inner.write_values(laid.writes).await {

@@ -52,6 +52,10 @@ impl<T> Updated<T> {
 
 /// The decision of a transaction.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a decision is carried out at once, and its changes need no allocation"
+)]
 pub enum Decision<T> {
     /// These changes, one for each key in their order, and this answer.
     Do(Changes, T),

@@ -181,6 +181,38 @@ mod tests {
         assert_eq!(store.0.space.promised(), 0);
     }
 
+    /// A thread that serves one client commits its single write itself. Several writes, or one while another thread
+    /// commits, go to the committer's thread: nothing is lost, and the thread does not wait.
+    #[test]
+    fn a_thread_that_gathers_alone_commits_a_single_write() {
+        let store = open(&device());
+        for round in 0..100 {
+            let pending = store.gather_alone(|| store.try_write(&[(&key(round), b"value")]).unwrap());
+            assert!(pending.is_durable(), "{round}");
+        }
+        let few =
+            store.gather_alone(|| ["a", "b"].map(|name| store.try_write(&[(&key(name), b"value")]).unwrap()));
+        for pending in few {
+            block_on(pending.durable()).unwrap();
+        }
+        let token = block_on(store.0.log.committer.hold());
+        let pending = store.gather_alone(|| store.try_write(&[(&key("c"), b"value")]).unwrap());
+        assert!(!pending.is_durable());
+        drop(token);
+        block_on(poll_fn(|context| pending.poll_durable(context))).unwrap();
+        assert!(got(&store, "c").is_some());
+
+        // A value with extents of its own goes to the device with the batch.
+        let (name, value) = (key("long"), Buffer::from(vec![7; 50_000]));
+        let options = PutOptions::default();
+        let mut put = std::pin::pin!(store.write(crate::Write::put(&name, &value, &options)));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let polled = store.gather_alone(|| put.as_mut().poll(&mut context));
+        let std::task::Poll::Ready(Ok(pending)) = polled else { panic!("{polled:?}") };
+        assert!(pending.is_durable());
+        assert_eq!(got(&store, "long").unwrap().0, value.to_vec());
+    }
+
     /// A superseded record frees its room at once: one key that is written all the time fills no overlay. After all
     /// applies nothing is held, whatever was superseded: values in leaves, in the log, in extents, and deletes.
     #[test]

@@ -139,7 +139,7 @@ fn write_into(store: &Store, versions: &mut Versions, missing: &BTreeMap<Vec<u8>
             ..PutOptions::default()
         };
         told(&block_on(store.put(&object, vec![1].into(), if_missing.clone())).unwrap_err());
-        told(&block_on(update(&store, &object, ReadLevel::Value, |_| (Change::Delete, ()))).unwrap_err());
+        told(&block_on(update(store, &object, ReadLevel::Value, |_| (Change::Delete, ()))).unwrap_err());
         match at % 4 {
             // Some stay as they are.
             3 => {}
@@ -167,11 +167,11 @@ fn write_into(store: &Store, versions: &mut Versions, missing: &BTreeMap<Vec<u8>
                     Some(_) => (Change::Delete, 1),
                     None => (Change::NoChange, 0),
                 };
-                let updated = block_on(update(&store, &object, ReadLevel::Existence, delete)).unwrap();
+                let updated = block_on(update(store, &object, ReadLevel::Existence, delete)).unwrap();
                 assert_eq!(updated.answer, 1, "{what}: it counts as one that was there");
                 block_on(updated.durable()).unwrap();
                 versions.remove(name);
-                let again = block_on(update(&store, &object, ReadLevel::Existence, delete)).unwrap();
+                let again = block_on(update(store, &object, ReadLevel::Existence, delete)).unwrap();
                 assert_eq!(again.answer, 0, "{what}: now it is known to be absent");
             }
         }

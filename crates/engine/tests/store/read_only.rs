@@ -82,8 +82,8 @@ fn refuses_writes(store: &Store) {
         assert!(is_refused(store.put(&key, value.clone().into(), options()).await));
         assert!(is_refused(store.write(Write::put(&key, &value.clone().into(), &options())).await));
         assert!(is_refused(store.delete(&key, rules).await));
-        assert!(is_refused(update(&store, &key, ReadLevel::Info, |_| (put(), ())).await));
-        assert!(is_refused(update(&store, &key, ReadLevel::Info, |_| (Change::Delete, ())).await));
+        assert!(is_refused(update(store, &key, ReadLevel::Info, |_| (put(), ())).await));
+        assert!(is_refused(update(store, &key, ReadLevel::Info, |_| (Change::Delete, ())).await));
         let keys = [(key.clone(), ReadLevel::Info)];
         assert!(is_refused(common::together(store, &keys, |_| (vec![put()], ())).await));
         assert!(is_refused(common::once(store, identity, &keys, |_| (vec![put()], ()), |()| vec![]).await));
@@ -95,7 +95,7 @@ fn refuses_writes(store: &Store) {
     assert!(store.try_write(&[(&key, &value[..])]).is_none());
     // A decision that changes nothing gets an answer.
     let looked =
-        block_on(update(&store, &key, ReadLevel::Info, |found| (Change::NoChange, found.is_some()))).unwrap();
+        block_on(update(store, &key, ReadLevel::Info, |found| (Change::NoChange, found.is_some()))).unwrap();
     assert!(looked.answer && looked.pending.is_empty());
     store.pause_relocation();
     store.resume_relocation();

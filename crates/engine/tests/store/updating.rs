@@ -70,7 +70,7 @@ fn no_update_is_lost() {
                     for round in 0..UPDATES {
                         let name = key(format!("counter-{}", (number + round) % 3).as_bytes());
                         let Updated { pending, answer } =
-                            block_on(update(&store, &name, ReadLevel::Value, count_up)).unwrap();
+                            block_on(update(store, &name, ReadLevel::Value, count_up)).unwrap();
                         assert!(answer > 0);
                         if round % 3 == 0 {
                             pending.into_iter().for_each(|pending| _ = block_on(pending.durable()).unwrap());
@@ -85,7 +85,7 @@ fn no_update_is_lost() {
                     let name = key(format!("counter-{counter}").as_bytes());
                     let keep = |object: Option<&Object>| (Change::NoChange, object.cloned());
                     let Updated { answer, pending } =
-                        block_on(update(&store, &name, ReadLevel::Value, keep)).unwrap();
+                        block_on(update(store, &name, ReadLevel::Value, keep)).unwrap();
                     for pending in pending {
                         block_on(pending.durable()).unwrap();
                     }

@@ -125,7 +125,12 @@ impl<'a> Dispatch<'a> {
                 events.is_empty() && woken.is_empty() && sockets.is_empty() && self.again.is_empty();
             if !nothing || is_paused {
                 self.worked_ns = self.shared.now_ns;
-                store.gather(|| self.turn(&events, &woken, sockets));
+                // A thread that serves one connection keeps nobody waiting while it commits.
+                if self.slots.len() - self.free.len() == 1 {
+                    store.gather_alone(|| self.turn(&events, &woken, sockets));
+                } else {
+                    store.gather(|| self.turn(&events, &woken, sockets));
+                }
                 self.send_all();
             }
             self.check_limits();
