@@ -84,6 +84,19 @@ struct Shared {
     read_caches: ReadCaches,
     insecure: bool,
     security: Security,
+    /// Each connection of HTTP/2 holds a clone.
+    connections: Arc<()>,
+}
+
+/// Counts a connection while it is open.
+pub(crate) struct OpenConnection(Arc<()>);
+
+impl OpenConnection {
+    /// Returns true if no other connection is open.
+    pub(crate) fn is_alone(&self) -> bool {
+        // The gate holds one.
+        Arc::strong_count(&self.0) == 2
+    }
 }
 
 impl Gate {
@@ -92,7 +105,8 @@ impl Gate {
     #[must_use]
     pub fn new(store: Store, insecure: bool, security: Security) -> Self {
         let read_caches = ReadCaches::new(&store);
-        Self { shared: Arc::new(Shared { store, read_caches, insecure, security }) }
+        let shared = Shared { store, read_caches, insecure, security, connections: Arc::default() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Admits `request`.
@@ -107,6 +121,16 @@ impl Gate {
     /// Runs `work`; the writes that it queues reach the store's committer at once ([`Store::gather`]).
     pub(crate) fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
         self.shared.store.gather(work)
+    }
+
+    /// The same for a thread that has nothing else to do until its writes are durable ([`Store::gather_alone`]).
+    pub(crate) fn gather_alone<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.shared.store.gather_alone(work)
+    }
+
+    /// Counts a connection.
+    pub(crate) fn connect(&self) -> OpenConnection {
+        OpenConnection(Arc::clone(&self.shared.connections))
     }
 }
 

@@ -78,6 +78,8 @@ pub(crate) struct Committer {
     /// True if the newest batch promises everything before it.
     sealed: AtomicBool,
     last_batch_ns: AtomicU64,
+    /// The time that the newest batch took, in nanoseconds.
+    last_took_ns: AtomicU64,
     index: Mutex<BatchIndex>,
     clock: Arc<dyn Clock>,
     pub(super) thread: CommitThread,
@@ -133,6 +135,7 @@ impl Committer {
             expiry: start.expiry,
             sealed: AtomicBool::new(false),
             last_batch_ns: AtomicU64::new(0),
+            last_took_ns: AtomicU64::new(0),
             index: Mutex::new(start.index),
             clock: start.clock,
             thread: CommitThread::new(start.bell),
@@ -198,6 +201,11 @@ impl Committer {
             let part = QueuedBatch { records, writes, has_extents, kept };
             queue.push_back(Item::Writes { batch: part, reserved: std::mem::take(&mut reserved) });
         }
+    }
+
+    /// Nanoseconds that the newest batch took.
+    pub(super) fn last_took_ns(&self) -> u64 {
+        self.last_took_ns.load(Ordering::Relaxed)
     }
 
     /// Returns true if no thread drives.
@@ -328,7 +336,9 @@ impl Committer {
             let began_ns = self.clock.monotonic_ns();
             self.last_batch_ns.store(began_ns, Ordering::Relaxed);
             let written = self.write_batch(driver, &mut drained).await;
-            self.times.add(self.clock.monotonic_ns().saturating_sub(began_ns), 1);
+            let took_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
+            self.last_took_ns.store(took_ns, Ordering::Relaxed);
+            self.times.add(took_ns, 1);
             written
         };
         drained.is_left = false;

@@ -25,6 +25,9 @@ use crate::log::record::Record;
 const PERIOD: Duration = Duration::from_secs(1);
 /// The longest wait of the committer for threads that gather writes. A turn of a dispatch thread is hardly ever longer.
 const GATHERING_MAX: Duration = Duration::from_millis(1);
+/// A thread commits its single write itself if the batch before took at most this long: on a slow device the two
+/// hand-offs cost nothing beside the flush, and a device that hangs must not take a thread that serves clients with it.
+const QUICK_BATCH_NS_MAX: u64 = 2_000_000;
 /// Writes that a thread gathers before it hands them over: with more the committer begins while the thread continues.
 const GATHERED_MAX: usize = 256;
 
@@ -63,11 +66,12 @@ impl Drop for Gathered<'_> {
         let gathering = GATHERING.replace(self.before);
         if gathering.writes > 0 {
             self.committer.end_gathering();
-            let commits = gathering.at_end == AtEnd::Commit && gathering.writes == 1;
+            let commits =
+                gathering.at_end == AtEnd::Commit && gathering.writes == 1 && self.committer.is_quick();
             if commits && !std::thread::panicking() {
                 uninterrupted(self.committer.commit_one());
             }
-            if !commits || self.committer.has_work() {
+            if self.committer.has_work() {
                 self.committer.hand_over(1);
             }
         }
@@ -178,12 +182,16 @@ impl Committer {
         assert!(before > 0, "a gathering ends once");
     }
 
+    fn is_quick(&self) -> bool {
+        self.last_took_ns() <= QUICK_BATCH_NS_MAX
+    }
+
     /// Returns true if this thread will commit the write that it queues now, and no other thread commits: the bytes of
     /// its value can go to the device with the batch.
     pub(crate) fn commits_next(&self) -> bool {
         let gathering = GATHERING.get();
         let gathers = gathering.committer == self.address() && gathering.at_end == AtEnd::Commit;
-        (may_block() || (gathers && gathering.writes == 0)) && self.is_idle()
+        (may_block() || (gathers && gathering.writes == 0 && self.is_quick())) && self.is_idle()
     }
 
     /// Returns true if the hand-over of queued writes is left to the end of the gathering. A thread that may block can

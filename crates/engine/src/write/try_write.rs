@@ -99,9 +99,9 @@ impl Inner {
 mod tests {
     use std::future::poll_fn;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    use shoal_base::Lsn;
+    use shoal_base::{Clock, Lsn};
     use shoal_buffer::Buffer;
     use shoal_device::{Device, MemDevice};
 
@@ -185,7 +185,11 @@ mod tests {
     /// commits, go to the committer's thread: nothing is lost, and the thread does not wait.
     #[test]
     fn a_thread_that_gathers_alone_commits_a_single_write() {
-        let store = open(&device());
+        let step_ns = Arc::new(AtomicU64::new(0));
+        let clock = Arc::new(SteppingClock { now_ns: AtomicU64::new(0), step_ns: step_ns.clone() });
+        let environment = Environment { clock, ..Environment::default() };
+        let options = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };
+        let store = block_on(Store::open(device(), options, environment)).unwrap();
         for round in 0..100 {
             let pending = store.gather_alone(|| store.try_write(&[(&key(round), b"value")]).unwrap());
             assert!(pending.is_durable(), "{round}");
@@ -211,6 +215,37 @@ mod tests {
         let std::task::Poll::Ready(Ok(pending)) = polled else { panic!("{polled:?}") };
         assert!(pending.is_durable());
         assert_eq!(got(&store, "long").unwrap().0, value.to_vec());
+
+        // A slow device has the committer's thread.
+        let commits_next = || store.gather_alone(|| store.0.log.committer.commits_next());
+        assert!(commits_next());
+        step_ns.store(3_000_000, Ordering::Relaxed);
+        block_on(store.put(&key("d"), value.clone(), PutOptions::default())).unwrap();
+        assert!(!commits_next());
+    }
+
+    /// A clock that steps on whenever it is read, so that each batch takes a step.
+    struct SteppingClock {
+        now_ns: AtomicU64,
+        step_ns: Arc<AtomicU64>,
+    }
+
+    impl Clock for SteppingClock {
+        fn wall_ns(&self) -> u64 {
+            1
+        }
+
+        fn monotonic_ns(&self) -> u64 {
+            self.now_ns.fetch_add(self.step_ns.load(Ordering::Relaxed), Ordering::Relaxed)
+        }
+
+        fn boot_ns(&self) -> u64 {
+            1
+        }
+
+        fn boot_id(&self) -> [u8; 16] {
+            [0; 16]
+        }
     }
 
     /// A superseded record frees its room at once: one key that is written all the time fills no overlay. After all

@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::cork::Cork;
-use crate::auth::Gate;
+use crate::auth::{Gate, OpenConnection};
 use crate::flow::ConnectionFlow;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -39,6 +39,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner
 pub(crate) struct WithTasks<C> {
     connection: C,
     gate: Gate,
+    open: OpenConnection,
     flow: Arc<ConnectionFlow>,
     cork: Cork,
     spawner: Spawner,
@@ -54,7 +55,8 @@ impl<C: Future + Unpin> WithTasks<C> {
         flow: Arc<ConnectionFlow>,
         cork: Cork,
     ) -> Self {
-        Self { connection, gate, flow, cork, spawner, running: FuturesUnordered::new() }
+        let open = gate.connect();
+        Self { connection, gate, open, flow, cork, spawner, running: FuturesUnordered::new() }
     }
 
     /// The connection itself.
@@ -71,8 +73,10 @@ impl<C: Future + Unpin> WithTasks<C> {
             let mut moved = !begun.is_empty();
             self.running.extend(begun);
             self.flow.sending().begin_round();
-            let Self { gate, running, flow, .. } = self;
-            gate.gather(|| {
+            let Self { gate, open, running, flow, .. } = self;
+            // The only request of the only connection: nobody waits while this thread commits.
+            let is_alone = running.len() == 1 && open.is_alone();
+            let run = || {
                 // The bytes that are ready leave before others are run: so the other side has something to do meanwhile.
                 while let Poll::Ready(Some(())) = running.poll_next_unpin(context) {
                     moved = true;
@@ -80,7 +84,12 @@ impl<C: Future + Unpin> WithTasks<C> {
                         break;
                     }
                 }
-            });
+            };
+            if is_alone {
+                gate.gather_alone(run);
+            } else {
+                gate.gather(run);
+            }
             if self.flow.sending().take_is_long() {
                 self.cork.put_in();
             }
