@@ -29,8 +29,7 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
 }
 
 /// Waits until the server answers, half a minute at most.
-const WAIT: &str =
-    "for _ in $(seq 300); do if shoal stat >/dev/null 2>&1; then break; fi; sleep 0.1; done\n";
+const WAIT: &str = "for _ in $(seq 300); do if shoal stat >/dev/null 2>&1; then break; fi; sleep 0.1; done\n";
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()

@@ -9,7 +9,7 @@ use shoal_engine::{
 };
 
 /// Blocking: each call does its work on this thread, and returns when it is done; a write then is on the device.
-pub fn blocking(path: &Path, options: PathOptions) -> Result<()> {
+pub(crate) fn blocking(path: &Path, options: PathOptions) -> Result<()> {
     let store = block_on(Store::open_path(path, options))?;
     let key = ObjectKey::new("default", b"notes/today")?;
     let put = block_on(store.put(&key, b"buy milk".to_vec().into(), PutOptions::default()))?;
@@ -21,7 +21,7 @@ pub fn blocking(path: &Path, options: PathOptions) -> Result<()> {
 }
 
 /// Asynchronous, under any runtime: many calls may be under way on one thread, and their writes share a flush.
-pub async fn asynchronous(path: &Path, options: PathOptions) -> Result<Vec<String>> {
+pub(crate) async fn asynchronous(path: &Path, options: PathOptions) -> Result<Vec<String>> {
     let store = Store::open_path(path, options).await?;
     put_both(&store, [("notes/a", "one"), ("notes/b", "two")]).await?;
     let before = store.snapshot().await?;
