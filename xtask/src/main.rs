@@ -1,8 +1,9 @@
 //! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x bugs`,
-//! `cargo x fuzz`, `cargo x coverage`, `cargo x dist`, `cargo x miri`.
+//! `cargo x fuzz`, `cargo x coverage`, `cargo x dist`, `cargo x book`, `cargo x miri`.
 //!
 //! The same commands run locally and in CI. Nothing here is part of the product.
 
+mod book;
 mod bugs;
 mod coverage;
 mod dist;
@@ -31,6 +32,7 @@ Commands:
   coverage
           lines of formats, recovery and error arms that no test reaches (coverage --help)
   dist    the files of a release: static binary, archive, Debian package, list of crates, checksums (dist --help)
+  book    the documents as a book, in target/book; needs mdBook
   miri    undefined behaviour in the message buffer's unsafe code, with a nightly compiler
   nightly the laboratory for hours, all injected bugs, many kills, fuzzers, coverage, miri";
 
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         ["dist", ..] => told(dist::Options::parse(&words[1..]), dist::USAGE, |options| dist::run(&options)),
+        ["book"] => book::run(),
         ["miri"] => miri(),
         ["lab", "--no-run"] => lab::build(),
         ["lab", ..] => {

@@ -1,7 +1,7 @@
 //! Runs the built binary as people and programs do: [`harness`] starts servers and commands, [`usage`] is about wrong command
 //! lines and configurations, [`objects`] about single objects, [`tree`] about whole folders, [`serve`] about the server, [`watch`] about watching it, [`check`]
 //! and [`damage`] about damage, [`backup`] about backups, [`format`](mod@format) about new stores, [`read_only`] about stores that cannot be written, [`kill`] about what a kill leaves, [`linear`] about what clients are told over kills, [`keys`] about
-//! strange keys, [`memory`] and [`load`] about load and more than that, [`abuse`] about clients and devices that are a burden, [`scale`] about `shoal bench scale`, [`space`] about maps and dumps, [`space_service`] about the
+//! strange keys, [`memory`] and [`load`] about load and more than that, [`abuse`] about clients and devices that are a burden, [`readme`] about the commands of the README, [`scale`] about `shoal bench scale`, [`space`] about maps and dumps, [`space_service`] about the
 //! allocator between processes.
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
@@ -24,6 +24,7 @@ mod memory;
 mod objects;
 mod process;
 mod read_only;
+mod readme;
 mod scale;
 mod serve;
 mod space;

@@ -127,6 +127,18 @@ pub fn open(path: &Path, options: &FileOptions) -> Result<Device, OpenError> {
     open_with(path, options, ring::shared)
 }
 
+/// Gives the file at `from`, which nobody has open, the name `to`, durably. A file that has that name already stays, and so does the
+/// one at `from`.
+///
+/// # Errors
+/// [`OpenError::Io`]; its source is [`io::ErrorKind::AlreadyExists`] where there is a file of that name.
+pub fn give_name(from: &Path, to: &Path) -> Result<(), OpenError> {
+    // Unlike a rename, a link never replaces a file that another process made meanwhile.
+    std::fs::hard_link(from, to).map_err(at(to, "create"))?;
+    std::fs::remove_file(from).map_err(at(from, "remove"))?;
+    File::open(folder_of(to)).and_then(|folder| folder.sync_all()).map_err(at(to, "make durable the name of"))
+}
+
 /// [`open`] with a say in how the ring is made: tests let it be refused.
 fn open_with(path: &Path, options: &FileOptions, make_ring: MakeRing) -> Result<Device, OpenError> {
     let storage = Arc::new(open_storage(path, options)?);
@@ -345,11 +357,14 @@ fn create_file(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         Err(error) => return Err(error),
     }
-    let folder = match path.parent() {
+    File::open(folder_of(path))?.sync_all()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
-    };
-    File::open(folder)?.sync_all()
+    }
 }
 
 /// Switches direct I/O on if the file system takes it for whole blocks. Some take the flag and refuse the reads, so one

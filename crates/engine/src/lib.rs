@@ -1,16 +1,15 @@
 //! Shoal's engine: the embedded store, asynchronous and blocking, independent of any runtime.
 //!
 //! ```
-//! use std::sync::Arc;
-//!
-//! use shoal_device::{Device, MemDevice};
-//! use shoal_engine::{ByteRange, Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
+//! use shoal_engine::{ByteRange, ObjectKey, PathOptions, PutOptions, Store, block_on};
 //!
 //! # fn main() -> Result<(), shoal_engine::Error> {
-//! let device = Device::new(Arc::new(MemDevice::new(4096)));
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("notes.data");
+//! # let options = PathOptions { bytes_max: 64 << 20, ..PathOptions::default() };
 //! block_on(async {
-//!     Store::format(&device, &FormatOptions::for_blocks(4096), &Environment::default()).await?;
-//!     let store = Store::open(device, OpenOptions::default(), Environment::default()).await?;
+//!     // A file, which is made if it is not there, and `PathOptions::default()`.
+//!     let store = Store::open_path(path, options).await?;
 //!     let key = ObjectKey::new("default", b"greeting")?;
 //!     let put = store.put(&key, b"hello".to_vec().into(), PutOptions::default()).await?;
 //!     let object = store.get(&key, ByteRange::ALL).await?.expect("it was just put");
@@ -20,6 +19,8 @@
 //! })
 //! # }
 //! ```
+//!
+//! Batches, listings and snapshots: `examples/embedded.rs`. Other devices: [`Store::open`].
 //!
 //! Under [`block_on`] the calling thread does its own I/O, and commits if no other thread does: no hand-off. The same
 //! futures run on any runtime; then the device completes them from its own threads.
@@ -66,6 +67,7 @@ pub use read::read_cache::ReadCache;
 pub use read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot, SnapshotPage, SnapshotPlace};
 pub use read::stream::GetStream;
 pub use recovery::close::Closed;
+pub use recovery::open_path::PathOptions;
 pub use recovery::repair::check::check;
 pub use recovery::report::{CheckOptions, CheckReport};
 pub use shoal_base::task::block_on;

@@ -7,12 +7,16 @@ use anyhow::Result;
 use super::prose::prose;
 use super::{Finding, Tree};
 
-/// Where the shared limits are, and where they are listed.
+/// Where the shared limits are, and where they are listed: those that a user meets, and those inside.
 const LIMITS_SOURCE: &str = "crates/base/src/limits.rs";
 const LIMITS_DOC: &str = "docs/limits.md";
+const LIMITS_INSIDE_DOC: &str = "docs/limits-inside.md";
+/// The pages of the book, in order.
+const SUMMARY: &str = "docs/SUMMARY.md";
 
 pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = check_limits(tree);
+    findings.extend(check_summary(tree));
     for (path, text) in tree.docs() {
         for (line, text) in prose(text) {
             for target in links(text) {
@@ -29,7 +33,11 @@ pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
 /// Every shared limit is listed.
 fn check_limits(tree: &Tree) -> Vec<Finding> {
     let Some(source) = tree.texts.get(LIMITS_SOURCE) else { return Vec::new() };
-    let listed = tree.texts.get(LIMITS_DOC).map(String::as_str).unwrap_or_default();
+    let listed: String = [LIMITS_DOC, LIMITS_INSIDE_DOC]
+        .iter()
+        .filter_map(|path| tree.texts.get(*path))
+        .map(String::as_str)
+        .collect();
     let names = source
         .lines()
         .filter_map(|line| line.strip_prefix("pub const ")?.split_once(':'))
@@ -40,8 +48,20 @@ fn check_limits(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
+/// The book has every page of `docs`, and each once. That its links lead somewhere is checked as of every document.
+fn check_summary(tree: &Tree) -> Vec<Finding> {
+    let Some(summary) = tree.texts.get(SUMMARY) else { return Vec::new() };
+    let listed: Vec<&str> = summary.lines().flat_map(links).collect();
+    let pages = tree.docs().filter_map(|(path, _)| path.strip_prefix("docs/"));
+    let times = pages.map(|page| (page, listed.iter().filter(|link| **link == page).count()));
+    times
+        .filter(|(page, times)| *times != 1 && !SUMMARY.ends_with(page))
+        .map(|(page, times)| Finding::new(SUMMARY, 0, format!("lists {page} {times} times instead of once")))
+        .collect()
+}
+
 /// The targets of inline links: `[text](target)`.
-fn links(line: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
 }
 
@@ -92,5 +112,14 @@ mod tests {
             ("crates/base/src/limits.rs", "//! L.\npub const A_MAX: u8 = 1;\npub const B_MAX: u8 = 2;\n");
         let findings = findings_in(&[source, ("docs/limits.md", "`A_MAX` is 1, B_MAX is 2.\n")]);
         assert_eq!(findings, ["docs/limits.md: does not list B_MAX of crates/base/src/limits.rs"]);
+    }
+
+    #[test]
+    fn the_book_has_every_page_once() {
+        let summary = ("docs/SUMMARY.md", "- [A](a.md)\n- [B](b/b.md)\n- [B](b/b.md)\n");
+        let pages = [summary, ("docs/a.md", "# A\n"), ("docs/b/b.md", "# B\n"), ("docs/c.md", "# C\n")];
+        let findings = findings_in(&pages);
+        let expected = ["b/b.md 2 times", "c.md 0 times"];
+        assert_eq!(findings, expected.map(|what| format!("docs/SUMMARY.md: lists {what} instead of once")));
     }
 }

@@ -7,6 +7,10 @@ use anyhow::{Context, Result};
 
 use crate::plot::{Axis, LineChart, Mark};
 
+/// Stores by their names in a table, and as they write themselves.
+const PROPER_NAMES: [(&str, &str); 4] =
+    [("shoal", "Shoal"), ("rocksdb", "RocksDB"), ("sqlite", "SQLite"), ("lmdb", "LMDB")];
+
 /// A line: its name, and at each mark the puts so far and the puts a second since the mark before.
 pub struct Curve {
     /// In the legend.
@@ -27,6 +31,29 @@ pub fn draw(path: &Path, curves: &[Curve]) -> Result<()> {
         chart.add_alike("", Mark::Points, curve.points.iter().copied());
     }
     fs::write(path, chart.svg()?).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The curves in the table that a run of `shoal-compare scale` printed: a row is a store, its objects, its puts a second and further
+/// figures. Each curve ends at the last mark that all stores reached, so that ends can be compared; other lines are skipped.
+#[must_use]
+pub fn curves_of(table: &str) -> Vec<Curve> {
+    let mut curves: Vec<Curve> = Vec::new();
+    for line in table.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(name), Some(at), Some(rate)) = (words.next(), words.next(), words.next()) else { continue };
+        let (Ok(at), Ok(rate)) = (at.parse(), rate.parse()) else { continue };
+        let name = PROPER_NAMES.iter().find(|(known, _)| *known == name).map_or(name, |(_, proper)| proper);
+        match curves.iter_mut().find(|curve| curve.name == name) {
+            Some(curve) => curve.points.push((at, rate)),
+            None => curves.push(Curve { name: name.into(), points: vec![(at, rate)] }),
+        }
+    }
+    let last = |curve: &Curve| curve.points.last().map_or(0.0, |point| point.0);
+    let end = curves.iter().map(last).fold(f64::INFINITY, f64::min);
+    for curve in &mut curves {
+        curve.points.retain(|point| point.0 <= end);
+    }
+    curves
 }
 
 /// The chart in one sentence: how fast each curve is at its last mark.
@@ -99,5 +126,26 @@ mod tests {
             assert!(text.contains(word), "{word}");
         }
         assert!(draw(&folder.path().join("no/chart.svg"), &[]).is_err());
+    }
+    #[test]
+    fn curves_are_read_from_a_table() {
+        let table = "# machine: 2 cores, fast\ncase variant puts/s\nshoal 1000 5.5 7\nshoal 2000 6 7\nshoal closed - 1\n\
+            other 1000 4 x\n";
+        let curves = curves_of(table);
+        let points: Vec<_> = curves.iter().map(|curve| (&curve.name[..], &curve.points[..])).collect();
+        assert_eq!(points, [("Shoal", &[(1e3, 5.5)][..]), ("other", &[(1e3, 4.0)][..])]);
+        assert!(curves_of("").is_empty());
+    }
+
+    #[test]
+    fn the_chart_of_the_readme_is_that_of_its_run() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let table = fs::read_to_string(docs.join("measurements/runs/2026-11-25-growth.txt")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("growth.svg");
+        draw(&path, &curves_of(&table)).unwrap();
+        let told = "cargo run -p shoal-bench --example chart -- docs/measurements/runs/2026-11-25-growth.txt docs/charts/growth.svg";
+        let same = fs::read(path).unwrap() == fs::read(docs.join("charts/growth.svg")).unwrap();
+        assert!(same, "draw it anew: {told}");
     }
 }
