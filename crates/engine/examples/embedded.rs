@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use shoal_engine::{
-    ByteRange, Change, Decision, Error, Expiry, ListRequest, Metadata, ObjectKey, PathOptions, PutOptions,
-    ReadLevel, RejectRules, Result, SnapshotPlace, Store, TransactOptions, block_on,
+    Buffer, ByteRange, Error, ListRequest, ObjectKey, PathOptions, PutOptions, RejectRules, Result,
+    SnapshotPlace, Store, Write, WriteBatch, block_on,
 };
 
 /// Blocking: each call does its work on this thread, and returns when it is done; a write then is on the device.
@@ -56,19 +56,14 @@ pub(crate) async fn asynchronous(path: &Path, options: PathOptions) -> Result<Ve
 }
 
 /// A batch: both objects are stored, or, after a crash, neither; no other write comes between.
-async fn put_both(store: &Store, objects: [(&str, &str); 2]) -> Result<()> {
-    let mut keys = Vec::new();
-    for (key, _) in objects {
-        keys.push((ObjectKey::new("default", key.as_bytes())?, ReadLevel::Nothing));
-    }
-    let put = |value: &str| Change::Put {
-        value: value.as_bytes().to_vec().into(),
-        metadata: Metadata::default(),
-        expiry: Expiry::Never,
+async fn put_both(store: &Store, objects: [(&str, &'static str); 2]) -> Result<()> {
+    let put = |(key, value): (&str, &'static str)| {
+        Ok((ObjectKey::new("default", key.as_bytes())?, value.as_bytes().into()))
     };
-    let decide = |_: &[_]| Decision::Do(objects.iter().map(|(_, value)| put(value)).collect(), ());
-    let done = store.transact(&keys, &TransactOptions::default(), decide).await?.done();
-    done.durable().await?;
+    let puts = objects.into_iter().map(put).collect::<Result<Vec<(ObjectKey, Buffer)>>>()?;
+    let options = PutOptions::default();
+    let batch: WriteBatch<'_> = puts.iter().map(|(key, value)| Write::put(key, value, &options)).collect();
+    store.write(batch).await?.durable().await?;
     Ok(())
 }
 

@@ -72,6 +72,7 @@ pub use recovery::repair::check::check;
 pub use recovery::report::{CheckOptions, CheckReport};
 pub use shoal_base::task::block_on;
 pub use shoal_base::{Lsn, Run, TabletId};
+pub use shoal_buffer::Buffer;
 pub use space::own_space::OWN_SPACES_MAX;
 pub use store::Store;
 pub use store::free_space::FreeSpace;
