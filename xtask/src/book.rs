@@ -13,6 +13,8 @@ use crate::tidy::links;
 
 const SUMMARY: &str = "docs/SUMMARY.md";
 const CONFIGURATION: &str = "docs/book.toml";
+/// Named by the configuration.
+const STYLE: &str = "docs/book.css";
 const SOURCE: &str = "target/book-source";
 
 /// Makes the book.
@@ -54,6 +56,7 @@ impl Book {
             chapters.insert(path);
         }
         let mut files = chapters.clone();
+        files.insert(STYLE.into());
         for chapter in &chapters {
             for target in read(root, chapter)?.lines().flat_map(links) {
                 let path = place(chapter, target.split('#').next().unwrap_or_default());

@@ -58,7 +58,7 @@ fn run_page(page: &str) -> String {
     symlink(env!("CARGO_BIN_EXE_shoal"), bin.join("shoal")).unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     // Servers of the page end with it, however it ends. A file takes the output: a server that is left would hold a pipe open.
-    let script = format!("trap 'kill -KILL $(jobs -p) 2>/dev/null; true' EXIT\nset -e\n{script}");
+    let script = format!("trap 'kill -KILL $(jobs -p) 2>/dev/null || true' EXIT\nset -e\n{script}");
     let output = fs::File::create(folder.path().join("output")).unwrap();
     // The environment of the harness, and the shell in place of the binary.
     let mut shell = Command::new("bash");
