@@ -17,7 +17,7 @@ acknowledged must be there with the right bytes.
   --rounds N      how many kills [default: 10]
   --files N       files of the tree that each round imports [default: 6000]
   --data PATH     the data file, which must not exist, or a blank device [default: a temporary file]
-  --reopen-ms N   the longest that opening may take [default: 2000]
+  --reopen-ms N   an opening that takes longer is reported as slow [default: 2000]
   --seed N        repeats the dice of a run, but not its timing
   --dev           the dev profile instead of release
   --direct        fail where the kernel's cache is between (no O_DIRECT)

@@ -187,7 +187,7 @@ async fn serve(stream: TcpStream, owner: Owner, mut drain: watch::Receiver<bool>
     }
 }
 
-/// The one table of routes.
+/// The one table of routes, with [`act`].
 async fn answer(owner: &Owner, request: http::Request<Incoming>) -> http::Response<Body> {
     match request.uri().path() {
         v1::Open::PATH => {
@@ -210,6 +210,27 @@ async fn answer(owner: &Owner, request: http::Request<Incoming>) -> http::Respon
             })
             .await
         }
+        v1::Status::PATH => {
+            unary::<v1::Status, _>(request, async |_| {
+                let status = owner.status();
+                Ok(v1::StatusResponse {
+                    blocks: status.blocks,
+                    free_blocks: status.free_blocks,
+                    leased_blocks: status.leased_blocks,
+                    committed_blocks: status.committed_blocks,
+                    sessions: status.sessions,
+                    leases: status.leases,
+                })
+            })
+            .await
+        }
+        _ => act(owner, request).await,
+    }
+}
+
+/// Answers the methods that change the space of a session.
+async fn act(owner: &Owner, request: http::Request<Incoming>) -> http::Response<Body> {
+    match request.uri().path() {
         v1::Allocate::PATH => {
             unary::<v1::Allocate, _>(request, async |call| {
                 let action = Action::Allocate { sizes: call.sizes, runs_max: call.runs_max as usize };
@@ -253,20 +274,6 @@ async fn answer(owner: &Owner, request: http::Request<Incoming>) -> http::Respon
             unary::<v1::GiveBack, _>(request, async |call| {
                 let action = Action::GiveBack { lease: call.lease };
                 owner.act(call.session, call.sequence, action).await.map(|_| v1::GiveBackResponse {})
-            })
-            .await
-        }
-        v1::Status::PATH => {
-            unary::<v1::Status, _>(request, async |_| {
-                let status = owner.status();
-                Ok(v1::StatusResponse {
-                    blocks: status.blocks,
-                    free_blocks: status.free_blocks,
-                    leased_blocks: status.leased_blocks,
-                    committed_blocks: status.committed_blocks,
-                    sessions: status.sessions,
-                    leases: status.leases,
-                })
             })
             .await
         }

@@ -38,10 +38,40 @@ impl Source {
         self.test.iter().filter(|&&test| !test).count()
     }
 
+    /// The functions that are not for tests only: the 0-based line of the signature, and the lines to the end of the body. A function
+    /// ends at the brace that stands where its signature begins, as rustfmt writes it.
+    pub(super) fn functions(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let outside_tests = self.code.iter().enumerate().filter(|(line, _)| !self.test[*line]);
+        let signatures = outside_tests.filter(|(_, code)| is_signature(code));
+        signatures.filter_map(|(line, code)| {
+            let indent = code.len() - code.trim_start().len();
+            let lines = self.code[line..].iter().enumerate();
+            let mut ends = lines.filter(|(index, code)| {
+                let here = code.len() - code.trim_start().len() == indent;
+                (here && code.trim_start().starts_with('}') && !code.trim_end().ends_with('{'))
+                    || ((here || *index == 0) && code.trim_end().ends_with(['}', ';']))
+            });
+            ends.next().map(|(index, _)| (line, index + 1))
+        })
+    }
+
     /// The 0-based lines of code with `word` as a whole word.
     pub(super) fn lines_with<'a>(&'a self, word: &'a str) -> impl Iterator<Item = usize> + 'a {
         self.code.iter().enumerate().filter(move |(_, line)| has_word(line, word)).map(|(index, _)| index)
     }
+}
+
+/// Whether a line of code begins a function.
+fn is_signature(code: &str) -> bool {
+    let before = code.split(" fn ").next().filter(|before| before.len() < code.len());
+    let words = before.map(|before| {
+        before.split_whitespace().all(|word| {
+            word.starts_with("pub")
+                || matches!(word, "const" | "async" | "unsafe" | "extern" | "in")
+                || word.ends_with(')')
+        })
+    });
+    code.trim_start().starts_with("fn ") || words.unwrap_or(false)
 }
 
 /// Whether `word` stands in `text` as a whole word.

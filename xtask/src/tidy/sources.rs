@@ -10,6 +10,9 @@ use super::{Finding, Tree};
 /// Longest file without an exception, in lines without tests.
 const LINES_MAX: usize = 800;
 
+/// Longest function without an exception, in lines from its signature to its last brace.
+const FUNCTION_LINES_MAX: usize = 70;
+
 /// An `unsafe` is explained at most so many lines above it.
 const SAFETY_LINES_MAX: usize = 10;
 
@@ -36,6 +39,7 @@ pub(super) fn check(tree: &Tree, exceptions: &Exceptions) -> Vec<Finding> {
         let (_, found) = nameless.entry(pattern).or_insert((allowed, Vec::new()));
         found.extend(file.check_subjects());
         findings.extend(file.check_length());
+        findings.extend(file.check_functions());
         findings.extend(file.check_unsafe());
         findings.extend(file.check_environment());
         findings.extend(file.check_network());
@@ -142,6 +146,33 @@ impl File<'_> {
         stale.then(|| Finding::new(self.path, 0, "is short enough: remove it from tidy.toml [lines]"))
     }
 
+    /// Functions of the product and its tools that a reader cannot overlook.
+    fn check_functions(&self) -> Vec<Finding> {
+        let is_product = self.path.contains("/src/") && !self.path.split('/').any(|part| part == "tests");
+        if self.is_development() || self.path.ends_with("_tests.rs") || !is_product {
+            return Vec::new();
+        }
+        let allowed = self.exceptions.allow("functions", self.path);
+        let long = self.source.functions().filter(|(_, lines)| *lines > FUNCTION_LINES_MAX);
+        let findings: Vec<Finding> = long
+            .map(|(line, lines)| {
+                self.at(
+                    line,
+                    format!("a function of {lines} lines, at most {FUNCTION_LINES_MAX}: name its parts"),
+                )
+            })
+            .collect();
+        match (allowed, findings.is_empty()) {
+            (false, _) => findings,
+            (true, false) => Vec::new(),
+            (true, true) if self.exceptions.name("functions", self.path) => {
+                let message = "has no long function: remove it from tidy.toml [functions]";
+                vec![Finding::new(self.path, 0, message)]
+            }
+            (true, true) => Vec::new(),
+        }
+    }
+
     fn check_unsafe(&self) -> Vec<Finding> {
         let allowed = self.exceptions.allow("unsafe", self.path);
         let mut findings = Vec::new();
@@ -244,6 +275,26 @@ mod tests {
         assert!(findings_of("crates/pool/src/a.rs", &tests).is_empty());
         let exception = ("tidy.toml", "[lines]\n'crates/pool/src/a.rs' = 'one table of 800 rows'");
         assert!(findings_in(&[("crates/pool/src/a.rs", &long), exception]).is_empty());
+        assert!(findings_in(&[("crates/pool/src/a.rs", "//! A.\n"), exception])[0].contains("remove it"));
+    }
+
+    #[test]
+    fn long_functions_need_an_exception_and_tests_do_not_count() {
+        let function = |lines: usize| {
+            format!("    pub async fn b(\n    ) {{\n{}    }}\n", "        c();\n".repeat(lines - 3))
+        };
+        let file = |lines| format!("//! A.\nimpl A {{\n{}}}\ntrait C {{\n    fn d();\n}}\n", function(lines));
+        assert!(findings_of("crates/pool/src/a.rs", &file(70)).is_empty());
+        let findings = findings_of("crates/pool/src/a.rs", &file(71));
+        assert!(findings[0].starts_with("crates/pool/src/a.rs:3: a function of 71 lines"), "{findings:?}");
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        for path in ["crates/pool/tests/a.rs", "crates/pool/src/tests/a.rs", "crates/pool/src/a_tests.rs"] {
+            assert!(findings_of(path, &file(71)).is_empty(), "{path}");
+        }
+        let test = format!("//! A.\n#[cfg(test)]\nmod tests {{\n{}}}\n", function(71));
+        assert!(findings_of("crates/pool/src/a.rs", &test).is_empty());
+        let exception = ("tidy.toml", "[functions]\n'crates/pool/src/a.rs' = 'one table of 80 rows'");
+        assert!(findings_in(&[("crates/pool/src/a.rs", &file(71)), exception]).is_empty());
         assert!(findings_in(&[("crates/pool/src/a.rs", "//! A.\n"), exception])[0].contains("remove it"));
     }
 

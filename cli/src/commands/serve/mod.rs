@@ -69,13 +69,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let watched = Watching::start(listener, &metrics);
     warn_of_openness(&settings, &security, &server, redis.as_ref());
     let store = store_file::open(&settings.data, &settings.store).await?;
-    let losses = store.stat().losses;
-    if !losses.is_none() {
-        let data = settings.data.display();
-        tracing::warn!(
-            "{data} was repaired with losses: {losses}; acknowledge this with `shoal check --data {data} --acknowledge`"
-        );
-    }
+    warn_of_losses(&settings, &store);
     let watching = tokio::spawn(settings.credentials.clone().watch(security));
     let health = watched.health().clone();
     let stopped = async move {
@@ -105,6 +99,16 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let closed = stopping::close(store, &time, &settings.data).await;
     served?;
     closed
+}
+
+fn warn_of_losses(settings: &Settings, store: &Store) {
+    let losses = store.stat().losses;
+    if !losses.is_none() {
+        let data = settings.data.display();
+        tracing::warn!(
+            "{data} was repaired with losses: {losses}; acknowledge this with `shoal check --data {data} --acknowledge`"
+        );
+    }
 }
 
 /// Checks everything that a start would look at before it opens the store: values, files, and whether the addresses are this

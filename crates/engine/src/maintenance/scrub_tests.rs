@@ -8,15 +8,11 @@ use smallvec::SmallVec;
 use super::*;
 use crate::store::copies;
 use crate::tablet::tree::fixtures as pages;
-use crate::testing::fixtures::{Fixture, leaf_entry};
+use crate::testing::fixtures::{Fixture, key, leaf_entry};
 use crate::value::entry::{Home, Meta};
 use crate::{ObjectKey, PutOptions, block_on};
 
 const EIO: i32 = 5;
-
-fn key(which: u32) -> ObjectKey {
-    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
-}
 
 fn inline(value: &[u8]) -> Vec<u8> {
     let meta = Meta::Inline(SmallVec::new());

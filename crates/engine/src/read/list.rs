@@ -20,7 +20,7 @@ use shoal_base::task::Boxed;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::{ObjectKey, check_bucket};
-use crate::common::object::{ListPage, ListRequest, Metadata};
+use crate::common::object::{ListPage, ListRequest, Metadata, ObjectInfo};
 use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
@@ -148,21 +148,7 @@ impl<'a> Lister<'a> {
                     }
                 }
                 None => {
-                    let mut info = match self.inner.info(&found).await {
-                        Ok(info) => info,
-                        // The object exists, and a part of its information is readable: users can delete it like any
-                        // other.
-                        Err(error @ (Error::Corrupt { .. } | Error::Io(_))) => {
-                            if let Some(range) = unreadable_metadata(self.inner, &key, &error) {
-                                merge.add_damaged(self.inner, range);
-                            }
-                            self.inner.info_of(&found, Metadata::default())
-                        }
-                        Err(error) => return Err(error),
-                    };
-                    if let Some(frozen) = self.frozen {
-                        info.expiry = found.entry.end.map(|end| frozen.moment.deadline(end));
-                    }
+                    let info = self.info_of(&mut merge, &key, &found).await?;
                     self.page.entries.push((key[self.base.len()..].to_vec(), info));
                 }
             }
@@ -185,6 +171,25 @@ impl<'a> Lister<'a> {
         self.page.damaged = of_page.map(|range| self.within_bucket(range)).collect();
         self.page.damaged.sort();
         Ok(self.page)
+    }
+
+    /// The information of a found object; damage of its metadata is noted in `merge`.
+    async fn info_of(&self, merge: &mut Merge<'_>, key: &[u8], found: &FoundEntry) -> Result<ObjectInfo> {
+        let mut info = match self.inner.info(found).await {
+            Ok(info) => info,
+            // The object exists, and a part of its information is readable: users can delete it like any other.
+            Err(error @ (Error::Corrupt { .. } | Error::Io(_))) => {
+                if let Some(range) = unreadable_metadata(self.inner, key, &error) {
+                    merge.add_damaged(self.inner, range);
+                }
+                self.inner.info_of(found, Metadata::default())
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(frozen) = self.frozen {
+            info.expiry = found.entry.end.map(|end| frozen.moment.deadline(end));
+        }
+        Ok(info)
     }
 
     /// Turns a range of encoded keys into a range of the bucket's keys.

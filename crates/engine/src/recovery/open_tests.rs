@@ -7,17 +7,13 @@ use smallvec::SmallVec;
 
 use super::*;
 use crate::log::format::{EncodedRecord, encode_record};
-use crate::testing::fixtures::{BLOCKS, Fixture, environment, options};
+use crate::testing::fixtures::{BLOCKS, Fixture, environment, key, options};
 use crate::value::entry::Meta;
 use crate::value::manifest::Manifest;
 use crate::{ByteRange, FormatOptions, ObjectKey, PutOptions, block_on};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
-
-fn key(which: u32) -> ObjectKey {
-    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
-}
 
 fn put(which: u32, value_bytes: u64, home: Home) -> EncodedRecord {
     let entry = Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home };

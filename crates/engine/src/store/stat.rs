@@ -7,7 +7,6 @@ use shoal_pool::PoolCounters;
 
 use crate::store::Store;
 use crate::store::losses::Losses;
-use crate::value::packed::Totals;
 
 /// Keys of an overlay whose kinds are counted to estimate the numbers of puts and deletes; its lock is held meanwhile.
 const KEYS_SAMPLED: usize = 1024;
@@ -160,6 +159,12 @@ impl StoreStat {
     /// The figures as name, unit and value, in a fixed order, as `shoal stat` shows them.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let mut figures = self.store_figures();
+        figures.extend(self.device_figures());
+        figures
+    }
+
+    fn store_figures(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![
             ("store.tablets", "count", u64::from(self.tablets)),
             ("losses.lost", "count", self.losses.lost),
@@ -225,6 +230,12 @@ impl StoreStat {
             ("scrub.problems", "count", self.scrub_problems),
             ("scrub.ended", "s", self.scrub_ended_ns / 1_000_000_000),
             ("damage.ranges", "count", self.damaged_ranges),
+        ]
+    }
+
+    /// Those of the device and the pool.
+    fn device_figures(&self) -> [(&'static str, &'static str, u64); 27] {
+        [
             ("device.reads", "count", self.device.reads),
             ("device.blocks_read", "blocks", self.device.blocks_read),
             ("device.writes", "count", self.device.writes),
@@ -273,33 +284,10 @@ impl Store {
         let device_blocks = device_blocks.unwrap_or_else(|| inner.device.blocks());
         let pending_blocks = inner.space.pending_blocks();
         let free_blocks = inner.space.allocator().free_blocks();
-        let (mut objects, mut totals) = (0, Totals::default());
-        let (mut log_puts, mut log_deletes) = (0, 0);
-        let (mut layers, mut layer_entries, mut layers_most) = (0, 0, 0);
-        for view in inner.tablets.all().iter().map(|tablet| tablet.view()) {
-            objects += view.trees.live().saturating_sub(view.totals.runs);
-            let its_layers = view.trees.layers.list.len() as u64;
-            layers += its_layers;
-            layers_most = layers_most.max(its_layers);
-            layer_entries += view.trees.layers.entries();
-            for overlay in view.frozen.iter().chain([&view.active]) {
-                let (puts, deletes) = overlay.puts_and_deletes(KEYS_SAMPLED);
-                log_puts += puts;
-                log_deletes += deletes;
-            }
-            totals.runs += view.totals.runs;
-            totals.packed_blocks += view.totals.packed_blocks;
-            totals.packed_live_bytes += view.totals.packed_live_bytes;
-            totals.value_bytes += view.totals.value_bytes;
-        }
+        let counted = self.with_counters(self.stat_of_tablets());
         inner.log.tick();
         let (clock_steps, clock_skew_ns) = inner.log.expiry.skew();
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &inner.counters;
         StoreStat {
-            objects,
-            log_puts,
-            log_deletes,
             overlay_records: records as u64,
             overlay_bytes: bytes as u64,
             device_blocks,
@@ -312,19 +300,61 @@ impl Store {
             tablets: inner.tablets.all().len() as u16,
             poisoned: inner.log.poison.failure().map(str::to_owned),
             losses: inner.losses,
+            batches: commits.batches,
+            records: commits.records,
+            log_blocks_written: commits.log_blocks,
+            commit_times: inner.log.committer.times(),
+            relocation_paused: inner.maintenance.relocation.is_paused(),
+            whole_groups: inner.space.allocator().whole_groups() as u64,
+            groups_to_empty: inner.groups_wanted(),
+            groups_closed: inner.space.closed.groups().len() as u64,
+            bytes_to_move: inner.bytes_to_move(),
+            clock_steps,
+            clock_skew_ns,
+            allocated_blocks: device_blocks
+                .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),
+            own_buckets: inner.own.len() as u64,
+            own_blocks: inner.own.blocks(&inner.space),
+            damaged_ranges: inner.tablets.met.all().len() as u64,
+            device: inner.device.counters(),
+            pool: inner.pool.counters(),
+            ..counted
+        }
+    }
+
+    /// The figures that are sums over the tablets; all others are 0.
+    fn stat_of_tablets(&self) -> StoreStat {
+        let mut stat = StoreStat::default();
+        for view in self.0.tablets.all().iter().map(|tablet| tablet.view()) {
+            stat.objects += view.trees.live().saturating_sub(view.totals.runs);
+            let layers = view.trees.layers.list.len() as u64;
+            stat.layers += layers;
+            stat.layers_most = stat.layers_most.max(layers);
+            stat.layer_entries += view.trees.layers.entries();
+            for overlay in view.frozen.iter().chain([&view.active]) {
+                let (puts, deletes) = overlay.puts_and_deletes(KEYS_SAMPLED);
+                stat.log_puts += puts;
+                stat.log_deletes += deletes;
+            }
+            stat.packed_runs += view.totals.runs;
+            stat.packed_blocks += view.totals.packed_blocks;
+            stat.packed_live_bytes += view.totals.packed_live_bytes;
+            stat.live_value_bytes += view.totals.value_bytes;
+        }
+        stat
+    }
+
+    /// `stat` with the figures that are counted as things happen.
+    fn with_counters(&self, stat: StoreStat) -> StoreStat {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (inner, counters) = (&*self.0, &self.0.counters);
+        StoreStat {
             puts: get(&counters.puts),
             gets: get(&counters.gets),
             deletes: get(&counters.deletes),
             value_bytes_written: get(&counters.value_bytes_written),
             value_bytes_read: get(&counters.value_bytes_read),
             value_bytes_copied: get(&counters.value_bytes_copied),
-            batches: commits.batches,
-            records: commits.records,
-            log_blocks_written: commits.log_blocks,
-            commit_times: inner.log.committer.times(),
-            layers,
-            layer_entries,
-            layers_most,
             merges: get(&counters.merges),
             merged_bytes: get(&counters.merged_bytes),
             applies: get(&counters.applies),
@@ -337,32 +367,15 @@ impl Store {
             values_placed: get(&inner.space.placed[0]),
             runs_placed: get(&inner.space.placed[1]),
             values_splintered: get(&inner.space.placed[2]),
-            relocation_paused: inner.maintenance.relocation.is_paused(),
-            whole_groups: inner.space.allocator().whole_groups() as u64,
-            groups_to_empty: inner.groups_wanted(),
-            groups_closed: inner.space.closed.groups().len() as u64,
-            bytes_to_move: inner.bytes_to_move(),
             groups_emptied: get(&inner.maintenance.relocation.groups_emptied),
             bytes_evacuated: get(&inner.maintenance.relocation.bytes_moved),
             bytes_discarded: get(&inner.maintenance.relocation.bytes_discarded),
             expired: get(&counters.expired),
-            clock_steps,
-            clock_skew_ns,
-            live_value_bytes: totals.value_bytes,
-            allocated_blocks: device_blocks
-                .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),
-            own_buckets: inner.own.len() as u64,
-            own_blocks: inner.own.blocks(&inner.space),
-            packed_runs: totals.runs,
-            packed_blocks: totals.packed_blocks,
-            packed_live_bytes: totals.packed_live_bytes,
             scrub_passes: get(&counters.scrub_passes),
             scrub_bytes: get(&counters.scrub_bytes),
             scrub_problems: get(&counters.scrub_problems),
             scrub_ended_ns: get(&counters.scrub_ended_ns),
-            damaged_ranges: inner.tablets.met.all().len() as u64,
-            device: inner.device.counters(),
-            pool: inner.pool.counters(),
+            ..stat
         }
     }
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use shoal_device::{Device, MemDevice};
 
-use crate::{
-    Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on,
-};
+use crate::testing::fixtures::key;
+use crate::{Environment, FormatOptions, OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on};
 
 const BLOCKS: u64 = 32_768;
 /// So long a log that puts are applied only where a test says so.
@@ -22,10 +21,6 @@ fn store(tuning: Tuning, background: bool) -> Store {
         let options = OpenOptions { cache_bytes: 8 << 20, background, tuning, ..OpenOptions::default() };
         Store::open(device, options, Environment::default()).await.unwrap()
     })
-}
-
-fn key(which: usize) -> ObjectKey {
-    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
 }
 
 fn put(store: &Store, keys: std::ops::Range<usize>) {

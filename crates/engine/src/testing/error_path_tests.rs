@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::checkpoint::compact::{Moves, Pressure, Victim};
 use crate::tablet::tree::fixtures as pages;
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::testing::fixtures::{Fixture, environment, leaf_entry, newest, options};
+use crate::testing::fixtures::{Fixture, environment, key, leaf_entry, newest, options};
 use crate::value::entry::{Entry, Home, Meta};
 use crate::value::packed::{RunEntry, run_key};
 use crate::{
@@ -17,10 +17,6 @@ use crate::{
 };
 
 const EIO: i32 = 5;
-
-fn key(which: u32) -> ObjectKey {
-    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
-}
 
 fn bytes(which: u32, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at as u32 * 7 + which * 31) as u8).collect()

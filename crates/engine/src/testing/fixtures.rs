@@ -1,5 +1,6 @@
 //! Stores with valid checksums that no writer makes, for the tests of readers.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, Run, SeededEntropy, TabletId};
@@ -17,7 +18,8 @@ use crate::tablet::tree::{PageRef, Root, Tree};
 use crate::tablet::tree_io::tree_of;
 use crate::value::entry::Entry;
 use crate::{
-    CheckOptions, CheckReport, Environment, FormatOptions, OpenOptions, Result, Store, block_on, check,
+    CheckOptions, CheckReport, Environment, FormatOptions, ObjectKey, OpenOptions, Result, Store, block_on,
+    check,
 };
 
 pub(crate) const BLOCKS: u64 = 256;
@@ -34,6 +36,11 @@ pub(crate) fn device(image: Image) -> (Arc<SimDevice>, Device) {
 
 pub(crate) fn options() -> OpenOptions {
     OpenOptions { cache_bytes: 256 << 10, background: false, ..OpenOptions::default() }
+}
+
+/// The key of the object with this number.
+pub(crate) fn key(which: impl Display) -> ObjectKey {
+    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
 }
 
 /// A leaf's entry: version and body.

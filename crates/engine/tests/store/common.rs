@@ -11,8 +11,8 @@ use shoal_device::sim::{Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
 use shoal_engine::{
     ByteRange, Change, DamagedRange, Decision, DeleteResult, Environment, Error, Expiry, FormatOptions,
-    ListRequest, Lsn, Object, ObjectKey, OpenOptions, Outcome, PutOptions, PutResult, ReadLevel, RejectRules,
-    RequestId, Store, TransactOptions, Tuning, Updated, Write, block_on,
+    ListRequest, Lsn, Metadata, Object, ObjectKey, OpenOptions, Outcome, PutOptions, PutResult, ReadLevel,
+    RejectRules, RequestId, Store, TransactOptions, Tuning, Updated, Write, block_on,
 };
 use shoal_testkit::{Condition, Effect, Model, Observed, Operation};
 
@@ -105,6 +105,31 @@ pub(crate) fn format(device: &Device, blocks: u64, seed: u64) {
 
 pub(crate) fn open(device: &Device, options: OpenOptions) -> shoal_engine::Result<Store> {
     block_on(Store::open(device.clone(), options, environment(99)))
+}
+
+/// The key of an object, in one of three folders within each other.
+pub(crate) fn name_in_folder(which: u64) -> Vec<u8> {
+    format!("{}object-{which:03}", "folder/".repeat((which % 3) as usize)).into_bytes()
+}
+
+/// The key of an object of the stored images of earlier versions.
+pub(crate) fn name_in_image(which: u64) -> Vec<u8> {
+    format!("{}{which}", "folder/".repeat((which % 3) as usize)).into_bytes()
+}
+
+pub(crate) fn flat_name(which: u64) -> Vec<u8> {
+    format!("object-{which:03}").into_bytes()
+}
+
+/// Options of a put with metadata that do not fit beside a value in a leaf, or without any.
+pub(crate) fn with_metadata(is_large: bool) -> PutOptions {
+    let user = if is_large { vec![("large".into(), vec![b'm'; 900].into())] } else { Vec::new() };
+    PutOptions { metadata: Metadata { user, ..Metadata::default() }, ..PutOptions::default() }
+}
+
+/// A change that stores a value without metadata that never ends.
+pub(crate) fn change_to(value: Vec<u8>) -> Change {
+    Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }
 }
 
 /// A device that fails every request but a read.

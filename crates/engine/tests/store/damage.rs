@@ -7,12 +7,10 @@ use std::sync::Arc;
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
-use shoal_engine::{
-    ByteRange, CheckOptions, Error, Metadata, PutOptions, RejectRules, Store, block_on, check,
-};
+use shoal_engine::{ByteRange, CheckOptions, Error, PutOptions, RejectRules, Store, block_on, check};
 use shoal_testkit::Value;
 
-use crate::common::{device, format, judge_listing, key, open, tiny};
+use crate::common::{device, format, judge_listing, key, name_in_folder as name, open, tiny, with_metadata};
 
 const BLOCKS: u64 = 256;
 
@@ -23,17 +21,10 @@ struct Subject {
     objects: BTreeMap<Vec<u8>, Value>,
 }
 
-fn name(which: u64) -> Vec<u8> {
-    format!("{}object-{which:03}", "folder/".repeat((which % 3) as usize)).into_bytes()
-}
-
 fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Value {
     let value = Value { key: which, seed, bytes };
     // Some metadata lies in front of the value.
-    let user =
-        if which.is_multiple_of(7) { vec![("large".into(), vec![b'm'; 900].into())] } else { Vec::new() };
-    let metadata = Metadata { user, ..Metadata::default() };
-    let options = PutOptions { metadata, ..PutOptions::default() };
+    let options = with_metadata(which.is_multiple_of(7));
     block_on(store.put(&key(&name(which)), value.to_vec().into(), options)).unwrap();
     value
 }

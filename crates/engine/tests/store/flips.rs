@@ -18,10 +18,12 @@ use shoal_base::BLOCK_BYTES;
 use shoal_buffer::Buffer;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
-use shoal_engine::{ByteRange, Error, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on};
+use shoal_engine::{ByteRange, Error, ListRequest, RejectRules, Store, block_on};
 use shoal_testkit::Value;
 
-use crate::common::{format, judge_listing, key, lab_number, on_all_cores, open, tiny};
+use crate::common::{
+    format, judge_listing, key, lab_number, name_in_folder as name, on_all_cores, open, tiny, with_metadata,
+};
 
 const BLOCKS: u64 = 192;
 const SECTOR_BYTES: usize = 512;
@@ -47,10 +49,6 @@ struct Subject {
     open: Option<(Vec<u8>, Option<Held>)>,
 }
 
-fn name(which: u64) -> Vec<u8> {
-    format!("{}object-{which:03}", "folder/".repeat((which % 3) as usize)).into_bytes()
-}
-
 fn has_metadata(which: u64) -> bool {
     which % 9 == 4
 }
@@ -66,8 +64,7 @@ fn quiet(image: Image) -> Device {
 
 fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Held {
     let value = Value { key: which, seed, bytes };
-    let user = if has_metadata(which) { vec![("large".into(), vec![b'm'; 900].into())] } else { Vec::new() };
-    let options = PutOptions { metadata: Metadata { user, ..Metadata::default() }, ..PutOptions::default() };
+    let options = with_metadata(has_metadata(which));
     let done = block_on(store.put(&key(&name(which)), value.to_vec().into(), options)).unwrap();
     Held { version: done.version.0, value, bytes: Arc::new(value.to_vec()) }
 }

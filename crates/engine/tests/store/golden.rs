@@ -13,7 +13,7 @@ use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{ByteRange, Expiry, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::Value;
 
-use crate::common::{assert_clean, format, key, open, tiny};
+use crate::common::{assert_clean, format, key, name_in_image as name, open, tiny};
 
 pub(crate) const BLOCKS: u64 = 192;
 /// An absolute deadline: in the year 2033.
@@ -26,10 +26,6 @@ const SIZES: [usize; 6] = [0, 30, 95, 700, 1_800, 5_000];
 
 fn path(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/store/golden/v{version}.blocks"))
-}
-
-fn name(which: u64) -> Vec<u8> {
-    format!("{}{which}", "folder/".repeat((which % 3) as usize)).into_bytes()
 }
 
 /// The object `which` of the images; `None` if it was deleted.

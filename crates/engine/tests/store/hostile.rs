@@ -19,7 +19,7 @@ use shoal_engine::{
 };
 use shoal_testkit::Value;
 
-use crate::common::{format, key, lab_number, on_all_cores, open, tiny};
+use crate::common::{format, key, lab_number, name_in_image as name, on_all_cores, open, tiny};
 
 const BLOCKS: u64 = 192;
 const OBJECTS: u64 = 30;
@@ -28,10 +28,6 @@ const REGIONS: [(&str, Range<u64>); 4] =
     [("superblock", 0..34), ("log", 34..58), ("space", 58..106), ("page", 106..BLOCKS)];
 /// A trial that takes longer hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(100);
-
-fn name(which: u64) -> Vec<u8> {
-    format!("{}{which}", "folder/".repeat((which % 3) as usize)).into_bytes()
-}
 
 fn quiet(image: Image) -> Device {
     Device::new(SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() }))

@@ -11,7 +11,7 @@ use shoal_engine::{
     check,
 };
 
-use crate::common::{format, key, open, tiny};
+use crate::common::{flat_name as name, format, key, open, tiny};
 
 const BLOCKS: u64 = 256;
 /// The place and the length of the log: docs/format/superblock.md.
@@ -20,10 +20,6 @@ const KEYS: u64 = 12;
 
 /// In which turn each key was put last; none: it was deleted.
 type State = BTreeMap<u64, Option<u8>>;
-
-fn name(which: u64) -> Vec<u8> {
-    format!("object-{which:03}").into_bytes()
-}
 
 fn quiet(image: Image) -> Device {
     Device::new(SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() }))

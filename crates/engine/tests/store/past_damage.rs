@@ -13,11 +13,11 @@ use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_engine::{
-    ByteRange, Change, CheckOptions, CheckReport, DamagedRange, Error, ListRequest, Metadata, PutOptions,
-    ReadLevel, RejectRules, Store, block_on, check,
+    ByteRange, Change, CheckOptions, CheckReport, DamagedRange, Error, ListRequest, PutOptions, ReadLevel,
+    RejectRules, Store, block_on, check,
 };
 
-use crate::common::{self, format, key, lab_number, on_all_cores, open, tiny, update};
+use crate::common::{self, format, key, lab_number, on_all_cores, open, tiny, update, with_metadata};
 
 const BLOCKS: u64 = 512;
 const EIO: i32 = 5;
@@ -34,8 +34,7 @@ fn name(which: u64) -> Vec<u8> {
 }
 
 fn put(store: &Store, which: u64, bytes: usize) -> u64 {
-    let user = if which % 23 == 4 { vec![("large".into(), vec![b'm'; 900].into())] } else { Vec::new() };
-    let options = PutOptions { metadata: Metadata { user, ..Metadata::default() }, ..PutOptions::default() };
+    let options = with_metadata(which % 23 == 4);
     block_on(store.put(&key(&name(which)), vec![which as u8; bytes].into(), options)).unwrap().version.0
 }
 

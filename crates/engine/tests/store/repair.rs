@@ -15,7 +15,7 @@ use shoal_engine::{
 };
 use shoal_testkit::Value;
 
-use crate::common::{format, key, open, tiny};
+use crate::common::{flat_name as name, format, key, open, tiny};
 
 const BLOCKS: u64 = 256;
 /// The places of the areas with a log of 24 blocks: docs/format/superblock.md.
@@ -55,10 +55,6 @@ fn kind(image: &Image, block: u64, data_first: u64) -> Kind {
 
 fn quiet(image: Image) -> Device {
     Device::new(SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() }))
-}
-
-fn name(which: u64) -> Vec<u8> {
-    format!("object-{which:03}").into_bytes()
 }
 
 fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Value {

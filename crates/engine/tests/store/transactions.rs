@@ -11,15 +11,16 @@ use shoal_base::{Entropy, ManualClock, SeededEntropy};
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Decision, Environment, Error, Expiry, Lsn, Metadata, Object, ObjectKey, OpenOptions,
-    Outcome, PutOptions, ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write,
-    block_on,
+    ByteRange, Change, Decision, Environment, Error, Expiry, Lsn, Object, ObjectKey, OpenOptions, Outcome,
+    PutOptions, ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, block_on,
 };
 use shoal_testkit::Value;
 use shoal_testkit::linear::Entry;
 use shoal_testkit::serial::{History, Transaction};
 
-use crate::common::{assert_clean, format, key, lab_number, on_each_core, open, tiny, within};
+use crate::common::{
+    assert_clean, change_to as put, format, key, lab_number, on_each_core, open, tiny, within,
+};
 use crate::histories::{options, power_cut, slow};
 
 const BLOCKS: u64 = 1_024;
@@ -31,10 +32,6 @@ const TRANSACTIONS: u64 = 40;
 const LIVES: u64 = 3;
 /// Values of all homes.
 const SIZES: [usize; 5] = [16, 60, 300, 1_500, 5_000];
-
-fn put(value: Vec<u8>) -> Change {
-    Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }
-}
 
 fn name(number: u8) -> ObjectKey {
     key(format!("key-{number}").as_bytes())

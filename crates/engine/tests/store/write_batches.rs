@@ -8,19 +8,14 @@ use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Environment, Error, Expiry, Metadata, Object, ObjectKey, OpenOptions, Outcome,
-    PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, ReadLevel, RejectRules, RequestId, Store, Write, WriteBatch,
-    block_on,
+    ByteRange, Change, Environment, Error, Object, ObjectKey, OpenOptions, Outcome, PutOptions,
+    RESULT_LIFE_NS, RESULTS_KEPT, ReadLevel, RejectRules, RequestId, Store, Write, WriteBatch, block_on,
 };
 
-use crate::common::{self, assert_clean, device, format, key, open, tiny};
+use crate::common::{self, assert_clean, change_to as put, device, format, key, open, tiny};
 
 const BLOCKS: u64 = 320;
 const KEYS: usize = 6;
-
-fn put(value: Vec<u8>) -> Change {
-    Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }
-}
 
 /// The value that batch `number` gives to its keys: each has a length of its own, so that all homes occur.
 fn value(number: u64) -> Vec<u8> {

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use shoal_base::hash::hash64;
-use shoal_engine::{Pending, ReceiveBuffer, TryGet};
+use shoal_engine::{Lookup, ObjectKey, Pending, ReceiveBuffer, TryGet};
 use shoal_metrics::{Marks, RequestResult};
 use shoal_resp::{Reply, Request};
 use smallvec::smallvec;
@@ -94,14 +94,7 @@ impl Connection {
     /// taken but for records. A GET that must wait is begun as the last one, and its task goes on with the search. Says whether
     /// there were any.
     fn try_begin(&mut self, shared: &mut Shared, commands_max: usize, answers_max: usize) -> bool {
-        // In the relaxed mode reads see what is in flight, and writes do not wait.
-        if !self.session.authenticated
-            || self.session.replies != Replies::All
-            || self.session.transaction.is_some()
-            || shared.frontend.is_relaxed()
-            || shared.frontend.metrics().logs_access()
-            || self.queue.is_running()
-        {
+        if !self.may_try(shared) {
             return false;
         }
         let timed = |command, words| timed(command, words, self.came_ns, shared.now_ns);
@@ -157,11 +150,7 @@ impl Connection {
         self.input.received.truncate_front(taken);
         self.input.expects_value = false;
         self.input.rate.forget();
-        for (count, result) in [(found, RequestResult::Ok), (not_found, RequestResult::NotFound)] {
-            if count > 0 {
-                self.finished.add(get.clone(), result, count);
-            }
-        }
+        self.count_gets(&get, found, not_found);
         if let Some((last, writes)) = written {
             self.queue.now = set;
             self.queue.wait_for_writes(last, writes);
@@ -169,13 +158,38 @@ impl Connection {
         shared.read_cache.settle();
         shared.commands += commands;
         if let Some((hash, key, lookup)) = missed {
-            let task = Box::pin(read::get_from(shared.frontend.clone(), key, lookup));
             self.queue.now = get;
-            self.poll_first(shared, task, false, |queue, task| {
-                queue.run_as(task, smallvec![hash], (Order::Keys, false), ANSWER_BYTES_GUESS);
-            });
+            self.resume_get(shared, hash, key, lookup);
         }
         true
+    }
+
+    /// Counts GETs that were answered at once.
+    fn count_gets(&mut self, get: &Timed, found: u64, not_found: u64) {
+        for (count, result) in [(found, RequestResult::Ok), (not_found, RequestResult::NotFound)] {
+            if count > 0 {
+                self.finished.add(get.clone(), result, count);
+            }
+        }
+    }
+
+    /// A GET, whose key has this hash, as a task that goes on with its search.
+    fn resume_get(&mut self, shared: &mut Shared, hash: u64, key: ObjectKey, lookup: Lookup) {
+        let task = Box::pin(read::get_from(shared.frontend.clone(), key, lookup));
+        self.poll_first(shared, task, false, |queue, task| {
+            queue.run_as(task, smallvec![hash], (Order::Keys, false), ANSWER_BYTES_GUESS);
+        });
+    }
+
+    /// Whether commands may begin without words being made of them.
+    fn may_try(&self, shared: &Shared) -> bool {
+        // In the relaxed mode reads see what is in flight, and writes do not wait.
+        self.session.authenticated
+            && self.session.replies == Replies::All
+            && self.session.transaction.is_none()
+            && !shared.frontend.is_relaxed()
+            && !shared.frontend.metrics().logs_access()
+            && !self.queue.is_running()
     }
 
     /// Whether a command may begin beside those that were begun. What EXEC does is about the keys of what was queued.

@@ -114,6 +114,14 @@ impl ResponseBody {
         Self { timer: Some(Box::new(timer)), ..self }
     }
 
+    /// The answer of a call, with this body.
+    pub(crate) fn into_response(self) -> http::Response<Self> {
+        let mut response = http::Response::new(self);
+        let content_type = http::HeaderValue::from_static("application/grpc");
+        response.headers_mut().insert(http::header::CONTENT_TYPE, content_type);
+        response
+    }
+
     fn rest_bytes(&self) -> usize {
         self.rest.as_ref().map_or(0, |rest| rest.len())
     }

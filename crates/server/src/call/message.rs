@@ -1,7 +1,8 @@
-//! The one message of a request, and the one of an answer: a value is never copied. The value of a request is the received
+//! Calls of one message, answered by one: a value is never copied. The value of a request is the received
 //! frames, cut where the value begins and ends; the value of an answer is the store's chunks behind a short head.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use futures_util::future::poll_fn;
@@ -9,11 +10,17 @@ use http_body::Body;
 use prost::Message as _;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint};
 use shoal_api::fields::not_protobuf;
-use shoal_api::{MESSAGE_BYTES_MAX, Method, key_value, v1};
+use shoal_api::{MESSAGE_BYTES_MAX, Method, Unary, key_value, v1};
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
+use shoal_metrics::{Mark, mark};
 use tonic::Status;
 
-use crate::wire::{PREFIX_BYTES, length, put_prefix, take_front};
+use super::{Call, HttpResponse, refuse};
+use crate::answer::body::ResponseBody;
+use crate::auth::Authenticated;
+use crate::failure::Failure;
+use crate::flow::MemoryPermit;
+use crate::wire::{PREFIX_BYTES, into_contiguous, length, put_prefix, take_front};
 
 /// Shorter frames are copied. Each refers to the buffer of up to 32 KiB that its connection was read into, and would
 /// keep all of it, uncounted. So a request holds at most four times the bytes of its permit.
@@ -88,7 +95,7 @@ pub(crate) fn append_frame(message: &mut Buffer, frame: Bytes) {
 }
 
 /// The one message of a request, without its prefix.
-pub(super) async fn receive_message(mut body: impl FrameBody) -> Result<Buffer, Status> {
+async fn receive_message(mut body: impl FrameBody) -> Result<Buffer, Status> {
     let mut message = Buffer::new();
     // The message's bytes with its prefix, once that is there.
     let mut whole = None;
@@ -152,6 +159,70 @@ pub(super) fn encode<T: prost::Message>(value_out: Option<u32>, answer: Parted<T
     }
     put_prefix(0, &mut answer);
     answer
+}
+
+/// Answers `call` with `operation`.
+pub(crate) async fn unary<M: Valued + Unary, F, R>(
+    call: Call,
+    operation: impl FnOnce(Authenticated<Parted<M::Request>>) -> F,
+) -> HttpResponse
+where
+    F: Future<Output = Result<R, Failure>>,
+    R: Into<Parted<M::Response>>,
+{
+    let Call { request, flow, permit } = call;
+    let (http, admitted) = request.take();
+    let request = match receive::<M>(http.into_body()).await {
+        Ok(request) => request,
+        Err(status) => return status.into_http(),
+    };
+    mark(Mark::Started);
+    let working = flow.working();
+    let answer: Parted<M::Response> = match operation(admitted.with(request)).await {
+        Ok(answer) => answer.into(),
+        Err(failure) => return refuse(failure),
+    };
+    // A write that answers with a value found one, and wrote nothing.
+    let has_written = M::WRITES && answer.value.is_empty();
+    let answer = encode(M::VALUE_OUT, answer);
+    drop(working);
+    respond_one(answer, permit, has_written)
+}
+
+/// Answers `call`, whose message and answer have many parts, with `operation`. The operation takes the message apart
+/// and assembles the answer, without a structure for each part.
+pub(crate) async fn whole<F>(
+    call: Call,
+    has_written: bool,
+    operation: impl FnOnce(Authenticated<Bytes>) -> F,
+) -> HttpResponse
+where
+    F: Future<Output = Result<Box<Buffer>, Failure>>,
+{
+    let Call { request, flow, permit } = call;
+    let (http, admitted) = request.take();
+    let message = match receive_message(http.into_body()).await {
+        Ok(message) => into_contiguous(message),
+        Err(status) => return status.into_http(),
+    };
+    mark(Mark::Started);
+    let working = flow.working();
+    let answer = match operation(admitted.with(message)).await {
+        Ok(answer) => answer,
+        Err(failure) => return refuse(failure),
+    };
+    drop(working);
+    respond_one(answer, permit, has_written)
+}
+
+/// The request is gone; from here on the permit stands for the answer.
+pub(super) fn respond_one(answer: Box<Buffer>, permit: Arc<MemoryPermit>, has_written: bool) -> HttpResponse {
+    if has_written {
+        permit.set_regardless(answer.len());
+    } else if let Err(failure) = permit.set(answer.len()) {
+        return refuse(failure);
+    }
+    ResponseBody::message(answer, permit).into_response()
 }
 
 /// Receives a request of one of several methods: for tests of requests that are wrong.

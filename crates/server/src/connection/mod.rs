@@ -2,7 +2,6 @@
 //!
 //! HTTP/2 is what gRPC speaks; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes tell which of them it is.
 
-mod cork;
 mod frames;
 mod io;
 mod tasks;
@@ -24,9 +23,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use self::cork::Cork;
 use self::io::Rewound;
-use self::tasks::{Spawner, WithTasks};
+use self::tasks::{Cork, Spawner, WithTasks};
 use crate::admission::Place;
 use crate::dispatch::{Dispatch, Peer};
 use crate::flow::{ConnectionFlow, deadline_after};

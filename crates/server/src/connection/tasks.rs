@@ -2,21 +2,61 @@
 //!
 //! hyper asks for a task for each request. A task of the runtime would cost its start, a wake-up and, on several cores,
 //! a way to another one; and the writes of requests that arrived at once would reach the committer one by one. Here the
-//! task that reads the connection runs its requests, too, and hands the writes of a turn to the committer at once. So a
+//! task that reads the connection runs its requests, too, and hands the writes of a turn to the committer at once, and corks the socket for long answers. So a
 //! connection is the work of one core at a time; clients that want more of the server open several.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use rustix::net::sockopt::set_tcp_cork;
 
-use super::cork::Cork;
 use crate::auth::{Gate, OpenConnection};
 use crate::flow::ConnectionFlow;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The cork of a connection's socket: while it is in, writes leave in full segments only. Without a socket it does nothing.
+///
+/// A long answer is several frames, and HTTP/2 writes each of them by itself. Without a cork each write is a segment: the system
+/// takes each segment through its layers, and the peer's, and wakes the peer for it.
+#[derive(Debug, Default)]
+pub(crate) struct Cork {
+    /// The same socket as the connection's.
+    socket: Option<OwnedFd>,
+    is_in: bool,
+}
+
+impl Cork {
+    /// A cork for `socket`, which is out.
+    pub(crate) fn of(socket: &impl AsFd) -> Self {
+        // Where there are no descriptors left it works without.
+        Self { socket: socket.as_fd().try_clone_to_owned().ok(), is_in: false }
+    }
+
+    pub(crate) fn put_in(&mut self) {
+        self.set(true);
+    }
+
+    /// The rest leaves now.
+    pub(crate) fn take_out(&mut self) {
+        self.set(false);
+    }
+
+    fn set(&mut self, is_in: bool) {
+        if self.is_in == is_in {
+            return;
+        }
+        self.is_in = is_in;
+        if let Some(socket) = &self.socket {
+            // The system takes a cork out by itself after a fifth of a second.
+            let _ = set_tcp_cork(socket, is_in);
+        }
+    }
+}
 
 /// Takes tasks from hyper. Clones share the tasks.
 #[derive(Clone, Default)]
@@ -122,11 +162,13 @@ impl<C: Future + Unpin> Future for WithTasks<C> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, TcpStream};
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Waker;
 
     use futures_util::future::poll_fn;
     use hyper::rt::Executor;
+    use rustix::net::sockopt::tcp_cork;
 
     use super::*;
 
@@ -156,5 +198,17 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(Pin::new(&mut all).poll(&mut context), Poll::Ready(2));
         assert_eq!(ended.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn it_is_in_and_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut cork = Cork::of(&stream);
+        for is_in in [true, true, false, false, true] {
+            cork.set(is_in);
+            assert_eq!(tcp_cork(&stream).unwrap(), is_in);
+        }
+        Cork::default().put_in();
     }
 }

@@ -29,7 +29,9 @@ use crate::answer::pack;
 use crate::auth::{Caller, Denied, Gate, Revoked, Shown};
 use crate::call::body::RequestBody;
 use crate::call::decode::Decoders;
-use crate::call::{self, Call, HttpResponse, PART_BYTES_MAX, StreamLimits, refuse, server_streaming, unary};
+use crate::call::message::{unary, whole};
+use crate::call::streams::{self, PART_BYTES_MAX, StreamLimits, server_streaming};
+use crate::call::{Call, HttpResponse, refuse};
 use crate::failure::Failure;
 use crate::flow::{ConnectionFlow, Flow, MemoryPermit, deadline_after};
 use crate::operations::report::ReportSource;
@@ -247,7 +249,7 @@ impl Dispatch {
         match path {
             v1::PutStream::PATH => {
                 let operation = |request| stream::put_stream(request, revoked);
-                call::client_streaming::<v1::PutStream, _>(call, limits(PART_BYTES_MAX), operation).boxed()
+                streams::client_streaming::<v1::PutStream, _>(call, limits(PART_BYTES_MAX), operation).boxed()
             }
             v1::Operations::PATH if call.request.identity().is_some() => {
                 let problem = "the operations of a stream have an identity each; the stream has none";
@@ -258,7 +260,7 @@ impl Dispatch {
                 let timer = StreamTimer::new(Arc::clone(&self.metrics), peer.address);
                 let operations =
                     |request| exchange::exchange(request, permit, self.draining.clone(), revoked, timer);
-                let answer = call::exchange(call, limits(OPERATIONS_MESSAGE_BYTES_MAX), operations);
+                let answer = streams::exchange(call, limits(OPERATIONS_MESSAGE_BYTES_MAX), operations);
                 std::future::ready(answer).boxed()
             }
             _ => {
@@ -293,9 +295,9 @@ impl Dispatch {
             }
             v1::List::PATH => unary::<v1::List, _, _>(call, list::list).boxed(),
             v1::ListBuckets::PATH => unary::<v1::ListBuckets, _, _>(call, buckets::list_buckets).boxed(),
-            v1::MultiGet::PATH => call::whole(call, false, multi_get::multi_get).boxed(),
-            v1::MultiPut::PATH => call::whole(call, true, multi_put::multi_put).boxed(),
-            v1::MultiDelete::PATH => call::whole(call, true, multi_delete::multi_delete).boxed(),
+            v1::MultiGet::PATH => whole(call, false, multi_get::multi_get).boxed(),
+            v1::MultiPut::PATH => whole(call, true, multi_put::multi_put).boxed(),
+            v1::MultiDelete::PATH => whole(call, true, multi_delete::multi_delete).boxed(),
             v1::GetStream::PATH => {
                 server_streaming::<v1::GetStream, _, _, _>(call, stream::get_stream).boxed()
             }

@@ -9,14 +9,10 @@ use super::*;
 use crate::log::format::encode_record;
 use crate::recovery::report::NOT_RESTORED_MAX;
 use crate::tablet::tree::fixtures as pages;
-use crate::testing::fixtures::{BLOCKS, Fixture, leaf_entry, options};
+use crate::testing::fixtures::{BLOCKS, Fixture, key, leaf_entry, options};
 use crate::value::entry::{Home, Meta};
 use crate::value::packed::{RunEntry, Totals, run_key};
-use crate::{ByteRange, ObjectKey, PutOptions, block_on};
-
-fn key(which: u32) -> ObjectKey {
-    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
-}
+use crate::{ByteRange, PutOptions, block_on};
 
 fn entry(value_bytes: u64, home: Home) -> Entry {
     Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home }

@@ -13,6 +13,11 @@ use crate::common::error::Error;
 
 pub(super) const TREE: Tree = Tree { device: 0xD0_5EA1, tablet: TabletId(7) };
 
+/// The key of the entry with this number.
+pub(super) fn key(number: u64) -> Vec<u8> {
+    format!("photos/{number:012}").into_bytes()
+}
+
 type Bytes = Arc<[u8; BLOCK_BYTES]>;
 
 #[derive(Default)]

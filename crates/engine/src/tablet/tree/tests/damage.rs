@@ -10,10 +10,6 @@ use super::super::*;
 use super::{entry_of, key_of};
 use crate::Error;
 
-fn key(number: u64) -> Vec<u8> {
-    format!("photos/{number:012}").into_bytes()
-}
-
 fn tree_of(count: u64) -> Checked {
     let mut tree = Checked::new();
     tree.apply((0..count).map(|i| (key(i * 10), Some(vec![3; 50]))));

@@ -5,10 +5,6 @@ use std::collections::BTreeSet;
 use super::super::memory::*;
 use shoal_base::SeededEntropy;
 
-fn key(number: u64) -> Vec<u8> {
-    format!("photos/{number:012}").into_bytes()
-}
-
 fn big_tree() -> Checked {
     let mut tree = Checked::new();
     tree.apply((0..40_000).map(|i| (key(i * 10), Some(vec![3; 50]))));

@@ -8,10 +8,6 @@ use crate::Error;
 use shoal_base::SeededEntropy;
 use shoal_base::task::block_on;
 
-fn key(number: u64) -> Vec<u8> {
-    format!("photos/{number:012}").into_bytes()
-}
-
 fn tree_of(count: u64) -> Checked {
     let mut tree = Checked::new();
     tree.apply((0..count).map(|i| (key(i * 10), Some(vec![3; 50]))));
