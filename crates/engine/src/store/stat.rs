@@ -349,8 +349,10 @@ impl Store {
             clock_steps,
             clock_skew_ns,
             live_value_bytes: totals.value_bytes,
-            allocated_blocks: device_blocks
-                .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),
+            allocated_blocks: inner
+                .layout
+                .data_blocks(device_blocks)
+                .saturating_sub(free_blocks + pending_blocks),
             own_buckets: inner.own.len() as u64,
             own_blocks: inner.own.blocks(&inner.space),
             packed_runs: totals.runs,
