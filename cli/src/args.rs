@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    backup, bench, bucket, check, completions, config, cp, du, export, format, get, grow, import, ls, man, mv,
-    put, relocation, report, restore, rm, serve, space, stat, top,
+    backup, bench, bucket, check, completions, config, cp, du, export, format, get, grow, import, ls, man,
+    mv, put, relocation, report, restore, rm, serve, space, stat, top,
 };
 
 const EXAMPLES: &str = "\

@@ -50,31 +50,24 @@ pub(crate) fn new_cap(
     Ok((blocks > cap).then_some(blocks))
 }
 
-/// The cap that an opening for writing gives the store, in blocks. A size below the present one changes nothing and is no reason to
-/// stay closed: it may stand in a configuration file since before the store grew.
-///
-/// # Errors
-/// As [`new_cap`], for a larger size.
-pub(crate) fn cap_at_opening(
-    path: &Path,
-    device: &Device,
-    cap: u64,
-    size: Option<Size>,
-) -> anyhow::Result<Option<u64>> {
+/// The cap that an opening for writing gives the store, in blocks. Of a device the store takes what there is. A size below the present one
+/// changes nothing and is no reason to stay closed: it may stand in a configuration file since before the store grew.
+pub(crate) fn cap_at_opening(path: &Path, device: &Device, cap: u64, size: Option<Size>) -> Option<u64> {
     let Some(size) = size else {
         say_larger_device(path, device, cap);
-        return Ok(None);
+        return None;
     };
-    if size.0 / BLOCK_BYTES_U64 < cap {
+    let there = if device.inner().can_grow() { u64::MAX } else { device.blocks() };
+    let blocks = (size.0 / BLOCK_BYTES_U64).min(there);
+    if blocks < cap {
         tracing::warn!(
             "--size {} is less than what {} may have ({}): a store cannot shrink, and its size stays",
             short(size.0),
             path.display(),
             bytes(cap)
         );
-        return Ok(None);
     }
-    new_cap(path, device, cap, Some(size))
+    (blocks > cap).then_some(blocks)
 }
 
 /// Says that a device became larger than its store.
@@ -153,10 +146,13 @@ mod tests {
     #[test]
     fn a_smaller_size_at_an_opening_changes_nothing() {
         let file = Device::new(Arc::new(MemDevice::growable(1024)));
-        let cap = |size| cap_at_opening(Path::new("/srv/it"), &file, 1024, size).unwrap();
+        let cap = |size| cap_at_opening(Path::new("/srv/it"), &file, 1024, size);
         assert_eq!(cap(None), None);
         assert_eq!(cap(Some(Size(512 * BLOCK_BYTES_U64))), None);
         assert_eq!(cap(Some(Size(2048 * BLOCK_BYTES_U64))), Some(2048));
+        let device = Device::new(Arc::new(MemDevice::new(1500)));
+        let cap = |size| cap_at_opening(Path::new("/srv/it"), &device, 1024, Some(Size(size)));
+        assert_eq!(cap(1 << 40), Some(1500), "all that the device has, as when the store was made");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_device::file::{self, FileOptions, IoMode, OpenError};
 use shoal_device::{Device, blank};
-use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, Tuning};
+use shoal_engine::{Environment, Error, FormatOptions, OpenOptions, Store, Tuning};
 
 use crate::growing;
 use crate::size::Size;
@@ -153,7 +153,7 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
     };
     let grow_to = match options.access {
         Access::Read => None,
-        _ => growing::cap_at_opening(path, &device, cap, options.size).with_context(what)?,
+        _ => growing::cap_at_opening(path, &device, cap, options.size),
     };
     if let Some(blocks) = grow_to {
         warn_of_file(path, &device, blocks);
@@ -164,8 +164,15 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         let _ = rustix::thread::disable_transparent_huge_pages(true);
         shoal_device::keep_at_most(usize::try_from(options.cache.0 / 8).unwrap_or(usize::MAX));
     }
-    let options = OpenOptions { grow_to, ..open_options(options) };
-    Store::open(device, options, environment).await.with_context(what)
+    let options = open_options(options);
+    let growing = OpenOptions { grow_to, ..options.clone() };
+    match Store::open(device.clone(), growing, environment.clone()).await {
+        Err(error @ (Error::Invalid(_) | Error::Unopenable(_))) if grow_to.is_some() => {
+            tracing::error!("{} does not grow, and opens with its present size: {error}", path.display());
+            Store::open(device, options, environment).await.with_context(what)
+        }
+        opened => opened.with_context(what),
+    }
 }
 
 /// The caps of a store before and after a growth, in blocks.

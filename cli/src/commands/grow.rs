@@ -48,7 +48,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             "bytes": to.0,
         }))?;
     } else if to > from {
-        output.line(&format!("{}: a store of at most {to} now; it had at most {from}", arguments.data.display()))?;
+        output.line(&format!(
+            "{}: a store of at most {to} now; it had at most {from}",
+            arguments.data.display()
+        ))?;
     } else {
         output.line(&format!(
             "{}: a store of at most {from} already; nothing was changed",

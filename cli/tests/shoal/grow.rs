@@ -29,7 +29,11 @@ fn fill(url: &str, from: usize) -> usize {
         let done = put(url, which);
         if done.code != 0 {
             let why = "let the store grow (`shoal grow`, or restart with a larger --size)";
-            assert!(done.stderr.contains("the store is full") && done.stderr.contains(why), "{}", done.stderr);
+            assert!(
+                done.stderr.contains("the store is full") && done.stderr.contains(why),
+                "{}",
+                done.stderr
+            );
             return which;
         }
     }

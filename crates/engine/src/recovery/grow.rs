@@ -15,10 +15,10 @@ use crate::checkpoint::space_image::{self, free_blocks};
 use crate::common::error::{Error, Result};
 use crate::maintenance::grow::zero;
 use crate::recovery::read::Recovery;
+use crate::store::Store;
 use crate::store::copies::{self, Found};
 use crate::store::features::MOVED_AREAS;
 use crate::store::superblock::{FORMAT_VERSION, Superblock};
-use crate::store::Store;
 
 impl Store {
     /// The cap of the store on `device`: the largest number of blocks that it may have. `None` where `device` holds only zeros.

@@ -112,11 +112,7 @@ impl Layout {
             group_blocks: shoal_space::group_blocks_for(blocks_max),
             log_blocks: self.log_blocks,
             space_area_blocks: area_blocks,
-            places: Places {
-                log: self.log_first(),
-                space_areas: [end, end + u64::from(area_blocks)],
-                data,
-            },
+            places: Places { log: self.log_first(), space_areas: [end, end + u64::from(area_blocks)], data },
         };
         Ok((grown, freed))
     }
@@ -131,9 +127,8 @@ impl Layout {
         let lies_between = |(start, blocks): (u64, u64), from: u64, to: u64| {
             start >= from && start.checked_add(blocks).is_some_and(|end| end <= to)
         };
-        let has_place = |area| {
-            lies_between(area, AREAS_FIRST, data) || areas_move && lies_between(area, data, data_end)
-        };
+        let has_place =
+            |area| lies_between(area, AREAS_FIRST, data) || areas_move && lies_between(area, data, data_end);
         data <= self.blocks_max
             && lies_between((log, log_blocks), AREAS_FIRST, data)
             && areas.iter().all(|&area| has_place(area))
