@@ -295,7 +295,7 @@ pub(crate) async fn format(
     let layout = FormatOptions { overwrite, ..layout(path, &device, options)? };
     match Store::format(&device, &layout, &environment).await {
         Ok(()) => Ok(Formatted::New(layout)),
-        Err(error @ shoal_engine::Error::NotBlank(_)) => Err(anyhow!(
+        Err(error @ Error::NotBlank(_)) => Err(anyhow!(
             "{}: {error}. `shoal format --force={1} {1}` formats it all the same, and destroys what it holds",
             what(),
             path.display()
