@@ -115,6 +115,11 @@ fn what_cannot_be_is_refused_with_its_reason() {
     let none = run(&["grow", "--data", folder.path().join("none").to_str().unwrap(), "--size", "1G"]);
     assert!(none.code == 1 && none.stderr.contains("there is no store"), "{}", none.stderr);
     assert_eq!(run(&["grow", "--data", path, "--size", "1Q"]).code, 2);
+    // A start that cannot grow the store is a start all the same.
+    let (server, url) = serve_of(&data, "65T");
+    assert_eq!(put(&url, 0).code, 0);
+    stop(server);
+    assert_eq!(grow(&data, "64M").json()["bytes_before"].as_u64(), Some(64 * MIB));
     // More than the file system has: that may come, so it is only said.
     let disk = rustix::fs::statvfs(folder.path()).unwrap();
     let beyond = disk.f_bavail * disk.f_frsize + 512 * MIB;
