@@ -60,7 +60,7 @@ impl Recovery {
 
         let mut image = FreeImage::new(blocks_max, layout.group_blocks);
         let published: Vec<_> = self.image.runs().map(|run| run.block..run.end()).collect();
-        for free in published.into_iter().chain(freed).chain([areas_end..next.device_blocks]) {
+        for free in published.into_iter().chain(freed).chain(std::iter::once(areas_end..next.device_blocks)) {
             free_blocks(&mut image, free)?;
         }
         if device.can_grow() {

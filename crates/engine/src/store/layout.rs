@@ -105,8 +105,8 @@ impl Layout {
         }
         let behind_log = self.log_first() + u64::from(self.log_blocks);
         let data = behind_log.min(self.data_first());
-        let mut freed = vec![data..self.data_first()];
-        freed.extend(self.areas_in_data().map(|area| area.block..area.end()));
+        let moved = self.areas_in_data().map(|area| area.block..area.end());
+        let freed = std::iter::once(data..self.data_first()).chain(moved).collect();
         let grown = Self {
             blocks_max,
             group_blocks: shoal_space::group_blocks_for(blocks_max),
@@ -212,7 +212,7 @@ mod tests {
         let first = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap();
         let behind_log = first.log_first() + u64::from(first.log_blocks);
         let (layout, freed) = first.grown(100_000, 4_000).unwrap();
-        assert_eq!(freed, vec![behind_log..first.data_first()]);
+        assert_eq!(freed.as_slice(), std::slice::from_ref(&(behind_log..first.data_first())));
         assert_eq!((layout.log_first(), layout.log_blocks), (first.log_first(), first.log_blocks));
         assert_eq!((layout.blocks_max, layout.data_first()), (100_000, behind_log));
         let area = u64::from(layout.space_area_blocks);
