@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    backup, bench, bucket, check, completions, config, cp, du, export, format, get, import, ls, man, mv, put,
-    relocation, report, restore, rm, serve, space, stat, top,
+    backup, bench, bucket, check, completions, config, cp, du, export, format, get, grow, import, ls, man,
+    mv, put, relocation, report, restore, rm, serve, space, stat, top,
 };
 
 const EXAMPLES: &str = "\
@@ -45,6 +45,8 @@ pub(crate) enum Command {
     Config(Box<config::Arguments>),
     /// Make a new store in a file or on a block device.
     Format(format::Arguments),
+    /// Let a store grow that no server has open.
+    Grow(grow::Arguments),
     /// Store a file, or standard input, under a key.
     Put(put::Arguments),
     /// Write an object's value to standard output or to a file.

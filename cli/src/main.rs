@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
-//! target folder, progress, report), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
+//! target folder, progress, report), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
 //! [`memory_limit`], [`notify`],
 //! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
 //!
@@ -16,6 +16,7 @@ mod credentials;
 mod damage;
 mod failure;
 mod failures;
+mod growing;
 mod logging;
 mod memory_limit;
 mod notify;
@@ -86,6 +87,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(arguments) => commands::serve::run(*arguments, cli.log).await,
         Command::Format(arguments) => commands::format::run(arguments).await,
+        Command::Grow(arguments) => commands::grow::run(arguments).await,
         Command::Put(arguments) => commands::put::run(arguments).await,
         Command::Get(arguments) => commands::get::run(arguments).await,
         Command::Ls(arguments) => commands::ls::run(arguments).await,

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_device::file::{self, FileOptions, IoMode, OpenError};
 use shoal_device::{Device, blank};
-use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, Tuning};
+use shoal_engine::{Environment, Error, FormatOptions, OpenOptions, Store, Tuning};
 
+use crate::growing;
 use crate::size::Size;
 
 /// With a smaller cache the process takes little memory besides: it keeps less I/O memory for later, and takes no huge pages: each costs 2 MiB for what is touched in a part of it, of the allocator's
@@ -36,6 +37,8 @@ const DEFAULT_SIZE_PERCENT: u64 = 80;
 const NEW_BLOCKS_MIN: u64 = 16_384;
 /// Sizes are rounded down to this.
 const SIZE_UNIT: u64 = 1 << 20;
+/// Memory for the pages that `shoal grow` needs when it replays the log.
+const GROW_CACHE: Size = Size(64 << 20);
 /// The engine's limit for tablets.
 const TABLETS_MAX: usize = 32;
 /// The least number of tablets that a new store gets by itself.
@@ -80,7 +83,7 @@ pub(crate) enum Access {
 #[derive(Clone, Debug)]
 pub(crate) struct StoreOptions {
     pub(crate) access: Access,
-    /// For a new store: how large it may grow.
+    /// How large the store may grow; one that exists is grown to this, and never shrinks.
     pub(crate) size: Option<Size>,
     /// For a new store.
     pub(crate) tablets: Option<u16>,
@@ -138,15 +141,22 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
             path.display()
         ),
         Place::There => {
-            if options.size.is_some() || options.tablets.is_some() {
+            if options.tablets.is_some() {
                 let when = "they were chosen when it was created";
-                tracing::warn!("{} exists: its size and its tablets stay, {when}", path.display());
+                tracing::warn!("{} exists: its tablets stay, {when}", path.display());
             }
         }
     }
     let device = open_device(path, options, false).with_context(what)?;
-    if !Store::probe(&device).await.with_context(what)? {
+    let Some(cap) = Store::cap(&device).await.with_context(what)? else {
         return Err(no_store(path, &device, &environment).await.context(what()));
+    };
+    let grow_to = match options.access {
+        Access::Read => None,
+        _ => growing::cap_at_opening(path, &device, cap, options.size),
+    };
+    if let Some(blocks) = grow_to {
+        warn_of_file(path, &device, blocks);
     }
     tracing::info!("{}", device.inner().describe());
     if options.cache < HUGE_PAGES_FROM {
@@ -154,7 +164,57 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         let _ = rustix::thread::disable_transparent_huge_pages(true);
         shoal_device::keep_at_most(usize::try_from(options.cache.0 / 8).unwrap_or(usize::MAX));
     }
-    Store::open(device, open_options(options), environment).await.with_context(what)
+    let options = open_options(options);
+    let growing = OpenOptions { grow_to, ..options.clone() };
+    match Store::open(device.clone(), growing, environment.clone()).await {
+        Err(error @ (Error::Invalid(_) | Error::Unopenable(_))) if grow_to.is_some() => {
+            tracing::error!("{} does not grow, and opens with its present size: {error}", path.display());
+            Store::open(device, options, environment).await.with_context(what)
+        }
+        opened => opened.with_context(what),
+    }
+}
+
+/// The caps of a store before and after a growth, in blocks.
+pub(crate) struct Grown {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+/// Raises the cap of the closed store at `path` to `size`; without a size, to all of its device.
+pub(crate) async fn grow(path: &Path, size: Option<Size>, io: Io) -> anyhow::Result<Grown> {
+    let what = || format!("cannot grow the store {}", path.display());
+    if Place::look(path).with_context(what)? != Place::There {
+        bail!("{}: there is no store; `shoal format` creates one", what());
+    }
+    let options = StoreOptions { access: Access::Write, io, cache: GROW_CACHE, ..StoreOptions::default() };
+    let device = match file::open(path, &file_options(&options, false)) {
+        Err(OpenError::InUse { .. }) => bail!(
+            "{}: a server or another program has it open. Restart the server with the larger --size: its start grows the store, and \
+             takes about a second",
+            what()
+        ),
+        device => device.with_context(what)?,
+    };
+    let environment = Environment::default();
+    let Some(from) = Store::cap(&device).await.with_context(what)? else {
+        return Err(no_store(path, &device, &environment).await.context(what()));
+    };
+    let Some(to) = growing::new_cap(path, &device, from, size).with_context(what)? else {
+        return Ok(Grown { from, to: from });
+    };
+    warn_of_file(path, &device, to);
+    let options = OpenOptions { grow_to: Some(to), pause_relocation: true, ..open_options(&options) };
+    let store = Store::open(device, options, environment).await.with_context(what)?;
+    store.close().await.with_context(what)?;
+    Ok(Grown { from, to })
+}
+
+/// As [`growing::warn_beyond_room`], for a file.
+fn warn_of_file(path: &Path, device: &Device, blocks: u64) {
+    if device.inner().can_grow() {
+        growing::warn_beyond_room(folder_of(path), path, blocks);
+    }
 }
 
 fn open_options(options: &StoreOptions) -> OpenOptions {
@@ -235,7 +295,7 @@ pub(crate) async fn format(
     let layout = FormatOptions { overwrite, ..layout(path, &device, options)? };
     match Store::format(&device, &layout, &environment).await {
         Ok(()) => Ok(Formatted::New(layout)),
-        Err(error @ shoal_engine::Error::NotBlank(_)) => Err(anyhow!(
+        Err(error @ Error::NotBlank(_)) => Err(anyhow!(
             "{}: {error}. `shoal format --force={1} {1}` formats it all the same, and destroys what it holds",
             what(),
             path.display()
@@ -352,13 +412,16 @@ fn is_place_of_devices(folder: &Path) -> bool {
 }
 
 fn open_device(path: &Path, options: &StoreOptions, create: bool) -> anyhow::Result<Device> {
-    let read_only = options.access == Access::Read;
-    let file_options = FileOptions { create, read_only, io: options.io.into(), ..FileOptions::default() };
     let in_use = |error| match error {
         OpenError::InUse { .. } => anyhow!("{error}; a server that runs on it is reached with --server"),
         error => error.into(),
     };
-    file::open(path, &file_options).map_err(in_use)
+    file::open(path, &file_options(options, create)).map_err(in_use)
+}
+
+fn file_options(options: &StoreOptions, create: bool) -> FileOptions {
+    let read_only = options.access == Access::Read;
+    FileOptions { create, read_only, io: options.io.into(), ..FileOptions::default() }
 }
 
 /// The thing at the place of the data file.
@@ -404,6 +467,7 @@ fn layout(path: &Path, device: &Device, options: &StoreOptions) -> anyhow::Resul
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         cores.clamp(TABLETS_MIN, TABLETS_MAX) as u16
     });
+    warn_of_file(path, device, bytes / BLOCK_BYTES_U64);
     let grows = if device.inner().can_grow() { "; the file grows as it fills" } else { "" };
     tracing::info!(
         "creating the store {}: at most {}, {tablets} tablets{grows}",
@@ -422,7 +486,7 @@ fn default_bytes(path: &Path) -> anyhow::Result<u64> {
     Ok(share_of(disk.f_bavail.saturating_mul(disk.f_frsize)))
 }
 
-fn folder_of(path: &Path) -> &Path {
+pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

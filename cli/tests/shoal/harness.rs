@@ -125,6 +125,11 @@ impl Drop for Server {
 pub(crate) fn serve(data: &Path, options: &[&str]) -> (Child, String) {
     let mut command = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
     command.args(options).arg("--log").arg("warn").arg("--data").arg(data);
+    started(command)
+}
+
+/// Starts the server that `command` names and waits until it says where it listens.
+pub(crate) fn started(mut command: Command) -> (Child, String) {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

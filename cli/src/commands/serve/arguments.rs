@@ -36,8 +36,9 @@ pub(crate) struct Arguments {
     /// Create nothing: a data file that does not exist is an error.
     #[arg(long, value_name = "BOOL", env = "SHOAL_MUST_EXIST", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) must_exist: Option<bool>,
-    /// For a new data file: how large it may grow. It starts small and grows ahead of need
-    /// [default: 80 % of the disk's free space, at most 64G].
+    /// How large the data file may grow: it starts small and grows ahead of need. An existing store grows to this size where it is
+    /// larger than its present one, and never shrinks [default for a new data file: 80 % of the disk's free space, at most 64G; for a
+    /// store that exists: its present one].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SIZE", hide_env_values = true)]
     pub(crate) size: Option<Size>,
     /// Memory for cached pages and values [default: 1G, or half of the memory of the machine or of the program's control group

@@ -4,6 +4,8 @@
 //! A publish appends its changes. When an area is full, the image is read back, updated and written to the other area
 //! as a new snapshot. It is never written from the allocator's memory, which is ahead of the published state.
 
+use std::ops::Range;
+
 use shoal_base::{BLOCK_BYTES, Run, blocks_for};
 use shoal_device::{Device, IoBuf};
 use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, SnapshotReader};
@@ -22,15 +24,22 @@ const PIECE_BLOCKS: u64 = (SNAPSHOT_PIECE_BYTES_MAX / BLOCK_BYTES) as u64;
 pub(crate) async fn write_first(device: &Device, superblock: &Superblock) -> Result<SpacePlace> {
     let layout = &superblock.layout;
     let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
-    let mut first = layout.data_first();
-    while first < superblock.device_blocks {
-        let blocks = (superblock.device_blocks - first).min(1 << 20);
-        image
-            .free(Run::new(first, blocks as u32))
-            .map_err(|error| not_following(&error.to_string(), first))?;
-        first += blocks;
-    }
+    free_blocks(&mut image, layout.data_first()..superblock.device_blocks)?;
     write_snapshot(device, superblock, &image, 0).await
+}
+
+/// Makes all of `blocks` free in `image`.
+///
+/// # Errors
+/// [`Error::Corrupt`] if any of them is free already.
+pub(crate) fn free_blocks(image: &mut FreeImage, blocks: Range<u64>) -> Result<()> {
+    let mut first = blocks.start;
+    while first < blocks.end {
+        let some = (blocks.end - first).min(1 << 20);
+        image.free(Run::new(first, some as u32)).map_err(|error| not_following(&error.to_string(), first))?;
+        first += some;
+    }
+    Ok(())
 }
 
 /// Writes `image` as the snapshot of `superblock`, in the area that is not in use.

@@ -23,7 +23,7 @@ impl Default for Environment {
 /// Tablets of a store at most: their table is a part of the superblock.
 pub const TABLETS_MAX: u16 = 32;
 
-/// The layout of a new store. Fixed for its life.
+/// The layout of a new store. Fixed for its life, except for the cap: [`OpenOptions::grow_to`].
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// Largest number of blocks of the store; for a raw device its size.
@@ -95,6 +95,10 @@ pub struct OpenOptions {
     /// holes, a raw device learns that they hold nothing. Writing into a hole of a file costs more at the next flush
     /// than overwriting.
     pub discard: bool,
+    /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the cap that the
+    /// store has already changes nothing. The opening fails with [`Error::Invalid`](crate::Error::Invalid) if the store has a larger
+    /// cap, if the device is too small for it, or if the store is opened read-only, and the store is as before then.
+    pub grow_to: Option<u64>,
     /// Sizes that tests shrink.
     pub tuning: Tuning,
 }
@@ -110,6 +114,7 @@ impl Default for OpenOptions {
             own_space: Vec::new(),
             pause_relocation: false,
             discard: false,
+            grow_to: None,
             tuning: Tuning::default(),
         }
     }

@@ -54,7 +54,10 @@ impl Store {
         environment: Environment,
     ) -> Boxed<'static, Result<Self>> {
         Box::pin(async move {
-            let opened = Recovery::read(device, &options).await?;
+            let mut opened = Recovery::read(device, &options).await?;
+            if let Some(blocks_max) = options.grow_to {
+                opened.grow_to(blocks_max, options.read_only).await?;
+            }
             let store = opened.start(options, environment).await?;
             store.restore_own_space().await?;
             Ok(store)
@@ -253,14 +256,19 @@ fn empty_tablets(
 /// The allocator over the published image.
 fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<SpaceManager>> {
     let layout = superblock.layout;
-    let outside = |run: &Run| run.end() > superblock.device_blocks || run.block < layout.data_first();
+    let areas: Vec<Run> = layout.areas_in_data().collect();
+    let outside = |run: &Run| {
+        run.end() > superblock.device_blocks
+            || run.block < layout.data_first()
+            || areas.iter().any(|area| area.overlaps(*run))
+    };
     if let Some(run) = image.runs().find(outside) {
         let what = "the space image has a run outside of the data".into();
         return Err(Error::Corrupt { what, block: run.block });
     }
     let data = layout.data_first()..superblock.device_blocks;
     let tablets = superblock.tablets.len();
-    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data))
+    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data, areas))
 }
 
 /// Takes all of these runs out of the free space, or none: then the one that is not free.

@@ -60,6 +60,11 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
+    /// The areas of the space image that lie among the data: nothing else may own their blocks, and they are not free.
+    pub(crate) fn of_areas(superblock: &Superblock) -> Self {
+        Self { runs: superblock.layout.areas_in_data().collect() }
+    }
+
     pub(crate) fn add(&mut self, run: Run) {
         // Pages and values of an apply lie side by side: most join the last run.
         match self.runs.last_mut() {

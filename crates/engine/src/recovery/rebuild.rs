@@ -34,7 +34,7 @@ pub(crate) async fn rebuild_image(
     layers: &[Arc<Layers>],
     demand: Completeness,
 ) -> Result<FreeImage> {
-    let mut owners = Owners::default();
+    let mut owners = Owners::of_areas(superblock);
     let mut report = CheckReport::default();
     for (id, (tablet, layers)) in (0_u16..).zip(superblock.tablets.iter().zip(layers)) {
         let mut visitor = TreeVisitor::new(device, pool, superblock, &mut report, &mut owners);

@@ -63,6 +63,8 @@ pub(crate) struct SpaceManager {
     /// The blocks of data: from the end of the space image up to the published end of the device, which grows.
     data_first: u64,
     data_end: AtomicU64,
+    /// Areas of the space image among them.
+    areas: Vec<Run>,
     /// Groups that are being emptied.
     pub closed: Closed,
     pub discarded: Discarded,
@@ -90,7 +92,14 @@ impl From<Shortage> for Error {
 }
 
 impl SpaceManager {
-    pub(crate) fn new(space: Space, tablets: usize, blocks_max: u64, data: Range<u64>) -> Arc<Self> {
+    /// The manager of `space`, whose blocks of `data` without `areas` are for objects and pages.
+    pub(crate) fn new(
+        space: Space,
+        tablets: usize,
+        blocks_max: u64,
+        data: Range<u64>,
+        areas: Vec<Run>,
+    ) -> Arc<Self> {
         let pending = (0..tablets).map(|_| VecDeque::new()).collect();
         let reserve = (blocks_max / 64).clamp(8, 4096) + 4 * tablets as u64;
         Arc::new(Self {
@@ -101,6 +110,7 @@ impl SpaceManager {
             reserve,
             data_first: data.start,
             data_end: AtomicU64::new(data.end),
+            areas,
             closed: Closed::default(),
             pieces: Mutex::new(()),
             splintered: AtomicBool::new(false),
@@ -115,7 +125,8 @@ impl SpaceManager {
 
     /// Blocks of the device for objects and pages.
     pub(crate) fn data_blocks(&self) -> u64 {
-        self.data_end.load(Ordering::Acquire).saturating_sub(self.data_first)
+        let areas: u64 = self.areas.iter().map(|area| u64::from(area.blocks)).sum();
+        self.data_end.load(Ordering::Acquire).saturating_sub(self.data_first + areas)
     }
 
     /// Blocks that are missing for a value of `blocks` blocks.
@@ -311,7 +322,9 @@ impl SpaceManager {
     pub(crate) fn drop_foreign(&self, freed: &mut Vec<Run>) {
         let data = self.data_first..self.data_end.load(Ordering::Acquire);
         freed.retain(|run| {
-            let is_data = data.contains(&run.block) && run.end() <= data.end;
+            let is_data = data.contains(&run.block)
+                && run.end() <= data.end
+                && !self.areas.iter().any(|area| area.overlaps(*run));
             if !is_data && !injected(Bug::ForeignFreed) {
                 tracing::error!(
                     "{run} lies outside of the data and is not freed: a tree names what it cannot own"

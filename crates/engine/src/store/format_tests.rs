@@ -222,6 +222,23 @@ fn incompatible_features_are_no_superblock_of_ours() {
     assert_eq!(Superblock::decode(&value.encode()), None);
 }
 
+/// A store that grew: its areas lie among the data, which a program without the feature takes for free blocks.
+#[test]
+fn areas_lie_among_the_data_only_with_the_feature() {
+    let mut value = superblock();
+    value.layout.places = Places { log: 200, space_areas: [8_008 - 21, 7_000], data: 233 };
+    assert_eq!(Superblock::decode(&value.encode()), None);
+    value.features.incompatible = 1 << 1;
+    let block = value.encode();
+    let rows = table(include_str!("../../../../docs/format/superblock.md"), "superblock");
+    assert_eq!(number(&block, rows["features.incompatible"]), 2);
+    assert_eq!(number(&block, rows["space_area_0"]), 7_987);
+    assert_eq!(number(&block, rows["space_area_1"]), 7_000);
+    assert_eq!(Superblock::decode(&block).as_ref(), Some(&value));
+    value.device_blocks -= 1;
+    assert_eq!(Superblock::decode(&value.encode()), None, "an area behind the end");
+}
+
 /// An apply would free a root that lies outside of the blocks for objects and pages. Mutation testing found this.
 #[test]
 fn a_root_lies_where_pages_may_lie() {

@@ -7,6 +7,13 @@
 //! 34 ..       the log's ring
 //! then        two areas of the space image, then data
 //! ```
+//!
+//! A store that grew has the areas of its space image among the data ([`Layout::grown`]).
+
+use std::ops::Range;
+
+use shoal_base::Run;
+use shoal_space::SPACE_BLOCKS_MAX;
 
 use crate::common::error::{Error, Result};
 use crate::common::options::FormatOptions;
@@ -17,6 +24,9 @@ pub(crate) const SUPERBLOCK_COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
 
 /// First block after the superblocks: every area lies behind them.
 const AREAS_FIRST: u64 = 34;
+
+/// Blocks that a growth adds at least, besides the areas of the space image.
+const GROWN_LEAST: u64 = 64;
 
 /// Fixed places of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +50,7 @@ pub(crate) struct Places {
     pub log: u64,
     /// Both areas of the space image.
     pub space_areas: [u64; 2],
-    /// The blocks of objects and pages, after all areas.
+    /// The blocks of objects and pages. In a store that grew, areas of the space image lie among them.
     pub data: u64,
 }
 
@@ -57,10 +67,7 @@ impl Places {
 impl Layout {
     pub(crate) fn new(options: &FormatOptions) -> Result<Self> {
         let blocks_max = options.blocks_max;
-        // A snapshot costs at most a bit a block; deltas get as much again and at least 64 KiB.
-        let snapshot_blocks = blocks_max.div_ceil(8 * 4096) + blocks_max.div_ceil(1 << 20) + 2;
-        let space_area_blocks = u32::try_from(2 * snapshot_blocks + 16)
-            .map_err(|_| Error::Invalid(format!("a store of {blocks_max} blocks is too large")))?;
+        let space_area_blocks = space_area_blocks_for(blocks_max)?;
         let log_blocks = options.log_blocks();
         let layout = Self {
             blocks_max,
@@ -81,18 +88,64 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Returns true if every area lies between the superblocks and the data, and none overlaps another.
-    pub(crate) fn is_sensible(&self) -> bool {
+    /// The layout of this store with a cap of `blocks_max` blocks, and the blocks that become free by it. The new areas of
+    /// the space image begin at block `end`, where the blocks in use end; the log keeps its ring. The data begin behind the ring
+    /// then: the old areas become data.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the store cannot have that cap: the message says which one it can have.
+    pub(crate) fn grown(&self, blocks_max: u64, end: u64) -> Result<(Self, Vec<Range<u64>>)> {
+        let area_blocks = space_area_blocks_for(blocks_max)?;
+        let least = end + 2 * u64::from(area_blocks) + GROWN_LEAST;
+        if blocks_max < least {
+            return Err(Error::Invalid(format!(
+                "a cap of {blocks_max} blocks of 4 KiB is too close to what the store has: growing takes room of its own, so it can \
+                 grow to {least} blocks and more"
+            )));
+        }
+        let behind_log = self.log_first() + u64::from(self.log_blocks);
+        let data = behind_log.min(self.data_first());
+        let moved = self.areas_in_data().map(|area| area.block..area.end());
+        let freed = std::iter::once(data..self.data_first()).chain(moved).collect();
+        let grown = Self {
+            blocks_max,
+            group_blocks: shoal_space::group_blocks_for(blocks_max),
+            log_blocks: self.log_blocks,
+            space_area_blocks: area_blocks,
+            places: Places { log: self.log_first(), space_areas: [end, end + u64::from(area_blocks)], data },
+        };
+        Ok((grown, freed))
+    }
+
+    /// Returns true if the ring of the log lies between the superblocks and the data, and no area overlaps another. With
+    /// `areas_move` an area of the space image may also lie among the data, which end at block `data_end`.
+    pub(crate) fn is_sensible(&self, data_end: u64, areas_move: bool) -> bool {
         let Places { log, space_areas: [first, second], data } = self.places;
-        let area_blocks = u64::from(self.space_area_blocks);
-        let mut areas =
-            [(log, u64::from(self.log_blocks)), (first, area_blocks), (second, area_blocks), (data, 0)];
-        areas[..3].sort_unstable();
-        // No sum overflows: an area that begins after the data is refused first.
-        areas[0].0 >= AREAS_FIRST
-            && areas[..3].iter().all(|&(start, _)| start <= data)
-            && data <= self.blocks_max
+        let (log_blocks, area_blocks) = (u64::from(self.log_blocks), u64::from(self.space_area_blocks));
+        let mut areas = [(log, log_blocks), (first, area_blocks), (second, area_blocks)];
+        areas.sort_unstable();
+        let lies_between = |(start, blocks): (u64, u64), from: u64, to: u64| {
+            start >= from && start.checked_add(blocks).is_some_and(|end| end <= to)
+        };
+        let has_place =
+            |area| lies_between(area, AREAS_FIRST, data) || areas_move && lies_between(area, data, data_end);
+        data <= self.blocks_max
+            && lies_between((log, log_blocks), AREAS_FIRST, data)
+            && areas.iter().all(|&area| has_place(area))
             && areas.windows(2).all(|pair| pair[0].0.saturating_add(pair[0].1) <= pair[1].0)
+    }
+
+    /// The areas of the space image that lie among the data: none unless the store grew.
+    pub(crate) fn areas_in_data(&self) -> impl Iterator<Item = Run> + Clone + use<> {
+        let (data, blocks) = (self.data_first(), self.space_area_blocks);
+        let areas = self.places.space_areas.into_iter();
+        areas.filter(move |&first| first >= data && blocks > 0).map(move |first| Run::new(first, blocks))
+    }
+
+    /// The number of blocks up to `end` for objects and pages.
+    pub(crate) fn data_blocks(&self, end: u64) -> u64 {
+        let areas: u64 = self.areas_in_data().map(|area| u64::from(area.blocks)).sum();
+        end.saturating_sub(self.data_first() + areas)
     }
 
     /// The log's ring.
@@ -116,6 +169,20 @@ impl Layout {
     }
 }
 
+/// Blocks of an area of the space image. A snapshot costs at most a bit a block; deltas get as much again and at least 64 KiB.
+fn space_area_blocks_for(blocks_max: u64) -> Result<u32> {
+    let too_large = || {
+        Error::Invalid(format!(
+            "a store of {blocks_max} blocks of 4 KiB is too large: it has at most {SPACE_BLOCKS_MAX} blocks (64 TiB)"
+        ))
+    };
+    if blocks_max > SPACE_BLOCKS_MAX {
+        return Err(too_large());
+    }
+    let snapshot_blocks = blocks_max.div_ceil(8 * 4096) + blocks_max.div_ceil(1 << 20) + 2;
+    u32::try_from(2 * snapshot_blocks + 16).map_err(|_| too_large())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,11 +190,11 @@ mod tests {
     #[test]
     fn areas_lie_apart_from_each_other_and_in_front_of_the_data() {
         let layout = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap();
-        assert!(layout.is_sensible());
+        assert!(layout.is_sensible(4_096, false));
         let with = |change: &dyn Fn(&mut Places)| {
             let mut layout = layout;
             change(&mut layout.places);
-            layout.is_sensible()
+            layout.is_sensible(4_096, false)
         };
         assert!(with(&|places| places.space_areas.swap(0, 1)), "in any order");
         assert!(with(&|places| places.data += 5), "with gaps");
@@ -138,5 +205,50 @@ mod tests {
         assert!(!with(&|places| places.data = 4_097), "behind the end");
         assert!(!with(&|places| places.space_areas[0] = u64::MAX));
         assert!(!with(&|places| places.log = u64::MAX - 3));
+    }
+
+    #[test]
+    fn areas_of_a_store_that_grew_lie_among_the_data() {
+        let first = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap();
+        let behind_log = first.log_first() + u64::from(first.log_blocks);
+        let (layout, freed) = first.grown(100_000, 4_000).unwrap();
+        assert_eq!(freed.as_slice(), std::slice::from_ref(&(behind_log..first.data_first())));
+        assert_eq!((layout.log_first(), layout.log_blocks), (first.log_first(), first.log_blocks));
+        assert_eq!((layout.blocks_max, layout.data_first()), (100_000, behind_log));
+        let area = u64::from(layout.space_area_blocks);
+        let end = 4_000 + 2 * area;
+        assert_eq!(layout.places.space_areas, [4_000, 4_000 + area]);
+        assert_eq!(layout.data_blocks(end), 4_000 - behind_log);
+        assert_eq!(layout.areas_in_data().map(|run| run.end()).collect::<Vec<_>>(), [4_000 + area, end]);
+        assert!(layout.is_sensible(end, true));
+        assert!(!layout.is_sensible(end, false), "only with the feature");
+        assert!(!layout.is_sensible(end - 1, true), "behind the end of the data");
+        let with = |change: &dyn Fn(&mut Places)| {
+            let mut layout = layout;
+            change(&mut layout.places);
+            layout.is_sensible(end, true)
+        };
+        assert!(with(&|places| places.space_areas.swap(0, 1)));
+        assert!(with(&|places| places.space_areas[0] = behind_log));
+        assert!(!with(&|places| places.space_areas[0] = behind_log - 1), "over the log and the data");
+        assert!(!with(&|places| places.space_areas[0] += 1), "over each other");
+        assert!(!with(&|places| places.data = 4_001), "half of an area among the data");
+        assert!(!with(&|places| places.space_areas[1] = u64::MAX - 2));
+        assert!(!with(&|places| places.log = behind_log), "the log stays in front");
+        // Once more: the areas of the first growth are free.
+        let (second, freed) = layout.grown(200_000, 90_000).unwrap();
+        assert_eq!(freed, vec![behind_log..behind_log, 4_000..4_000 + area, 4_000 + area..end]);
+        assert!(second.is_sensible(90_000 + 2 * u64::from(second.space_area_blocks), true));
+    }
+
+    #[test]
+    fn a_growth_has_room_for_its_areas_and_the_format_a_limit() {
+        let layout = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap();
+        let least = (4_096..).find(|&blocks| layout.grown(blocks, 4_096).is_ok()).unwrap();
+        let why = layout.grown(least - 1, 4_096).unwrap_err().to_string();
+        assert!(why.contains(&format!("grow to {least} blocks")), "{why}");
+        for blocks in [SPACE_BLOCKS_MAX + 1, u64::MAX] {
+            assert!(layout.grown(blocks, 4_096).unwrap_err().to_string().contains("64 TiB"));
+        }
     }
 }

@@ -219,7 +219,7 @@ impl Inner {
             return;
         }
         snapshots.expire(self.now_ns());
-        let whole = self.layout.blocks_max.saturating_sub(self.layout.data_first());
+        let whole = self.layout.data_blocks(self.layout.blocks_max);
         let free = self.space.available() + whole.saturating_sub(self.space.data_blocks());
         let held = self.space.held_blocks(self.log.committer.named_superblock());
         let tenth = whole / 10;

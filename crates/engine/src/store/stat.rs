@@ -311,8 +311,10 @@ impl Store {
             bytes_to_move: inner.bytes_to_move(),
             clock_steps,
             clock_skew_ns,
-            allocated_blocks: device_blocks
-                .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),
+            allocated_blocks: inner
+                .layout
+                .data_blocks(device_blocks)
+                .saturating_sub(free_blocks + pending_blocks),
             own_buckets: inner.own.len() as u64,
             own_blocks: inner.own.blocks(&inner.space),
             damaged_ranges: inner.tablets.met.all().len() as u64,

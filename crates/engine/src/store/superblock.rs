@@ -18,7 +18,7 @@ use crate::log::expiry::FoundTime;
 use crate::log::format::COUNTER_MAX;
 use crate::log::read::PublishedLog;
 use crate::log::ring::LogPlace;
-use crate::store::features::Features;
+use crate::store::features::{Features, MOVED_AREAS};
 use crate::store::layout::{Layout, Places};
 use crate::store::losses::Losses;
 use crate::tablet::layers::LayersRef;
@@ -336,7 +336,7 @@ impl Superblock {
             self.losses.resurrected,
         ];
         (8..=layout.log_blocks).contains(&self.log_prepared)
-            && layout.is_sensible()
+            && layout.is_sensible(self.device_blocks, self.features.incompatible & MOVED_AREAS != 0)
             && layout.group_blocks.is_power_of_two()
             && (GROUP_BLOCKS_MIN..=GROUP_BLOCKS_MAX).contains(&layout.group_blocks)
             && groups <= SPACE_BLOCKS_MAX / u64::from(GROUP_BLOCKS_MAX)

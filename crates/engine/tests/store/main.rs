@@ -23,6 +23,7 @@ mod flips;
 mod format_refusal;
 mod full;
 mod golden;
+mod growing;
 mod histories;
 mod hostile;
 mod identity;

@@ -194,11 +194,11 @@ impl Inner {
         Ok(Some(Round::Walk { tablet: 0, position: Vec::new() }))
     }
 
-    /// Blocks outside of the data, blocks beyond the present size, and groups that could not be emptied recently.
+    /// Blocks outside of the data, areas among them, blocks beyond the present size, and groups that could not be emptied recently.
     async fn not_to_be_emptied(&self) -> Vec<Run> {
         let group = u64::from(self.layout.group_blocks);
         let there = self.publisher.take().await.device_blocks / group * group;
-        let mut except = Vec::new();
+        let mut except: Vec<Run> = self.layout.areas_in_data().collect();
         for (mut at, end) in [(0, self.layout.data_first()), (there, self.layout.blocks_max)] {
             while at < end {
                 let blocks = (end - at).min(u64::from(u32::MAX)) as u32;

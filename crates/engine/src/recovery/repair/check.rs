@@ -49,7 +49,8 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
     for note in &recovery.damage {
         report.problem(note.clone(), 0);
     }
-    let mut owners = Owners::default();
+    let mut owners = Owners::of_areas(&recovery.superblock);
+    let area_blocks = owners.blocks();
     let Recovery { pool, superblock, .. } = &recovery;
     for (id, tablet) in (0_u16..).zip(&superblock.tablets) {
         let mut visitor = TreeVisitor::new(&device, pool, superblock, &mut report, &mut owners);
@@ -77,7 +78,7 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
     owners.report_overlaps(&mut report);
     owners.compare(&recovery.image, superblock, &mut report);
     report.free_blocks = recovery.image.free_blocks();
-    report.owned_blocks = owners.blocks();
+    report.owned_blocks = owners.blocks() - area_blocks;
     report.damaged_ranges.sort();
     check_log(&recovery, options, &mut report).await;
     let is_repaired = report.problem_count > 0 || options.acknowledge && !report.remembered.is_none();

@@ -1,0 +1,163 @@
+//! Growing a store: how far it may, what the file system has room for, and what is said about both.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::bail;
+use shoal_base::BLOCK_BYTES_U64;
+use shoal_device::Device;
+
+use crate::size::Size;
+
+/// A device that is larger than its store by less than this part is not worth a line.
+const WORTH_SAYING: u64 = 64;
+
+/// The cap that a store with a cap of `cap` blocks is to have, in blocks; `None`: the one that it has. Without a `size` the store
+/// takes all of a device.
+///
+/// # Errors
+/// A cap that the store cannot have, with the reason.
+pub(crate) fn new_cap(
+    path: &Path,
+    device: &Device,
+    cap: u64,
+    size: Option<Size>,
+) -> anyhow::Result<Option<u64>> {
+    let is_device = !device.inner().can_grow();
+    let blocks = match size {
+        Some(size) => size.0 / BLOCK_BYTES_U64,
+        None if is_device => device.blocks(),
+        None => bail!("--size is missing: how large the store in the file {} may become", path.display()),
+    };
+    if blocks < cap {
+        bail!(
+            "the store has at most {} and cannot shrink to {}: objects may lie in any part of it. A smaller store is a new one: \
+             `shoal backup`, then `shoal restore --data NEW --size {}`",
+            bytes(cap),
+            bytes(blocks),
+            size.map_or_else(|| "SIZE".to_owned(), |size| short(size.0)),
+        );
+    }
+    if is_device && blocks > device.blocks() {
+        bail!(
+            "the store cannot grow to {}: the device {} has {}. Enlarge the device first, then grow the store",
+            bytes(blocks),
+            path.display(),
+            bytes(device.blocks())
+        );
+    }
+    Ok((blocks > cap).then_some(blocks))
+}
+
+/// The cap that an opening for writing gives the store, in blocks. Of a device the store takes what there is. A size below the present one
+/// changes nothing and is no reason to stay closed: it may stand in a configuration file since before the store grew.
+pub(crate) fn cap_at_opening(path: &Path, device: &Device, cap: u64, size: Option<Size>) -> Option<u64> {
+    let Some(size) = size else {
+        say_larger_device(path, device, cap);
+        return None;
+    };
+    let there = if device.inner().can_grow() { u64::MAX } else { device.blocks() };
+    let blocks = (size.0 / BLOCK_BYTES_U64).min(there);
+    if blocks < cap {
+        tracing::warn!(
+            "--size {} is less than what {} may have ({}): a store cannot shrink, and its size stays",
+            short(size.0),
+            path.display(),
+            bytes(cap)
+        );
+    }
+    (blocks > cap).then_some(blocks)
+}
+
+/// Says that a device became larger than its store.
+fn say_larger_device(path: &Path, device: &Device, cap: u64) {
+    if device.inner().can_grow() || device.blocks() <= cap + cap / WORTH_SAYING {
+        return;
+    }
+    tracing::warn!(
+        "the device {0} has {1}, and its store uses {2} of it: stop the server and run `shoal grow --data {0}` to use all, or start \
+         it with --size",
+        path.display(),
+        bytes(device.blocks()),
+        bytes(cap),
+    );
+}
+
+/// Warns if the file system of `folder` has no room for a data file of `blocks` blocks at `path` in it, which may be there already.
+pub(crate) fn warn_beyond_room(folder: &Path, path: &Path, blocks: u64) {
+    let Ok(disk) = rustix::fs::statvfs(folder) else { return };
+    let has = std::fs::metadata(path).map_or(0, |file| file.blocks() * 512);
+    let room = disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(has);
+    let wanted = blocks.saturating_mul(BLOCK_BYTES_U64);
+    if wanted > room {
+        tracing::warn!(
+            "{} may have {}, but its file system has room for {} of it only: the store is full when the file system is. Make room \
+             there, or enlarge it",
+            path.display(),
+            Size(wanted),
+            Size(room)
+        );
+    }
+}
+
+fn bytes(blocks: u64) -> Size {
+    Size(blocks.saturating_mul(BLOCK_BYTES_U64))
+}
+
+/// A size as an option takes it.
+fn short(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let whole = units.into_iter().find(|&(shift, _)| bytes > 0 && bytes.trailing_zeros() >= shift);
+    whole.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shoal_device::MemDevice;
+
+    use super::*;
+
+    fn cap_of(device: &Device, size: Option<u64>) -> Result<Option<u64>, String> {
+        let size = size.map(|blocks| Size(blocks * BLOCK_BYTES_U64));
+        new_cap(Path::new("/srv/it"), device, 1024, size).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_takes_any_larger_size_and_a_device_what_it_has() {
+        let file = Device::new(Arc::new(MemDevice::growable(1024)));
+        let device = Device::new(Arc::new(MemDevice::new(2048)));
+        for it in [&file, &device] {
+            assert_eq!(cap_of(it, Some(1024)), Ok(None));
+            assert_eq!(cap_of(it, Some(1025)), Ok(Some(1025)));
+            let why = cap_of(it, Some(512)).unwrap_err();
+            assert!(why.contains("cannot shrink to 2.0 MiB") && why.contains("--size 2M"), "{why}");
+        }
+        assert_eq!(cap_of(&file, Some(1 << 30)), Ok(Some(1 << 30)));
+        assert!(cap_of(&file, None).unwrap_err().contains("--size is missing"));
+        assert_eq!(cap_of(&device, None), Ok(Some(2048)));
+        let why = cap_of(&device, Some(2049)).unwrap_err();
+        assert!(why.contains("the device /srv/it has 8.0 MiB"), "{why}");
+    }
+
+    /// A server whose file of options still has the size of before the growth starts.
+    #[test]
+    fn a_smaller_size_at_an_opening_changes_nothing() {
+        let file = Device::new(Arc::new(MemDevice::growable(1024)));
+        let cap = |size| cap_at_opening(Path::new("/srv/it"), &file, 1024, size);
+        assert_eq!(cap(None), None);
+        assert_eq!(cap(Some(Size(512 * BLOCK_BYTES_U64))), None);
+        assert_eq!(cap(Some(Size(2048 * BLOCK_BYTES_U64))), Some(2048));
+        let device = Device::new(Arc::new(MemDevice::new(1500)));
+        let cap = |size| cap_at_opening(Path::new("/srv/it"), &device, 1024, Some(Size(size)));
+        assert_eq!(cap(1 << 40), Some(1500), "all that the device has, as when the store was made");
+    }
+
+    #[test]
+    fn sizes_are_said_as_options_take_them() {
+        for text in ["200G", "1T", "1536M", "4K", "4097", "0"] {
+            assert_eq!(short(text.parse::<Size>().unwrap().0), text);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Stores that grow: full ones go on, a kill at any moment leaves the old size or the new one, and what cannot be is said.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use shoal_base::{Entropy, SeededEntropy};
+
+use crate::harness::{Done, command, run, run_with, serve, signal, started};
+
+const MIB: u64 = 1 << 20;
+const OBJECT: usize = 1 << 20;
+
+fn value(which: usize) -> Vec<u8> {
+    let dice = SeededEntropy::new(which as u64);
+    (0..OBJECT / 8).flat_map(|_| dice.next_u64().to_le_bytes()).collect()
+}
+
+fn put(url: &str, which: usize) -> Done {
+    let key = format!("key-{which}");
+    run_with(command(&["put", &key, "-", "--server", url]), &value(which))
+}
+
+/// Puts objects from `from` on until the store is full; the number of the first that does not fit.
+fn fill(url: &str, from: usize) -> usize {
+    for which in from.. {
+        let done = put(url, which);
+        if done.code != 0 {
+            let why = "let the store grow (`shoal grow`, or restart with a larger --size)";
+            assert!(
+                done.stderr.contains("the store is full") && done.stderr.contains(why),
+                "{}",
+                done.stderr
+            );
+            return which;
+        }
+    }
+    unreachable!("the store has a size")
+}
+
+fn stop(mut server: Child) {
+    signal(&server, Signal::TERM);
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+fn grow(data: &Path, size: &str) -> Done {
+    run(&["grow", "--data", data.to_str().unwrap(), "--size", size, "--json"])
+}
+
+fn assert_whole(data: &Path, objects: usize) {
+    let path = data.to_str().unwrap();
+    let checked = run(&["check", "--data", path]);
+    assert_eq!(checked.code, 0, "{} {}", checked.text(), checked.stderr);
+    for which in 0..objects {
+        let got = run(&["get", &format!("key-{which}"), "--data", path]);
+        assert!(got.code == 0 && got.stdout == value(which), "object {which}: {}", got.stderr);
+    }
+}
+
+#[test]
+fn a_full_store_goes_on_after_it_grew_and_grew_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let (server, url) = serve_of(&data, "64M");
+    let first = fill(&url, 0);
+    assert!(first > 30, "{first} MiB in a store of 64 MiB");
+    let in_use = grow(&data, "128M");
+    assert_eq!(in_use.code, 1);
+    assert!(in_use.stderr.contains("Restart the server with the larger --size"), "{}", in_use.stderr);
+    stop(server);
+    let grown = grow(&data, "128M");
+    assert_eq!(grown.code, 0, "{}", grown.stderr);
+    let says = grown.json();
+    assert_eq!((says["grown"].as_bool(), says["bytes_before"].as_u64()), (Some(true), Some(64 * MIB)));
+    assert_eq!(says["bytes"].as_u64(), Some(128 * MIB));
+    // The configuration still has the size of before: the server starts, and the store is no smaller.
+    let (server, url) = serve_of(&data, "64M");
+    let second = fill(&url, first);
+    assert!(second >= first + 50, "{first}, then {second} objects");
+    stop(server);
+    // A restart with a larger size does the same.
+    let (server, url) = serve_of(&data, "192M");
+    let third = fill(&url, second);
+    assert!(third >= second + 50, "{second}, then {third} objects");
+    stop(server);
+    assert_whole(&data, third);
+    let again = grow(&data, "192M");
+    assert_eq!((again.code, again.json()["grown"].as_bool()), (0, Some(false)));
+}
+
+fn serve_of(data: &Path, size: &str) -> (Child, String) {
+    let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--cache", "16M", "--log", "error"]);
+    serve.args(["--size", size, "--data"]).arg(data);
+    started(serve)
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let path = data.to_str().unwrap();
+    assert_eq!(run(&["format", path, "--size", "64M"]).code, 0);
+    let before = fs::read(&data).unwrap();
+    let refused = |arguments: &[&str], words: &str| {
+        let done = run(&[&["grow", "--data", path], arguments].concat());
+        assert!(done.code == 1 && done.stderr.contains(words), "{arguments:?}: {}", done.stderr);
+    };
+    refused(&["--size", "32M"], "the store has at most 64.0 MiB and cannot shrink to 32.0 MiB");
+    refused(&["--size", "32M"], "`shoal restore --data NEW --size 32M`");
+    refused(&[], "--size is missing");
+    refused(&["--size", "65T"], "64 TiB");
+    assert!(before == fs::read(&data).unwrap(), "a refusal changes nothing");
+    let none = run(&["grow", "--data", folder.path().join("none").to_str().unwrap(), "--size", "1G"]);
+    assert!(none.code == 1 && none.stderr.contains("there is no store"), "{}", none.stderr);
+    assert_eq!(run(&["grow", "--data", path, "--size", "1Q"]).code, 2);
+    // A start that cannot grow the store is a start all the same.
+    let (server, url) = serve_of(&data, "65T");
+    assert_eq!(put(&url, 0).code, 0);
+    stop(server);
+    assert_eq!(grow(&data, "64M").json()["bytes_before"].as_u64(), Some(64 * MIB));
+    // More than the file system has: that may come, so it is only said.
+    let disk = rustix::fs::statvfs(folder.path()).unwrap();
+    let beyond = disk.f_bavail * disk.f_frsize + 512 * MIB;
+    let done = grow(&data, &beyond.to_string());
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(done.stderr.contains("its file system has room for"), "{}", done.stderr);
+}
+
+/// Kills of a growth, spread over the time that one takes.
+#[test]
+fn a_kill_at_any_moment_leaves_the_old_size_or_the_new_one() {
+    const KILLS: usize = 20;
+    let folder = tempfile::tempdir().unwrap();
+    let data: PathBuf = folder.path().join("data");
+    let (server, url) = serve(&data, &[]);
+    (0..4).for_each(|which| assert_eq!(put(&url, which).code, 0));
+    // The log has records: what was not applied is replayed over the new map.
+    signal(&server, Signal::KILL);
+    let mut server = server;
+    let _ = server.wait();
+    let began = Instant::now();
+    assert_eq!(grow(&data, "300M").code, 0);
+    let whole = began.elapsed();
+    let dice = SeededEntropy::new(25);
+    let mut size = 300;
+    let (mut old, mut new) = (0, 0);
+    for _ in 0..KILLS {
+        let wanted = size + 64;
+        let mut growing =
+            command(&["grow", "--size", &format!("{wanted}M"), "--data", data.to_str().unwrap()])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+        std::thread::sleep(Duration::from_nanos(dice.next_u64() % whole.as_nanos() as u64));
+        let _ = growing.kill();
+        let _ = growing.wait();
+        assert_whole(&data, 4);
+        let done = grow(&data, &format!("{wanted}M"));
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        match done.json()["bytes_before"].as_u64().unwrap() / MIB {
+            mib if mib == size => old += 1,
+            mib if mib == wanted => new += 1,
+            other => panic!("{other} MiB, neither {size} nor {wanted}"),
+        }
+        size = wanted;
+    }
+    println!("a growth takes {whole:?}; {old} kills left the old size, {new} the new one");
+    assert_whole(&data, 4);
+}

@@ -1,0 +1,260 @@
+//! A cap that an opening raises: the store has the old one or the new one after a crash, every acknowledged write, and room.
+
+use std::sync::Arc;
+
+use shoal_device::Device;
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_engine::{CheckOptions, Error, OpenOptions, PutOptions, RejectRules, Store, block_on, check};
+use shoal_testkit::{Model, Workload, WorkloadOptions};
+
+use crate::common::{assert_clean, format, key, observe_all, open, read, recover_all, step, tiny};
+
+const BLOCKS: u64 = 320;
+const GROWN: u64 = 600;
+
+fn growable(image: Image) -> Arc<SimDevice> {
+    SimDevice::with_options(image, SimOptions { growable: true, ..SimOptions::default() })
+}
+
+fn grown_to(blocks: u64) -> OpenOptions {
+    OpenOptions { grow_to: Some(blocks), ..tiny() }
+}
+
+fn cap(store: &Store) -> u64 {
+    store.stat().blocks_max
+}
+
+/// Puts new objects until the store is full; returns their number.
+fn fill(store: &Store, from: u32) -> u32 {
+    for which in from.. {
+        let name = format!("{which:05}");
+        match block_on(store.put(
+            &key(name.as_bytes()),
+            vec![which as u8; 9_000].into(),
+            PutOptions::default(),
+        )) {
+            Ok(_) => {}
+            Err(Error::Full { .. }) => return which - from,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("a store has a cap")
+}
+
+#[test]
+fn a_full_store_takes_writes_again_once_its_cap_is_raised_twice_in_a_row() {
+    let device = Device::new(growable(Image::new(1)));
+    format(&device, BLOCKS, 1);
+    let mut objects = 0;
+    for blocks in [BLOCKS, GROWN, GROWN + 200] {
+        let store = open(&device, grown_to(blocks)).unwrap();
+        assert_eq!(cap(&store), blocks);
+        let more = fill(&store, objects);
+        assert!(more > 20, "{more} objects more fit in {blocks} blocks");
+        objects += more;
+        block_on(store.close()).unwrap();
+        assert_clean(&device, "a store that grew");
+        let store = open(&device, tiny()).unwrap();
+        assert_eq!(cap(&store), blocks, "it stays");
+        for which in 0..objects {
+            let (_, value) = read(&store, format!("{which:05}").as_bytes()).unwrap().unwrap();
+            assert!(value.len() == 9_000 && value.iter().all(|&byte| byte == which as u8));
+        }
+        block_on(store.close()).unwrap();
+    }
+}
+
+/// The areas of the space image that the newest superblock names, and which of them is in use: with the blocks of its snapshot, and
+/// of snapshot and deltas.
+fn areas(image: &Image) -> ([u64; 2], usize, [u64; 2]) {
+    let newest = [0, 1].map(|slot| *image.block(slot));
+    let long = |block: &[u8], at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
+    let short =
+        |block: &[u8], at: usize| u64::from(u32::from_le_bytes(block[at..at + 4].try_into().unwrap()));
+    let block = newest.iter().max_by_key(|block| long(&block[..], 32)).unwrap();
+    let used = short(&block[..], 144) as usize;
+    ([184, 192].map(|at| long(&block[..], at)), used, [152, 156].map(|at| short(&block[..], at)))
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let refused = |device: &Device, options: OpenOptions, words: &str| match open(device, options) {
+        Err(Error::Invalid(why)) => assert!(why.contains(words), "{why}"),
+        other => panic!("{:?}", other.err()),
+    };
+    let sim = growable(Image::new(1));
+    let device = Device::new(sim.clone());
+    format(&device, BLOCKS, 1);
+    block_on(open(&device, tiny()).unwrap().close()).unwrap();
+    let before = sim.image();
+    refused(&device, grown_to(BLOCKS - 1), "cannot shrink to 319");
+    refused(&device, grown_to(BLOCKS + 1), "too close to what the store has");
+    refused(&device, grown_to(u64::MAX), "(64 TiB)");
+    refused(&device, OpenOptions { read_only: true, ..grown_to(GROWN) }, "read-only cannot grow");
+    assert!(before.differences(&sim.image()).is_empty());
+    let fixed = Device::new(SimDevice::new(BLOCKS));
+    format(&fixed, BLOCKS, 1);
+    refused(&fixed, grown_to(GROWN), "its device has 320. Enlarge the device first");
+    assert_eq!(cap(&open(&fixed, grown_to(BLOCKS)).unwrap()), BLOCKS, "the cap that it has is no growth");
+}
+
+/// The file system has no room for the areas: the store and the length of its file are as before.
+#[test]
+fn a_full_file_system_is_told_and_changes_nothing() {
+    let sim = growable(Image::new(1));
+    let device = Device::new(sim.clone());
+    format(&device, BLOCKS, 1);
+    let blocks = device.blocks();
+    for op in [FaultOp::Grow, FaultOp::Write] {
+        sim.inject(Fault::fail(op, libc::ENOSPC));
+        let why = open(&device, grown_to(GROWN)).err().unwrap().to_string();
+        assert!(why.contains("did not grow: the data file needs 1 MiB more"), "{why}");
+        sim.clear_faults();
+        let store = open(&device, tiny()).unwrap();
+        assert_eq!(cap(&store), BLOCKS);
+        drop(store);
+    }
+    assert!(device.blocks() >= blocks);
+    assert_eq!(cap(&open(&device, grown_to(GROWN)).unwrap()), GROWN, "once there is room");
+}
+
+/// A raw device that became larger: all of it is usable at once.
+#[test]
+fn a_store_grows_over_a_larger_device() {
+    let device = Device::new(SimDevice::new(1_000));
+    format(&device, BLOCKS, 1);
+    let mut objects = 0;
+    for blocks in [BLOCKS, GROWN, 1_000] {
+        let store = open(&device, grown_to(blocks)).unwrap();
+        assert_eq!((cap(&store), store.stat().device_blocks), (blocks, blocks));
+        let more = fill(&store, objects);
+        assert!(more > 20, "{more} objects more fit in {blocks} blocks");
+        objects += more;
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "a store that grew over its device");
+    }
+    assert_eq!(block_on(Store::cap(&device)).unwrap(), Some(1_000));
+}
+
+/// The free space is what the trees do not own, and the areas among the data are not free.
+#[test]
+fn a_damaged_image_of_a_store_that_grew_is_rebuilt() {
+    for repair in [false, true] {
+        let sim = growable(Image::new(1));
+        let device = Device::new(sim.clone());
+        format(&device, BLOCKS, 1);
+        let store = open(&device, grown_to(GROWN)).unwrap();
+        let objects = fill(&store, 0);
+        block_on(store.close()).unwrap();
+        drop(store);
+        let mut image = sim.image();
+        let (places, used, [snapshot, all]) = areas(&image);
+        assert!(places[0] > 106 && all > snapshot, "moved, and with deltas: {places:?}, {snapshot} of {all}");
+        for block in snapshot..all {
+            image.flip(places[used] + block, 20, 1);
+        }
+        let sim = growable(image);
+        let device = Device::new(sim.clone());
+        if repair {
+            let options = CheckOptions { repair: true, ..CheckOptions::default() };
+            let report = block_on(check(device.clone(), &options)).unwrap();
+            assert!(
+                report.problems.iter().any(|problem| problem.what.contains("was rebuilt from the trees"))
+            );
+            assert_clean(&device, "repaired");
+        }
+        // Without a repair, a growth from the image that the opening rebuilt writes a whole new one.
+        let options = if repair { tiny() } else { grown_to(GROWN + 200) };
+        let store = open(&device, options).unwrap();
+        for which in 0..objects / 2 {
+            block_on(store.delete(&key(format!("{which:05}").as_bytes()), RejectRules::default())).unwrap();
+        }
+        assert!(fill(&store, objects) > objects / 4);
+        for which in objects / 2..objects {
+            let (_, value) = read(&store, format!("{which:05}").as_bytes()).unwrap().unwrap();
+            assert!(value.iter().all(|&byte| byte == which as u8));
+        }
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "rebuilt");
+    }
+}
+
+/// Blocks whose state is not known would be lost for ever in the new image.
+#[test]
+fn a_store_does_not_grow_while_a_part_of_its_image_is_damaged() {
+    let sim = growable(Image::new(1));
+    let device = Device::new(sim.clone());
+    format(&device, BLOCKS, 1);
+    block_on(open(&device, tiny()).unwrap().close()).unwrap();
+    let mut image = sim.image();
+    let (places, used, _) = areas(&image);
+    image.flip(places[used], 100, 1);
+    let device = Device::new(growable(image));
+    let why = open(&device, grown_to(GROWN)).err().unwrap().to_string();
+    assert!(why.contains("`shoal check --repair` finds the free space again"), "{why}");
+    block_on(check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() })).unwrap();
+    assert_eq!(cap(&open(&device, grown_to(GROWN)).unwrap()), GROWN);
+}
+
+/// A power cut after every write of an opening that grows, and of the puts behind it.
+#[test]
+fn every_crash_of_a_growth_leaves_the_old_cap_or_the_new_one() {
+    let sim = growable(Image::new(1));
+    let device = Device::new(sim.clone());
+    format(&device, BLOCKS, 2);
+    let options =
+        WorkloadOptions { keys: 9, sizes: vec![30, 3_000, 9_000], delete_percent: 20, condition_percent: 0 };
+    let mut workload = Workload::new(2, options);
+    let mut model = Model::new();
+    let store = open(&device, tiny()).unwrap();
+    for _ in 0..12 {
+        let operation = workload.next(&model);
+        step(&store, &mut model, &operation, false, |_| {});
+    }
+    observe_all(&store, &mut model);
+    drop(store);
+    // Not closed: the growing opening replays a log, too.
+    let sim = growable(sim.image());
+    let mut models = vec![model.clone()];
+    sim.mark(0);
+    let store = open(&Device::new(sim.clone()), grown_to(GROWN)).unwrap();
+    let opened = models.len() as u64;
+    models.push(model.clone());
+    sim.mark(opened);
+    for _ in 0..16 {
+        let operation = workload.next(&model);
+        step(&store, &mut model, &operation, false, |begun| {
+            models.push(begun.clone());
+            sim.mark(models.len() as u64 - 1);
+        });
+        models.push(model.clone());
+        sim.mark(models.len() as u64 - 1);
+    }
+    drop(store);
+    let mut caps = [0, 0];
+    sim.history().for_each_crash_state(12, 2, |point, image| {
+        let Some(&mark) = point.marks.last() else { return };
+        let device = Device::new(growable(image));
+        let store = open(&device, tiny()).unwrap();
+        let is_new = cap(&store) == GROWN;
+        assert!(
+            is_new || cap(&store) == BLOCKS && mark < opened,
+            "state {}: {} blocks",
+            point.id,
+            cap(&store)
+        );
+        caps[usize::from(is_new)] += 1;
+        let mut recovered = models[mark as usize].clone();
+        if let Err(violation) = recover_all(&store, &mut recovered) {
+            panic!("state {}: {violation}", point.id);
+        }
+        drop(store);
+        let report = block_on(check(device.clone(), &CheckOptions::default())).unwrap();
+        assert!(report.is_clean(), "state {}: {:?}", point.id, report.problems);
+        // A growth that was cut off is begun again.
+        assert_eq!(cap(&open(&device, grown_to(GROWN)).unwrap()), GROWN);
+    });
+    assert!(caps[0] > 0 && caps[1] > 20, "both caps are seen: {caps:?}");
+}
