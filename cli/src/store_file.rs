@@ -3,7 +3,7 @@
 //! The only place of this crate that touches the device and the engine's opening. Only [`format`] formats an existing
 //! file or block device, and only `shoal format` calls it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -357,11 +357,8 @@ impl NewStore {
         let what = || format!("cannot finish the store {}", self.path.display());
         self.store.close().await.with_context(what)?;
         let Some(unfinished) = &self.unfinished else { return Ok(()) };
-        if Place::look(&self.path).with_context(what)? != Place::Nothing {
-            bail!("{}: somebody made it meanwhile; all is in {}", what(), unfinished.display());
-        }
-        fs::rename(unfinished, &self.path).with_context(what)?;
-        File::open(folder_of(&self.path)).and_then(|folder| folder.sync_all()).with_context(what)
+        file::give_name(unfinished, &self.path)
+            .with_context(|| format!("{}: all is in {}", what(), unfinished.display()))
     }
 
     /// Removes the file; a device keeps what was written to it.
@@ -399,8 +396,15 @@ async fn create(
     let overwrite = device.inner().can_grow();
     let layout = FormatOptions { overwrite, ..layout(path, &device, options)? };
     Store::format(&device, &layout, environment).await.with_context(what)?;
-    fs::rename(&unfinished, path).with_context(what)?;
-    File::open(folder_of(path)).and_then(|folder| folder.sync_all()).with_context(what)?;
+    // The file stays locked until it has its name: no other process takes it for one that was left behind.
+    file::give_name(&unfinished, path).with_context(|| {
+        format!(
+            "{}; what another process made there meanwhile stays, {} may be removed",
+            what(),
+            unfinished.display()
+        )
+    })?;
+    drop(device);
     Ok(layout)
 }
 
@@ -510,6 +514,23 @@ mod tests {
     fn a_name_that_no_device_has_becomes_no_file() {
         assert!(is_place_of_devices(Path::new("/dev")) && is_place_of_devices(Path::new("/dev/mapper")));
         assert!(!is_place_of_devices(Path::new("/dev/shm")) && !is_place_of_devices(Path::new("/srv")));
+    }
+
+    /// Two first starts at one moment: the one that comes second must not replace the store of the first, which may
+    /// have acknowledged writes.
+    #[tokio::test]
+    async fn a_store_that_another_process_made_meanwhile_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        fs::write(&path, b"made meanwhile").unwrap();
+        let options =
+            StoreOptions { size: Some(Size(64 << 20)), access: Access::Create, ..StoreOptions::default() };
+        let refused = create(&path, &options, &Environment::default()).await.unwrap_err();
+        assert!(
+            format!("{refused:#}").contains("what another process made there meanwhile stays"),
+            "{refused:#}"
+        );
+        assert_eq!(fs::read(&path).unwrap(), b"made meanwhile");
     }
 
     #[test]

@@ -127,15 +127,20 @@ pub fn open(path: &Path, options: &FileOptions) -> Result<Device, OpenError> {
     open_with(path, options, ring::shared)
 }
 
-/// Gives the file at `from`, which nobody has open, the name `to`, durably. A file that has that name already stays, and so does the
-/// one at `from`.
+/// Gives the file at `from` the name `to`, durably. A file that has that name already stays, and so does the one at `from`.
 ///
 /// # Errors
 /// [`OpenError::Io`]; its source is [`io::ErrorKind::AlreadyExists`] where there is a file of that name.
 pub fn give_name(from: &Path, to: &Path) -> Result<(), OpenError> {
     // Unlike a rename, a link never replaces a file that another process made meanwhile.
-    std::fs::hard_link(from, to).map_err(at(to, "create"))?;
-    std::fs::remove_file(from).map_err(at(from, "remove"))?;
+    match std::fs::hard_link(from, to) {
+        Ok(()) => std::fs::remove_file(from).map_err(at(from, "remove"))?,
+        // Not every file system has links.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists && !to.exists() => {
+            std::fs::rename(from, to).map_err(at(to, "create"))?;
+        }
+        Err(error) => return Err(at(to, "create")(error)),
+    }
     File::open(folder_of(to)).and_then(|folder| folder.sync_all()).map_err(at(to, "make durable the name of"))
 }
 
