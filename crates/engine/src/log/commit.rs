@@ -311,7 +311,7 @@ impl Committer {
             self.sealed.store(true, Ordering::Release);
             return;
         }
-        let mut nothing = Drained::new(self.poison.clone());
+        let mut nothing = Drained::new(self);
         let written = self.write_batch(&mut driver, &mut nothing).await;
         nothing.is_left = false;
         if let Err(error) = written {
@@ -376,8 +376,8 @@ impl Committer {
     }
 
     /// Takes the records of the next batch from the queue and numbers them.
-    fn drain(&self, driver: &mut DriverState) -> Drained {
-        let mut drained = Drained::new(self.poison.clone());
+    fn drain(&self, driver: &mut DriverState) -> Drained<'_> {
+        let mut drained = Drained::new(self);
         let head = self.index.lock().head().position;
         let rest = self.ring.rest(head) as usize * BLOCK_BYTES;
         let mut bytes = BATCH_HEADER_BYTES;
@@ -414,7 +414,7 @@ impl Committer {
         drained
     }
 
-    async fn write_batch(&self, driver: &mut DriverState, drained: &mut Drained) -> Result<()> {
+    async fn write_batch(&self, driver: &mut DriverState, drained: &mut Drained<'_>) -> Result<()> {
         let records = &drained.records;
         let first_lsn = Lsn(driver.next_lsn.0 - records.len() as u64);
         if driver.next_lsn.0 - 1 > self.ceiling.load(Ordering::Acquire) {
@@ -543,20 +543,20 @@ impl Newest for Committer {
 }
 
 /// The contents of a batch.
-struct Drained {
+struct Drained<'a> {
     records: Vec<Arc<Record>>,
     markers: Vec<(Arc<Marker>, Lsn)>,
     writes: Vec<ValueWrite>,
     kept: Vec<(Arc<Record>, Kept)>,
     reserved: u32,
     has_extents: bool,
-    poison: Arc<Poison>,
+    committer: &'a Committer,
     /// True until the outcome of the batch is known.
     is_left: bool,
 }
 
-impl Drained {
-    fn new(poison: Arc<Poison>) -> Self {
+impl<'a> Drained<'a> {
+    fn new(committer: &'a Committer) -> Self {
         Self {
             records: Vec::new(),
             markers: Vec::new(),
@@ -564,21 +564,24 @@ impl Drained {
             kept: Vec::new(),
             reserved: 0,
             has_extents: false,
-            poison,
+            committer,
             is_left: true,
         }
     }
 }
 
 /// If a driver panics or is dropped in the middle, the writers of its batch learn that their outcome is unknown. The
-/// numbers of its records are used, so nothing may be written after them either.
-impl Drop for Drained {
+/// numbers of its records are used, so nothing may be written after them either: writers that wait for room in the log or in
+/// overlays are refused, since no thread makes room any more.
+impl Drop for Drained<'_> {
     fn drop(&mut self) {
         if self.is_left {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("of a caller");
-            self.poison.set(format!("an error of the program in the thread {name} while it wrote a batch"));
+            let reason = format!("an error of the program in the thread {name} while it wrote a batch");
+            self.committer.poison.set(reason);
             self.records.iter().for_each(|record| record.wake());
+            self.committer.moved.notify();
         }
     }
 }

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -167,6 +167,38 @@ fn a_flush_that_fails_while_the_file_grows_poisons() {
     block_on(store.0.log.committer.commit_all());
     let answer = block_on(store.0.log.committer.wait_durable(&record));
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
+}
+
+/// A waker that notes that it was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A thread that commits panics in the middle of a batch. A writer that waits for room is told: no thread makes room
+/// in a store that is read-only, so it would wait for ever.
+#[test]
+fn a_driver_that_panics_leaves_no_writer_waiting_for_room() {
+    let (held, store) = opened(false);
+    held.holds.store(true, Ordering::Relaxed);
+    let committer = &store.0.log.committer;
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    let mut waiting = pin!(committer.moved.wait_until(|| store.0.check_writable().err()));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let record = queue(&store);
+    let mut commit = Box::pin(committer.commit_all());
+    let _write = held.up_to(commit.as_mut(), Op::WriteDurable);
+    assert!(!woken.0.load(Ordering::Relaxed));
+    // As a panic does.
+    drop(commit);
+    assert!(woken.0.load(Ordering::Relaxed));
+    assert!(matches!(poll(waiting), Poll::Ready(Error::Poisoned(_))));
+    assert!(matches!(block_on(committer.wait_durable(&record)), Err(Error::Unknown(_))));
 }
 
 /// A caller drives, waits for a flush beside its batch, and is dropped there, as a part of a transaction is if another
