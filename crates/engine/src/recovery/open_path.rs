@@ -68,14 +68,16 @@ impl Store {
 async fn create(path: &Path, options: &PathOptions) -> Result<()> {
     let unfinished = unfinished_name(path);
     let device = open_file(&unfinished, options, true).map_err(unopenable)?;
-    // What lies there is of an opening that was cut short.
+    // An opening that was cut short leaves a file of this name.
     let layout = FormatOptions {
         overwrite: device.inner().can_grow(),
         ..FormatOptions::for_blocks(options.bytes_max / BLOCK_BYTES_U64)
     };
     Store::format(&device, &layout, &Environment::default()).await?;
+    // The file stays locked until it has its name: no other process takes it for one that was left behind.
+    let named = file::give_name(&unfinished, path);
     drop(device);
-    match file::give_name(&unfinished, path) {
+    match named {
         // Another process made the store meanwhile.
         Err(OpenError::Io { source, .. }) if source.kind() == ErrorKind::AlreadyExists => Ok(()),
         named => named.map_err(unopenable),
