@@ -51,6 +51,7 @@ mod write;
 #[cfg(any(test, fuzzing))]
 pub use testing::hostile;
 
+pub use checkpoint::losses::Losses;
 pub use common::damaged_range::DamagedRange;
 pub use common::error::{Error, Result};
 pub use common::key::{Bucket, DEFAULT_BUCKET, ObjectKey, check_bucket};
@@ -76,7 +77,6 @@ pub use shoal_buffer::Buffer;
 pub use space::own_space::OWN_SPACES_MAX;
 pub use store::Store;
 pub use store::free_space::FreeSpace;
-pub use store::losses::Losses;
 pub use store::stat::StoreStat;
 pub use write::change::{Change, ReadLevel};
 pub use write::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT, RequestId};

@@ -15,10 +15,11 @@ use bytes::Bytes;
 use shoal_base::{Lsn, Run};
 
 use crate::checkpoint::apply::NewTree;
+use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::space::manager::{Reservation, TREE_BLOCKS_PER_RECORD};
-use crate::store::{Inner, OperationCounters};
+use crate::store::Inner;
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone};
 use crate::tablet::tree::{Change, Gap, LeafFinder, LeafPlace, Merge, Old, Probe, Root, TreeWriter};

@@ -6,13 +6,22 @@
 //! [`space_image`].
 
 pub(crate) mod apply;
+pub(crate) mod closing;
 pub(crate) mod compact;
+pub(crate) mod copies;
+pub(crate) mod features;
+#[cfg(test)]
+mod format_tests;
 pub(crate) mod home;
+pub(crate) mod layout;
 pub(crate) mod liveness;
+pub(crate) mod losses;
 pub(crate) mod merge;
 pub(crate) mod publish;
+pub(crate) mod rate;
 pub(crate) mod replace;
 pub(crate) mod route;
 pub(crate) mod runs;
 pub(crate) mod snapshot;
 pub(crate) mod space_image;
+pub(crate) mod superblock;

@@ -4,12 +4,13 @@ use std::future::Future;
 
 use shoal_base::{Lsn, Run, TabletId};
 
+use crate::checkpoint::copies;
+use crate::checkpoint::features::LAYERS;
+use crate::checkpoint::losses::Losses;
 use crate::checkpoint::space_image;
+use crate::checkpoint::superblock::Superblock;
 use crate::common::error::{Error, Result};
-use crate::store::features::LAYERS;
-use crate::store::losses::Losses;
-use crate::store::superblock::Superblock;
-use crate::store::{Inner, copies};
+use crate::store::Inner;
 use crate::tablet::layers::LayersRef;
 use crate::tablet::tree::Root;
 use crate::testing::injected_bug::{Bug, injected};

@@ -9,10 +9,11 @@ use shoal_base::Lsn;
 use smallvec::SmallVec;
 
 use crate::checkpoint::replace::{Op, ReplaceEntries, What};
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::log::format::RecordKind;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
-use crate::store::{Inner, OperationCounters};
+use crate::store::Inner;
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{Trees, is_tombstone, tombstone};
 use crate::tablet::tree::{

@@ -12,8 +12,9 @@ use shoal_base::{BLOCK_BYTES, Run};
 use shoal_device::{Device, DeviceError, IoBuf};
 
 use crate::checkpoint::publish::Changes;
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
-use crate::store::{Inner, OperationCounters};
+use crate::store::Inner;
 use crate::tablet::view::Tablet;
 use crate::testing::injected_bug::{Bug, injected};
 

@@ -6,7 +6,7 @@ use shoal_space::FreeImage;
 use smallvec::SmallVec;
 
 use super::*;
-use crate::store::copies;
+use crate::checkpoint::copies;
 use crate::tablet::tree::fixtures as pages;
 use crate::testing::fixtures::{Fixture, key, leaf_entry};
 use crate::value::entry::{Home, Meta};

@@ -12,10 +12,11 @@
 
 use shoal_base::Lsn;
 
+use crate::common::counters::OperationCounters;
 use crate::common::key::ObjectKey;
 use crate::common::object::End;
 use crate::read::get::{ShortObject, TryGet};
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, Store};
 use crate::tablet::overlay::hash_of;
 use crate::value::entry::InlineEntry;
 

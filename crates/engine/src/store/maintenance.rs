@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::checkpoint::closing::Closing;
 use crate::common::event::Token;
 use crate::space::growth::Growth;
-use crate::store::closing::Closing;
 use crate::store::expiring::Expiring;
 use crate::store::relocation::Relocation;
 use crate::store::worker::Worker;

@@ -1,33 +1,28 @@
 //! An open store: the state that its verbs share. The verbs are `checkpoint`, `read`, `write`, `maintenance` and
 //! `recovery`; no module below the store imports it.
 
-pub(crate) mod closing;
-pub(crate) mod copies;
 pub(crate) mod expiring;
-pub(crate) mod features;
-#[cfg(test)]
-mod format_tests;
 pub(crate) mod free_space;
-pub(crate) mod layout;
-pub(crate) mod losses;
 pub(crate) mod maintenance;
-pub(crate) mod rate;
 pub(crate) mod relocation;
 pub(crate) mod stat;
 #[cfg(test)]
 mod stat_tests;
-pub(crate) mod superblock;
 pub(crate) mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_base::TabletId;
-use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::sync::pause;
 use shoal_device::Device;
 use shoal_pool::Pool;
 
+use crate::checkpoint::layout::Layout;
+use crate::checkpoint::losses::Losses;
+use crate::checkpoint::superblock::Superblock;
+use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::event::Token;
@@ -37,10 +32,7 @@ use crate::log::driver::uninterrupted;
 use crate::log::owner::Log;
 use crate::space::manager::{Shortage, SpaceManager};
 use crate::space::own_space::OwnSpace;
-use crate::store::layout::Layout;
-use crate::store::losses::Losses;
 use crate::store::maintenance::Maintenance;
-use crate::store::superblock::Superblock;
 use crate::tablet::tablets::Tablets;
 
 /// A write that finds too few blocks, while enough are freed that readers hold, waits so often and so long: a view that a task only
@@ -93,40 +85,6 @@ pub(crate) struct Inner {
     pub not_replayed: Vec<Vec<u8>>,
     pub closed: AtomicBool,
     pub counters: OperationCounters,
-}
-
-/// Counts of operations, for `stat`.
-#[derive(Default)]
-pub(crate) struct OperationCounters {
-    pub puts: AtomicU64,
-    pub gets: AtomicU64,
-    pub deletes: AtomicU64,
-    pub value_bytes_written: AtomicU64,
-    pub value_bytes_read: AtomicU64,
-    pub value_bytes_copied: AtomicU64,
-    pub applies: AtomicU64,
-    pub pages_written: AtomicU64,
-    /// Merges of layers that ended: into the base with their last slice, or among layers.
-    pub merges: AtomicU64,
-    /// Bytes of entries that merges of layers took, slices included.
-    pub merged_bytes: AtomicU64,
-    pub home_blocks_written: AtomicU64,
-    pub extent_blocks_written: AtomicU64,
-    pub growth_blocks_written: AtomicU64,
-    pub moved_values: AtomicU64,
-    pub moved_bytes: AtomicU64,
-    pub expired: AtomicU64,
-    pub scrub_passes: AtomicU64,
-    pub scrub_bytes: AtomicU64,
-    pub scrub_problems: AtomicU64,
-    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended.
-    pub scrub_ended_ns: AtomicU64,
-}
-
-impl OperationCounters {
-    pub(crate) fn add(counter: &AtomicU64, amount: u64) {
-        counter.fetch_add(amount, Ordering::Relaxed);
-    }
 }
 
 impl Inner {

@@ -4,8 +4,8 @@ use shoal_base::Run;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::checkpoint::rate::Rate;
 use crate::common::event::Token;
-use crate::store::rate::Rate;
 
 /// The state of relocation.
 pub(crate) struct Relocation {

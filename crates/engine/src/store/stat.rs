@@ -5,8 +5,8 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_device::DeviceCounters;
 use shoal_pool::PoolCounters;
 
+use crate::checkpoint::losses::Losses;
 use crate::store::Store;
-use crate::store::losses::Losses;
 
 /// Keys of an overlay whose kinds are counted to estimate the numbers of puts and deletes; its lock is held meanwhile.
 const KEYS_SAMPLED: usize = 1024;

@@ -8,6 +8,7 @@ use shoal_base::{Lsn, blocks_for};
 use shoal_buffer::Buffer;
 use smallvec::SmallVec;
 
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
@@ -15,7 +16,7 @@ use crate::log::format::RecordKind;
 use crate::log::queue::ValueWrite;
 use crate::log::record::Record;
 use crate::space::manager::{Extents, Reservation, TREE_BLOCKS_PER_RECORD};
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, Store};
 use crate::value::entry::{Entry, Home, Meta, encode_metadata, meta_fits_inline};
 use crate::value::prepare::{self, Content, Placement, lay_out, manifest_blocks, placement_of};
 use crate::write::batch::{Part, PreparedBatch};

@@ -11,10 +11,11 @@ use bytes::Bytes;
 use shoal_base::Lsn;
 use smallvec::{SmallVec, smallvec};
 
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{Deadline, End, Expiry, Object};
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, Store};
 use crate::tablet::turns::Tries;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::write::append::{Attempt, Condition};

@@ -8,11 +8,12 @@ use std::borrow::Borrow;
 use shoal_base::codec::varint_bytes;
 use smallvec::SmallVec;
 
+use crate::common::counters::OperationCounters;
 use crate::common::key::ObjectKey;
 use crate::log::format::{RecordKind, write_record};
 use crate::log::record::Record;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, Store};
 use crate::value::entry::{Entry, Home, Meta};
 use crate::value::prepare::{Placement, placement_of};
 use crate::write::append::{Attempt, Condition};

@@ -9,7 +9,7 @@
 //! The same thread tidies the packed runs of a calm store, at the same rate; the same switch pauses both.
 //!
 //! Reading order: this file (the choice of work), [`find`] (the contents of a group), [`closed`](crate::space::closed),
-//! [`rate`](crate::store::rate), [`discard`].
+//! [`rate`](crate::checkpoint::rate), [`discard`].
 
 mod discard;
 mod find;

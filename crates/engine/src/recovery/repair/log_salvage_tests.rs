@@ -10,9 +10,9 @@ use shoal_device::sim::{Image, SimDevice, SimOptions};
 use smallvec::SmallVec;
 
 use super::*;
+use crate::checkpoint::copies::{Found as FoundSuperblock, read_newest};
 use crate::common::options::Tuning;
 use crate::log::format::encode_record;
-use crate::store::copies::{Found as FoundSuperblock, read_newest};
 use crate::value::entry::Meta;
 use crate::{
     ByteRange, CheckOptions, DeleteResult, Environment, FormatOptions, OpenOptions, block_on, check,

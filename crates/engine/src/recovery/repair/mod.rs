@@ -10,6 +10,8 @@ mod tree_salvage;
 use shoal_base::TabletId;
 use shoal_device::Device;
 
+use crate::checkpoint::copies;
+use crate::checkpoint::losses::Losses;
 use crate::checkpoint::space_image;
 use crate::common::error::Result;
 use crate::common::options::{Environment, OpenOptions};
@@ -19,8 +21,7 @@ use crate::recovery::rebuild::rebuild_image;
 use crate::recovery::repair::log_salvage::{LogSalvage, read_log_salvage};
 use crate::recovery::repair::tree_salvage::{Known, held_bytes_max, read_known, read_ring};
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
-use crate::store::losses::Losses;
-use crate::store::{Store, copies};
+use crate::store::Store;
 use crate::tablet::tree_io::tree_of;
 use crate::tablet::{damage, layers_page};
 use crate::testing::injected_bug::{Bug, injected};

@@ -6,9 +6,9 @@ use shoal_base::{ManualClock, SeededEntropy, TabletId};
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 
 use super::*;
+use crate::checkpoint::copies::{Found as FoundSuperblock, read_newest};
+use crate::checkpoint::superblock::Superblock;
 use crate::log::format::{Stamp, encode_record};
-use crate::store::copies::{Found as FoundSuperblock, read_newest};
-use crate::store::superblock::Superblock;
 use crate::{ByteRange, CheckOptions, Environment, FormatOptions, OpenOptions, block_on, check};
 
 const BLOCKS: u64 = 192;

@@ -3,9 +3,9 @@
 use shoal_base::codec::Reader;
 use shoal_device::{Device, IoBuf};
 
+use crate::checkpoint::layout::SUPERBLOCK_COPIES;
+use crate::checkpoint::superblock::{FORMAT_VERSION, MAGIC, NUMBER_OFFSET, Superblock, is_whole, needs};
 use crate::common::error::{Error, Result};
-use crate::store::layout::SUPERBLOCK_COPIES;
-use crate::store::superblock::{FORMAT_VERSION, MAGIC, NUMBER_OFFSET, Superblock, is_whole, needs};
 use crate::testing::injected_bug::{Bug, injected};
 
 /// The contents of the four copies.
