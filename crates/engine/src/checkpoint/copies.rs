@@ -16,6 +16,16 @@ pub(crate) enum Found {
     Newest(Box<Superblock>),
 }
 
+/// Returns true if the device reads at least one of the superblocks.
+pub(crate) async fn answers(device: &Device) -> bool {
+    for block in SUPERBLOCK_COPIES.into_iter().flatten() {
+        if device.read(block, IoBuf::unfilled(1)).await.ok().is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
 /// Reads all copies and returns the newest valid superblock. Refuses a newer one that only another program understands:
 /// this program cannot know what the store holds since.
 pub(crate) async fn read_newest(device: &Device) -> Result<Found> {

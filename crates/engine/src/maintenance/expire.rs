@@ -76,7 +76,7 @@ impl Inner {
         self.log.tick();
         let is_in_trees = || self.tablets.all().iter().any(|tablet| !tablet.view().totals.is_for_ever());
         if self.log.expiry.wants_saving(!self.maintenance.expiring.is_empty() || is_in_trees()) {
-            self.publish(Changes::default()).await?;
+            self.checkpointer.publish(Changes::default()).await?;
         }
         Ok(())
     }

@@ -144,7 +144,7 @@ impl Inner {
 
     /// Both copies of the newest superblock, and the space image that it names. No superblock is published meanwhile.
     async fn scrub_superblocks(&self, report: &mut ScrubReport) {
-        let publisher = self.publisher.take().await;
+        let publisher = self.checkpointer.publisher.take().await;
         let newest = &*publisher;
         let mut problem = |what: &str, block| report.problem(CheckProblem { what: what.into(), block });
         for block in copies::copies(newest.number) {

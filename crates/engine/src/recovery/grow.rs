@@ -13,10 +13,10 @@ use shoal_space::FreeImage;
 
 use crate::checkpoint::copies::{self, Found};
 use crate::checkpoint::features::MOVED_AREAS;
+use crate::checkpoint::grow::zero;
 use crate::checkpoint::space_image::{self, free_blocks};
 use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
 use crate::common::error::{Error, Result};
-use crate::maintenance::grow::zero;
 use crate::recovery::read::Recovery;
 use crate::store::Store;
 

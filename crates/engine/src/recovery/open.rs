@@ -11,8 +11,11 @@ use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_space::{FreeImage, Space};
 
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::closing::Closing;
 use crate::checkpoint::copies;
 use crate::checkpoint::publish::CEILING_STEP;
+use crate::checkpoint::rate::MoveLimits;
 use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
 use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
@@ -28,6 +31,7 @@ use crate::log::record::Record;
 use crate::log::ring::{BatchIndex, LogPlace};
 use crate::maintenance::workers;
 use crate::recovery::read::Recovery;
+use crate::space::growth::Growth;
 use crate::space::manager::{SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space::own_space::OwnSpace;
 use crate::store::maintenance::Maintenance;
@@ -40,7 +44,6 @@ use crate::tablet::tablets::Tablets;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 use crate::value::owned::owned_runs;
-use crate::value::packed::run_blocks_max;
 use crate::value::prepare::manifest_blocks;
 
 impl Store {
@@ -107,25 +110,49 @@ impl Recovery {
         let worker = bell.map(Worker::new);
         let mut tuning = options.tuning;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
+        let (identity, losses, counters) =
+            (self.superblock.identity, self.superblock.losses, Arc::<OperationCounters>::default());
+        let (log, own, tablets) = (Arc::new(log), Arc::new(own), Arc::new(tablets));
+        let checkpointer = Checkpointer {
+            device: self.device.clone(),
+            pool: self.pool.clone(),
+            layout: self.superblock.layout,
+            identity,
+            tuning: tuning.clone(),
+            clock: environment.clock.clone(),
+            log: log.clone(),
+            space: space.clone(),
+            own: own.clone(),
+            tablets: tablets.clone(),
+            counters: counters.clone(),
+            publisher: Token::new(found.unwrap_or(self.superblock)),
+            applier: Token::new(()),
+            grower: Token::new(()),
+            growth: Growth::default(),
+            closing: Closing::new(environment.clock.clone()),
+            move_limits: MoveLimits {
+                paused: AtomicBool::new(options.pause_relocation),
+                ..MoveLimits::default()
+            },
+            merge_bell: worker.as_ref().map(|worker| worker.merge_bell()),
+            gives_up: options.accept_damaged_log,
+        };
         let inner = Arc::new(Inner {
             device: self.device,
             pool: self.pool,
-            layout: self.superblock.layout,
-            identity: self.superblock.identity,
+            identity,
             environment,
-            run_blocks_max: run_blocks_max(&tuning, space.reserve()),
             tuning,
             log,
             space,
             own,
             tablets,
-            maintenance: Maintenance::new(worker.clone(), options.pause_relocation, options.discard),
-            losses: self.superblock.losses,
-            publisher: Token::new(found.unwrap_or(self.superblock)),
-            gives_up: options.accept_damaged_log,
+            checkpointer,
+            maintenance: Maintenance::new(worker.clone(), options.discard),
+            losses,
             not_replayed,
             closed: AtomicBool::new(false),
-            counters: OperationCounters::default(),
+            counters,
         });
         if options.read_only {
             return Ok(Store(inner));

@@ -1,5 +1,5 @@
-//! An open store: the state that its verbs share. The verbs are `checkpoint`, `read`, `write`, `maintenance` and
-//! `recovery`; no module below the store imports it.
+//! An open store: the state that its verbs share. The verbs are `read`, `write`, `maintenance` and `recovery`; no
+//! module below the store imports it.
 
 pub(crate) mod expiring;
 pub(crate) mod free_space;
@@ -19,13 +19,12 @@ use shoal_base::sync::pause;
 use shoal_device::Device;
 use shoal_pool::Pool;
 
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::losses::Losses;
-use crate::checkpoint::superblock::Superblock;
 use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
-use crate::common::event::Token;
 use crate::common::key::ObjectKey;
 use crate::common::options::{Environment, Tuning};
 use crate::log::driver::uninterrupted;
@@ -59,32 +58,26 @@ impl Store {
     }
 }
 
-/// The state that the verbs share: the log, the space, the tablets, the store's own work, and the device, pool and
-/// settings.
+/// The state that the verbs share: the log, the space, the tablets, the checkpointer, the store's own work, and the device,
+/// pool and settings.
 pub(crate) struct Inner {
     pub device: Device,
     pub pool: Pool,
-    pub layout: Layout,
     pub identity: [u8; 16],
     pub environment: Environment,
     pub tuning: Tuning,
-    pub log: Log,
+    pub log: Arc<Log>,
     pub space: Arc<SpaceManager>,
-    pub own: OwnSpace,
-    /// Blocks of a new packed run at most.
-    pub run_blocks_max: u32,
-    pub tablets: Tablets,
+    pub own: Arc<OwnSpace>,
+    pub tablets: Arc<Tablets>,
+    pub checkpointer: Checkpointer,
     pub maintenance: Maintenance,
-    /// The newest durable superblock: its holder publishes the next one.
-    pub publisher: Token<Superblock>,
     /// Losses of earlier repairs that no user has acknowledged.
     pub losses: Losses,
-    /// True during a repair: a page that the device cannot read is lost, and is not tried again.
-    pub gives_up: bool,
     /// Keys whose newest record a repair could not replay: an older superblock uses the record's blocks for something else.
     pub not_replayed: Vec<Vec<u8>>,
     pub closed: AtomicBool,
-    pub counters: OperationCounters,
+    pub counters: Arc<OperationCounters>,
 }
 
 impl Inner {
@@ -105,6 +98,11 @@ impl Inner {
         self.log.poison.check()
     }
 
+    /// Where everything lies.
+    pub(crate) fn layout(&self) -> Layout {
+        self.checkpointer.layout()
+    }
+
     pub(crate) fn now_ns(&self) -> u64 {
         self.environment.clock.monotonic_ns()
     }
@@ -121,7 +119,7 @@ impl Inner {
             return Ok(claimed);
         }
         self.tablets.held_streams.expire(self.now_ns());
-        self.limit_snapshots();
+        self.checkpointer.limit_snapshots();
         self.space.reclaim(self.log.committer.named_superblock());
         // One writer makes space for all: each waiting writer tries again once it has the token.
         let _turn = self.maintenance.room.take().await;
@@ -149,13 +147,13 @@ impl Inner {
     /// device cannot grow. Other writers may take what a step made before the caller does.
     fn make_room(&self, step: u32, shortage: &Shortage) -> Result<bool> {
         match step {
-            0 => uninterrupted(self.free_what_is_dead()).map(|()| true),
-            _ if uninterrupted(self.grow_for(shortage.needed))? => Ok(true),
+            0 => uninterrupted(self.checkpointer.free_what_is_dead()).map(|()| true),
+            _ if uninterrupted(self.checkpointer.grow_for(shortage.needed))? => Ok(true),
             _ if self.drop_snapshots_for(shortage) => {
-                uninterrupted(self.make_freed_reusable());
+                uninterrupted(self.checkpointer.make_freed_reusable());
                 Ok(true)
             }
-            _ => uninterrupted(self.tidy_for_room()),
+            _ => uninterrupted(self.checkpointer.tidy_for_room()),
         }
     }
 
@@ -168,37 +166,5 @@ impl Inner {
             self.tablets.snapshots.drop_all("a write found no room without the space that it held");
         }
         helps
-    }
-
-    /// Drops snapshots that are too old, and all where less than a tenth of the space is free because of them (INV-36).
-    pub(crate) fn limit_snapshots(&self) {
-        let snapshots = &self.tablets.snapshots;
-        if snapshots.count() == 0 {
-            return;
-        }
-        snapshots.expire(self.now_ns());
-        let whole = self.layout.data_blocks(self.layout.blocks_max);
-        let free = self.space.available() + whole.saturating_sub(self.space.data_blocks());
-        let held = self.space.held_blocks(self.log.committer.named_superblock());
-        let tenth = whole / 10;
-        if free < tenth && held > 0 && (free + held >= tenth || held >= free) {
-            snapshots.drop_all("less than a tenth of the store's space was free because of what it held");
-        }
-    }
-
-    /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.
-    pub(crate) async fn free_what_is_dead(&self) -> Result<()> {
-        self.apply_all().await?;
-        self.make_freed_reusable().await;
-        Ok(())
-    }
-
-    /// Names the newest superblock in a flushed batch, and makes the blocks that it freed reusable (R9).
-    pub(crate) async fn make_freed_reusable(&self) {
-        uninterrupted(self.log.committer.seal());
-        self.log.committer.drive();
-        self.limit_snapshots();
-        self.tablets.held_streams.expire(self.now_ns());
-        self.space.reclaim(self.log.committer.named_superblock());
     }
 }

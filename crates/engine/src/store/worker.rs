@@ -74,8 +74,9 @@ impl Worker {
         self.ring(Duty::Apply);
     }
 
-    pub(crate) fn wake_merge(&self) {
-        self.ring(Duty::Merge);
+    /// The bell of the thread that merges layers.
+    pub(crate) fn merge_bell(&self) -> Arc<Bell> {
+        self.bells[Duty::Merge as usize].clone()
     }
 
     pub(crate) fn wake_grow(&self) {

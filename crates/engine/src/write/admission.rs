@@ -68,7 +68,7 @@ impl Inner {
         Box::pin(async move {
             let attempt = || self.try_admit(records, memory_bytes, blocks);
             if !self.log.committer.ring.suits(blocks) {
-                uninterrupted(self.prepare_for_step(blocks))?;
+                uninterrupted(self.checkpointer.prepare_for_step(blocks))?;
             }
             loop {
                 if let Some(permit) = attempt() {
@@ -87,10 +87,10 @@ impl Inner {
                         });
                     return waited.await;
                 }
-                if self.wants_log() {
-                    uninterrupted(self.prepare_log(0))?;
+                if self.checkpointer.wants_log() {
+                    uninterrupted(self.checkpointer.prepare_log(0))?;
                 }
-                uninterrupted(self.apply_all())?;
+                uninterrupted(self.checkpointer.apply_all())?;
                 // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
                 let is_applied =
                     || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
@@ -111,11 +111,11 @@ impl Inner {
         match &self.maintenance.worker {
             _ if !self.wants_apply() => {}
             Some(worker) => worker.wake_apply(),
-            None if self.tablets.admission.fill_permille() >= 700 || self.log_fill_permille() >= 700 => {
-                if self.wants_log() {
-                    uninterrupted(self.prepare_log(0))?;
+            None if self.tablets.admission.fill_permille() >= 700 || self.log.fill_permille() >= 700 => {
+                if self.checkpointer.wants_log() {
+                    uninterrupted(self.checkpointer.prepare_log(0))?;
                 }
-                uninterrupted(self.apply_fullest())?;
+                uninterrupted(self.checkpointer.apply_fullest())?;
             }
             None => {}
         }
@@ -127,11 +127,7 @@ impl Inner {
     pub(crate) fn wants_apply(&self) -> bool {
         self.tablets.admission.is_waited_for()
             || self.tablets.admission.fill_permille() >= 500
-            || self.log_fill_permille() >= 500
-    }
-
-    pub(crate) fn log_fill_permille(&self) -> usize {
-        self.log.committer.ring.fill_permille()
+            || self.log.fill_permille() >= 500
     }
 }
 

@@ -177,7 +177,7 @@ mod tests {
         assert!(put_all(&store, &[]).is_none());
         assert_eq!((got(&store, "a"), got(&store, 0)), (None, None));
         // The reservations and permits of the failed calls are free again.
-        block_on(store.0.apply_all()).unwrap();
+        block_on(store.0.checkpointer.apply_all()).unwrap();
         assert_eq!(store.0.tablets.admission.held(), (0, 0));
         assert_eq!(store.0.space.promised(), 0);
     }
@@ -271,7 +271,7 @@ mod tests {
             }
             block_on(store.delete(&key("b"), RejectRules::default())).unwrap();
         }
-        block_on(store.0.apply_all()).unwrap();
+        block_on(store.0.checkpointer.apply_all()).unwrap();
         assert_eq!(store.0.tablets.admission.held(), (0, 0));
         assert_eq!(store.0.space.promised(), 0);
     }
@@ -284,7 +284,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
-                    block_on(store.0.apply_all()).unwrap();
+                    block_on(store.0.checkpointer.apply_all()).unwrap();
                 }
             });
             let writers = ["x", "y"].map(|name| {

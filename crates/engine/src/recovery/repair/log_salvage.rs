@@ -315,7 +315,7 @@ impl Store {
         if report.losses != before {
             // The superblock counts the lost records already.
             let more = Losses { lost: report.losses.lost - before.lost, ..report.losses };
-            self.0.publish(Published { losses: Some(more), ..Published::default() }).await?;
+            self.0.checkpointer.publish(Published { losses: Some(more), ..Published::default() }).await?;
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ static BASE: LazyLock<(Image, Superblock)> = LazyLock::new(|| {
             let value = vec![which as u8; [20, 500, 3_000][(which % 3) as usize]];
             store.put(&key(which)?, value.into(), PutOptions::default()).await?;
         }
-        store.0.apply_all().await?;
+        store.0.checkpointer.apply_all().await?;
         store.close().await?;
         read_newest(&device).await
     });
