@@ -115,7 +115,7 @@ impl Checkpointer {
         self.log.poison.check()?;
         self.limit_snapshots();
         self.space.reclaim(self.log.committer.named_superblock());
-        let Some(marker) = tablet.freeze(|marker| self.log.committer.push(Item::Marker(marker))) else {
+        let Some(marker) = tablet.freeze(|marker| self.log.committer.submit(Item::Marker(marker))) else {
             return Ok(0);
         };
         self.log.committer.drive();

@@ -44,7 +44,7 @@ impl Checkpointer {
     }
 
     async fn freeze_now(&self) -> Result<(Lsn, Frozen)> {
-        let queue = |marker| self.log.committer.push(Item::Marker(marker));
+        let queue = |marker| self.log.committer.submit(Item::Marker(marker));
         let tablets = self.tablets.all();
         let mut marker = None;
         if injected(Bug::SnapshotOfMoments) {

@@ -109,7 +109,7 @@ fn queue(store: &Store) -> Arc<Record> {
     assert!(store.0.log.committer.ring.reserve(1), "there is room");
     let batch =
         QueuedBatch { records: smallvec::SmallVec::from_iter([record.clone()]), ..QueuedBatch::default() };
-    store.0.log.committer.push(Item::Writes { batch, reserved: 1 });
+    store.0.log.committer.submit(Item::Writes { batch, reserved: 1 });
     record
 }
 

@@ -18,7 +18,7 @@ use crate::value::entry::{Entry, Home, Meta};
 use crate::value::prepare::{Placement, placement_of};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{AdmittedBatch, PreparedBatch};
-use crate::write::pending::Pending;
+use crate::write::ticket::Ticket;
 
 /// Bytes of an entry with an inline value and without metadata, besides the value and its length: flags, time, length
 /// of the metadata.
@@ -39,7 +39,7 @@ impl Store {
     /// is named twice the later put wins. Returns `None` if nothing happened: then [`Self::write`] waits, or returns
     /// the error. Takes memory for the records only. After a crash all of them are there or none, but that is not
     /// promised.
-    pub fn try_write<K: Borrow<ObjectKey>>(&self, puts: &[(K, &[u8])]) -> Option<Pending> {
+    pub fn try_write<K: Borrow<ObjectKey>>(&self, puts: &[(K, &[u8])]) -> Option<Ticket> {
         let inner = &*self.0;
         inner.check_writable().ok()?;
         // Without a committer's thread the caller would have to wait.
@@ -70,7 +70,7 @@ impl Store {
         let value_bytes: usize = puts.iter().map(|(_, value)| value.len()).sum();
         OperationCounters::add(&inner.counters.value_bytes_written, value_bytes as u64);
         OperationCounters::add(&inner.counters.puts, puts.len() as u64);
-        Some(Pending::new(self.clone(), last).with_count(puts.len()))
+        Some(Ticket::new(self.clone(), last).with_count(puts.len()))
     }
 }
 
