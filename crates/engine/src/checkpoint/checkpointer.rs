@@ -1,4 +1,4 @@
-//! What applies, merges, publishes and growth work with.
+//! The owners and the state that applies, merges, publishes and growth work with.
 
 use std::sync::Arc;
 

@@ -55,7 +55,7 @@ impl Closing {
 
     /// Returns true if the deadline of a close has passed.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_over_at(self.clock.monotonic_ns())
+        self.is_begun() && self.clock.monotonic_ns() >= self.deadline_ns.load(Ordering::Relaxed)
     }
 
     /// Notes that an apply finished one more record. During a close, logs the progress from time to time.
@@ -71,7 +71,7 @@ impl Closing {
             return Ok(());
         }
         let now_ns = self.clock.monotonic_ns();
-        if self.is_over_at(now_ns) {
+        if self.is_over() {
             return Err(Error::Closed);
         }
         let said_ns = self.said_ns.load(Ordering::Relaxed);
@@ -85,9 +85,5 @@ impl Closing {
             tracing::info!("closing: {left} records of the log are still to be applied, {rate} a second");
         }
         Ok(())
-    }
-
-    fn is_over_at(&self, now_ns: u64) -> bool {
-        self.is_begun() && now_ns >= self.deadline_ns.load(Ordering::Relaxed)
     }
 }

@@ -145,7 +145,7 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
         inner.checkpointer.limit_snapshots();
         inner.space.reclaim(inner.log.committer.named_superblock());
         // The superblock of an apply may need a seal.
-        worker.wake_commit();
+        worker.wake(Duty::Commit);
         Some(match later("an apply failed and will be tried again", result) {
             Some(()) if inner.wants_apply() => Duration::ZERO,
             Some(()) => APPLIER_PERIOD,
@@ -158,7 +158,7 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
 fn merger(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Merge, store, worker, |inner| {
         let merged = block_on(inner.checkpointer.merge_idle());
-        worker.wake_commit();
+        worker.wake(Duty::Commit);
         Some(match later("layers could not be merged, which will be tried again", merged) {
             Some(true) => Duration::ZERO,
             Some(false) => MERGER_PERIOD,
@@ -185,7 +185,7 @@ fn mover(store: &Weak<Inner>, worker: &Worker) {
         }
         Some(match later("moving failed and will be tried again", block_on(inner.move_some())) {
             Some(Progress::Worked) => {
-                worker.wake_commit();
+                worker.wake(Duty::Commit);
                 Duration::ZERO
             }
             Some(Progress::Idle) => MOVER_PERIOD,

@@ -17,7 +17,6 @@ use crate::checkpoint::copies;
 use crate::checkpoint::publish::CEILING_STEP;
 use crate::checkpoint::rate::MoveLimits;
 use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
-use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::common::event::{Bell, Token};
 use crate::common::options::{Environment, OpenOptions};
@@ -110,24 +109,22 @@ impl Recovery {
         let worker = bell.map(Worker::new);
         let mut tuning = options.tuning;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
-        let (identity, losses, counters) =
-            (self.superblock.identity, self.superblock.losses, Arc::<OperationCounters>::default());
-        let (log, own, tablets) = (Arc::new(log), Arc::new(own), Arc::new(tablets));
+        let losses = self.superblock.losses;
         let checkpointer = Checkpointer {
-            device: self.device.clone(),
-            pool: self.pool.clone(),
+            device: self.device,
+            pool: self.pool,
             layout: self.superblock.layout,
-            identity,
-            tuning: tuning.clone(),
+            identity: self.superblock.identity,
+            tuning,
             clock: environment.clock.clone(),
-            log: log.clone(),
-            space: space.clone(),
-            own: own.clone(),
-            tablets: tablets.clone(),
-            counters: counters.clone(),
+            log: Arc::new(log),
+            space,
+            own: Arc::new(own),
+            tablets: Arc::new(tablets),
+            counters: Arc::default(),
             publisher: Token::new(found.unwrap_or(self.superblock)),
-            applier: Token::new(()),
-            grower: Token::new(()),
+            applier: Token::default(),
+            grower: Token::default(),
             growth: Growth::default(),
             closing: Closing::new(environment.clock.clone()),
             move_limits: MoveLimits {
@@ -137,23 +134,9 @@ impl Recovery {
             merge_bell: worker.as_ref().map(|worker| worker.merge_bell()),
             gives_up: options.accept_damaged_log,
         };
-        let inner = Arc::new(Inner {
-            device: self.device,
-            pool: self.pool,
-            identity,
-            environment,
-            tuning,
-            log,
-            space,
-            own,
-            tablets,
-            checkpointer,
-            maintenance: Maintenance::new(worker.clone(), options.discard),
-            losses,
-            not_replayed,
-            closed: AtomicBool::new(false),
-            counters,
-        });
+        let maintenance =
+            Maintenance { worker: worker.clone(), discard: options.discard, ..Maintenance::default() };
+        let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
         if options.read_only {
             return Ok(Store(inner));
         }

@@ -8,6 +8,7 @@ use crate::store::relocation::Relocation;
 use crate::store::worker::Worker;
 
 /// See the top of the file.
+#[derive(Default)]
 pub(crate) struct Maintenance {
     /// The store's threads; `None` if callers do their work.
     pub worker: Option<Arc<Worker>>,
@@ -18,17 +19,4 @@ pub(crate) struct Maintenance {
     pub discard: bool,
     /// The objects that expire next.
     pub expiring: Expiring,
-}
-
-impl Maintenance {
-    /// The state at the start. With `discard`, whole free groups go back to the device.
-    pub(crate) fn new(worker: Option<Arc<Worker>>, discard: bool) -> Self {
-        Self {
-            worker,
-            room: Token::new(()),
-            relocation: Relocation::new(),
-            discard,
-            expiring: Expiring::default(),
-        }
-    }
 }

@@ -81,6 +81,33 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// The state of a store that is open, with what its checkpoints work with.
+    pub(crate) fn new(
+        checkpointer: Checkpointer,
+        environment: Environment,
+        maintenance: Maintenance,
+        losses: Losses,
+        not_replayed: Vec<Vec<u8>>,
+    ) -> Self {
+        Self {
+            device: checkpointer.device.clone(),
+            pool: checkpointer.pool.clone(),
+            identity: checkpointer.identity,
+            environment,
+            tuning: checkpointer.tuning.clone(),
+            log: checkpointer.log.clone(),
+            space: checkpointer.space.clone(),
+            own: checkpointer.own.clone(),
+            tablets: checkpointer.tablets.clone(),
+            counters: checkpointer.counters.clone(),
+            checkpointer,
+            maintenance,
+            losses,
+            not_replayed,
+            closed: AtomicBool::new(false),
+        }
+    }
+
     /// Checks that the store is open.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use crate::common::event::Token;
 
 /// The state of relocation.
+#[derive(Default)]
 pub(crate) struct Relocation {
     pub load: Mutex<Load>,
     pub urgent_until_ns: AtomicU64,
@@ -41,21 +42,6 @@ pub(crate) enum Round {
 }
 
 impl Relocation {
-    pub(crate) fn new() -> Self {
-        Self {
-            load: Mutex::default(),
-            urgent_until_ns: AtomicU64::new(0),
-            round: Token::new(None),
-            avoid: Mutex::default(),
-            whole_before: AtomicU64::new(0),
-            emptied_before: AtomicU64::new(0),
-            quiet_until_ns: AtomicU64::new(0),
-            bytes_moved: AtomicU64::new(0),
-            groups_emptied: AtomicU64::new(0),
-            bytes_discarded: AtomicU64::new(0),
-        }
-    }
-
     pub(crate) fn is_urgent(&self, now_ns: u64) -> bool {
         now_ns < self.urgent_until_ns.load(Ordering::Relaxed)
     }

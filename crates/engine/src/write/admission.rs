@@ -6,6 +6,7 @@ use crate::common::error::Result;
 use crate::log::commit::Committer;
 use crate::log::driver::uninterrupted;
 use crate::store::Inner;
+use crate::store::worker::Duty;
 use crate::tablet::admission::OverlayPermit;
 
 /// A write batch's share of overlays and log. Dropped before the batch is queued, it frees the share.
@@ -79,8 +80,8 @@ impl Inner {
                 if let Some(worker) = &self.maintenance.worker {
                     // One record never needs more than the other half.
                     let _waiting = (records > 1).then(|| self.tablets.admission.wait());
-                    worker.wake_apply();
-                    worker.wake_grow();
+                    worker.wake(Duty::Apply);
+                    worker.wake(Duty::Grow);
                     let waited =
                         self.log.committer.moved.wait_until(|| {
                             self.check_writable().err().map(Err).or_else(|| attempt().map(Ok))
@@ -110,7 +111,7 @@ impl Inner {
     pub(crate) fn apply_early(&self) -> Result<()> {
         match &self.maintenance.worker {
             _ if !self.wants_apply() => {}
-            Some(worker) => worker.wake_apply(),
+            Some(worker) => worker.wake(Duty::Apply),
             None if self.tablets.admission.fill_permille() >= 700 || self.log.fill_permille() >= 700 => {
                 if self.checkpointer.wants_log() {
                     uninterrupted(self.checkpointer.prepare_log(0))?;

@@ -22,6 +22,7 @@ use crate::checkpoint::merge::{Merged, Wanted};
 use crate::common::error::Result;
 use crate::log::driver::uninterrupted;
 use crate::store::relocation::Round;
+use crate::store::worker::Duty;
 use crate::store::{Inner, Store};
 
 /// Longest hole for moved values, in blocks: longer free runs belong to the reserve.
@@ -66,7 +67,7 @@ impl Store {
     pub fn resume_relocation(&self) {
         self.0.checkpointer.move_limits.paused.store(false, Ordering::Release);
         if let Some(worker) = &self.0.maintenance.worker {
-            worker.wake_move();
+            worker.wake(Duty::Move);
         }
     }
 
