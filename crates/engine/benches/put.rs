@@ -95,7 +95,7 @@ fn run(path: &Path, puts: usize, keys: u64, turn: usize) {
 }
 
 /// Queues as many puts as find room; returns the last of them, and their number.
-fn put_all(store: &Store, keys: &[ObjectKey], value: &[u8]) -> (Option<shoal_engine::Pending>, usize) {
+fn put_all(store: &Store, keys: &[ObjectKey], value: &[u8]) -> (Option<shoal_engine::Ticket>, usize) {
     let (mut last, mut count) = (None, 0);
     for keys in keys.chunks(SHORT_PUTS_MAX) {
         let puts: Vec<(&ObjectKey, &[u8])> = keys.iter().map(|key| (key, value)).collect();
@@ -106,7 +106,7 @@ fn put_all(store: &Store, keys: &[ObjectKey], value: &[u8]) -> (Option<shoal_eng
 }
 
 /// Waits as a task does: another thread commits.
-fn wait(pending: &shoal_engine::Pending) {
+fn wait(pending: &shoal_engine::Ticket) {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
         fn wake(self: std::sync::Arc<Self>) {

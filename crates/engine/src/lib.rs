@@ -25,8 +25,8 @@
 //! Under [`block_on`] the calling thread does its own I/O, and commits if no other thread does: no hand-off. The same
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
-//! Modules import in one direction: `common`, then `log` and `space`, `value`, `tablet`, `store`, and last the verbs
-//! `checkpoint`, `read`, `write`, `maintenance` and `recovery`.
+//! Modules import in one direction: `common`, `space`, `log`, `value`, `tablet`, `checkpoint`, `store`, and last the verbs
+//! `read`, `write`, `maintenance` and `recovery`. A subsystem takes the owners that it needs and never names the store.
 //!
 //! The path of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `append.rs`, `overlay/`, `log/commit.rs`;
 //! later `apply.rs`, `packed/`, `tree/`, `publish.rs`. The path of a get: `read_cache.rs` (on a dispatch thread),
@@ -51,6 +51,7 @@ mod write;
 #[cfg(any(test, fuzzing))]
 pub use testing::hostile;
 
+pub use checkpoint::losses::Losses;
 pub use common::damaged_range::DamagedRange;
 pub use common::error::{Error, Result};
 pub use common::key::{Bucket, DEFAULT_BUCKET, ObjectKey, check_bucket};
@@ -76,13 +77,12 @@ pub use shoal_buffer::Buffer;
 pub use space::own_space::OWN_SPACES_MAX;
 pub use store::Store;
 pub use store::free_space::FreeSpace;
-pub use store::losses::Losses;
 pub use store::stat::StoreStat;
 pub use write::change::{Change, ReadLevel};
 pub use write::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT, RequestId};
-pub use write::pending::Pending;
 pub use write::receive_buffer::ReceiveBuffer;
 pub use write::stream::PutStream;
+pub use write::ticket::Ticket;
 pub use write::transact::{Changes, Decision, Keeping, Outcome, TransactOptions, Updated};
 pub use write::try_write::SHORT_PUTS_MAX;
 pub use write::watch::Watch;

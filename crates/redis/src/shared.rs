@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::BytesMut;
 use shoal_base::BLOCK_BYTES;
-use shoal_engine::{Pending, ReadCache};
+use shoal_engine::{ReadCache, Ticket};
 use smallvec::SmallVec;
 
 use crate::frontend::FrontendRef;
@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     /// Commands since the counter was last added to.
     pub commands: u64,
     /// In the relaxed mode: acknowledged and perhaps not durable, with the time of the acknowledgement.
-    relaxed: VecDeque<(Pending, u64)>,
+    relaxed: VecDeque<(Ticket, u64)>,
     /// Now, on the monotonic clock; read once a turn.
     pub now_ns: u64,
 }
@@ -67,7 +67,7 @@ impl Shared {
     }
 
     /// Whether a write may be acknowledged although it is not durable; remembers it then.
-    pub(crate) fn relax(&mut self, pending: &mut SmallVec<[Pending; 1]>) -> bool {
+    pub(crate) fn relax(&mut self, pending: &mut SmallVec<[Ticket; 1]>) -> bool {
         let Durability::Relaxed(window) = self.frontend.options.durability else { return false };
         while self.relaxed.front().is_some_and(|(oldest, _)| oldest.is_durable()) {
             self.relaxed.pop_front();
@@ -86,7 +86,7 @@ impl Shared {
 
     /// The newest write that this thread acknowledged before it was durable, where it is not durable yet. The log is in order: when
     /// this write is durable, all before it are.
-    pub(crate) fn acknowledged(&self) -> Option<Pending> {
+    pub(crate) fn acknowledged(&self) -> Option<Ticket> {
         self.relaxed.back().map(|(last, _)| last).filter(|last| !last.is_durable()).cloned()
     }
 }

@@ -1,7 +1,7 @@
 //! The rules of the house that neither the compiler nor clippy checks.
 //!
 //! Each submodule is one family of rules: [`layers`] (crates only use those below them), [`circles`] (modules of a crate do
-//! not import each other in a circle), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`]
+//! not import each other in a circle), [`order`] (those of the engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`]
 //! (files, items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the
 //! repository). Exceptions stand in `tidy.toml`, each with its reason. The rules read text, not syntax: [`source`] tells
 //! code, comments and tests apart, which is enough for them.
@@ -12,6 +12,7 @@ mod exceptions;
 mod layers;
 mod modules;
 mod names;
+mod order;
 mod prose;
 mod references;
 mod source;
@@ -88,6 +89,7 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
     let exceptions = exceptions::Exceptions::read(root)?;
     let mut findings = layers::check(&tree)?;
     findings.extend(circles::check(&tree, &exceptions));
+    findings.extend(order::check(&tree));
     findings.extend(sources::check(&tree, &exceptions));
     findings.extend(docs::check(&tree)?);
     findings.extend(names::check(&tree, &exceptions));

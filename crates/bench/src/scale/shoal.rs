@@ -9,8 +9,8 @@ use shoal_base::BLOCK_BYTES_U64;
 use shoal_buffer::Buffer;
 use shoal_device::{Device, FileOptions, IoMode};
 use shoal_engine::{
-    Environment, Error, FormatOptions, ObjectKey, OpenOptions, Pending, PutOptions, RejectRules,
-    SHORT_PUTS_MAX, Store, Write, block_on,
+    Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules, SHORT_PUTS_MAX,
+    Store, Ticket, Write, block_on,
 };
 
 use super::climb::Target;
@@ -97,7 +97,7 @@ async fn begin_all(
     store: &Store,
     if_absent: bool,
     puts: &[(ObjectKey, &[u8])],
-    waiting: &mut Vec<Pending>,
+    waiting: &mut Vec<Ticket>,
 ) -> Result<()> {
     let rules = RejectRules { if_exists: if_absent, ..RejectRules::default() };
     let options = PutOptions { rules, ..PutOptions::default() };

@@ -7,18 +7,20 @@ use std::sync::Arc;
 
 use shoal_base::{Lsn, Run};
 
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::compact::{Moves, Pressure};
+use crate::checkpoint::copies;
 use crate::checkpoint::home::Work;
 use crate::checkpoint::liveness::{Liveness, LivenessOps};
 use crate::checkpoint::publish::{Changes, TabletChange};
 use crate::checkpoint::replace::ReplaceEntries;
 use crate::checkpoint::route::Routed;
 use crate::checkpoint::runs::take_common;
+use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::log::queue::Item;
 use crate::space::manager::Extents;
-use crate::store::{Inner, OperationCounters, copies};
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{LayersRef, Trees};
 use crate::tablet::layers_page;
@@ -59,7 +61,7 @@ impl NewTree<'_> {
     }
 }
 
-impl Inner {
+impl Checkpointer {
     /// Applies every tablet.
     pub(crate) async fn apply_all(&self) -> Result<()> {
         for tablet in self.tablets.all() {
@@ -72,7 +74,7 @@ impl Inner {
     /// the log so, and then no apply's superblock would free its blocks.
     async fn let_log_go(&self) -> Result<()> {
         let is_applied = self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
-        if is_applied && self.log_fill_permille() >= 500 {
+        if is_applied && self.log.fill_permille() >= 500 {
             self.publish(Changes::default()).await?;
         }
         Ok(())
@@ -82,7 +84,7 @@ impl Inner {
     /// tail, else the one with the largest overlays.
     pub(crate) async fn apply_fullest(&self) -> Result<()> {
         let tablets = self.tablets.all().iter().filter(|tablet| tablet.first_unapplied().is_some());
-        let chosen = if self.log_fill_permille() >= self.tablets.admission.fill_permille() {
+        let chosen = if self.log.fill_permille() >= self.tablets.admission.fill_permille() {
             tablets.min_by_key(|tablet| tablet.first_unapplied())
         } else {
             tablets.max_by_key(|tablet| {
@@ -109,11 +111,11 @@ impl Inner {
     /// The same without merges; gives the bytes of the overlay that was applied.
     async fn apply_alone(&self, tablet: &Tablet) -> Result<u64> {
         self.make_room_for_a_layer(tablet).await?;
-        let _turn = self.maintenance.applier.take().await;
+        let _turn = self.applier.take().await;
         self.log.poison.check()?;
         self.limit_snapshots();
         self.space.reclaim(self.log.committer.named_superblock());
-        let Some(marker) = tablet.freeze(|marker| self.log.committer.push(Item::Marker(marker))) else {
+        let Some(marker) = tablet.freeze(|marker| self.log.committer.submit(Item::Marker(marker))) else {
             return Ok(0);
         };
         self.log.committer.drive();
@@ -137,7 +139,7 @@ impl Inner {
             }
             // A page that stays unreadable while the device reads others is lost as a damaged page is (R19): otherwise
             // no record of the tablet could be applied any more, and its log would fill up.
-            let is_given_up = tried + 1 == READS_TRIED && self.answers().await;
+            let is_given_up = tried + 1 == READS_TRIED && copies::answers(&self.device).await;
             let unread = if is_given_up { Unread::IsLost } else { Unread::Fails };
             outcome = self.run_apply(tablet, &view, applied, Moves::default(), unread).await;
         }
@@ -149,23 +151,13 @@ impl Inner {
         if self.gives_up { Unread::IsLost } else { Unread::Fails }
     }
 
-    /// Returns true if the device reads at least one of the superblocks.
-    pub(crate) async fn answers(&self) -> bool {
-        for block in copies::copies(0).into_iter().chain(copies::copies(1)) {
-            if self.device.read(block, shoal_device::IoBuf::unfilled(1)).await.ok().is_ok() {
-                return true;
-            }
-        }
-        false
-    }
-
     /// Rewrites packed runs of one tablet that have too few live bytes, and applies nothing. Returns true if the runs
     /// take fewer blocks now.
     ///
     /// # Errors
     /// As [`apply_tablet`](Self::apply_tablet).
     pub(crate) async fn tidy_tablet(&self, tablet: &Tablet, pressure: Pressure) -> Result<bool> {
-        let _turn = self.maintenance.applier.take().await;
+        let _turn = self.applier.take().await;
         self.log.poison.check()?;
         let view = tablet.view();
         // An earlier apply failed: its overlay comes first. Values whose entries lie in layers move into a new one.
@@ -239,7 +231,7 @@ impl Inner {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }
         let dead = new.freed.iter().chain(&new.dropped).map(|run| u64::from(run.blocks)).sum();
-        self.maintenance.growth.applied(dead);
+        self.growth.applied(dead);
         tracing::debug!(
             "tablet {}: applied {} records to the base and {} to a layer; {} layers of {} entries above {} of the base",
             tablet.id,
@@ -255,11 +247,11 @@ impl Inner {
             self.tablets.admission.release(size.records, size.bytes);
             self.space.release_promise(size.promised);
         }
-        self.count(&self.counters.applies);
+        OperationCounters::add(&self.counters.applies, 1);
         OperationCounters::add(&self.counters.moved_values, merge.moved_values);
         OperationCounters::add(&self.counters.moved_bytes, merge.moved_bytes);
         // A moved value is read and written.
-        self.maintenance.relocation.charge(2 * merge.moved_bytes);
+        self.move_limits.charge(2 * merge.moved_bytes);
         self.log.committer.moved.notify();
         Ok(merge.moved_bytes)
     }

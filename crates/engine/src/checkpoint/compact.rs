@@ -11,10 +11,10 @@ use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_device::IoBuf;
 
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::Doubt;
 use crate::common::error::{Error, Result};
 use crate::space::manager::{Reservation, TREE_BLOCKS_PER_RECORD};
-use crate::store::Inner;
 use crate::tablet::layers::Trees;
 use crate::tablet::tree::{Cursor, Root, Tree};
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
@@ -54,9 +54,9 @@ impl Pressure {
     }
 
     /// Bytes of runs that one apply reads and rewrites at most.
-    fn budget(self, inner: &Inner) -> u64 {
-        let most = inner.tuning.move_bytes_max as u64;
-        let run = u64::from(inner.run_blocks_max) * BLOCK_BYTES_U64;
+    fn budget(self, checkpointer: &Checkpointer) -> u64 {
+        let most = checkpointer.tuning.move_bytes_max as u64;
+        let run = u64::from(checkpointer.run_blocks_max()) * BLOCK_BYTES_U64;
         match self {
             // Steady overwrites at 1.25 need to move twice the fresh bytes; the runs hold dead bytes, too.
             Self::Load { fresh_bytes } => (3 * fresh_bytes as u64).min(most),
@@ -164,7 +164,7 @@ struct Choice {
     no_room: bool,
 }
 
-impl Inner {
+impl Checkpointer {
     /// Returns true if the packed runs of a tablet take more blocks than `pressure` allows.
     pub(crate) fn wants_tidying(&self, tablet: &Tablet, pressure: Pressure) -> bool {
         let totals = tablet.view().totals;
@@ -211,7 +211,7 @@ impl Inner {
     /// Chooses runs of `tablet` to rewrite and reads what of them is alive under `trees`. Nothing where nothing is worth it.
     /// Runs that cannot be read are left alone.
     pub(crate) async fn choose_moves(&self, tablet: &Tablet, trees: &Trees, pressure: Pressure) -> Moves {
-        let paused = self.maintenance.relocation.is_paused() && pressure != Pressure::Shortage;
+        let paused = self.move_limits.is_paused() && pressure != Pressure::Shortage;
         if paused || !self.wants_tidying(tablet, pressure) {
             return Moves::default();
         }

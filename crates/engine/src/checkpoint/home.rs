@@ -8,15 +8,16 @@ use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{Run, TabletId, blocks_for};
 use smallvec::SmallVec;
 
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::compact::{LiveValue, MoveStep};
 use crate::checkpoint::liveness::LivenessOps;
 use crate::checkpoint::replace::{Moved, Op, What};
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::log::format::RecordKind;
 use crate::log::queue::ValueWrite;
 use crate::log::record::Record;
 use crate::space::manager::{Extents, OwnerId};
-use crate::store::{Inner, OperationCounters};
 use crate::tablet::overlay::Overlay;
 use crate::tablet::tree::Tree;
 use crate::tablet::tree_io::{owner_of, tree_of};
@@ -30,7 +31,7 @@ const HOLE_HALVES: usize = 3;
 
 /// The state of an apply while it brings values home.
 pub(crate) struct Work<'a> {
-    inner: &'a Inner,
+    checkpointer: &'a Checkpointer,
     tree: Tree,
     /// Runs that are free in the published image, and not free in the new one.
     pub taken: Vec<Run>,
@@ -48,15 +49,15 @@ pub(crate) struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    pub(crate) fn new(inner: &'a Inner, tablet: TabletId, hole_blocks: Option<u32>) -> Self {
+    pub(crate) fn new(checkpointer: &'a Checkpointer, tablet: TabletId, hole_blocks: Option<u32>) -> Self {
         Self {
-            inner,
-            tree: tree_of(inner.identity, tablet),
+            checkpointer,
+            tree: tree_of(checkpointer.identity, tablet),
             taken: Vec::new(),
             freed: Vec::new(),
             given: Vec::new(),
             ops: Vec::new(),
-            packer: Packer::new(inner.run_blocks_max),
+            packer: Packer::new(checkpointer.run_blocks_max()),
             liveness: LivenessOps::default(),
             writes: HomeWrites::default(),
             hole_blocks,
@@ -87,12 +88,12 @@ impl<'a> Work<'a> {
             self.add_move(step).await?;
         }
         self.pack_pending()?;
-        self.writes.write(self.inner).await?;
+        self.writes.write(self.checkpointer).await?;
         Ok(std::mem::take(&mut self.ops))
     }
 
     async fn add_record(&mut self, record: Arc<Record>) -> Result<()> {
-        self.inner.closing_step()?;
+        self.checkpointer.closing.step()?;
         let op = self.ops.len();
         if record.kind() == RecordKind::Delete {
             self.ops.push(Op { what: What::Record(record), body: None, value_bytes: 0 });
@@ -103,7 +104,7 @@ impl<'a> Work<'a> {
         let (entry, inline) = Entry::decode(record.body_bytes()).map_err(damaged)?;
         let value_bytes = entry.value_bytes;
         let in_leaf = entry.home != Home::Inline
-            || fits_leaf(record.key().len(), record.body_bytes().len(), &entry, &self.inner.tuning);
+            || fits_leaf(record.key().len(), record.body_bytes().len(), &entry, &self.checkpointer.tuning);
         if in_leaf {
             self.ops.push(Op { what: What::Record(record), body: None, value_bytes });
             return Ok(());
@@ -145,8 +146,8 @@ impl<'a> Work<'a> {
         } else {
             self.own_extents(value)?;
         }
-        if self.writes.bytes >= self.inner.tuning.apply_bytes_in_flight {
-            self.writes.write(self.inner).await?;
+        if self.writes.bytes >= self.checkpointer.tuning.apply_bytes_in_flight {
+            self.writes.write(self.checkpointer).await?;
         }
         Ok(())
     }
@@ -161,7 +162,7 @@ impl<'a> Work<'a> {
                 Some(run) if count >= 2 => self.fill_run(run, count, blocks),
                 run => {
                     // A packed run for one value would be counted and rewritten for nothing.
-                    self.inner.space.give_back(run.as_slice());
+                    self.checkpointer.space.give_back(run.as_slice());
                     if let Some(first) = self.packer.pop_first() {
                         self.own_extents(first)?;
                     }
@@ -173,7 +174,7 @@ impl<'a> Work<'a> {
 
     /// A free run of `wanted` blocks or fewer.
     fn run_to_pack(&self, wanted: u32) -> Option<Run> {
-        let space = &self.inner.space;
+        let space = &self.checkpointer.space;
         let halves = std::iter::successors(Some(wanted), |blocks| Some(blocks / 2).filter(|&half| half > 1));
         halves.take(HOLE_HALVES).find_map(|blocks| self.hole(blocks)).or_else(|| {
             let whole = space.allocate(wanted);
@@ -184,18 +185,20 @@ impl<'a> Work<'a> {
     /// A run in a hole, if this apply fills holes and there is one.
     fn hole(&self, blocks: u32) -> Option<Run> {
         let hole_blocks = self.hole_blocks.filter(|&hole_blocks| blocks <= hole_blocks)?;
-        self.inner.space.allocate_in_hole(blocks, hole_blocks)
+        self.checkpointer.space.allocate_in_hole(blocks, hole_blocks)
     }
 
     /// Packs the first `count` waiting values into `blocks` blocks of `run`, and gives the other blocks back.
     fn fill_run(&mut self, run: Run, count: usize, blocks: u32) {
         if blocks < run.blocks {
-            self.inner.space.give_back(&[Run::new(run.block + u64::from(blocks), run.blocks - blocks)]);
+            self.checkpointer
+                .space
+                .give_back(&[Run::new(run.block + u64::from(blocks), run.blocks - blocks)]);
         }
         let run = Run::new(run.block, blocks);
-        self.given.push(Extents::new(self.inner.space.clone(), SmallVec::from_slice(&[run])));
+        self.given.push(Extents::new(self.checkpointer.space.clone(), SmallVec::from_slice(&[run])));
         self.taken.push(run);
-        OperationCounters::add(&self.inner.counters.home_blocks_written, u64::from(blocks));
+        OperationCounters::add(&self.checkpointer.counters.home_blocks_written, u64::from(blocks));
         let packed = self.packer.pack(count, run, owner_of(self.tree, run.block));
         self.liveness.set(run.block, packed.entry);
         self.writes.add(run.block, packed.memory);
@@ -206,7 +209,7 @@ impl<'a> Work<'a> {
 
     /// Gives the value extents of its own.
     fn own_extents(&mut self, value: Pending) -> Result<()> {
-        let owner = self.inner.own.owner_of_encoded(&value.key);
+        let owner = self.checkpointer.own.owner_of_encoded(&value.key);
         let Pending { op, mut entry, stored, .. } = value;
         let data = self.take_runs(owner, blocks_for(stored.len() as u64))?;
         let units = stored.len().div_ceil(VALUE_UNIT_BYTES);
@@ -221,7 +224,8 @@ impl<'a> Work<'a> {
             self.writes.add(run.block, memory);
         }
         let mut writes: Vec<ValueWrite> = Vec::new();
-        entry.home = home_of(&self.inner.device, data.runs(), 0, checksums, manifest.as_ref(), &mut writes);
+        entry.home =
+            home_of(&self.checkpointer.device, data.runs(), 0, checksums, manifest.as_ref(), &mut writes);
         self.writes.others.extend(writes);
         self.placed(
             op,
@@ -245,7 +249,7 @@ impl<'a> Work<'a> {
     }
 
     fn take_runs(&mut self, owner: OwnerId, blocks: u64) -> Result<Arc<Extents>> {
-        let space = &self.inner.space;
+        let space = &self.checkpointer.space;
         let hole = u32::try_from(blocks).ok().and_then(|blocks| self.hole(blocks));
         let runs = hole
             .map(|hole| SmallVec::from_slice(&[hole]))
@@ -254,7 +258,7 @@ impl<'a> Work<'a> {
         let extents = Extents::new(space.clone(), runs);
         self.taken.extend_from_slice(extents.runs());
         self.given.push(extents.clone());
-        OperationCounters::add(&self.inner.counters.home_blocks_written, blocks);
+        OperationCounters::add(&self.checkpointer.counters.home_blocks_written, blocks);
         Ok(extents)
     }
 }
@@ -274,16 +278,16 @@ impl HomeWrites {
     }
 
     /// Writes everything and waits, so that a commit's flush meets a bounded number of bytes in flight.
-    async fn write(&mut self, inner: &Inner) -> Result<()> {
+    async fn write(&mut self, checkpointer: &Checkpointer) -> Result<()> {
         self.bytes = 0;
         let mut pieces = std::mem::take(&mut self.pieces);
         pieces.sort_unstable_by_key(|(block, _)| *block);
-        let mut batch = inner.device.batch();
+        let mut batch = checkpointer.device.batch();
         let mut writes = Vec::new();
         let mut group: (u64, u64, Vec<shoal_device::IoBuf>) = (0, 0, Vec::new());
         for (block, memory) in pieces {
             if group.1 != block && !group.2.is_empty() {
-                writes.push(batch.add(inner.device.write(group.0, std::mem::take(&mut group.2))));
+                writes.push(batch.add(checkpointer.device.write(group.0, std::mem::take(&mut group.2))));
             }
             if group.2.is_empty() {
                 group.0 = block;
@@ -292,7 +296,7 @@ impl HomeWrites {
             group.2.push(memory);
         }
         if !group.2.is_empty() {
-            writes.push(batch.add(inner.device.write(group.0, group.2)));
+            writes.push(batch.add(checkpointer.device.write(group.0, group.2)));
         }
         let others: Vec<ValueWrite> = self.others.drain(..).map(|write| batch.add(write)).collect();
         batch.start();
@@ -303,6 +307,6 @@ impl HomeWrites {
         for write in others {
             result = result.and(write.await.result);
         }
-        result.map_err(|error| inner.apply_failed(&Error::Io(error)))
+        result.map_err(|error| checkpointer.apply_failed(&Error::Io(error)))
     }
 }

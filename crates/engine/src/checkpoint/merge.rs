@@ -15,10 +15,11 @@ use bytes::Bytes;
 use shoal_base::{Lsn, Run};
 
 use crate::checkpoint::apply::NewTree;
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::space::manager::{Reservation, TREE_BLOCKS_PER_RECORD};
-use crate::store::{Inner, OperationCounters};
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone};
 use crate::tablet::tree::{Change, Gap, LeafFinder, LeafPlace, Merge, Old, Probe, Root, TreeWriter};
@@ -143,7 +144,7 @@ pub(crate) enum Wanted {
     ByForce,
 }
 
-impl Inner {
+impl Checkpointer {
     /// Whether layers of a tablet are to be merged.
     pub(crate) fn wants_merge(&self, tablet: &Tablet) -> bool {
         self.next_merge(tablet, &tablet.view().trees).is_some()
@@ -182,12 +183,12 @@ impl Inner {
     /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-33). What
     /// fails is tried again later: nothing waits for it. A store that is being closed or repaired leaves its layers as they are.
     pub(crate) async fn merge_after(&self, fresh: u64) {
-        if let Some(worker) = &self.maintenance.worker {
-            worker.wake_merge();
+        if let Some(bell) = &self.merge_bell {
+            bell.ring();
             return;
         }
         let mut credit = fresh.saturating_mul(MERGED_PER_FRESH);
-        while credit > 0 && self.check_open().is_ok() && !self.gives_up {
+        while credit > 0 && !self.closing.is_begun() && !self.gives_up {
             let wanting = self.tablets.all().iter().filter(|tablet| self.wants_merge(tablet));
             let Some(tablet) = wanting.max_by_key(|tablet| tablet.view().trees.layers.list.len()) else {
                 break;
@@ -250,7 +251,7 @@ impl Inner {
         // Only merges change the layers that are merged, and this one has the claim: applies go on while it reads them.
         let (trees, _) = trees_of(tablet);
         let Some(taken) = self.take_next(tablet, &trees, false).await? else { return Ok(Merged::Nothing) };
-        let _turn = self.maintenance.applier.take().await;
+        let _turn = self.applier.take().await;
         self.log.poison.check()?;
         match self.merge_slice(tablet, taken, self.unread(), false).await {
             // Nothing waits for a merge: it leaves pages alone that may be readable later.
@@ -520,7 +521,7 @@ impl Inner {
         let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
         OperationCounters::add(&self.counters.pages_written, written);
         let freed = self.pages_of(tablet, &newest).await?;
-        let _turn = self.maintenance.applier.take().await;
+        let _turn = self.applier.take().await;
         self.log.poison.check()?;
         let now = tablet.view();
         let mut layers = (*now.trees.layers).clone();

@@ -1,18 +1,31 @@
 //! Checkpoints: an apply merges an overlay into its tree, values go home or move, and a superblock publishes the new
 //! roots.
 //!
+//! All of it works with a [`checkpointer`], which has the owners that a checkpoint needs, and not the store.
+//!
 //! Reading order: [`apply`], [`home`] (the places of values), [`replace`] (the entries that a tree gets and loses),
 //! [`liveness`] (the live values of packed runs), [`compact`] (the choice of runs to rewrite), [`publish`],
-//! [`space_image`].
+//! [`superblock`], [`space_image`], [`grow`] (growth of the file, which a publish makes usable).
 
 pub(crate) mod apply;
+pub(crate) mod checkpointer;
+pub(crate) mod closing;
 pub(crate) mod compact;
+pub(crate) mod copies;
+pub(crate) mod features;
+#[cfg(test)]
+mod format_tests;
+pub(crate) mod grow;
 pub(crate) mod home;
+pub(crate) mod layout;
 pub(crate) mod liveness;
+pub(crate) mod losses;
 pub(crate) mod merge;
 pub(crate) mod publish;
+pub(crate) mod rate;
 pub(crate) mod replace;
 pub(crate) mod route;
 pub(crate) mod runs;
 pub(crate) mod snapshot;
 pub(crate) mod space_image;
+pub(crate) mod superblock;

@@ -4,12 +4,13 @@ use std::future::Future;
 
 use shoal_base::{Lsn, Run, TabletId};
 
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::copies;
+use crate::checkpoint::features::LAYERS;
+use crate::checkpoint::losses::Losses;
 use crate::checkpoint::space_image;
+use crate::checkpoint::superblock::Superblock;
 use crate::common::error::{Error, Result};
-use crate::store::features::LAYERS;
-use crate::store::losses::Losses;
-use crate::store::superblock::Superblock;
-use crate::store::{Inner, copies};
 use crate::tablet::layers::LayersRef;
 use crate::tablet::tree::Root;
 use crate::testing::injected_bug::{Bug, injected};
@@ -47,7 +48,7 @@ pub(crate) struct Changes {
     pub losses: Option<Losses>,
 }
 
-impl Inner {
+impl Checkpointer {
     /// Publishes `changes`; returns the new superblock's number.
     ///
     /// # Errors

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shoal_base::{Lsn, Run};
 
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::LivenessOps;
 use crate::common::error::Result;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
-use crate::store::Inner;
 use crate::tablet::tree::{Change, Merge, Old};
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home, decode_leaf_entry, end_of};
@@ -64,7 +64,7 @@ impl Op {
 
 /// Replaces the tree's entries by the newest records, and notes the replaced entries.
 pub(crate) struct ReplaceEntries<'a> {
-    inner: &'a Inner,
+    checkpointer: &'a Checkpointer,
     /// Entries that are not in the new tree and may own runs.
     pub old: Vec<(Lsn, Entry)>,
     /// Runs that were taken for values that did not move after all.
@@ -80,9 +80,9 @@ pub(crate) struct ReplaceEntries<'a> {
 }
 
 impl<'a> ReplaceEntries<'a> {
-    pub(crate) fn new(inner: &'a Inner, liveness: LivenessOps) -> Self {
+    pub(crate) fn new(checkpointer: &'a Checkpointer, liveness: LivenessOps) -> Self {
         Self {
-            inner,
+            checkpointer,
             old: Vec::new(),
             unplaced: Vec::new(),
             liveness,
@@ -143,7 +143,7 @@ impl Merge for ReplaceEntries<'_> {
     }
 
     fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
-        self.inner.closing_step()?;
+        self.checkpointer.closing.step()?;
         let (version, body) = match &op.what {
             What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
             What::Move(moved) => {

@@ -8,11 +8,12 @@
 use shoal_base::Lsn;
 use smallvec::SmallVec;
 
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::replace::{Op, ReplaceEntries, What};
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::log::format::RecordKind;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
-use crate::store::{Inner, OperationCounters};
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{Trees, is_tombstone, tombstone};
 use crate::tablet::tree::{
@@ -72,7 +73,7 @@ struct Looked {
     old: SmallVec<[OldLeaf; 2]>,
 }
 
-impl Inner {
+impl Checkpointer {
     /// Divides the operations of an apply.
     ///
     /// # Errors
@@ -116,7 +117,7 @@ impl Inner {
     fn has_room_for_layer(&self, ops: &[Op]) -> bool {
         let device = self.device.inner();
         let growth =
-            if device.can_grow() { self.layout.blocks_max.saturating_sub(device.blocks()) } else { 0 };
+            if device.can_grow() { self.layout().blocks_max.saturating_sub(device.blocks()) } else { 0 };
         self.space.available() + growth > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
     }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use shoal_base::Lsn;
 
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::common::error::{Error, Result};
 use crate::log::queue::Item;
-use crate::store::Inner;
 use crate::tablet::snapshots::Frozen;
 use crate::tablet::view::{Tablet, View};
 use crate::testing::injected_bug::{Bug, injected};
@@ -17,7 +17,7 @@ use crate::testing::injected_bug::{Bug, injected};
 /// Attempts to find all overlays ready to be frozen, while other tasks apply.
 const TRIES: u32 = 16;
 
-impl Inner {
+impl Checkpointer {
     /// Applies everything up to one version, and gives that version and the trees of all tablets. A store that takes no writes any
     /// more gives its trees and overlays as they are.
     ///
@@ -33,7 +33,7 @@ impl Inner {
             for tablet in self.tablets.all() {
                 self.make_room_for_a_layer(tablet).await?;
             }
-            let _turn = self.maintenance.applier.take().await;
+            let _turn = self.applier.take().await;
             self.log.poison.check()?;
             let is_ready = |view: Arc<View>| view.frozen.is_none() && view.trees.has_place_for_a_layer();
             if self.tablets.all().iter().all(|tablet| is_ready(tablet.view())) {
@@ -44,7 +44,7 @@ impl Inner {
     }
 
     async fn freeze_now(&self) -> Result<(Lsn, Frozen)> {
-        let queue = |marker| self.log.committer.push(Item::Marker(marker));
+        let queue = |marker| self.log.committer.submit(Item::Marker(marker));
         let tablets = self.tablets.all();
         let mut marker = None;
         if injected(Bug::SnapshotOfMoments) {
@@ -68,5 +68,21 @@ impl Inner {
     fn frozen_for_good(&self) -> (Lsn, Frozen) {
         let views = self.tablets.all().iter().map(|tablet| tablet.view()).collect();
         (self.log.committer.durable(), Frozen { views, moment: self.log.moment() })
+    }
+
+    /// Drops snapshots that are too old, and all where less than a tenth of the space is free because of them (INV-36).
+    pub(crate) fn limit_snapshots(&self) {
+        let snapshots = &self.tablets.snapshots;
+        if snapshots.count() == 0 {
+            return;
+        }
+        snapshots.expire(self.now_ns());
+        let whole = self.layout().data_blocks(self.layout().blocks_max);
+        let free = self.space.available() + whole.saturating_sub(self.space.data_blocks());
+        let held = self.space.held_blocks(self.log.committer.named_superblock());
+        let tenth = whole / 10;
+        if free < tenth && held > 0 && (free + held >= tenth || held >= free) {
+            snapshots.drop_all("less than a tenth of the store's space was free because of what it held");
+        }
     }
 }

@@ -11,8 +11,8 @@ use shoal_device::{Device, IoBuf};
 use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, SnapshotReader};
 use shoal_space::{Delta, FreeImage};
 
+use crate::checkpoint::superblock::{SpacePlace, Superblock};
 use crate::common::error::{Error, Result};
-use crate::store::superblock::{SpacePlace, Superblock};
 
 /// Blocks from one piece of a snapshot to the next, so that a damaged piece does not hide the places of the others.
 const PIECE_BLOCKS: u64 = (SNAPSHOT_PIECE_BYTES_MAX / BLOCK_BYTES) as u64;

@@ -63,6 +63,12 @@ pub(crate) struct TokenGuard<'a, T> {
     value: Option<T>,
 }
 
+impl<T: Default> Default for Token<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 impl<T> Token<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { value: Mutex::new(Some(value)), returned: Event::default() }

@@ -1,5 +1,6 @@
 //! The parts that the whole engine shares: keys, objects, options, errors, and tools for tasks that wait.
 
+pub(crate) mod counters;
 pub(crate) mod damaged_range;
 pub(crate) mod error;
 pub(crate) mod event;

@@ -179,7 +179,7 @@ impl Committer {
     }
 
     /// Appends an item to the queue. The caller holds the overlay's lock, which fixes the order (R4).
-    pub(crate) fn push(&self, item: Item) {
+    pub(crate) fn submit(&self, item: Item) {
         match item {
             Item::Writes { batch, reserved }
                 if injected(Bug::WriteBatchDivided) && batch.records.len() > 1 =>

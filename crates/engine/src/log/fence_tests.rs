@@ -109,7 +109,7 @@ fn queue(store: &Store) -> Arc<Record> {
     assert!(store.0.log.committer.ring.reserve(1), "there is room");
     let batch =
         QueuedBatch { records: smallvec::SmallVec::from_iter([record.clone()]), ..QueuedBatch::default() };
-    store.0.log.committer.push(Item::Writes { batch, reserved: 1 });
+    store.0.log.committer.submit(Item::Writes { batch, reserved: 1 });
     record
 }
 
@@ -119,7 +119,7 @@ fn queue(store: &Store) -> Arc<Record> {
 fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
     let (held, store) = opened(false);
     held.holds.store(true, Ordering::Relaxed);
-    let mut publish = pin!(store.0.publish(Changes::default()));
+    let mut publish = pin!(store.0.checkpointer.publish(Changes::default()));
     let failing = held.up_to(publish.as_mut(), Op::Flush);
     let record = queue(&store);
     let mut commit = pin!(store.0.log.committer.commit_all());
@@ -139,7 +139,7 @@ fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
 fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
     let (held, store) = opened(false);
     held.holds.store(true, Ordering::Relaxed);
-    let mut publish = pin!(store.0.publish(Changes::default()));
+    let mut publish = pin!(store.0.checkpointer.publish(Changes::default()));
     let flush = held.up_to(publish.as_mut(), Op::Flush);
     let record = queue(&store);
     let mut commit = pin!(store.0.log.committer.commit_all());
@@ -160,7 +160,7 @@ fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
 fn a_flush_that_fails_while_the_file_grows_poisons() {
     let (held, store) = opened(true);
     held.sim.inject(Fault::fail(FaultOp::Flush, EIO));
-    let grown = block_on(store.0.grow(0));
+    let grown = block_on(store.0.checkpointer.grow(0));
     assert!(matches!(grown, Err(Error::Io(_))), "{grown:?}");
     assert!(matches!(store.0.check_writable(), Err(Error::Poisoned(_))));
     let record = queue(&store);

@@ -24,6 +24,11 @@ impl Log {
         self.committer.moved.notify();
     }
 
+    /// How full the ring is, in thousandths.
+    pub(crate) fn fill_permille(&self) -> usize {
+        self.committer.ring.fill_permille()
+    }
+
     /// Returns true if a version has expired (R18).
     pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
         self.expiry.is_over(end, version, &self.committer)

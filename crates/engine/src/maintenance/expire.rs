@@ -7,11 +7,12 @@
 //! a write with a request id (`dedup.rs`) takes one place in the list, however often its object is overwritten.
 
 use crate::checkpoint::publish::Changes;
+use crate::common::counters::OperationCounters;
 use crate::common::error::Result;
 use crate::common::key::ObjectKey;
 use crate::read::list::walk_expiring;
 use crate::store::expiring::{DELETED_MAX, Now};
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, Store};
 use crate::write::transact::Reaped;
 
 /// Objects that the walk reads at a time: it reads leaves that no request needs.
@@ -75,7 +76,7 @@ impl Inner {
         self.log.tick();
         let is_in_trees = || self.tablets.all().iter().any(|tablet| !tablet.view().totals.is_for_ever());
         if self.log.expiry.wants_saving(!self.maintenance.expiring.is_empty() || is_in_trees()) {
-            self.publish(Changes::default()).await?;
+            self.checkpointer.publish(Changes::default()).await?;
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! The store's own work: its threads, relocation, expiry, scrubs.
 
 pub(crate) mod expire;
-pub(crate) mod grow;
 pub(crate) mod own_space;
 pub(crate) mod relocate;
 pub(crate) mod scrub;

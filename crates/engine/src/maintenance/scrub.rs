@@ -17,11 +17,13 @@ use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES, Lsn};
 use shoal_device::{Device, IoBuf, IoFuture};
 
+use crate::checkpoint::copies;
 use crate::checkpoint::space_image;
+use crate::checkpoint::superblock;
 use crate::common::error::{Error, Result};
 use crate::common::problem::CheckProblem;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
-use crate::store::{Inner, Store, copies, superblock};
+use crate::store::{Inner, Store};
 use crate::tablet::layers::{Trees, is_tombstone};
 use crate::tablet::layers_page;
 use crate::tablet::tree::{PageRef, PageSource, Problem, ReadHint, Tree, Visitor};
@@ -142,7 +144,7 @@ impl Inner {
 
     /// Both copies of the newest superblock, and the space image that it names. No superblock is published meanwhile.
     async fn scrub_superblocks(&self, report: &mut ScrubReport) {
-        let publisher = self.publisher.take().await;
+        let publisher = self.checkpointer.publisher.take().await;
         let newest = &*publisher;
         let mut problem = |what: &str, block| report.problem(CheckProblem { what: what.into(), block });
         for block in copies::copies(newest.number) {

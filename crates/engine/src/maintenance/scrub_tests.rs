@@ -6,7 +6,7 @@ use shoal_space::FreeImage;
 use smallvec::SmallVec;
 
 use super::*;
-use crate::store::copies;
+use crate::checkpoint::copies;
 use crate::tablet::tree::fixtures as pages;
 use crate::testing::fixtures::{Fixture, key, leaf_entry};
 use crate::value::entry::{Home, Meta};
@@ -112,7 +112,7 @@ fn copies_of_the_superblock_and_the_space_image_are_looked_at() {
     assert_eq!(scrub(&store), [("a part of the space image is damaged".to_owned(), 0)]);
     made.sim.corrupt(area, 100, 1);
     block_on(store.put(&key(1), vec![1; 50].into(), PutOptions::default())).unwrap();
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     let newest = crate::testing::fixtures::newest(&made.device);
     assert!(newest.space.deltas > 0, "{:?}", newest.space);
     let delta = area + u64::from(newest.space.snapshot_blocks);
@@ -135,7 +135,7 @@ fn a_value_that_cannot_be_read_is_a_problem_of_its_object() {
     for which in 0..3 {
         block_on(store.put(&key(which), vec![which as u8; 40_000].into(), PutOptions::default())).unwrap();
     }
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     let image = made.sim.image();
     let block = (made.next..image.blocks()).find(|&block| *image.block(block) == [1; BLOCK_BYTES]).unwrap();
     made.sim.inject(Fault::fail(FaultOp::Read, EIO).at(block..block + 1));
@@ -163,7 +163,7 @@ fn pieces_are_bounded_and_leave_nothing_out() {
     for which in 0..5 {
         block_on(store.put(&key(which), vec![1; VALUE_BYTES].into(), PutOptions::default())).unwrap();
     }
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     let pieces = |store: &Store| {
         let (mut report, mut place, mut objects) =
             (ScrubReport::default(), ScrubPlace::default(), Vec::new());
@@ -187,7 +187,7 @@ fn pieces_are_bounded_and_leave_nothing_out() {
     for which in 0..3_000 {
         block_on(store.put(&key(which), vec![1; 100].into(), PutOptions::default())).unwrap();
     }
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     let (objects, report) = pieces(&store);
     assert!(objects.len() > 2 && objects.iter().sum::<u64>() == 3_000, "{objects:?}");
     assert!(report.pages > LEAVES_AT_A_TIME as u64, "{report:?}");
@@ -200,7 +200,7 @@ fn a_scrub_ends_with_the_store() {
     made.publish();
     let store = made.open().unwrap();
     block_on(store.put(&key(1), vec![1; 50].into(), PutOptions::default())).unwrap();
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     let mut report = ScrubReport::default();
     let (tree, trees) =
         (tree_of(store.0.identity, shoal_base::TabletId(0)), Trees::only(crate::tablet::tree::Root::EMPTY));

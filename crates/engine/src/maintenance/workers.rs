@@ -134,18 +134,18 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Apply, store, worker, |inner| {
         let now_ns = inner.now_ns();
         let result = if inner.wants_apply() {
-            block_on(inner.apply_fullest())
+            block_on(inner.checkpointer.apply_fullest())
         } else if now_ns.saturating_sub(last_full_ns) >= APPLY_AFTER_NS {
             last_full_ns = now_ns;
-            block_on(inner.apply_all())
+            block_on(inner.checkpointer.apply_all())
         } else {
             Ok(())
         };
         inner.tablets.held_streams.expire(inner.now_ns());
-        inner.limit_snapshots();
+        inner.checkpointer.limit_snapshots();
         inner.space.reclaim(inner.log.committer.named_superblock());
         // The superblock of an apply may need a seal.
-        worker.wake_commit();
+        worker.wake(Duty::Commit);
         Some(match later("an apply failed and will be tried again", result) {
             Some(()) if inner.wants_apply() => Duration::ZERO,
             Some(()) => APPLIER_PERIOD,
@@ -157,8 +157,8 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
 /// Merges layers, step by step.
 fn merger(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Merge, store, worker, |inner| {
-        let merged = block_on(inner.merge_idle());
-        worker.wake_commit();
+        let merged = block_on(inner.checkpointer.merge_idle());
+        worker.wake(Duty::Commit);
         Some(match later("layers could not be merged, which will be tried again", merged) {
             Some(true) => Duration::ZERO,
             Some(false) => MERGER_PERIOD,
@@ -185,7 +185,7 @@ fn mover(store: &Weak<Inner>, worker: &Worker) {
         }
         Some(match later("moving failed and will be tried again", block_on(inner.move_some())) {
             Some(Progress::Worked) => {
-                worker.wake_commit();
+                worker.wake(Duty::Commit);
                 Duration::ZERO
             }
             Some(Progress::Idle) => MOVER_PERIOD,
@@ -197,15 +197,15 @@ fn mover(store: &Weak<Inner>, worker: &Worker) {
 fn grower(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Grow, store, worker, |inner| {
         let mut wait = GROWER_PERIOD;
-        inner.note_rate();
-        if inner.wants_log() {
-            match later("the log could not be prepared", block_on(inner.prepare_log(0))) {
+        inner.checkpointer.note_rate();
+        if inner.checkpointer.wants_log() {
+            match later("the log could not be prepared", block_on(inner.checkpointer.prepare_log(0))) {
                 Some(true) => return Some(Duration::ZERO),
                 Some(false) | None => wait = RETRY_AFTER,
             }
         }
-        if inner.log.poison.reason().is_none() && inner.wants_growth() {
-            match later("the data file could not grow", block_on(inner.grow_unless_freed())) {
+        if inner.log.poison.reason().is_none() && inner.checkpointer.wants_growth() {
+            match later("the data file could not grow", block_on(inner.checkpointer.grow_unless_freed())) {
                 Some(true) => return Some(Duration::ZERO),
                 // There may be room later.
                 Some(false) | None => wait = RETRY_AFTER * 10,

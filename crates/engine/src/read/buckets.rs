@@ -3,6 +3,7 @@
 use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_base::task::Boxed;
 
+use crate::checkpoint::copies;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::BucketPage;
@@ -47,7 +48,7 @@ impl Store {
                 merge.seek(next).await?;
             }
             page.damaged = merge.damaged.len();
-            if page.damaged > 0 && !inner.answers().await {
+            if page.damaged > 0 && !copies::answers(&inner.device).await {
                 // The store can be read nowhere now: an empty list of buckets would look like an empty store.
                 return Err(Error::Busy("its device does not read anything, not even superblocks"));
             }

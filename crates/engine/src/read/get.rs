@@ -8,13 +8,14 @@ use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
 use shoal_pool::Hint;
 
+use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{ByteRange, Deadline, End, Object, ObjectInfo};
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, Store};
 use crate::tablet::layers::{SearchState, Searched};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::View;

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_base::task::Boxed;
 
+use crate::checkpoint::copies;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::{ObjectKey, check_bucket};
@@ -158,7 +159,7 @@ impl<'a> Lister<'a> {
             given <= self.request.limit || injected(Bug::PageWithoutEnd),
             "a page of a listing ends at its limit (R23)"
         );
-        if !merge.damaged.is_empty() && !self.inner.answers().await {
+        if !merge.damaged.is_empty() && !copies::answers(&self.inner.device).await {
             // Nothing is readable now: an empty page would look like an empty bucket.
             return Err(Error::Busy("its device does not read anything, not even superblocks"));
         }
@@ -315,7 +316,7 @@ pub(crate) async fn walk_frozen(
             break;
         }
     }
-    if !merge.damaged.is_empty() && !inner.answers().await {
+    if !merge.damaged.is_empty() && !copies::answers(&inner.device).await {
         return Err(Error::Busy("its device does not read anything, not even superblocks"));
     }
     let damaged = std::mem::take(&mut merge.damaged);

@@ -12,10 +12,11 @@
 
 use shoal_base::Lsn;
 
+use crate::common::counters::OperationCounters;
 use crate::common::key::ObjectKey;
 use crate::common::object::End;
 use crate::read::get::{ShortObject, TryGet};
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, Store};
 use crate::tablet::overlay::hash_of;
 use crate::value::entry::InlineEntry;
 
@@ -296,7 +297,7 @@ mod tests {
         assert_eq!((shown(&mut cache, "a"), is_cached(&cache, "a")), (Some(b"one".to_vec()), false));
         assert_eq!((shown(&mut cache, "a"), is_cached(&cache, "a")), (Some(b"one".to_vec()), true));
         // The value's place does not matter.
-        block_on(store.0.apply_all()).unwrap();
+        block_on(store.0.checkpointer.apply_all()).unwrap();
         assert!(is_cached(&cache, "a"));
         assert_eq!(shown(&mut cache, "a"), Some(b"one".to_vec()));
         put(&store, "a", b"two", PutOptions::default());
@@ -328,7 +329,7 @@ mod tests {
             let known = block_on(store.head(&key(name))).unwrap().unwrap();
             for applied in [false, true] {
                 if applied {
-                    block_on(store.0.apply_all()).unwrap();
+                    block_on(store.0.checkpointer.apply_all()).unwrap();
                     let key = key(name);
                     // No lookup has read the leaf of the first apply; the leaf of the next one takes its place in the
                     // pool.
@@ -434,7 +435,7 @@ mod tests {
                 put(&store, &at.to_string(), round.to_string().as_bytes(), PutOptions::default());
                 acknowledged[at].store(round, Ordering::Release);
                 if round % 50 == 0 {
-                    block_on(store.0.apply_all()).unwrap();
+                    block_on(store.0.checkpointer.apply_all()).unwrap();
                 }
             }
             ended.store(true, Ordering::Relaxed);

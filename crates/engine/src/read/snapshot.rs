@@ -64,7 +64,7 @@ impl Store {
         Box::pin(async {
             let inner = &*self.0;
             inner.check_open()?;
-            let (version, frozen) = uninterrupted(inner.freeze_at_one_version())?;
+            let (version, frozen) = uninterrupted(inner.checkpointer.freeze_at_one_version())?;
             let taken_ns = frozen.moment.wall_ns();
             let until_ns = inner.now_ns().saturating_add(inner.tuning.snapshot_max_age_ns);
             let holding = Holding::new(version, until_ns, frozen);

@@ -14,12 +14,6 @@ use crate::common::error::{Error, Result};
 use crate::log::driver::uninterrupted;
 use crate::store::{Inner, Store};
 
-/// A close that takes longer than this logs its progress, and again after each such time.
-const PROGRESS_NS: u64 = 1_000_000_000;
-/// One of this many steps of an apply reads the clock.
-const STEPS_A_LOOK: u64 = 64;
-/// An apply takes each record twice: its value goes home, then the record goes into the tree.
-const STEPS_A_RECORD: u64 = 2;
 /// Rounds over all tablets. New writes are refused, so the second round finds at most the records queued during the
 /// first one.
 const ROUNDS: usize = 3;
@@ -32,36 +26,6 @@ pub struct Closed {
 }
 
 impl Inner {
-    /// Notes that an apply finished one more record. During a close, logs the progress from time to time.
-    ///
-    /// # Errors
-    /// [`Error::Closed`] if the deadline of the close has passed: the apply ends, and its records stay in the log.
-    pub(crate) fn closing_step(&self) -> Result<()> {
-        let closing = &self.maintenance.closing;
-        if !closing.is_begun() {
-            return Ok(());
-        }
-        let steps = closing.steps.fetch_add(1, Ordering::Relaxed) + 1;
-        if !steps.is_multiple_of(STEPS_A_LOOK) {
-            return Ok(());
-        }
-        let now_ns = self.now_ns();
-        if closing.is_over(now_ns) {
-            return Err(Error::Closed);
-        }
-        let said_ns = closing.said_ns.load(Ordering::Relaxed);
-        if now_ns.saturating_sub(said_ns) >= PROGRESS_NS
-            && closing.said_ns.compare_exchange(said_ns, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            let done = steps / STEPS_A_RECORD;
-            let left = closing.records.load(Ordering::Relaxed).saturating_sub(done);
-            let took_ns = now_ns.saturating_sub(closing.began_ns.load(Ordering::Relaxed)).max(1);
-            let rate = u128::from(done) * 1_000_000_000 / u128::from(took_ns);
-            tracing::info!("closing: {left} records of the log are still to be applied, {rate} a second");
-        }
-        Ok(())
-    }
-
     /// The number of records that only the log holds.
     fn records_left(&self) -> u64 {
         let size = |tablet: &crate::tablet::view::Tablet| {
@@ -79,10 +43,10 @@ impl Inner {
     async fn apply_before_close(&self) -> Result<()> {
         for tablet in self.tablets.all() {
             for _ in 0..ROUNDS {
-                if tablet.first_unapplied().is_none() || self.maintenance.closing.is_over(self.now_ns()) {
+                if tablet.first_unapplied().is_none() || self.checkpointer.closing.is_over() {
                     break;
                 }
-                if let Err(error) = self.apply_tablet(tablet).await {
+                if let Err(error) = self.checkpointer.apply_tablet(tablet).await {
                     self.log.poison.check()?;
                     if !matches!(error, Error::Closed) {
                         let id = tablet.id;
@@ -120,7 +84,7 @@ impl Store {
     async fn finish(&self, limit: Option<Duration>) -> Result<Closed> {
         let inner = &*self.0;
         let was_poisoned = inner.log.poison.reason().is_some();
-        inner.maintenance.closing.begin(inner.now_ns(), limit, inner.records_left());
+        inner.checkpointer.closing.begin(limit, inner.records_left());
         if inner.check_writable().is_ok() {
             if inner.own.len() > 0 {
                 // Values that go home now take groups, too. The apply below returns these errors.
@@ -152,7 +116,7 @@ impl Store {
             // A record queued while the seal was written relies on this commit, because its writer found a driver.
             inner.log.committer.commit_all().await;
             inner.apply_before_close().await?;
-            let published = inner.publish_last().await;
+            let published = inner.checkpointer.publish_last().await;
             published.map(|()| Closed { records_left: inner.records_left() })
         })
     }

@@ -11,14 +11,14 @@ use shoal_base::task::Boxed;
 use shoal_device::Device;
 use shoal_space::FreeImage;
 
+use crate::checkpoint::copies::{self, Found};
+use crate::checkpoint::features::MOVED_AREAS;
+use crate::checkpoint::grow::zero;
 use crate::checkpoint::space_image::{self, free_blocks};
+use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
 use crate::common::error::{Error, Result};
-use crate::maintenance::grow::zero;
 use crate::recovery::read::Recovery;
 use crate::store::Store;
-use crate::store::copies::{self, Found};
-use crate::store::features::MOVED_AREAS;
-use crate::store::superblock::{FORMAT_VERSION, Superblock};
 
 impl Store {
     /// The cap of the store on `device`: the largest number of blocks that it may have. `None` where `device` holds only zeros.

@@ -11,7 +11,12 @@ use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_space::{FreeImage, Space};
 
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::closing::Closing;
+use crate::checkpoint::copies;
 use crate::checkpoint::publish::CEILING_STEP;
+use crate::checkpoint::rate::MoveLimits;
+use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
 use crate::common::error::{Error, Result};
 use crate::common::event::{Bell, Token};
 use crate::common::options::{Environment, OpenOptions};
@@ -25,12 +30,12 @@ use crate::log::record::Record;
 use crate::log::ring::{BatchIndex, LogPlace};
 use crate::maintenance::workers;
 use crate::recovery::read::Recovery;
+use crate::space::growth::Growth;
 use crate::space::manager::{SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space::own_space::OwnSpace;
 use crate::store::maintenance::Maintenance;
-use crate::store::superblock::{FORMAT_VERSION, Superblock};
 use crate::store::worker::Worker;
-use crate::store::{Inner, OperationCounters, Store, copies};
+use crate::store::{Inner, Store};
 use crate::tablet::admission::Admission;
 use crate::tablet::layers::Layers;
 use crate::tablet::overlay::hash_of;
@@ -38,7 +43,6 @@ use crate::tablet::tablets::Tablets;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 use crate::value::owned::owned_runs;
-use crate::value::packed::run_blocks_max;
 use crate::value::prepare::manifest_blocks;
 
 impl Store {
@@ -105,26 +109,34 @@ impl Recovery {
         let worker = bell.map(Worker::new);
         let mut tuning = options.tuning;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
-        let inner = Arc::new(Inner {
+        let losses = self.superblock.losses;
+        let checkpointer = Checkpointer {
             device: self.device,
             pool: self.pool,
             layout: self.superblock.layout,
             identity: self.superblock.identity,
-            environment,
-            run_blocks_max: run_blocks_max(&tuning, space.reserve()),
             tuning,
-            log,
+            clock: environment.clock.clone(),
+            log: Arc::new(log),
             space,
-            own,
-            tablets,
-            maintenance: Maintenance::new(worker.clone(), options.pause_relocation, options.discard),
-            losses: self.superblock.losses,
+            own: Arc::new(own),
+            tablets: Arc::new(tablets),
+            counters: Arc::default(),
             publisher: Token::new(found.unwrap_or(self.superblock)),
+            applier: Token::default(),
+            grower: Token::default(),
+            growth: Growth::default(),
+            closing: Closing::new(environment.clock.clone()),
+            move_limits: MoveLimits {
+                paused: AtomicBool::new(options.pause_relocation),
+                ..MoveLimits::default()
+            },
+            merge_bell: worker.as_ref().map(|worker| worker.merge_bell()),
             gives_up: options.accept_damaged_log,
-            not_replayed,
-            closed: AtomicBool::new(false),
-            counters: OperationCounters::default(),
-        });
+        };
+        let maintenance =
+            Maintenance { worker: worker.clone(), discard: options.discard, ..Maintenance::default() };
+        let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
         if options.read_only {
             return Ok(Store(inner));
         }

@@ -5,9 +5,9 @@ use std::ops::Range;
 use shoal_base::Run;
 use shoal_space::FreeImage;
 
+use crate::checkpoint::superblock::Superblock;
 use crate::common::error::{Error, Result};
 use crate::recovery::report::CheckReport;
-use crate::store::superblock::Superblock;
 
 /// How complete the trees must be for a rebuild of the free space.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,13 +8,13 @@ use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_space::FreeImage;
 
+use crate::checkpoint::superblock::Superblock;
 use crate::common::error::{Error, Result};
 use crate::common::key::name;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::recovery::owners::{Completeness, Owners, image_without};
 use crate::recovery::recount::Count;
 use crate::recovery::report::CheckReport;
-use crate::store::superblock::Superblock;
 use crate::tablet::layers::{Layers, LayersRef, Trees};
 use crate::tablet::tree::{PageRef, Problem, Visitor};
 use crate::tablet::tree_io::{PoolPages, tree_of};

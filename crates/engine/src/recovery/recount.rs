@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use shoal_base::{Run, blocks_for};
 
 use crate::checkpoint::apply::NewTree;
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::LivenessOps;
 use crate::common::error::Result;
-use crate::store::Inner;
 use crate::tablet::tree::{PageRef, Problem, Visitor};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;
@@ -185,29 +185,27 @@ impl Visitor for Recount {
     }
 }
 
-impl Inner {
-    /// Counts the live values of a tablet's packed runs and corrects their liveness. Returns the number of wrong runs.
-    /// A repair calls this before anything is applied.
-    ///
-    /// # Errors
-    /// As an apply.
-    pub(crate) async fn recount(&self, tablet: &Tablet) -> Result<usize> {
-        let _turn = self.maintenance.applier.take().await;
-        self.log.poison.check()?;
-        let view = tablet.view();
-        let mut recount = Recount::default();
-        let tree = tree_of(self.identity, tablet.id);
-        let live = view.trees.walk(tree, &PoolPages::new(&self.pool), &mut recount).await?;
-        let ops = recount.count.corrections(recount.unreadable == 0);
-        let (wrong, totals) = (ops.len(), recount.count.totals());
-        if ops.is_empty() && totals == view.totals && live == view.trees.live() {
-            return Ok(0);
-        }
-        let mut new = NewTree::new(view.trees.with_live(live), view.applied, totals);
-        self.merge_liveness(tablet, &mut new, self.unread(), ops).await?;
-        self.publish_tree(tablet, new).await?;
-        Ok(wrong)
+/// Counts the live values of a tablet's packed runs and corrects their liveness. Returns the number of wrong runs.
+/// A repair calls this before anything is applied.
+///
+/// # Errors
+/// As an apply.
+pub(crate) async fn recount_tablet(checkpointer: &Checkpointer, tablet: &Tablet) -> Result<usize> {
+    let _turn = checkpointer.applier.take().await;
+    checkpointer.log.poison.check()?;
+    let view = tablet.view();
+    let mut recount = Recount::default();
+    let tree = tree_of(checkpointer.identity, tablet.id);
+    let live = view.trees.walk(tree, &PoolPages::new(&checkpointer.pool), &mut recount).await?;
+    let ops = recount.count.corrections(recount.unreadable == 0);
+    let (wrong, totals) = (ops.len(), recount.count.totals());
+    if ops.is_empty() && totals == view.totals && live == view.trees.live() {
+        return Ok(0);
     }
+    let mut new = NewTree::new(view.trees.with_live(live), view.applied, totals);
+    checkpointer.merge_liveness(tablet, &mut new, checkpointer.unread(), ops).await?;
+    checkpointer.publish_tree(tablet, new).await?;
+    Ok(wrong)
 }
 
 #[cfg(test)]

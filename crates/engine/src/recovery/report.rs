@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::checkpoint::losses::Losses;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::Error;
 use crate::common::problem::CheckProblem;
-use crate::store::losses::Losses;
 
 /// Takes a warning.
 type Warn = dyn Fn(&str) + Send + Sync;

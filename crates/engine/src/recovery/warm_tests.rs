@@ -67,7 +67,7 @@ fn stays_warm(cache_bytes: usize) {
     for (number, bytes) in read_keys() {
         put(&store, &key(number), bytes);
     }
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     read(&store);
     assert_eq!(read(&store), [0_u64; 0], "it was just read");
     let root = || store.0.tablets.all()[0].view().trees.base;
@@ -93,7 +93,7 @@ fn stays_warm(cache_bytes: usize) {
             put(&store, &key(number), sizes[write % 3]);
         }
         assert_eq!(read(&store), [0_u64; 0], "before the apply of round {round}");
-        block_on(store.0.apply_all()).unwrap();
+        block_on(store.0.checkpointer.apply_all()).unwrap();
         assert_eq!(read(&store), [0_u64; 0], "after the apply of round {round}");
         heights.insert(root().height);
     }
@@ -105,7 +105,7 @@ fn stays_warm(cache_bytes: usize) {
         let replaced = root().page.unwrap();
         let replaced = Unit::page(replaced.block, replaced.crc).id;
         put(&store, &key(1), 600);
-        block_on(store.0.apply_all()).unwrap();
+        block_on(store.0.checkpointer.apply_all()).unwrap();
         assert!(store.0.pool.is_resident(&replaced));
         let written = (KEYS..KEYS + 1_000).take_while(|&number| {
             put(&store, &key(number), 40_000);

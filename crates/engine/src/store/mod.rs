@@ -1,46 +1,37 @@
-//! An open store: the state that its verbs share. The verbs are `checkpoint`, `read`, `write`, `maintenance` and
-//! `recovery`; no module below the store imports it.
+//! An open store: the state that its verbs share. The verbs are `read`, `write`, `maintenance` and `recovery`; no
+//! module below the store imports it.
 
-pub(crate) mod closing;
-pub(crate) mod copies;
 pub(crate) mod expiring;
-pub(crate) mod features;
-#[cfg(test)]
-mod format_tests;
 pub(crate) mod free_space;
-pub(crate) mod layout;
-pub(crate) mod losses;
 pub(crate) mod maintenance;
-pub(crate) mod rate;
 pub(crate) mod relocation;
 pub(crate) mod stat;
 #[cfg(test)]
 mod stat_tests;
-pub(crate) mod superblock;
 pub(crate) mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_base::TabletId;
-use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::sync::pause;
 use shoal_device::Device;
 use shoal_pool::Pool;
 
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::layout::Layout;
+use crate::checkpoint::losses::Losses;
+use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
-use crate::common::event::Token;
 use crate::common::key::ObjectKey;
 use crate::common::options::{Environment, Tuning};
 use crate::log::driver::uninterrupted;
 use crate::log::owner::Log;
 use crate::space::manager::{Shortage, SpaceManager};
 use crate::space::own_space::OwnSpace;
-use crate::store::layout::Layout;
-use crate::store::losses::Losses;
 use crate::store::maintenance::Maintenance;
-use crate::store::superblock::Superblock;
 use crate::tablet::tablets::Tablets;
 
 /// A write that finds too few blocks, while enough are freed that readers hold, waits so often and so long: a view that a task only
@@ -67,69 +58,56 @@ impl Store {
     }
 }
 
-/// The state that the verbs share: the log, the space, the tablets, the store's own work, and the device, pool and
-/// settings.
+/// The state that the verbs share: the log, the space, the tablets, the checkpointer, the store's own work, and the device,
+/// pool and settings.
 pub(crate) struct Inner {
     pub device: Device,
     pub pool: Pool,
-    pub layout: Layout,
     pub identity: [u8; 16],
     pub environment: Environment,
     pub tuning: Tuning,
-    pub log: Log,
+    pub log: Arc<Log>,
     pub space: Arc<SpaceManager>,
-    pub own: OwnSpace,
-    /// Blocks of a new packed run at most.
-    pub run_blocks_max: u32,
-    pub tablets: Tablets,
+    pub own: Arc<OwnSpace>,
+    pub tablets: Arc<Tablets>,
+    pub checkpointer: Checkpointer,
     pub maintenance: Maintenance,
-    /// The newest durable superblock: its holder publishes the next one.
-    pub publisher: Token<Superblock>,
     /// Losses of earlier repairs that no user has acknowledged.
     pub losses: Losses,
-    /// True during a repair: a page that the device cannot read is lost, and is not tried again.
-    pub gives_up: bool,
     /// Keys whose newest record a repair could not replay: an older superblock uses the record's blocks for something else.
     pub not_replayed: Vec<Vec<u8>>,
     pub closed: AtomicBool,
-    pub counters: OperationCounters,
-}
-
-/// Counts of operations, for `stat`.
-#[derive(Default)]
-pub(crate) struct OperationCounters {
-    pub puts: AtomicU64,
-    pub gets: AtomicU64,
-    pub deletes: AtomicU64,
-    pub value_bytes_written: AtomicU64,
-    pub value_bytes_read: AtomicU64,
-    pub value_bytes_copied: AtomicU64,
-    pub applies: AtomicU64,
-    pub pages_written: AtomicU64,
-    /// Merges of layers that ended: into the base with their last slice, or among layers.
-    pub merges: AtomicU64,
-    /// Bytes of entries that merges of layers took, slices included.
-    pub merged_bytes: AtomicU64,
-    pub home_blocks_written: AtomicU64,
-    pub extent_blocks_written: AtomicU64,
-    pub growth_blocks_written: AtomicU64,
-    pub moved_values: AtomicU64,
-    pub moved_bytes: AtomicU64,
-    pub expired: AtomicU64,
-    pub scrub_passes: AtomicU64,
-    pub scrub_bytes: AtomicU64,
-    pub scrub_problems: AtomicU64,
-    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended.
-    pub scrub_ended_ns: AtomicU64,
-}
-
-impl OperationCounters {
-    pub(crate) fn add(counter: &AtomicU64, amount: u64) {
-        counter.fetch_add(amount, Ordering::Relaxed);
-    }
+    pub counters: Arc<OperationCounters>,
 }
 
 impl Inner {
+    /// The state of a store that is open, with what its checkpoints work with.
+    pub(crate) fn new(
+        checkpointer: Checkpointer,
+        environment: Environment,
+        maintenance: Maintenance,
+        losses: Losses,
+        not_replayed: Vec<Vec<u8>>,
+    ) -> Self {
+        Self {
+            device: checkpointer.device.clone(),
+            pool: checkpointer.pool.clone(),
+            identity: checkpointer.identity,
+            environment,
+            tuning: checkpointer.tuning.clone(),
+            log: checkpointer.log.clone(),
+            space: checkpointer.space.clone(),
+            own: checkpointer.own.clone(),
+            tablets: checkpointer.tablets.clone(),
+            counters: checkpointer.counters.clone(),
+            checkpointer,
+            maintenance,
+            losses,
+            not_replayed,
+            closed: AtomicBool::new(false),
+        }
+    }
+
     /// Checks that the store is open.
     ///
     /// # Errors
@@ -145,6 +123,11 @@ impl Inner {
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         self.log.poison.check()
+    }
+
+    /// Where everything lies.
+    pub(crate) fn layout(&self) -> Layout {
+        self.checkpointer.layout()
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -163,7 +146,7 @@ impl Inner {
             return Ok(claimed);
         }
         self.tablets.held_streams.expire(self.now_ns());
-        self.limit_snapshots();
+        self.checkpointer.limit_snapshots();
         self.space.reclaim(self.log.committer.named_superblock());
         // One writer makes space for all: each waiting writer tries again once it has the token.
         let _turn = self.maintenance.room.take().await;
@@ -191,13 +174,13 @@ impl Inner {
     /// device cannot grow. Other writers may take what a step made before the caller does.
     fn make_room(&self, step: u32, shortage: &Shortage) -> Result<bool> {
         match step {
-            0 => uninterrupted(self.free_what_is_dead()).map(|()| true),
-            _ if uninterrupted(self.grow_for(shortage.needed))? => Ok(true),
+            0 => uninterrupted(self.checkpointer.free_what_is_dead()).map(|()| true),
+            _ if uninterrupted(self.checkpointer.grow_for(shortage.needed))? => Ok(true),
             _ if self.drop_snapshots_for(shortage) => {
-                uninterrupted(self.make_freed_reusable());
+                uninterrupted(self.checkpointer.make_freed_reusable());
                 Ok(true)
             }
-            _ => uninterrupted(self.tidy_for_room()),
+            _ => uninterrupted(self.checkpointer.tidy_for_room()),
         }
     }
 
@@ -210,37 +193,5 @@ impl Inner {
             self.tablets.snapshots.drop_all("a write found no room without the space that it held");
         }
         helps
-    }
-
-    /// Drops snapshots that are too old, and all where less than a tenth of the space is free because of them (INV-36).
-    pub(crate) fn limit_snapshots(&self) {
-        let snapshots = &self.tablets.snapshots;
-        if snapshots.count() == 0 {
-            return;
-        }
-        snapshots.expire(self.now_ns());
-        let whole = self.layout.data_blocks(self.layout.blocks_max);
-        let free = self.space.available() + whole.saturating_sub(self.space.data_blocks());
-        let held = self.space.held_blocks(self.log.committer.named_superblock());
-        let tenth = whole / 10;
-        if free < tenth && held > 0 && (free + held >= tenth || held >= free) {
-            snapshots.drop_all("less than a tenth of the store's space was free because of what it held");
-        }
-    }
-
-    /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.
-    pub(crate) async fn free_what_is_dead(&self) -> Result<()> {
-        self.apply_all().await?;
-        self.make_freed_reusable().await;
-        Ok(())
-    }
-
-    /// Names the newest superblock in a flushed batch, and makes the blocks that it freed reusable (R9).
-    pub(crate) async fn make_freed_reusable(&self) {
-        uninterrupted(self.log.committer.seal());
-        self.log.committer.drive();
-        self.limit_snapshots();
-        self.tablets.held_streams.expire(self.now_ns());
-        self.space.reclaim(self.log.committer.named_superblock());
     }
 }

@@ -2,15 +2,13 @@
 
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
-use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::event::Token;
-use crate::store::rate::Rate;
 
 /// The state of relocation.
+#[derive(Default)]
 pub(crate) struct Relocation {
-    pub paused: AtomicBool,
-    pub rate: Mutex<Rate>,
     pub load: Mutex<Load>,
     pub urgent_until_ns: AtomicU64,
     /// The progress of the round; its holder takes the next step.
@@ -44,34 +42,6 @@ pub(crate) enum Round {
 }
 
 impl Relocation {
-    pub(crate) fn new(paused: bool) -> Self {
-        Self {
-            paused: AtomicBool::new(paused),
-            rate: Mutex::default(),
-            load: Mutex::default(),
-            urgent_until_ns: AtomicU64::new(0),
-            round: Token::new(None),
-            avoid: Mutex::default(),
-            whole_before: AtomicU64::new(0),
-            emptied_before: AtomicU64::new(0),
-            quiet_until_ns: AtomicU64::new(0),
-            bytes_moved: AtomicU64::new(0),
-            groups_emptied: AtomicU64::new(0),
-            bytes_discarded: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Acquire)
-    }
-
-    /// Notes bytes that were read, written or discarded.
-    pub(crate) fn charge(&self, bytes: u64) {
-        if bytes > 0 {
-            self.rate.lock().charge(bytes);
-        }
-    }
-
     pub(crate) fn is_urgent(&self, now_ns: u64) -> bool {
         now_ns < self.urgent_until_ns.load(Ordering::Relaxed)
     }

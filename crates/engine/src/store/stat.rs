@@ -5,8 +5,8 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_device::DeviceCounters;
 use shoal_pool::PoolCounters;
 
+use crate::checkpoint::losses::Losses;
 use crate::store::Store;
-use crate::store::losses::Losses;
 
 /// Keys of an overlay whose kinds are counted to estimate the numbers of puts and deletes; its lock is held meanwhile.
 const KEYS_SAMPLED: usize = 1024;
@@ -280,7 +280,8 @@ impl Store {
         let inner = &*self.0;
         let (records, bytes) = inner.tablets.admission.held();
         let commits = inner.log.committer.counters();
-        let device_blocks = inner.publisher.try_take().map(|superblock| superblock.device_blocks);
+        let device_blocks =
+            inner.checkpointer.publisher.try_take().map(|superblock| superblock.device_blocks);
         let device_blocks = device_blocks.unwrap_or_else(|| inner.device.blocks());
         let pending_blocks = inner.space.pending_blocks();
         let free_blocks = inner.space.allocator().free_blocks();
@@ -291,12 +292,12 @@ impl Store {
             overlay_records: records as u64,
             overlay_bytes: bytes as u64,
             device_blocks,
-            blocks_max: inner.layout.blocks_max,
+            blocks_max: inner.layout().blocks_max,
             free_blocks: inner.space.available(),
             pending_blocks,
             largest_free_run: u64::from(inner.space.allocator().largest_run()),
             log_used_blocks: inner.log.committer.ring.used_blocks(),
-            log_blocks: u64::from(inner.layout.log_blocks),
+            log_blocks: u64::from(inner.layout().log_blocks),
             tablets: inner.tablets.all().len() as u16,
             poisoned: inner.log.poison.failure().map(str::to_owned),
             losses: inner.losses,
@@ -304,7 +305,7 @@ impl Store {
             records: commits.records,
             log_blocks_written: commits.log_blocks,
             commit_times: inner.log.committer.times(),
-            relocation_paused: inner.maintenance.relocation.is_paused(),
+            relocation_paused: inner.checkpointer.move_limits.is_paused(),
             whole_groups: inner.space.allocator().whole_groups() as u64,
             groups_to_empty: inner.groups_wanted(),
             groups_closed: inner.space.closed.groups().len() as u64,
@@ -312,7 +313,7 @@ impl Store {
             clock_steps,
             clock_skew_ns,
             allocated_blocks: inner
-                .layout
+                .layout()
                 .data_blocks(device_blocks)
                 .saturating_sub(free_blocks + pending_blocks),
             own_buckets: inner.own.len() as u64,

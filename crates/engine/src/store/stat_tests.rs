@@ -43,7 +43,7 @@ fn objects_count_from_their_put_on() {
     let about = store.stat().objects_with_log();
     // Kinds are counted of a sample of the keys.
     assert!((600..=1000).contains(&about), "{about}");
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     let stat = store.stat();
     assert_eq!((stat.objects, stat.objects_with_log(), stat.log_puts), (900, 900, 0));
     assert!((1300..=stat.batches).contains(&stat.commit_times.count()), "every batch of writes was timed");
@@ -56,18 +56,18 @@ fn layers_and_their_merges_are_counted() {
     let store =
         store(Tuning { layers_from: 0, dense_records: 8, layer_records_min: 1, ..Tuning::default() }, false);
     put(&store, 0..4000);
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     let stat = store.stat();
     assert_eq!((stat.layers, stat.layer_entries, stat.merges, stat.merged_bytes), (0, 0, 0, 0));
     (0..4000).step_by(50).for_each(|which| put(&store, which..which + 1));
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     let stat = store.stat();
     assert_eq!((stat.layers, stat.layers_most, stat.layer_entries, stat.merges), (1, 1, 80, 0));
     assert_eq!(stat.objects, 4000);
     // Eight layers of one size become one.
     for round in 1..8 {
         (round..4000).step_by(50).for_each(|which| put(&store, which..which + 1));
-        block_on(store.0.apply_all()).unwrap();
+        block_on(store.0.checkpointer.apply_all()).unwrap();
     }
     let stat = store.stat();
     assert!(stat.layers < 8 && stat.merges >= 1 && stat.merged_bytes > 0, "{stat:?}");

@@ -62,28 +62,14 @@ impl Worker {
         Ok(())
     }
 
-    fn ring(&self, duty: Duty) {
+    /// Wakes the thread of a duty.
+    pub(crate) fn wake(&self, duty: Duty) {
         self.bells[duty as usize].ring();
     }
 
-    pub(crate) fn wake_commit(&self) {
-        self.ring(Duty::Commit);
-    }
-
-    pub(crate) fn wake_apply(&self) {
-        self.ring(Duty::Apply);
-    }
-
-    pub(crate) fn wake_merge(&self) {
-        self.ring(Duty::Merge);
-    }
-
-    pub(crate) fn wake_grow(&self) {
-        self.ring(Duty::Grow);
-    }
-
-    pub(crate) fn wake_move(&self) {
-        self.ring(Duty::Move);
+    /// The bell of the thread that merges layers.
+    pub(crate) fn merge_bell(&self) -> Arc<Bell> {
+        self.bells[Duty::Merge as usize].clone()
     }
 
     /// The thread of this duty waits until it is woken, at most for `timeout`.

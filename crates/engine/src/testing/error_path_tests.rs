@@ -32,7 +32,7 @@ fn get(store: &Store, which: u32) -> crate::Result<Option<Vec<u8>>> {
 }
 
 fn apply(store: &Store) {
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
 }
 
 fn is_io<T>(result: &crate::Result<T>) -> bool {
@@ -97,7 +97,7 @@ fn accounted(store: &Store, block: u64) -> Option<RunEntry> {
 fn live(store: &Store, victim: Victim) -> Moves {
     let tablet = &store.0.tablets.all()[0];
     let mut moves = Moves::default();
-    block_on(store.0.read_live(tablet, &tablet.view().trees, vec![victim], &mut moves));
+    block_on(store.0.checkpointer.read_live(tablet, &tablet.view().trees, vec![victim], &mut moves));
     moves
 }
 
@@ -124,7 +124,7 @@ fn packed_runs_that_cannot_be_read_are_left_for_later() {
     // The page that holds the liveness of the runs.
     let cold = made.open().unwrap();
     let tablet = &cold.0.tablets.all()[0];
-    let choose = || block_on(cold.0.choose_moves(tablet, &tablet.view().trees, Pressure::Idle));
+    let choose = || block_on(cold.0.checkpointer.choose_moves(tablet, &tablet.view().trees, Pressure::Idle));
     made.sim.inject(Fault::fail(FaultOp::Read, EIO));
     assert!(choose().is_empty());
     assert!(!choose().is_empty(), "now it can be read");
@@ -154,7 +154,7 @@ fn a_store_that_is_read_only_makes_no_room() {
     let (made, _) = half_dead();
     let store = made.open().unwrap();
     store.0.log.poison.set("a test".into());
-    let tidied = block_on(store.0.tidy_for_room());
+    let tidied = block_on(store.0.checkpointer.tidy_for_room());
     assert!(matches!(tidied, Err(Error::Poisoned(_))), "{tidied:?}");
 }
 
@@ -272,7 +272,7 @@ fn an_overwrite_of_what_cannot_be_read_keeps_its_space() {
     let store = made.open().unwrap();
     put(&store, 1, b"new".to_vec());
     apply(&store);
-    block_on(store.0.make_freed_reusable());
+    block_on(store.0.checkpointer.make_freed_reusable());
     assert_eq!(get(&store, 1).unwrap().unwrap(), b"new");
     let space = store.0.space.allocator();
     assert!(!space.is_free(Run::new(value, 1)) && !space.is_free(Run::new(manifest, 1)));
@@ -313,7 +313,7 @@ fn an_apply_without_a_block_for_its_pages_fails_and_is_tried_again() {
     let mut taken = Vec::new();
     space.for_each_run(&mut |run| taken.push(run));
     taken.iter().for_each(|&run| space.take(run).unwrap());
-    assert!(is_full(&block_on(store.0.apply_all())));
+    assert!(is_full(&block_on(store.0.checkpointer.apply_all())));
     assert_eq!(get(&store, 1).unwrap().unwrap(), b"value");
     taken.iter().for_each(|&run| space.free(run).unwrap());
     apply(&store);

@@ -8,11 +8,11 @@ use shoal_device::sim::{Image, SimDevice, SimOptions};
 use shoal_device::{Device, IoBuf};
 use shoal_space::FreeImage;
 
+use crate::checkpoint::copies::{Found, read_newest};
 use crate::checkpoint::space_image;
+use crate::checkpoint::superblock::Superblock;
 use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord, Stamp};
 use crate::log::read::read_log;
-use crate::store::copies::{Found, read_newest};
-use crate::store::superblock::Superblock;
 use crate::tablet::tree::fixtures::Made;
 use crate::tablet::tree::{PageRef, Root, Tree};
 use crate::tablet::tree_io::tree_of;
@@ -116,7 +116,7 @@ impl Fixture {
         self.superblock.number += 1;
         block_on(async {
             self.superblock.space = space_image::rewrite(&self.device, &self.superblock, image).await?;
-            crate::store::copies::write(&self.device, &self.superblock).await
+            crate::checkpoint::copies::write(&self.device, &self.superblock).await
         })
         .unwrap();
     }

@@ -9,12 +9,12 @@ use shoal_base::{ManualClock, SeededEntropy, TabletId};
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 
+use crate::checkpoint::copies::{Found, read_newest};
+use crate::checkpoint::layout::Layout;
 use crate::common::key::Bucket;
 use crate::common::object::Metadata;
 use crate::log::format::{RecordKind, decode_record, encode_record};
 use crate::recovery::recount::Count;
-use crate::store::copies::{Found, read_newest};
-use crate::store::layout::Layout;
 use crate::value::entry::encode_metadata;
 use crate::{
     ByteRange, Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on,

@@ -6,6 +6,7 @@ use crate::common::error::Result;
 use crate::log::commit::Committer;
 use crate::log::driver::uninterrupted;
 use crate::store::Inner;
+use crate::store::worker::Duty;
 use crate::tablet::admission::OverlayPermit;
 
 /// A write batch's share of overlays and log. Dropped before the batch is queued, it frees the share.
@@ -68,7 +69,7 @@ impl Inner {
         Box::pin(async move {
             let attempt = || self.try_admit(records, memory_bytes, blocks);
             if !self.log.committer.ring.suits(blocks) {
-                uninterrupted(self.prepare_for_step(blocks))?;
+                uninterrupted(self.checkpointer.prepare_for_step(blocks))?;
             }
             loop {
                 if let Some(permit) = attempt() {
@@ -79,18 +80,18 @@ impl Inner {
                 if let Some(worker) = &self.maintenance.worker {
                     // One record never needs more than the other half.
                     let _waiting = (records > 1).then(|| self.tablets.admission.wait());
-                    worker.wake_apply();
-                    worker.wake_grow();
+                    worker.wake(Duty::Apply);
+                    worker.wake(Duty::Grow);
                     let waited =
                         self.log.committer.moved.wait_until(|| {
                             self.check_writable().err().map(Err).or_else(|| attempt().map(Ok))
                         });
                     return waited.await;
                 }
-                if self.wants_log() {
-                    uninterrupted(self.prepare_log(0))?;
+                if self.checkpointer.wants_log() {
+                    uninterrupted(self.checkpointer.prepare_log(0))?;
                 }
-                uninterrupted(self.apply_all())?;
+                uninterrupted(self.checkpointer.apply_all())?;
                 // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
                 let is_applied =
                     || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
@@ -110,12 +111,12 @@ impl Inner {
     pub(crate) fn apply_early(&self) -> Result<()> {
         match &self.maintenance.worker {
             _ if !self.wants_apply() => {}
-            Some(worker) => worker.wake_apply(),
-            None if self.tablets.admission.fill_permille() >= 700 || self.log_fill_permille() >= 700 => {
-                if self.wants_log() {
-                    uninterrupted(self.prepare_log(0))?;
+            Some(worker) => worker.wake(Duty::Apply),
+            None if self.tablets.admission.fill_permille() >= 700 || self.log.fill_permille() >= 700 => {
+                if self.checkpointer.wants_log() {
+                    uninterrupted(self.checkpointer.prepare_log(0))?;
                 }
-                uninterrupted(self.apply_fullest())?;
+                uninterrupted(self.checkpointer.apply_fullest())?;
             }
             None => {}
         }
@@ -127,11 +128,7 @@ impl Inner {
     pub(crate) fn wants_apply(&self) -> bool {
         self.tablets.admission.is_waited_for()
             || self.tablets.admission.fill_permille() >= 500
-            || self.log_fill_permille() >= 500
-    }
-
-    pub(crate) fn log_fill_permille(&self) -> usize {
-        self.log.committer.ring.fill_permille()
+            || self.log.fill_permille() >= 500
     }
 }
 

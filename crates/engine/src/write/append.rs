@@ -246,7 +246,7 @@ impl Inner {
         if growth.dropped.promised > 0 {
             self.space.release_promise(growth.dropped.promised);
         }
-        self.log.committer.push(Item::Writes { batch: queued, reserved: permit.log.keep() });
+        self.log.committer.submit(Item::Writes { batch: queued, reserved: permit.log.keep() });
     }
 
     /// Inserts a record into the overlay, whose lock is held, and tells the read caches.

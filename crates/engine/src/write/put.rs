@@ -8,6 +8,7 @@ use shoal_base::{Lsn, blocks_for};
 use shoal_buffer::Buffer;
 use smallvec::SmallVec;
 
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
@@ -15,13 +16,13 @@ use crate::log::format::RecordKind;
 use crate::log::queue::ValueWrite;
 use crate::log::record::Record;
 use crate::space::manager::{Extents, Reservation, TREE_BLOCKS_PER_RECORD};
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, Store};
 use crate::value::entry::{Entry, Home, Meta, encode_metadata, meta_fits_inline};
 use crate::value::prepare::{self, Content, Placement, lay_out, manifest_blocks, placement_of};
 use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::Placed;
-use crate::write::pending::Pending;
 use crate::write::receive_buffer::ReceiveBuffer;
+use crate::write::ticket::Ticket;
 use crate::write::write_batch::{What, Write, WriteBatch};
 
 /// Extents of a value that the committer writes itself, together with the batch that names them: a larger one would
@@ -48,18 +49,18 @@ impl Store {
     }
 
     /// Writes a [`Write`] or a [`WriteBatch`]; returns when it has its place in the order of writes: it is durable once
-    /// [`Pending::durable`] has returned. The versions of a batch's writes are consecutive ([`Pending::versions`]).
+    /// [`Ticket::durable`] has returned. The versions of a batch's writes are consecutive ([`Ticket::versions`]).
     ///
     /// # Errors
     /// As [`Self::put`]: nothing of the batch happened. [`Error::Invalid`], too, if the batch has no write, or if its
     /// records do not fit in one batch of the log; [`Error::Unknown`] if the session of its request is already
     /// [`RESULTS_KEPT`](crate::RESULTS_KEPT) writes further.
-    pub async fn write<'a>(&self, batch: impl Into<WriteBatch<'a>>) -> Result<Pending> {
+    pub async fn write<'a>(&self, batch: impl Into<WriteBatch<'a>>) -> Result<Ticket> {
         let mut batch = batch.into();
         let Some(write) = batch.take_single() else { return self.write_as_transaction(batch).await };
         let (record, before) = self.0.queue_write(write).await?;
         self.0.log.committer.hand_over(1);
-        Ok(Pending::new(self.clone(), record).with_before(before))
+        Ok(Ticket::new(self.clone(), record).with_before(before))
     }
 
     /// Writes, and waits until it is durable. Returns the version before, too, if the rules read it.

@@ -143,7 +143,7 @@ mod tests {
                 assert_eq!(get(&store, bytes), value(bytes, seed));
             }
             assert_eq!(store.stat().device.reads, reads, "of values that were just written");
-            block_on(store.0.apply_all()).unwrap();
+            block_on(store.0.checkpointer.apply_all()).unwrap();
             // The leaves are new and come with the entries; the values stay in their places.
             for &bytes in &sizes {
                 block_on(store.0.find(&store.0.tablets.of(&key(bytes)).view(), key(bytes).encoded()))
@@ -174,7 +174,7 @@ mod tests {
                 assert_eq!(get(&store, at), value(bytes, round));
             }
             if round % 4 == 3 {
-                block_on(store.0.apply_all()).unwrap();
+                block_on(store.0.checkpointer.apply_all()).unwrap();
             }
         }
         assert!(blocks.len() < written, "{} places for {written} values: some were used again", blocks.len());

@@ -11,10 +11,11 @@ use bytes::Bytes;
 use shoal_base::Lsn;
 use smallvec::{SmallVec, smallvec};
 
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{Deadline, End, Expiry, Object};
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, Store};
 use crate::tablet::turns::Tries;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::write::append::{Attempt, Condition};
@@ -22,7 +23,7 @@ use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::{Change, ReadLevel};
 use crate::write::dedup::{RequestId, ResultSlot};
 use crate::write::look::Looked;
-use crate::write::pending::Pending;
+use crate::write::ticket::Ticket;
 use crate::write::watch::Watch;
 
 /// The result of a transaction that was done.
@@ -32,7 +33,7 @@ pub struct Updated<T> {
     pub answer: T,
     /// The writes that must be durable before the answer may leave: the transaction's own last one, or the states in
     /// flight that the decision saw.
-    pub pending: SmallVec<[Pending; 1]>,
+    pub pending: SmallVec<[Ticket; 1]>,
 }
 
 impl<T> Updated<T> {
@@ -40,7 +41,7 @@ impl<T> Updated<T> {
     /// flight.
     ///
     /// # Errors
-    /// As [`Pending::durable`].
+    /// As [`Ticket::durable`].
     pub async fn durable(self) -> Result<(T, Lsn)> {
         let mut last = Lsn::NONE;
         for pending in self.pending {
@@ -205,7 +206,7 @@ enum Shown {
 
 /// The result of carrying a decision out.
 enum Carried {
-    Done(SmallVec<[Pending; 1]>),
+    Done(SmallVec<[Ticket; 1]>),
     Conflict,
     Changed,
 }
@@ -302,13 +303,13 @@ impl<'a> Trial<'a> {
         inner.log.committer.hand_over(1);
         OperationCounters::add(&inner.counters.puts, (writes - deletes) as u64);
         OperationCounters::add(&inner.counters.deletes, deletes as u64);
-        Ok(Carried::Done(SmallVec::from_iter([Pending::new(self.store.clone(), last)])))
+        Ok(Carried::Done(SmallVec::from_iter([Ticket::new(self.store.clone(), last)])))
     }
 
     /// The states that were seen and are not durable yet.
-    fn seen_in_flight(&mut self) -> SmallVec<[Pending; 1]> {
+    fn seen_in_flight(&mut self) -> SmallVec<[Ticket; 1]> {
         let records = self.looked.seen.drain(..).flatten().filter_map(|seen| seen.record);
-        let pending = records.map(|record| Pending::new(self.store.clone(), record));
+        let pending = records.map(|record| Ticket::new(self.store.clone(), record));
         pending.filter(|pending| !pending.is_durable()).collect()
     }
 }

@@ -8,16 +8,17 @@ use std::borrow::Borrow;
 use shoal_base::codec::varint_bytes;
 use smallvec::SmallVec;
 
+use crate::common::counters::OperationCounters;
 use crate::common::key::ObjectKey;
 use crate::log::format::{RecordKind, write_record};
 use crate::log::record::Record;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, Store};
 use crate::value::entry::{Entry, Home, Meta};
 use crate::value::prepare::{Placement, placement_of};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{AdmittedBatch, PreparedBatch};
-use crate::write::pending::Pending;
+use crate::write::ticket::Ticket;
 
 /// Bytes of an entry with an inline value and without metadata, besides the value and its length: flags, time, length
 /// of the metadata.
@@ -38,7 +39,7 @@ impl Store {
     /// is named twice the later put wins. Returns `None` if nothing happened: then [`Self::write`] waits, or returns
     /// the error. Takes memory for the records only. After a crash all of them are there or none, but that is not
     /// promised.
-    pub fn try_write<K: Borrow<ObjectKey>>(&self, puts: &[(K, &[u8])]) -> Option<Pending> {
+    pub fn try_write<K: Borrow<ObjectKey>>(&self, puts: &[(K, &[u8])]) -> Option<Ticket> {
         let inner = &*self.0;
         inner.check_writable().ok()?;
         // Without a committer's thread the caller would have to wait.
@@ -69,7 +70,7 @@ impl Store {
         let value_bytes: usize = puts.iter().map(|(_, value)| value.len()).sum();
         OperationCounters::add(&inner.counters.value_bytes_written, value_bytes as u64);
         OperationCounters::add(&inner.counters.puts, puts.len() as u64);
-        Some(Pending::new(self.clone(), last).with_count(puts.len()))
+        Some(Ticket::new(self.clone(), last).with_count(puts.len()))
     }
 }
 
@@ -176,7 +177,7 @@ mod tests {
         assert!(put_all(&store, &[]).is_none());
         assert_eq!((got(&store, "a"), got(&store, 0)), (None, None));
         // The reservations and permits of the failed calls are free again.
-        block_on(store.0.apply_all()).unwrap();
+        block_on(store.0.checkpointer.apply_all()).unwrap();
         assert_eq!(store.0.tablets.admission.held(), (0, 0));
         assert_eq!(store.0.space.promised(), 0);
     }
@@ -270,7 +271,7 @@ mod tests {
             }
             block_on(store.delete(&key("b"), RejectRules::default())).unwrap();
         }
-        block_on(store.0.apply_all()).unwrap();
+        block_on(store.0.checkpointer.apply_all()).unwrap();
         assert_eq!(store.0.tablets.admission.held(), (0, 0));
         assert_eq!(store.0.space.promised(), 0);
     }
@@ -283,7 +284,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
-                    block_on(store.0.apply_all()).unwrap();
+                    block_on(store.0.checkpointer.apply_all()).unwrap();
                 }
             });
             let writers = ["x", "y"].map(|name| {

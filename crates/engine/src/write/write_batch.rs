@@ -13,8 +13,8 @@ use crate::common::object::{Object, PutOptions, RejectRules};
 use crate::store::Store;
 use crate::write::change::{Change, Placed, ReadLevel};
 use crate::write::dedup::RequestId;
-use crate::write::pending::Pending;
 use crate::write::receive_buffer::ReceiveBuffer;
+use crate::write::ticket::Ticket;
 use crate::write::transact::{Changes, Decision, Outcome, TransactOptions};
 
 /// A write of one key, for [`Store::write`].
@@ -147,7 +147,7 @@ impl Store {
     pub(crate) fn write_as_transaction<'s, 'a: 's>(
         &'s self,
         batch: WriteBatch<'a>,
-    ) -> Boxed<'s, Result<Pending>> {
+    ) -> Boxed<'s, Result<Ticket>> {
         Box::pin(async move {
             let WriteBatch { writes, request } = batch;
             let (mut keys, mut rules, mut changes) = (Vec::new(), Vec::new(), Changes::new());
@@ -178,13 +178,13 @@ impl Store {
                         for seen in done.pending.into_iter().chain(result) {
                             seen.durable().await?;
                         }
-                        (done.answer, Pending::done(self.clone(), Lsn::NONE))
+                        (done.answer, Ticket::done(self.clone(), Lsn::NONE))
                     }
                 },
                 Outcome::Before { version, answer } => {
                     let verdict = answer.and_then(|answer| Verdict::decode(&answer).ok());
                     let verdict = verdict.filter(|verdict| verdict.writes == keys.len());
-                    (verdict.ok_or_else(not_repeated)?, Pending::done(self.clone(), version))
+                    (verdict.ok_or_else(not_repeated)?, Ticket::done(self.clone(), version))
                 }
                 Outcome::Left(_) | Outcome::Changed => unreachable!("nothing is watched, and nothing left"),
             };

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use shoal_engine::{ObjectKey, Pending, ReceiveBuffer, RequestId, Watch};
+use shoal_engine::{ObjectKey, ReceiveBuffer, RequestId, Ticket, Watch};
 use shoal_resp::Protocol;
 use smallvec::SmallVec;
 
@@ -51,7 +51,7 @@ pub(crate) struct Call {
     /// Whether a read must see writes in flight: those of this connection, or all in the relaxed mode.
     pub newest: bool,
     /// A write that must be durable before a walk over the keys begins, so that the walk sees every acknowledged write.
-    pub before: Option<Pending>,
+    pub before: Option<Ticket>,
 }
 
 impl Call {
@@ -165,7 +165,7 @@ pub(crate) async fn give_way_at(number: usize) {
 /// A command is through but for what must be durable before its answer leaves.
 pub(crate) struct Finished {
     pub answer: Answer,
-    pub pending: SmallVec<[Pending; 1]>,
+    pub pending: SmallVec<[Ticket; 1]>,
     pub effect: Option<Effect>,
 }
 
@@ -174,7 +174,7 @@ pub(crate) type Effect = Box<dyn FnOnce(&mut ConnectionState, &mut Answer)>;
 
 impl Finished {
     /// An answer that leaves when `pending` is durable.
-    pub(crate) fn after(answer: Answer, pending: impl IntoIterator<Item = Pending>) -> Self {
+    pub(crate) fn after(answer: Answer, pending: impl IntoIterator<Item = Ticket>) -> Self {
         Self { answer, pending: pending.into_iter().collect(), effect: None }
     }
 }

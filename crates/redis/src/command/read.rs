@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_engine::{
-    ByteRange, Change, Error, ListPage, ListRequest, Lookup, Object, ObjectInfo, ObjectKey, Pending,
-    ReadLevel, ShortObject, TryGet, Updated, Watch,
+    ByteRange, Change, Error, ListPage, ListRequest, Lookup, Object, ObjectInfo, ObjectKey, ReadLevel,
+    ShortObject, Ticket, TryGet, Updated, Watch,
 };
 
 use super::call::{Call, Finished, Outcome, Scope};
@@ -14,7 +14,7 @@ use crate::frontend::FrontendRef;
 use crate::shared::Shared;
 
 /// The find of a read, and the write that must be durable before the answer leaves.
-pub(crate) type Seen<T> = Result<(Option<T>, Option<Pending>), Failed>;
+pub(crate) type Seen<T> = Result<(Option<T>, Option<Ticket>), Failed>;
 
 /// Shows the value of a key where it is short, durable and in memory, or that there is none. A search that must wait is gone on with
 /// at once, by [`get_from`], or dropped.
@@ -46,7 +46,7 @@ impl Call {
     }
 
     /// The value of a key as an answer: a copy where it is short and in memory.
-    pub(crate) async fn read_value(&self, key: &ObjectKey) -> Result<(Answer, Option<Pending>), Failed> {
+    pub(crate) async fn read_value(&self, key: &ObjectKey) -> Result<(Answer, Option<Ticket>), Failed> {
         if !self.newest {
             let store = &self.frontend.store;
             let copy = |found: &ShortObject<'_>| Answer::Bulk(Bytes::copy_from_slice(found.value()));

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use shoal_buffer::Buffer;
 use shoal_engine::{
-    Change, Decision, Error, Expiry, Metadata, Object, ObjectKey, Outcome as Transacted, Pending, PutOptions,
-    ReadLevel, ReceiveBuffer, RequestId, SHORT_PUTS_MAX, TransactOptions, Updated, Watch, Write,
+    Change, Decision, Error, Expiry, Metadata, Object, ObjectKey, Outcome as Transacted, PutOptions,
+    ReadLevel, ReceiveBuffer, RequestId, SHORT_PUTS_MAX, Ticket, TransactOptions, Updated, Watch, Write,
 };
 use shoal_resp::{Glance, RequestParser};
 use smallvec::SmallVec;
@@ -17,7 +17,7 @@ use crate::kept;
 /// SETs that have their places in the order of writes.
 pub(crate) struct Placed {
     /// The last of them: where it is durable, all are.
-    pub last: Pending,
+    pub last: Ticket,
     pub sets: usize,
     /// Received bytes that they took.
     pub bytes: usize,
@@ -78,7 +78,7 @@ pub(crate) async fn update<T>(
 }
 
 /// Deletes an object; whether there was one. One in a damaged range counts: nobody knows whether it existed, and it does not any more.
-pub(crate) async fn delete(frontend: &Frontend, key: &ObjectKey) -> Result<(bool, Option<Pending>), Failed> {
+pub(crate) async fn delete(frontend: &Frontend, key: &ObjectKey) -> Result<(bool, Option<Ticket>), Failed> {
     let decide = |object: Option<&Object>| match object {
         Some(_) => (Change::Delete, true),
         None => (Change::NoChange, false),
@@ -111,7 +111,7 @@ impl Call {
     }
 
     /// The same with what may be said of a put, outside of a transaction.
-    pub(crate) async fn queue_put(&self, value: &Bytes, options: PutOptions) -> Result<Pending, Error> {
+    pub(crate) async fn queue_put(&self, value: &Bytes, options: PutOptions) -> Result<Ticket, Error> {
         let key = self.frontend.bucket.key(self.word(1))?;
         self.frontend.store.write(Write::put(&key, &Buffer::from(value.clone()), &options)).await
     }

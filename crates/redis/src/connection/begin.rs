@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use shoal_base::hash::hash64;
-use shoal_engine::{Lookup, ObjectKey, Pending, ReceiveBuffer, TryGet};
+use shoal_engine::{Lookup, ObjectKey, ReceiveBuffer, Ticket, TryGet};
 use shoal_metrics::{Marks, RequestResult};
 use shoal_resp::{Reply, Request};
 use smallvec::smallvec;
@@ -102,7 +102,7 @@ impl Connection {
         let (mut found, mut not_found) = (0, 0);
         let chunk = self.input.received.first_chunk();
         let (mut taken, mut commands) = (0, 0);
-        let mut written: Option<(Pending, usize)> = None;
+        let mut written: Option<(Ticket, usize)> = None;
         let mut missed = None;
         let mut reply = Reply::new(&mut self.out, self.session.protocol);
         while let Some(glance) = self.input.parser.glance(chunk.get(taken..).unwrap_or_default()) {

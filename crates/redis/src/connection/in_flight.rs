@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::task::{Context, Poll};
 
 use shoal_base::hash::hash64;
-use shoal_engine::{Lsn, Pending};
+use shoal_engine::{Lsn, Ticket};
 use smallvec::SmallVec;
 
 use bytes::Bytes;
@@ -37,13 +37,13 @@ enum InFlightCommand {
     /// Through, but for what must be durable first, or for earlier ones.
     Waiting { through: Through, bytes: usize },
     /// So many writes that answer `OK`, begun one after the other; the log is in order, so the last one stands for all.
-    Written { last: Pending, writes: usize },
+    Written { last: Ticket, writes: usize },
 }
 
 /// A command that is through, but for what must be durable before its answer leaves.
 pub(super) struct Through {
     pub answer: Answer,
-    pub pending: SmallVec<[Pending; 1]>,
+    pub pending: SmallVec<[Ticket; 1]>,
     /// Whether it is a write that is not known to be durable.
     pub writes: bool,
 }
@@ -224,7 +224,7 @@ impl InFlight {
     }
 
     /// So many writes are through that answer `OK` when they are durable, `last` the last of them.
-    pub(super) fn wait_for_writes(&mut self, last: Pending, writes: usize) {
+    pub(super) fn wait_for_writes(&mut self, last: Ticket, writes: usize) {
         self.writing += writes;
         self.commands += writes;
         self.bytes += writes * OK_BYTES;
@@ -302,7 +302,7 @@ impl InFlight {
 
 /// Waits for all of them; gives the version of the last.
 fn poll_durable(
-    pending: &mut SmallVec<[Pending; 1]>,
+    pending: &mut SmallVec<[Ticket; 1]>,
     context: &mut Context<'_>,
 ) -> Poll<Result<Option<Lsn>, Failed>> {
     let mut version = None;

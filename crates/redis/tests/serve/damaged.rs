@@ -4,20 +4,12 @@ use std::collections::BTreeSet;
 
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
-use shoal_engine::{
-    Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on,
-};
+use shoal_engine::{Environment, ListRequest, ObjectKey, PutOptions, Store, block_on};
 use shoal_redis::RedisOptions;
 
-use crate::support::{Client, Seen, serve_store};
+use crate::support::{BLOCKS, Client, Seen, format, open, serve_store};
 
-const BLOCKS: u64 = 32_768;
 const KEYS: usize = 2_000;
-
-fn open(device: &Device) -> Store {
-    let options = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
-    block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
-}
 
 fn listed(store: &Store) -> BTreeSet<Vec<u8>> {
     let mut request = ListRequest { bucket: "redis".into(), limit: 1_000, ..ListRequest::default() };
@@ -37,8 +29,7 @@ fn damaged_store() -> (Store, BTreeSet<Vec<u8>>) {
     let options = SimOptions { record: false, ..SimOptions::default() };
     let sim = SimDevice::with_options(Image::new(BLOCKS), options);
     let device = Device::new(sim.clone());
-    let format = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
-    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
+    block_on(format(&device));
     let store = open(&device);
     for number in 0..KEYS {
         let key = ObjectKey::new("redis", format!("key{number:06}").as_bytes()).unwrap();

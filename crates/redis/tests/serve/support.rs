@@ -24,7 +24,7 @@ pub(crate) struct Served {
 pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(100);
 
 /// Blocks of a store.
-const BLOCKS: u64 = 32_768;
+pub(crate) const BLOCKS: u64 = 32_768;
 
 /// A store in memory.
 pub(crate) fn store() -> Store {
@@ -33,12 +33,14 @@ pub(crate) fn store() -> Store {
     open(&device)
 }
 
-async fn format(device: &Device) {
+/// Lays out a store on `device`, which has [`BLOCKS`] blocks.
+pub(crate) async fn format(device: &Device) {
     let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
     Store::format(device, &options, &Environment::default()).await.unwrap();
 }
 
-fn open(device: &Device) -> Store {
+/// Opens the store on `device`.
+pub(crate) fn open(device: &Device) -> Store {
     open_in(device, Environment::default())
 }
 

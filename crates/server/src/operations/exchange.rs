@@ -20,7 +20,7 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use shoal_api::v1::operation::Action;
 use shoal_api::{OPERATION_VALUE_BYTES_MAX, v1};
 use shoal_buffer::Buffer;
-use shoal_engine::{ObjectKey, Pending, RequestId, Store, TryGet, Write};
+use shoal_engine::{ObjectKey, RequestId, Store, Ticket, TryGet, Write};
 use tokio::sync::watch;
 
 use super::batch::{Batch, Item, Numbered, RESULTS, VALUE};
@@ -111,7 +111,7 @@ struct Ended {
 
 enum Outcome {
     /// A write that is done when it is durable.
-    Placed(Pending),
+    Placed(Ticket),
     /// A result, and its value.
     Done(Box<Parted<v1::OperationResult>>),
 }
@@ -145,7 +145,7 @@ struct Operations<B> {
     taken: usize,
     running: FuturesUnordered<Running>,
     /// Writes in their order, which is the order in which they become durable: waiting for the first one is enough.
-    placed: VecDeque<(OperationShare, Pending)>,
+    placed: VecDeque<(OperationShare, Ticket)>,
     /// Reads among `running`.
     reads: usize,
     held_bytes: usize,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use shoal_api::v1;
 use shoal_buffer::Buffer;
-use shoal_engine::{Lsn, ObjectKey, Pending, PutOptions, SHORT_PUTS_MAX, Store, Write};
+use shoal_engine::{Lsn, ObjectKey, PutOptions, SHORT_PUTS_MAX, Store, Ticket, Write};
 
 use super::batch::{Batch, Item, encode};
 use super::write_batch::write_batch;
@@ -100,7 +100,7 @@ fn whole(batch: &Batch<()>, item: &Item<()>) -> Result<v1::MultiPutItem, Failure
 }
 
 /// Queues the puts of short values at the start of `items` at once, if there are several.
-fn place_short(store: &Store, batch: &Batch<()>, items: &[Item<()>]) -> Option<Pending> {
+fn place_short(store: &Store, batch: &Batch<()>, items: &[Item<()>]) -> Option<Ticket> {
     let short = items.iter().take(SHORT_PUTS_MAX).map_while(|item| {
         let key = batch.key(item).ok().filter(|_| !item.says_more)?;
         let value = batch.value(item);
@@ -116,7 +116,7 @@ fn place_short(store: &Store, batch: &Batch<()>, items: &[Item<()>]) -> Option<P
 /// How far a put came without waiting for others.
 enum Started {
     /// It has its place in the order of writes.
-    Placed(Pending),
+    Placed(Ticket),
     /// It has rules, or a long value.
     Apart(Box<(ObjectKey, Bytes, PutOptions)>),
 }

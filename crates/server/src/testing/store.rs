@@ -15,10 +15,14 @@ pub(crate) fn store() -> Store {
 
 /// An empty store on `device`, which has [`BLOCKS`] blocks.
 pub(crate) fn store_on(device: Device) -> Store {
-    let environment = Environment::default();
+    store_in(device, &Environment::default())
+}
+
+/// The same, with clocks of the test.
+pub(crate) fn store_in(device: Device, environment: &Environment) -> Store {
     let options = OpenOptions { cache_bytes: 64 << 20, ..OpenOptions::default() };
     block_on(async {
-        Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment).await.unwrap();
-        Store::open(device, options, environment).await.unwrap()
+        Store::format(&device, &FormatOptions::for_blocks(BLOCKS), environment).await.unwrap();
+        Store::open(device, options, environment.clone()).await.unwrap()
     })
 }

@@ -10,21 +10,19 @@ use shoal_client::{
     ByteRange, Client, CreateOrGet, Expiry, GetItem, ListRequest, ObjectInfo, PutItem, PutOptions,
 };
 use shoal_device::{Device, MemDevice};
-use shoal_engine::{Environment, FormatOptions, OpenOptions, Store};
+use shoal_engine::Environment;
 use shoal_server::Limits;
 use tonic::Code;
 
-use crate::support::{Running, call};
+use crate::support::{Running, call, testing};
 
 const SECOND: u64 = 1_000_000_000;
 const BEGIN: u64 = 1_800_000_000 * SECOND;
-const BLOCKS: u64 = 16_384;
 
 async fn start(clock: &Arc<ManualClock>) -> Running {
-    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    let environment = || Environment { clock: clock.clone(), ..Environment::default() };
-    Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment()).await.unwrap();
-    let store = Store::open(device, OpenOptions::default(), environment()).await.unwrap();
+    let device = Device::new(Arc::new(MemDevice::new(testing::BLOCKS)));
+    let environment = Environment { clock: clock.clone(), ..Environment::default() };
+    let store = testing::store_in(device, &environment);
     Running::on("127.0.0.1:0".parse().unwrap(), Limits::default(), store).await
 }
 

@@ -25,7 +25,7 @@ impl Inner {
             return Ok(Progress::Idle);
         }
         let Some(group) = self.next_to_discard() else { return Ok(Progress::Idle) };
-        let group_blocks = u64::from(self.layout.group_blocks);
+        let group_blocks = u64::from(self.layout().group_blocks);
         // Set before the discard: blocks freed in the group from now on clear it.
         self.space.discarded.insert(group);
         let (mut at, end) = (group * group_blocks, (group + 1) * group_blocks);
@@ -49,23 +49,23 @@ impl Inner {
                 .relocation
                 .bytes_discarded
                 .fetch_add(blocks * BLOCK_BYTES_U64, Ordering::Relaxed);
-            self.maintenance.relocation.charge(blocks * BLOCK_BYTES_U64);
+            self.checkpointer.move_limits.charge(blocks * BLOCK_BYTES_U64);
         }
         Ok(Progress::Worked)
     }
 
     /// The next group that is wholly free and not discarded.
     fn next_to_discard(&self) -> Option<u64> {
-        let group_blocks = u64::from(self.layout.group_blocks);
-        let first = self.layout.data_first().div_ceil(group_blocks);
-        let end = self.device.blocks().min(self.layout.blocks_max) / group_blocks;
+        let group_blocks = u64::from(self.layout().group_blocks);
+        let first = self.layout().data_first().div_ceil(group_blocks);
+        let end = self.device.blocks().min(self.layout().blocks_max) / group_blocks;
         let space = self.space.allocator();
         let discarded = &self.space.discarded;
         (first..end).find_map(|_| {
             let group = discarded.next.load(Ordering::Relaxed).clamp(first, end - 1);
             let next = if group + 1 == end { first } else { group + 1 };
             discarded.next.store(next, Ordering::Relaxed);
-            let is_free = || space.is_free(Run::new(group * group_blocks, self.layout.group_blocks));
+            let is_free = || space.is_free(Run::new(group * group_blocks, self.layout().group_blocks));
             (!discarded.contains(group) && is_free()).then_some(group)
         })
     }

@@ -150,7 +150,7 @@ impl Inner {
         short: bool,
     ) -> Option<Moves> {
         let promise = self.space.promise_moves(found.blocks(), short)?;
-        let hole_blocks = HOLE_BLOCKS_MAX.min(self.layout.group_blocks - 1);
+        let hole_blocks = HOLE_BLOCKS_MAX.min(self.layout().group_blocks - 1);
         let mut moves = Moves {
             touches: found.touches,
             hole_blocks: Some(hole_blocks),
@@ -158,7 +158,7 @@ impl Inner {
             ..Moves::default()
         };
         moves.values = self.read_placed(found.values).await;
-        self.read_live(tablet, trees, found.runs, &mut moves).await;
+        self.checkpointer.read_live(tablet, trees, found.runs, &mut moves).await;
         Some(moves)
     }
 

@@ -9,7 +9,7 @@
 //! The same thread tidies the packed runs of a calm store, at the same rate; the same switch pauses both.
 //!
 //! Reading order: this file (the choice of work), [`find`] (the contents of a group), [`closed`](crate::space::closed),
-//! [`rate`](crate::store::rate), [`discard`].
+//! [`rate`](crate::checkpoint::rate), [`discard`].
 
 mod discard;
 mod find;
@@ -22,6 +22,7 @@ use crate::checkpoint::merge::{Merged, Wanted};
 use crate::common::error::Result;
 use crate::log::driver::uninterrupted;
 use crate::store::relocation::Round;
+use crate::store::worker::Duty;
 use crate::store::{Inner, Store};
 
 /// Longest hole for moved values, in blocks: longer free runs belong to the reserve.
@@ -58,15 +59,15 @@ impl Store {
     /// Stops moving values and tidying packed runs in the background until it is resumed; a step in progress ends
     /// first. A write that lacks space still makes some.
     pub fn pause_relocation(&self) {
-        self.0.maintenance.relocation.paused.store(true, Ordering::Release);
+        self.0.checkpointer.move_limits.paused.store(true, Ordering::Release);
         self.0.space.open_closed();
     }
 
     /// Resumes relocation.
     pub fn resume_relocation(&self) {
-        self.0.maintenance.relocation.paused.store(false, Ordering::Release);
+        self.0.checkpointer.move_limits.paused.store(false, Ordering::Release);
         if let Some(worker) = &self.0.maintenance.worker {
-            worker.wake_move();
+            worker.wake(Duty::Move);
         }
     }
 
@@ -99,7 +100,7 @@ impl Inner {
         } else {
             self.tuning.move_idle_bytes_per_s
         };
-        self.maintenance.relocation.rate.lock().wait_ns(now_ns, bytes_per_s)
+        self.checkpointer.move_limits.rate.lock().wait_ns(now_ns, bytes_per_s)
     }
 
     /// Returns true if requests used the store over the last tenth of a second.
@@ -120,7 +121,7 @@ impl Inner {
     /// # Errors
     /// As an apply.
     pub(crate) async fn move_some(&self) -> Result<Progress> {
-        if self.maintenance.relocation.is_paused() {
+        if self.checkpointer.move_limits.is_paused() {
             return Ok(Progress::Idle);
         }
         let mut round = self.maintenance.relocation.round.take().await;
@@ -144,7 +145,7 @@ impl Inner {
         if progress == Progress::Worked {
             return Ok(progress);
         }
-        if self.tablets.admission.fill_permille() < CALM_PERMILLE && self.tidy_idle().await? {
+        if self.tablets.admission.fill_permille() < CALM_PERMILLE && self.checkpointer.tidy_idle().await? {
             return Ok(Progress::Worked);
         }
         self.discard_some().await
@@ -152,7 +153,8 @@ impl Inner {
 
     /// The number of groups that should be whole and free and are not.
     pub(crate) fn groups_wanted(&self) -> u64 {
-        let there = self.device.blocks().min(self.layout.blocks_max) / u64::from(self.layout.group_blocks);
+        let there =
+            self.device.blocks().min(self.layout().blocks_max) / u64::from(self.layout().group_blocks);
         let kept = (there * u64::from(self.tuning.reserve_permille)).div_ceil(1000);
         kept.saturating_sub(self.space.allocator().whole_groups() as u64)
     }
@@ -168,7 +170,7 @@ impl Inner {
         self.maintenance.relocation.whole_before.store(whole, Ordering::Relaxed);
         let emptied = self.maintenance.relocation.groups_emptied.load(Ordering::Relaxed);
         self.maintenance.relocation.emptied_before.store(emptied, Ordering::Relaxed);
-        let groups = self.layout.blocks_max / u64::from(self.layout.group_blocks);
+        let groups = self.layout().blocks_max / u64::from(self.layout().group_blocks);
         let at_once = (groups / 128).clamp(*GROUPS_AT_ONCE.start(), *GROUPS_AT_ONCE.end()).min(wanted);
         let except = self.not_to_be_emptied().await;
         let used_max = USED_PERMILLE_MAX[usize::from(self.maintenance.relocation.is_urgent(now_ns))];
@@ -190,16 +192,16 @@ impl Inner {
             return Ok(None);
         }
         // Values in the overlays have their places already: the walk must meet them in the trees.
-        self.apply_all().await?;
+        self.checkpointer.apply_all().await?;
         Ok(Some(Round::Walk { tablet: 0, position: Vec::new() }))
     }
 
     /// Blocks outside of the data, areas among them, blocks beyond the present size, and groups that could not be emptied recently.
     async fn not_to_be_emptied(&self) -> Vec<Run> {
-        let group = u64::from(self.layout.group_blocks);
-        let there = self.publisher.take().await.device_blocks / group * group;
-        let mut except: Vec<Run> = self.layout.areas_in_data().collect();
-        for (mut at, end) in [(0, self.layout.data_first()), (there, self.layout.blocks_max)] {
+        let group = u64::from(self.layout().group_blocks);
+        let there = self.checkpointer.publisher.take().await.device_blocks / group * group;
+        let mut except: Vec<Run> = self.layout().areas_in_data().collect();
+        for (mut at, end) in [(0, self.layout().data_first()), (there, self.layout().blocks_max)] {
             while at < end {
                 let blocks = (end - at).min(u64::from(u32::MAX)) as u32;
                 except.push(Run::new(at, blocks));
@@ -220,7 +222,7 @@ impl Inner {
         let Some(of_tablet) = self.tablets.all().get(tablet).filter(|_| !groups.is_empty()) else {
             return Ok(self.end_walk().await);
         };
-        let turn = self.maintenance.applier.take().await;
+        let turn = self.checkpointer.applier.take().await;
         self.log.poison.check()?;
         let view = of_tablet.view();
         let again = Round::Walk { tablet, position: position.clone() };
@@ -228,13 +230,13 @@ impl Inner {
         // An apply or a merge in place of a walk takes its time. No view is held meanwhile: it would keep freed blocks from being reused.
         if view.frozen.is_some() {
             drop((view, turn));
-            self.apply_tablet(of_tablet).await?;
+            self.checkpointer.apply_tablet(of_tablet).await?;
             return Ok(Some(again));
         }
         // Pages of layers do not move. Where nobody is in a hurry, the layers are merged first.
         if position.is_empty() && !view.trees.layers.list.is_empty() && !self.is_busy(self.now_ns()) {
             drop((view, turn));
-            let merged = self.merge_some(of_tablet, Wanted::ByForce).await?;
+            let merged = self.checkpointer.merge_some(of_tablet, Wanted::ByForce).await?;
             let position = if merged == Merged::Nothing { vec![0] } else { position };
             return Ok(Some(Round::Walk { tablet, position }));
         }
@@ -258,7 +260,10 @@ impl Inner {
             return Ok(self.end_walk().await);
         };
         if !moves.is_empty() {
-            let bytes = self.run_apply(of_tablet, &view, view.applied, moves, self.unread()).await?;
+            let bytes = self
+                .checkpointer
+                .run_apply(of_tablet, &view, view.applied, moves, self.checkpointer.unread())
+                .await?;
             self.maintenance.relocation.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
         }
         drop((view, turn));
@@ -268,7 +273,7 @@ impl Inner {
     }
 
     async fn end_walk(&self) -> Option<Round> {
-        self.make_freed_reusable().await;
+        self.checkpointer.make_freed_reusable().await;
         self.drain(self.now_ns().saturating_add(DRAIN_NS))
     }
 

@@ -6,11 +6,11 @@
 
 use shoal_pool::Pool;
 
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::compact::Moves;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
-use crate::store::Inner;
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::Trees;
 use crate::tablet::tree::Tree;
@@ -33,36 +33,41 @@ pub(crate) async fn damaged_ranges(pool: &Pool, tree: Tree, trees: &Trees) -> Re
     Ok(ranges.into_iter().map(|gap| DamagedRange::new(tree.tablet, gap)).collect())
 }
 
-impl Inner {
-    /// Gives up the keys that the tablet's tree lost, durably, and returns their ranges. The overlays must have been
-    /// applied.
-    ///
-    /// # Errors
-    /// [`Error::Full`] if there is no space for the new pages; as an apply.
-    pub(crate) async fn acknowledge(&self, tablet: &Tablet) -> Result<Vec<DamagedRange>> {
-        let _turn = self.maintenance.applier.take().await;
-        self.log.poison.check()?;
-        let view = tablet.view();
-        if view.frozen.is_some() {
-            return Err(Error::Busy("an apply of the tablet failed before"));
-        }
-        let mut given_up = Vec::new();
-        if !damaged_ranges(&self.pool, tree_of(self.identity, tablet.id), &view.trees).await?.is_empty() {
-            given_up = self.merge_all(tablet, true).await?;
-        }
-        let view = tablet.view();
-        let ranges = damaged_ranges(&self.pool, tree_of(self.identity, tablet.id), &view.trees).await?;
-        if ranges.is_empty() {
-            return Ok(given_up);
-        }
-        let blocks = ranges.len() as u64 * TREE_BLOCKS_PER_RECORD;
-        let promise = self.space.promise_moves(blocks, true);
-        let promise = promise.ok_or(Error::Full { needed: blocks, available: self.space.available() })?;
-        let mut touches: Vec<bytes::Bytes> = ranges.iter().map(|range| range.from.clone().into()).collect();
-        touches.dedup();
-        let moves = Moves { touches, promise: Some(promise), ..Moves::default() };
-        self.run_apply(tablet, &view, view.applied, moves, Unread::IsAbsent).await?;
-        given_up.extend(ranges);
-        Ok(given_up)
+/// Gives up the keys that the tablet's tree lost, durably, and returns their ranges. The overlays must have been
+/// applied.
+///
+/// # Errors
+/// [`Error::Full`] if there is no space for the new pages; as an apply.
+pub(crate) async fn acknowledge_tablet(
+    checkpointer: &Checkpointer,
+    tablet: &Tablet,
+) -> Result<Vec<DamagedRange>> {
+    let _turn = checkpointer.applier.take().await;
+    checkpointer.log.poison.check()?;
+    let view = tablet.view();
+    if view.frozen.is_some() {
+        return Err(Error::Busy("an apply of the tablet failed before"));
     }
+    let mut given_up = Vec::new();
+    if !damaged_ranges(&checkpointer.pool, tree_of(checkpointer.identity, tablet.id), &view.trees)
+        .await?
+        .is_empty()
+    {
+        given_up = checkpointer.merge_all(tablet, true).await?;
+    }
+    let view = tablet.view();
+    let ranges =
+        damaged_ranges(&checkpointer.pool, tree_of(checkpointer.identity, tablet.id), &view.trees).await?;
+    if ranges.is_empty() {
+        return Ok(given_up);
+    }
+    let blocks = ranges.len() as u64 * TREE_BLOCKS_PER_RECORD;
+    let promise = checkpointer.space.promise_moves(blocks, true);
+    let promise = promise.ok_or(Error::Full { needed: blocks, available: checkpointer.space.available() })?;
+    let mut touches: Vec<bytes::Bytes> = ranges.iter().map(|range| range.from.clone().into()).collect();
+    touches.dedup();
+    let moves = Moves { touches, promise: Some(promise), ..Moves::default() };
+    checkpointer.run_apply(tablet, &view, view.applied, moves, Unread::IsAbsent).await?;
+    given_up.extend(ranges);
+    Ok(given_up)
 }

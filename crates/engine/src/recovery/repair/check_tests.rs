@@ -128,7 +128,7 @@ fn a_check_tells_how_far_it_is() {
     for which in 0..3 {
         block_on(store.put(&key(which), vec![1; 100].into(), PutOptions::default())).unwrap();
     }
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     block_on(store.put(&key(9), vec![1; 50].into(), PutOptions::default())).unwrap();
     drop(store);
     let told = Arc::new(Mutex::new(Vec::new()));

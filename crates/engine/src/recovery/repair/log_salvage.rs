@@ -23,6 +23,7 @@ use std::ops::Range;
 use shoal_base::Lsn;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 
+use crate::checkpoint::losses::Losses;
 use crate::checkpoint::publish::Changes as Published;
 use crate::common::error::Result;
 use crate::common::key::{ObjectKey, name};
@@ -32,7 +33,6 @@ use crate::recovery::read::Recovery;
 use crate::recovery::repair::tree_salvage::{Batches, Found, batch_before, contents, read_batch};
 use crate::recovery::report::CheckReport;
 use crate::store::Store;
-use crate::store::losses::Losses;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 use crate::value::verify::read_direct;
@@ -315,7 +315,7 @@ impl Store {
         if report.losses != before {
             // The superblock counts the lost records already.
             let more = Losses { lost: report.losses.lost - before.lost, ..report.losses };
-            self.0.publish(Published { losses: Some(more), ..Published::default() }).await?;
+            self.0.checkpointer.publish(Published { losses: Some(more), ..Published::default() }).await?;
         }
         Ok(())
     }

@@ -10,9 +10,9 @@ use shoal_device::sim::{Image, SimDevice, SimOptions};
 use smallvec::SmallVec;
 
 use super::*;
+use crate::checkpoint::copies::{Found as FoundSuperblock, read_newest};
 use crate::common::options::Tuning;
 use crate::log::format::encode_record;
-use crate::store::copies::{Found as FoundSuperblock, read_newest};
 use crate::value::entry::Meta;
 use crate::{
     ByteRange, CheckOptions, DeleteResult, Environment, FormatOptions, OpenOptions, block_on, check,
@@ -129,7 +129,7 @@ fn each_batch_damaged(applied: Option<usize>) {
     let mut places = Vec::new();
     for (turn, write_batch) in write_batches.iter().enumerate() {
         if applied == Some(turn) {
-            block_on(store.0.apply_tablet(&store.0.tablets.all()[0])).unwrap();
+            block_on(store.0.checkpointer.apply_tablet(&store.0.tablets.all()[0])).unwrap();
         }
         places.push(head(&store));
         perform(&store, write_batch);
@@ -389,7 +389,7 @@ fn promised_records_behind_the_newest_batch_are_named() {
         places.push(head(&store));
         perform(&store, &vec![(turn, Some(value(turn, 50)))]);
     }
-    block_on(store.0.publish(crate::checkpoint::publish::Changes::default())).unwrap();
+    block_on(store.0.checkpointer.publish(crate::checkpoint::publish::Changes::default())).unwrap();
     drop(store);
     for lost in [1, 5] {
         sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);
@@ -427,12 +427,12 @@ fn batches_further_than_a_ring_behind_the_tail_are_seen() {
         perform(&store, &vec![(turn % 9, Some(value(turn, 9_000)))]);
         if turn % 8 == 7 {
             for tablet in store.0.tablets.all() {
-                block_on(store.0.apply_tablet(tablet)).unwrap();
+                block_on(store.0.checkpointer.apply_tablet(tablet)).unwrap();
             }
         }
     }
     for tablet in store.0.tablets.all() {
-        block_on(store.0.apply_tablet(tablet)).unwrap();
+        block_on(store.0.checkpointer.apply_tablet(tablet)).unwrap();
     }
     let damaged = head(&store);
     for turn in 0..3 {

@@ -10,17 +10,20 @@ mod tree_salvage;
 use shoal_base::TabletId;
 use shoal_device::Device;
 
+use crate::checkpoint::copies;
+use crate::checkpoint::losses::Losses;
 use crate::checkpoint::space_image;
 use crate::common::error::Result;
 use crate::common::options::{Environment, OpenOptions};
 use crate::recovery::owners::Completeness;
 use crate::recovery::read::Recovery;
 use crate::recovery::rebuild::rebuild_image;
+use crate::recovery::recount::recount_tablet;
+use crate::recovery::repair::acknowledge::acknowledge_tablet;
 use crate::recovery::repair::log_salvage::{LogSalvage, read_log_salvage};
 use crate::recovery::repair::tree_salvage::{Known, held_bytes_max, read_known, read_ring};
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
-use crate::store::losses::Losses;
-use crate::store::{Store, copies};
+use crate::store::Store;
 use crate::tablet::tree_io::tree_of;
 use crate::tablet::{damage, layers_page};
 use crate::testing::injected_bug::{Bug, injected};
@@ -168,7 +171,7 @@ async fn restore(store: &Store, salvage: LogSalvage, known: Known, report: &mut 
 /// [`Error::Poisoned`](crate::Error::Poisoned), once the device failed.
 async fn acknowledge(store: &Store, report: &mut CheckReport) -> Result<()> {
     for tablet in store.0.tablets.all() {
-        let ranges = store.0.acknowledge(tablet).await;
+        let ranges = acknowledge_tablet(&store.0.checkpointer, tablet).await;
         for range in noted(store, "what was lost could not be given up", ranges, report)? {
             damage::add(&mut report.given_up, range, PROBLEMS_MAX);
         }
@@ -188,7 +191,7 @@ async fn acknowledge(store: &Store, report: &mut CheckReport) -> Result<()> {
 async fn recount(store: &Store, report: &mut CheckReport) -> Result<usize> {
     let mut wrong = 0;
     for tablet in store.0.tablets.all() {
-        let counted = store.0.recount(tablet).await;
+        let counted = recount_tablet(&store.0.checkpointer, tablet).await;
         wrong += noted(store, "what is alive in packed runs could not be counted", counted, report)?;
     }
     Ok(wrong)
@@ -197,7 +200,7 @@ async fn recount(store: &Store, report: &mut CheckReport) -> Result<usize> {
 /// Applies every tablet, one after the other, even where one fails.
 async fn apply(store: &Store, report: &mut CheckReport) -> Result<()> {
     for tablet in store.0.tablets.all() {
-        let applied = store.0.apply_tablet(tablet).await;
+        let applied = store.0.checkpointer.apply_tablet(tablet).await;
         noted(store, "the log's records could not be applied", applied, report)?;
     }
     Ok(())

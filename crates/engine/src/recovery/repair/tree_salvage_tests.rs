@@ -6,9 +6,9 @@ use shoal_base::{ManualClock, SeededEntropy, TabletId};
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 
 use super::*;
+use crate::checkpoint::copies::{Found as FoundSuperblock, read_newest};
+use crate::checkpoint::superblock::Superblock;
 use crate::log::format::{Stamp, encode_record};
-use crate::store::copies::{Found as FoundSuperblock, read_newest};
-use crate::store::superblock::Superblock;
 use crate::{ByteRange, CheckOptions, Environment, FormatOptions, OpenOptions, block_on, check};
 
 const BLOCKS: u64 = 192;
@@ -64,7 +64,7 @@ fn cut() -> (Arc<SimDevice>, Device, ObjectKey) {
     let (sim, device) = formatted();
     let store = open(&device);
     let (other, key) = (key_of(&store, 0), key_of(&store, 1));
-    let apply = || block_on(store.0.apply_tablet(store.0.tablets.of(&key))).unwrap();
+    let apply = || block_on(store.0.checkpointer.apply_tablet(store.0.tablets.of(&key))).unwrap();
     put(&store, &key, b"old");
     apply();
     // Keeps the log's tail before the next record.
@@ -114,7 +114,7 @@ fn what_an_uncut_log_has_is_restored() {
     let key = key_of(&store, 1);
     put(&store, &key, b"old");
     put(&store, &key, b"new");
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     block_on(store.close()).unwrap();
     assert_eq!(get(&device, &key).unwrap().unwrap(), b"new");
     damage_leaf(&sim, &device);
@@ -129,7 +129,7 @@ fn one_object_that_cannot_be_restored_does_not_end_the_others() {
     let store = open(&device);
     let key = key_of(&store, 1);
     put(&store, &key, b"value");
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     block_on(store.close()).unwrap();
     damage_leaf(&sim, &device);
     let store = open(&device);
@@ -195,7 +195,7 @@ fn a_delete_is_restored_as_one() {
     put(&store, &key, b"old");
     put(&store, &other, b"other");
     block_on(store.delete(&key, RejectRules::default())).unwrap();
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     block_on(store.close()).unwrap();
     drop(store);
     damage_leaf(&sim, &device);
@@ -216,7 +216,7 @@ fn metadata_in_front_of_a_value_are_restored() {
     let metadata = crate::Metadata { content_type: "text/plain".into(), user };
     let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
     block_on(store.put(&key, vec![7; 60].into(), options)).unwrap();
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     block_on(store.close()).unwrap();
     drop(store);
     damage_leaf(&sim, &device);
@@ -238,7 +238,7 @@ fn what_memory_has_no_room_for_is_said_to_stay_lost() {
     for key in &keys {
         put(&store, key, &[7; 100]);
     }
-    block_on(store.0.apply_all()).unwrap();
+    block_on(store.0.checkpointer.apply_all()).unwrap();
     block_on(store.close()).unwrap();
     drop(store);
     damage_leaf(&sim, &device);

@@ -23,7 +23,7 @@ fn subject() -> (Image, Superblock) {
         for which in 0..COUNT {
             store.put(&object(which), vec![which as u8; 80].into(), PutOptions::default()).await?;
         }
-        store.0.apply_all().await?;
+        store.0.checkpointer.apply_all().await?;
         store.close().await?;
         read_newest(&device).await
     });
@@ -86,7 +86,7 @@ fn a_child_lies_where_pages_may_lie() {
                 let value = vec![which as u8 ^ turn; 80];
                 block_on(store.put(&object(which), value.into(), PutOptions::default())).unwrap();
             }
-            block_on(store.0.apply_all()).unwrap();
+            block_on(store.0.checkpointer.apply_all()).unwrap();
         }
         block_on(store.close()).unwrap();
         drop(store);

@@ -23,10 +23,10 @@ use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, SeededEntropy};
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 
+use crate::checkpoint::copies::{Found, read_newest};
+use crate::checkpoint::superblock::{SpacePlace, Superblock};
 use crate::common::options::Tuning;
 use crate::log::ring::LogPlace;
-use crate::store::copies::{Found, read_newest};
-use crate::store::superblock::{SpacePlace, Superblock};
 use crate::{
     ByteRange, CheckOptions, Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, PutOptions,
     Store, block_on,
@@ -63,7 +63,7 @@ static BASE: LazyLock<(Image, Superblock)> = LazyLock::new(|| {
             let value = vec![which as u8; [20, 500, 3_000][(which % 3) as usize]];
             store.put(&key(which)?, value.into(), PutOptions::default()).await?;
         }
-        store.0.apply_all().await?;
+        store.0.checkpointer.apply_all().await?;
         store.close().await?;
         read_newest(&device).await
     });
@@ -149,7 +149,10 @@ pub fn superblock(input: &[u8]) {
     let Some(superblock) = Superblock::decode(&block) else { return };
     assert_eq!(Superblock::decode(&superblock.encode()).as_ref(), Some(&superblock));
     let mut image = BASE.0.clone();
-    crate::store::layout::SUPERBLOCK_COPIES.as_flattened().iter().for_each(|&copy| image.write(copy, &block));
+    crate::checkpoint::layout::SUPERBLOCK_COPIES
+        .as_flattened()
+        .iter()
+        .for_each(|&copy| image.write(copy, &block));
     use_store(&image);
 }
 

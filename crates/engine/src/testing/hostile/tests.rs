@@ -13,12 +13,12 @@ use smallvec::SmallVec;
 
 use super::limit::ALLOCATION_BYTES_MAX;
 use super::{BASE, TARGETS, key};
+use crate::checkpoint::features::Features;
+use crate::checkpoint::losses::Losses;
+use crate::checkpoint::superblock::Superblock;
 use crate::common::object::{End, Metadata};
 use crate::log::clock_record::{ClockRecord, WallMark};
 use crate::log::format::{BatchBuilder, BatchHeader, RecordKind, Stamp, encode_record};
-use crate::store::features::Features;
-use crate::store::losses::Losses;
-use crate::store::superblock::Superblock;
 use crate::value::entry::{Entry, Home, Meta, encode_metadata};
 use crate::value::manifest::Manifest;
 use crate::value::packed::{Owner, RunEntry, put_footer, put_item};

@@ -11,9 +11,10 @@ use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES, Run};
 use shoal_device::{Device, DeviceError, IoBuf};
 
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::Changes;
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
-use crate::store::{Inner, OperationCounters};
 use crate::tablet::view::Tablet;
 use crate::testing::injected_bug::{Bug, injected};
 
@@ -44,13 +45,13 @@ fn is_full(code: Option<i32>) -> bool {
     matches!(code, Some(28 | 27 | 122))
 }
 
-impl Inner {
+impl Checkpointer {
     /// Blocks that should be free ahead of need: two seconds of writing at the present rate, an eighth of the file's
     /// blocks, and 4 MiB, up to a whole step. Only the rate may ask for more.
     fn growth_ahead(&self) -> u64 {
         let whole = self.tuning.growth_blocks;
         let held = self.space.data_blocks() / HELD_SHARE;
-        held.clamp(AHEAD_MIN.min(whole), whole).max(self.maintenance.growth.ahead_of_rate())
+        held.clamp(AHEAD_MIN.min(whole), whole).max(self.growth.ahead_of_rate())
     }
 
     /// Returns true if anything was ever written: an empty store takes no more of the disk than it was made with.
@@ -67,13 +68,13 @@ impl Inner {
             && self
                 .publisher
                 .try_take()
-                .is_some_and(|superblock| superblock.device_blocks < self.layout.blocks_max)
+                .is_some_and(|superblock| superblock.device_blocks < self.layout().blocks_max)
     }
 
     /// Returns true if more of the log's ring should be prepared: the prepared part is a quarter full.
     pub(crate) fn wants_log(&self) -> bool {
-        self.log.committer.ring.prepared() < self.layout.log_blocks
-            && self.log_fill_permille() >= PREPARE_FROM_PERMILLE
+        self.log.committer.ring.prepared() < self.layout().log_blocks
+            && self.log.fill_permille() >= PREPARE_FROM_PERMILLE
     }
 
     /// Measures the write rate, for growing ahead of need.
@@ -82,7 +83,7 @@ impl Inner {
         let written =
             [&counters.extent_blocks_written, &counters.home_blocks_written, &counters.pages_written];
         let blocks = written.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
-        self.maintenance.growth.note(self.now_ns(), blocks);
+        self.growth.note(self.now_ns(), blocks);
     }
 
     /// Prepares the log for a write batch that reserves `blocks` blocks.
@@ -105,13 +106,13 @@ impl Inner {
     /// # Errors
     /// As [`grow`](Self::grow).
     pub(crate) async fn prepare_log(&self, blocks: u32) -> Result<bool> {
-        let _turn = self.maintenance.grower.take().await;
+        let _turn = self.grower.take().await;
         let from = self.log.committer.ring.prepared();
-        let to = from.saturating_mul(2).max(blocks).min(self.layout.log_blocks);
+        let to = from.saturating_mul(2).max(blocks).min(self.layout().log_blocks);
         if to <= from {
             return Ok(true);
         }
-        let first = self.layout.log_first();
+        let first = self.layout().log_first();
         let (begin, end) = (first + u64::from(from), first + u64::from(to));
         match zero(&self.device, begin, end).await {
             Ok(()) => {}
@@ -135,7 +136,7 @@ impl Inner {
     /// # Errors
     /// As the device.
     pub(crate) async fn grow_unless_freed(&self) -> Result<bool> {
-        let per_apply = self.maintenance.growth.freed_by_an_apply();
+        let per_apply = self.growth.freed_by_an_apply();
         if per_apply * self.tablets.all().len() as u64 >= self.growth_ahead() / WORTH_APPLYING {
             self.free_what_is_dead().await?;
         } else {
@@ -170,12 +171,12 @@ impl Inner {
     /// # Errors
     /// As the device; then nothing changed, except that a failed flush poisons the store.
     pub(crate) async fn grow(&self, wanted: u64) -> Result<u64> {
-        let _turn = self.maintenance.grower.take().await;
+        let _turn = self.grower.take().await;
         let from = self.publisher.take().await.device_blocks;
         let whole = self.tuning.growth_blocks.min(u64::from(u32::MAX));
         let wanted = wanted.max(self.growth_ahead()).min(whole);
-        let rest = self.layout.blocks_max.saturating_sub(from);
-        let mut step = self.maintenance.growth.step_max(whole).min(wanted).min(rest);
+        let rest = self.layout().blocks_max.saturating_sub(from);
+        let mut step = self.growth.step_max(whole).min(wanted).min(rest);
         if step == 0 {
             return Ok(0);
         }
@@ -185,14 +186,14 @@ impl Inner {
                 Ok(()) => break,
                 Err(StepError::Other(error)) => return Err(error),
                 Err(StepError::NoRoom(why)) if step <= least => {
-                    self.maintenance.growth.step_max.store(least, Ordering::Relaxed);
+                    self.growth.step_max.store(least, Ordering::Relaxed);
                     self.say_full(from, &why);
                     return Ok(0);
                 }
                 Err(StepError::NoRoom(_)) => step = (step / 2).max(least),
             }
         }
-        self.maintenance.growth.grew(step, whole);
+        self.growth.grew(step, whole);
         self.flush_grown().await?;
         let to = from + step;
         let run = Run::new(from, u32::try_from(step).unwrap_or(u32::MAX));
@@ -235,7 +236,7 @@ impl Inner {
 
     /// Logs that the file system is full: once when that begins, and not for each refused write.
     fn say_full(&self, blocks: u64, why: &str) {
-        let Some(unsaid) = self.maintenance.growth.reached(self.now_ns()) else { return };
+        let Some(unsaid) = self.growth.reached(self.now_ns()) else { return };
         let mib = blocks * BLOCK_BYTES as u64 / (1 << 20);
         let before =
             if unsaid > 0 { format!(" ({unsaid} times since it was last said)") } else { String::new() };

@@ -2,6 +2,9 @@
 //!
 //! Work is done first and paid for afterwards: a step may exceed the budget, and the next one waits until it is paid.
 
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
+
 /// The largest saved budget, as time at the current rate: 100 ms.
 const BURST_NS: u64 = 100_000_000;
 
@@ -30,6 +33,26 @@ impl Rate {
         }
         let owed = self.debt.saturating_sub(share(BURST_NS, bytes_per_s));
         (u128::from(owed) * 1_000_000_000 / u128::from(bytes_per_s.max(1))).try_into().unwrap_or(u64::MAX)
+    }
+}
+
+/// Whether values may move, and what their moves have not paid for yet.
+#[derive(Default)]
+pub(crate) struct MoveLimits {
+    pub paused: AtomicBool,
+    pub rate: Mutex<Rate>,
+}
+
+impl MoveLimits {
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire)
+    }
+
+    /// Notes bytes that were read, written or discarded.
+    pub(crate) fn charge(&self, bytes: u64) {
+        if bytes > 0 {
+            self.rate.lock().charge(bytes);
+        }
     }
 }
 

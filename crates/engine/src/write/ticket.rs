@@ -1,4 +1,4 @@
-//! Queued writes, whose places in the order of writes are fixed and that are not durable yet.
+//! The ticket of queued writes, whose places in the order of writes are fixed and that are not durable yet.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,9 +11,9 @@ use crate::log::driver::AtEnd;
 use crate::log::record::Record;
 use crate::store::Store;
 
-/// Writes with consecutive places in the order of writes. Dropping this forgets the answer, not the writes.
+/// The ticket of writes with consecutive places in the order of writes. Dropping it forgets the answer, not the writes.
 #[derive(Clone)]
-pub struct Pending {
+pub struct Ticket {
     store: Store,
     last: Last,
     count: u32,
@@ -28,13 +28,13 @@ enum Last {
     Durable(Lsn),
 }
 
-impl std::fmt::Debug for Pending {
+impl std::fmt::Debug for Ticket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pending({}, durable: {})", self.count, self.is_durable())
+        write!(f, "Ticket({}, durable: {})", self.count, self.is_durable())
     }
 }
 
-impl Pending {
+impl Ticket {
     pub(crate) fn new(store: Store, record: Arc<Record>) -> Self {
         Self { store, last: Last::Record(record), count: 1, before: None }
     }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
 
+use crate::checkpoint::features::Features;
+use crate::checkpoint::layout::{Layout, Places};
+use crate::checkpoint::losses::Losses;
+use crate::checkpoint::superblock::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SpacePlace, Superblock};
 use crate::log::clock_record::{CLOCK_RECORD_BYTES, ClockRecord, WallMark};
 use crate::log::format::{BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, RecordKind, Stamp, encode_record};
 use crate::log::ring::LogPlace;
-use crate::store::features::Features;
-use crate::store::layout::{Layout, Places};
-use crate::store::losses::Losses;
-use crate::store::superblock::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SpacePlace, Superblock};
 use crate::tablet::layers::{LAYERS_MAX, Layers, LayersRef, tombstone};
 use crate::tablet::layers_page;
 use crate::tablet::tree::{PageRef, Root, Tree};

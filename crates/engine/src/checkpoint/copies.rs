@@ -3,9 +3,9 @@
 use shoal_base::codec::Reader;
 use shoal_device::{Device, IoBuf};
 
+use crate::checkpoint::layout::SUPERBLOCK_COPIES;
+use crate::checkpoint::superblock::{FORMAT_VERSION, MAGIC, NUMBER_OFFSET, Superblock, is_whole, needs};
 use crate::common::error::{Error, Result};
-use crate::store::layout::SUPERBLOCK_COPIES;
-use crate::store::superblock::{FORMAT_VERSION, MAGIC, NUMBER_OFFSET, Superblock, is_whole, needs};
 use crate::testing::injected_bug::{Bug, injected};
 
 /// The contents of the four copies.
@@ -14,6 +14,16 @@ pub(crate) enum Found {
     Nothing,
     /// The newest valid superblock.
     Newest(Box<Superblock>),
+}
+
+/// Returns true if the device reads at least one of the superblocks.
+pub(crate) async fn answers(device: &Device) -> bool {
+    for block in SUPERBLOCK_COPIES.into_iter().flatten() {
+        if device.read(block, IoBuf::unfilled(1)).await.ok().is_ok() {
+            return true;
+        }
+    }
+    false
 }
 
 /// Reads all copies and returns the newest valid superblock. Refuses a newer one that only another program understands:

@@ -1,0 +1,83 @@
+//! The owners and the state that applies, merges, publishes and growth work with.
+
+use std::sync::Arc;
+
+use shoal_base::Clock;
+use shoal_device::Device;
+use shoal_pool::Pool;
+
+use crate::checkpoint::closing::Closing;
+use crate::checkpoint::layout::Layout;
+use crate::checkpoint::rate::MoveLimits;
+use crate::checkpoint::superblock::Superblock;
+use crate::common::counters::OperationCounters;
+use crate::common::error::Result;
+use crate::common::event::{Bell, Token};
+use crate::common::options::Tuning;
+use crate::log::driver::uninterrupted;
+use crate::log::owner::Log;
+use crate::space::growth::Growth;
+use crate::space::manager::SpaceManager;
+use crate::space::own_space::OwnSpace;
+use crate::tablet::tablets::Tablets;
+use crate::value::packed::run_blocks_max;
+
+/// The owners that a checkpoint takes from and gives to, and its own state. The store builds it once.
+pub(crate) struct Checkpointer {
+    pub device: Device,
+    pub pool: Pool,
+    pub layout: Layout,
+    pub identity: [u8; 16],
+    pub tuning: Tuning,
+    pub clock: Arc<dyn Clock>,
+    pub log: Arc<Log>,
+    pub space: Arc<SpaceManager>,
+    pub own: Arc<OwnSpace>,
+    pub tablets: Arc<Tablets>,
+    pub counters: Arc<OperationCounters>,
+    /// The newest durable superblock: its holder publishes the next one.
+    pub publisher: Token<Superblock>,
+    /// The token of the one apply.
+    pub applier: Token<()>,
+    /// The token of the one growth of the file.
+    pub grower: Token<()>,
+    pub growth: Growth,
+    pub closing: Closing,
+    pub move_limits: MoveLimits,
+    /// Wakes the thread that merges layers; `None` if applies merge.
+    pub merge_bell: Option<Arc<Bell>>,
+    /// True during a repair: a page that the device cannot read is lost, and is not tried again.
+    pub gives_up: bool,
+}
+
+impl Checkpointer {
+    /// Where everything lies.
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Blocks of a new packed run at most.
+    pub(crate) fn run_blocks_max(&self) -> u32 {
+        run_blocks_max(&self.tuning, self.space.reserve())
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+
+    /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.
+    pub(crate) async fn free_what_is_dead(&self) -> Result<()> {
+        self.apply_all().await?;
+        self.make_freed_reusable().await;
+        Ok(())
+    }
+
+    /// Names the newest superblock in a flushed batch, and makes the blocks that it freed reusable (R9).
+    pub(crate) async fn make_freed_reusable(&self) {
+        uninterrupted(self.log.committer.seal());
+        self.log.committer.drive();
+        self.limit_snapshots();
+        self.tablets.held_streams.expire(self.now_ns());
+        self.space.reclaim(self.log.committer.named_superblock());
+    }
+}

@@ -1,0 +1,37 @@
+//! Counts of what an open store did, for its figures.
+
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts of operations, for `stat`.
+#[derive(Default)]
+pub(crate) struct OperationCounters {
+    pub puts: AtomicU64,
+    pub gets: AtomicU64,
+    pub deletes: AtomicU64,
+    pub value_bytes_written: AtomicU64,
+    pub value_bytes_read: AtomicU64,
+    pub value_bytes_copied: AtomicU64,
+    pub applies: AtomicU64,
+    pub pages_written: AtomicU64,
+    /// Merges of layers that ended: into the base with their last slice, or among layers.
+    pub merges: AtomicU64,
+    /// Bytes of entries that merges of layers took, slices included.
+    pub merged_bytes: AtomicU64,
+    pub home_blocks_written: AtomicU64,
+    pub extent_blocks_written: AtomicU64,
+    pub growth_blocks_written: AtomicU64,
+    pub moved_values: AtomicU64,
+    pub moved_bytes: AtomicU64,
+    pub expired: AtomicU64,
+    pub scrub_passes: AtomicU64,
+    pub scrub_bytes: AtomicU64,
+    pub scrub_problems: AtomicU64,
+    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended.
+    pub scrub_ended_ns: AtomicU64,
+}
+
+impl OperationCounters {
+    pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+        counter.fetch_add(amount, Ordering::Relaxed);
+    }
+}
