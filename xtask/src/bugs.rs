@@ -114,6 +114,15 @@ const HUNTS: &[Hunt] = &[
     ("KeyNotInFilter", STORE, "past_damage::every_block_alone"),
     ("SnapshotHoldsNothing", STORE, "snapshots::what_a_snapshot_reaches_is_not_reused"),
     ("SnapshotOfMoments", STORE, "snapshots::a_snapshot_under_load_is_of_one_version"),
+    ("RecordOfOtherTablet", STORE, "explore::crash_states"),
+    ("LayerBelowNewest", STORE, "layers::any_division_into_layers_reads_the_same"),
+    ("LayersUnbounded", STORE, "layers::the_number_of_layers_is_bounded"),
+    ("GrownAreasNotFlushed", STORE, "growing::every_crash_of_a_growth_leaves_the_old_cap_or_the_new_one"),
+    (
+        "GrownAreasFree",
+        STORE,
+        "growing::a_full_store_takes_writes_again_once_its_cap_is_raised_twice_in_a_row",
+    ),
 ];
 
 /// The options of the command line.

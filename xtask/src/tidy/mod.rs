@@ -3,7 +3,7 @@
 //! Each submodule is one family of rules: [`layers`] (crates only use those below them), [`circles`] (modules of a crate do
 //! not import each other in a circle), [`order`] (those of the engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`]
 //! (files, items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the
-//! repository). Exceptions stand in `tidy.toml`, each with its reason. The rules read text, not syntax: [`source`] tells
+//! repository), [`rules`] (each rule of the store is asserted and broken somewhere). Exceptions stand in `tidy.toml`, each with its reason. The rules read text, not syntax: [`source`] tells
 //! code, comments and tests apart, which is enough for them.
 
 mod circles;
@@ -15,6 +15,7 @@ mod names;
 mod order;
 mod prose;
 mod references;
+mod rules;
 mod source;
 mod sources;
 
@@ -94,6 +95,7 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
     findings.extend(docs::check(&tree)?);
     findings.extend(names::check(&tree, &exceptions));
     findings.extend(references::check(&tree, &exceptions));
+    findings.extend(rules::check(&tree));
     findings.sort();
     Ok(findings)
 }

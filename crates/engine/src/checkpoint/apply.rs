@@ -193,7 +193,7 @@ impl Checkpointer {
         let mut work = Work::new(self, tablet.id, moves.hole_blocks);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
         let (steps, _promise) = moves.into_steps();
-        let ops = work.bring_home(frozen, steps).await?;
+        let ops = work.bring_home(frozen, applied, steps).await?;
         let owned: Vec<Run> = ops.iter().flat_map(|op| op.owned().iter().copied()).collect();
         let tree = tree_of(self.identity, tablet.id);
         let Routed { direct, layered } = self.route(tree, &view.trees, unread, ops).await?;

@@ -32,7 +32,12 @@ pub(crate) struct Features {
 impl Features {
     /// The reason why this program cannot read the store; `None` if it can.
     pub(crate) fn unreadable(self) -> Option<String> {
-        let unknown = self.incompatible & !INCOMPATIBLE_KNOWN;
+        self.unreadable_with(INCOMPATIBLE_KNOWN)
+    }
+
+    /// The same of a program that knows the incompatible features `known`.
+    fn unreadable_with(self, known: u32) -> Option<String> {
+        let unknown = self.incompatible & !known;
         (unknown != 0).then(|| {
             format!(
                 "this store needs features that this program does not have ({}): use the version of shoal that wrote it, or a \
@@ -77,6 +82,11 @@ mod tests {
         assert!(all.unreadable().is_none() && all.check_writable().is_ok());
         let odd = Features { incompatible: LAYERS | MOVED_AREAS | 1 << 2 | 1 << 31, ..Features::default() };
         assert!(odd.unreadable().unwrap().contains("(bit 2, bit 31)"));
+        // A program from before stores could grow has the name, not the feature.
+        let grown = Features { incompatible: LAYERS | MOVED_AREAS, ..Features::default() };
+        assert!(grown.unreadable().is_none());
+        let refusal = grown.unreadable_with(LAYERS).unwrap();
+        assert!(refusal.contains("features that this program does not have (moved areas): use"), "{refusal}");
         let odd = Features { read_only: 0b110, ..Features::default() };
         assert!(odd.unreadable().is_none());
         assert!(odd.check_writable().unwrap_err().to_string().contains("(bit 1, bit 2)"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shoal_base::checksum::crc32c;
 use shoal_base::limits::VALUE_UNIT_BYTES;
-use shoal_base::{Run, TabletId, blocks_for};
+use shoal_base::{Lsn, Run, TabletId, blocks_for};
 use smallvec::SmallVec;
 
 use crate::checkpoint::checkpointer::Checkpointer;
@@ -64,16 +64,17 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The operations of the overlay's newest records and of the moves, in the order of the keys. Values that do not
+    /// The operations of the overlay's newest records, up to number `applied`, and of the moves, in the order of the keys. Values that do not
     /// fit in a leaf are packed or get extents, and are written. An overlay's record for a key is newer than a move of
     /// that key, which is dropped.
     pub(crate) async fn bring_home(
         &mut self,
         frozen: Option<&Overlay>,
+        applied: Lsn,
         moves: Vec<MoveStep>,
     ) -> Result<Vec<Op>> {
         let mut moves = moves.into_iter().peekable();
-        let records = frozen.map(Overlay::sorted).unwrap_or_default();
+        let records = frozen.map(|frozen| frozen.sorted(applied)).unwrap_or_default();
         self.ops.reserve(records.len() + moves.len());
         for record in records {
             while let Some(step) = moves.next_if(|step| step.key()[..] < *record.key()) {

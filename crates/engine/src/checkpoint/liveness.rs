@@ -136,7 +136,7 @@ impl Merge for Liveness {
 }
 
 impl LivenessOp {
-    /// Counts the dead values out, and doubts a count that is impossible.
+    /// Counts the dead values out, and doubts a count that is impossible (INV-25).
     fn take_from(&self, entry: &mut RunEntry) {
         let left = |alive: u32, dead: u64| u64::from(alive).checked_sub(dead).map(|left| left as u32);
         let (values, bytes) =

@@ -61,10 +61,11 @@ impl Merge for TakeEntries {
 
     fn merge(&mut self, op: &MergeOp, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
         let Some(entry) = &op.entry else { return Ok(Change::Delete) };
+        assert!(!is_tombstone(entry), "a tombstone goes into the base (INV-31)");
         if let Old::Present(old) = old {
             assert!(
-                version_of(old) <= version_of(entry),
-                "a layer holds an older version than the base (INV-26)"
+                version_of(old) <= version_of(entry) || injected(Bug::LayerBelowNewest),
+                "a layer holds an older version than the base (INV-26, INV-30)"
             );
         }
         new.extend_from_slice(entry);
@@ -355,6 +356,7 @@ impl Checkpointer {
             pages.iter().flat_map(|pages: &Pages<'_>| &pages.taken).map(|run| u64::from(run.blocks)).sum();
         let mut freed = Vec::new();
         if let Some(frontier) = slice.next {
+            assert!(frontier >= layers.frontier, "a frontier goes back (INV-28)");
             layers.frontier =
                 if injected(Bug::FrontierTooFar) { [&frontier[..], &[0xFF; 4]].concat() } else { frontier };
         } else {

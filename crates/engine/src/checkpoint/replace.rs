@@ -8,7 +8,7 @@ use shoal_base::{Lsn, Run};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::LivenessOps;
-use crate::common::error::Result;
+use crate::common::error::{Error, Result};
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use crate::tablet::tree::{Change, Merge, Old};
@@ -105,10 +105,21 @@ impl<'a> ReplaceEntries<'a> {
         }
     }
 
-    /// Notes an entry that the tree loses.
-    fn replaced(&mut self, key: &[u8], old: &[u8]) {
+    /// Notes an entry that the tree loses to version `by` of the same key.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] if the entry is newer than what takes its place: to go on would lose a write.
+    fn replaced(&mut self, key: &[u8], old: &[u8], by: Lsn) -> Result<()> {
         match decode_leaf_entry(old) {
             Ok((version, entry)) => {
+                let is_expected = injected(Bug::VersionsAgain) || injected(Bug::ReplayedTwice);
+                if version > by && !is_expected {
+                    // R5, R13
+                    let key = key.escape_ascii();
+                    let what = format!("version {by} of {key} would replace version {version}, a newer one");
+                    self.checkpointer.log.fail(what.clone());
+                    return Err(Error::Poisoned(what));
+                }
                 self.bytes_removed += entry.value_bytes;
                 self.expiring_removed += u64::from(entry.end.is_some());
                 match entry.home {
@@ -126,6 +137,7 @@ impl<'a> ReplaceEntries<'a> {
                 );
             }
         }
+        Ok(())
     }
 
     /// Returns true if the tree still has the entry that is to move.
@@ -166,7 +178,7 @@ impl Merge for ReplaceEntries<'_> {
             }
         };
         if let Old::Present(old) = old {
-            self.replaced(op.key(), old);
+            self.replaced(op.key(), old, version)?;
         }
         if matches!(&op.what, What::Record(record) if record.kind() == RecordKind::Delete) {
             return Ok(Change::Delete);

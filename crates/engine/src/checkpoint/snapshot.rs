@@ -60,7 +60,12 @@ impl Checkpointer {
         for tablet in tablets {
             self.apply_frozen(tablet, version).await?;
         }
-        let views = tablets.iter().map(|tablet| Arc::new(tablet.view().only_trees())).collect();
+        let views: Vec<_> = tablets.iter().map(|tablet| tablet.view()).collect();
+        assert!(
+            views.iter().all(|view| view.frozen.is_none() && view.applied <= version),
+            "the trees of a snapshot hold a record above version {version} (INV-36)"
+        );
+        let views = views.iter().map(|view| Arc::new(view.only_trees())).collect();
         Ok((version, Frozen { views, moment }))
     }
 

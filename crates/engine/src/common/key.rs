@@ -151,6 +151,12 @@ impl ObjectKey {
     }
 }
 
+/// The hash slot of an encoded name, whether or not it names an object.
+pub(crate) fn slot_of_encoded(encoded: &[u8]) -> u16 {
+    let begin = encoded.iter().position(|&byte| byte == 0).map_or(0, |at| at + 1);
+    hash_slot(&encoded[begin..])
+}
+
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.bucket(), self.key().escape_ascii())

@@ -228,7 +228,8 @@ impl Committer {
         self.ring.set_tail(tail);
         self.index.lock().trim(tail);
         self.ceiling.store(ceiling.0, Ordering::Release);
-        self.published.store(number, Ordering::Release);
+        let before = self.published.swap(number, Ordering::AcqRel);
+        assert!(before < number, "superblock {number} was published after superblock {before} (R9, R20)");
         self.moved.notify();
     }
 
@@ -418,7 +419,7 @@ impl Committer {
         let records = &drained.records;
         let first_lsn = Lsn(driver.next_lsn.0 - records.len() as u64);
         if driver.next_lsn.0 - 1 > self.ceiling.load(Ordering::Acquire) {
-            // Each publish raises the ceiling far above the assigned numbers (R5).
+            // R5: each publish raises the ceiling far above the assigned numbers.
             return Err(Error::Poisoned("numbers reached the ceiling of the newest superblock".into()));
         }
         let record_bytes = records.iter().map(|record| record.bytes().len()).sum();
@@ -434,10 +435,8 @@ impl Committer {
             before.position
         };
         let end = position + u64::from(blocks);
-        if !self.ring.holds(end) {
-            return Err(Error::Poisoned("the log's ring is full although room was reserved".into()));
-        }
         let superblock = self.published.load(Ordering::Acquire);
+        self.check_batch(drained, (before, first_lsn), (position, blocks), superblock)?;
         let named = if injected(Bug::OldSuperblockNamed) { 0 } else { superblock };
         let header = BatchHeader {
             epoch: self.epoch,
@@ -478,6 +477,56 @@ impl Committer {
         counters.records += records.len() as u64;
         counters.log_blocks += u64::from(blocks);
         Ok(())
+    }
+
+    /// Checks the next batch against the rules. The result of a batch that breaks one is a store that takes no more writes: recovery
+    /// could not follow what it would write.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] with the reason.
+    fn check_batch(
+        &self,
+        drained: &Drained<'_>,
+        (before, first_lsn): (LogPlace, Lsn),
+        (position, blocks): (u64, u32),
+        superblock: u64,
+    ) -> Result<()> {
+        let is_divided = drained.records.last().is_some_and(|last| last.continues());
+        let rules = [
+            (
+                !self.ring.holds(position + u64::from(blocks)),
+                "the log's ring is full although room was reserved",
+            ),
+            // R1, R4: recovery would end in front of it, or number its records anew.
+            (
+                position < before.position || first_lsn < before.first_lsn,
+                "the next batch of the log would lie before the newest one",
+            ),
+            // R21
+            (
+                blocks > self.ring.rest(position),
+                "the next batch of the log would lie in blocks that are not prepared",
+            ),
+            // R9: what the superblock that was named before freed may be used already.
+            (
+                superblock < self.named.load(Ordering::Acquire),
+                "the next batch of the log would name an older superblock than the one before it",
+            ),
+            // R7: its flush would not wait for them.
+            (
+                !drained.has_extents && !drained.writes.is_empty(),
+                "a batch of the log has values to write and no record that names them",
+            ),
+            // R22
+            (
+                is_divided && !injected(Bug::WriteBatchDivided),
+                "the next batch of the log would end within a write batch",
+            ),
+        ];
+        match rules.into_iter().find(|(is_broken, _)| *is_broken) {
+            Some((_, what)) => Err(Error::Poisoned(format!("an error of the program: {what}"))),
+            None => Ok(()),
+        }
     }
 
     /// One flush for the batch and for every value that it names. A batch that is the only write uses one durable

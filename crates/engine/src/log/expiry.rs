@@ -204,6 +204,10 @@ fn add_mark(marks: &mut Vec<WallMark>, mark: WallMark) {
         let lsn = marks.remove(at + 1).lsn;
         marks[at].lsn = lsn;
     }
+    assert!(
+        marks.is_sorted_by(|one, next| one.wall_ns > next.wall_ns && one.lsn < next.lsn),
+        "a later mark has a smaller time and a larger number (R18)"
+    );
 }
 
 impl ExpiryClock {

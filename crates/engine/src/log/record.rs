@@ -5,7 +5,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
-use shoal_base::{Lsn, Run};
+use shoal_base::{Lsn, Run, TabletId};
 use smallvec::SmallVec;
 
 use crate::log::format::{EncodedRecord, RecordKind};
@@ -62,8 +62,18 @@ impl Record {
         &self.owned
     }
 
+    /// The tablet that the log names.
+    pub(crate) fn tablet(&self) -> TabletId {
+        self.encoded.tablet
+    }
+
     pub(crate) fn kind(&self) -> RecordKind {
         self.encoded.kind
+    }
+
+    /// Returns true if the next record belongs to the same write batch.
+    pub(crate) fn continues(&self) -> bool {
+        self.encoded.continues
     }
 
     pub(crate) fn bytes(&self) -> &Bytes {
@@ -102,7 +112,7 @@ impl Record {
 
     pub(crate) fn number(&self, lsn: Lsn) {
         let before = self.lsn.swap(lsn.0, Ordering::AcqRel);
-        assert_eq!(before, UNNUMBERED, "a record is numbered once");
+        assert_eq!(before, UNNUMBERED, "a record is numbered once (R4)");
     }
 
     pub(crate) fn is_durable(&self, durable: Lsn) -> bool {

@@ -139,6 +139,7 @@ impl RingSpace {
 
     /// Frees reserved blocks that no record will use.
     pub(crate) fn unreserve(&self, blocks: u32) {
-        self.reserved.fetch_sub(u64::from(blocks), Ordering::AcqRel);
+        let before = self.reserved.fetch_sub(u64::from(blocks), Ordering::AcqRel);
+        assert!(before >= u64::from(blocks), "more blocks of the log released than were reserved (R3)");
     }
 }

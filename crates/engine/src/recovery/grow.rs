@@ -19,6 +19,7 @@ use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
 use crate::common::error::{Error, Result};
 use crate::recovery::read::Recovery;
 use crate::store::Store;
+use crate::testing::injected_bug::{Bug, injected};
 
 impl Store {
     /// The cap of the store on `device`: the largest number of blocks that it may have. `None` where `device` holds only zeros.
@@ -60,7 +61,8 @@ impl Recovery {
 
         let mut image = FreeImage::new(blocks_max, layout.group_blocks);
         let published: Vec<_> = self.image.runs().map(|run| run.block..run.end()).collect();
-        for free in published.into_iter().chain(freed).chain(std::iter::once(areas_end..next.device_blocks)) {
+        let new = if injected(Bug::GrownAreasFree) { end } else { areas_end };
+        for free in published.into_iter().chain(freed).chain(std::iter::once(new..next.device_blocks)) {
             free_blocks(&mut image, free)?;
         }
         if device.can_grow() {
@@ -68,7 +70,15 @@ impl Recovery {
         }
         // From here on an error leaves bytes that no superblock names.
         next.space = space_image::rewrite(&self.device, &next, &image).await?;
-        self.device.flush().await.ok()?;
+        assert!(
+            layout.is_sensible(next.device_blocks, true),
+            "areas overlap what is in use (INV-37): {layout:?}"
+        );
+        let flushes = self.device.counters().flushes;
+        if !injected(Bug::GrownAreasNotFlushed) {
+            self.device.flush().await.ok()?;
+            assert!(self.device.counters().flushes > flushes, "new areas are named before a flush (INV-37)");
+        }
         copies::write(&self.device, &next).await?;
         tracing::info!("the store grew: it may have {blocks_max} blocks of 4 KiB now; it had at most {cap}");
         (self.superblock, self.image) = (next, image);

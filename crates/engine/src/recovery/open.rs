@@ -19,6 +19,7 @@ use crate::checkpoint::rate::MoveLimits;
 use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
 use crate::common::error::{Error, Result};
 use crate::common::event::{Bell, Token};
+use crate::common::key::slot_of_encoded;
 use crate::common::options::{Environment, OpenOptions};
 use crate::log::commit::{CommitStart, Committer};
 use crate::log::expiry::{ExpiryClock, FoundTime, Numbered};
@@ -83,6 +84,8 @@ struct Replayed {
     time: FoundTime,
     /// The number of the next record.
     next_lsn: Lsn,
+    /// The newest epoch of a batch; 0 without one.
+    epoch: u64,
 }
 
 impl Recovery {
@@ -102,7 +105,13 @@ impl Recovery {
         let tablets = empty_tablets(&self.superblock, self.layers.clone(), &options)?;
         let mut not_replayed = Vec::new();
         let dropped = options.accept_damaged_log.then_some(&mut not_replayed);
+        let flushes = self.device.counters().flushes;
         let replayed = self.replay_log(&tablets, &space, is_older, options.read_only, dropped).await?;
+        let is_flushed = self.device.counters().flushes > flushes;
+        assert!(
+            is_flushed || options.read_only || injected(Bug::ReplayNotFlushed),
+            "what was replayed is served before a flush (R2)"
+        );
         // Without an opening of its own, what was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
         let (log, bell) = self.open_log(replayed, &options, &environment).await?;
@@ -163,6 +172,7 @@ impl Recovery {
         let head = self.log.head;
         let mut index = BatchIndex::new(head);
         let mut time = self.superblock.time(is_older);
+        let epoch = self.log.batches.last().map_or(0, |batch| batch.header.epoch);
         for batch in std::mem::take(&mut self.log.batches) {
             let next = LogPlace { position: batch.header.end(), ..head };
             index.push(batch.header.place(), next);
@@ -181,7 +191,7 @@ impl Recovery {
         } else {
             last.max(self.superblock.lsn_ceiling).next()
         };
-        Ok(Replayed { index, time, next_lsn })
+        Ok(Replayed { index, time, next_lsn, epoch })
     }
 
     /// Publishes the superblock of this opening, unless it is read-only. Returns the log for the following batches, and
@@ -192,11 +202,16 @@ impl Recovery {
         options: &OpenOptions,
         environment: &Environment,
     ) -> Result<(Log, Option<Arc<Bell>>)> {
-        let Replayed { mut index, time, next_lsn } = replayed;
+        let Replayed { mut index, time, next_lsn, epoch } = replayed;
         let (device, superblock) = (&self.device, &mut self.superblock);
         let has_older = !options.read_only && copies::has_older(device).await && !injected(Bug::OldSlotStays);
         let expiry = time.open(environment.clock.clone(), Lsn(next_lsn.0 - 1));
         begin_epoch(superblock, self.log.head, self.is_cut, next_lsn, &expiry);
+        assert!(
+            superblock.epoch > epoch || injected(Bug::GhostsReplayed),
+            "an opening has a new epoch (R1): {} after {epoch}",
+            superblock.epoch
+        );
         if !options.read_only {
             copies::write(device, superblock).await?;
         }
@@ -265,7 +280,7 @@ fn empty_tablets(
     Tablets::new(&superblock.tablets, layers, filter_bits, Admission::new(overlay_bytes, records_max))
 }
 
-/// The allocator over the published image.
+/// The allocator over the published image, in which no area of the image itself is free (INV-37).
 fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<SpaceManager>> {
     let layout = superblock.layout;
     let areas: Vec<Run> = layout.areas_in_data().collect();
@@ -309,6 +324,15 @@ async fn replay(
             let what = format!("record {lsn} names tablet {}, which does not exist", encoded.tablet);
             return Err(Error::Corrupt { what, block: 0 });
         };
+        let slot = slot_of_encoded(encoded.key());
+        if tablets.of_slot(slot).id != encoded.tablet && !injected(Bug::RecordOfOtherTablet) {
+            // R14: no reader would find it there, and its extents would stay with the wrong tablet.
+            let what = format!("record {lsn} names tablet {}, which is not that of its key", encoded.tablet);
+            let Some(dropped) = &mut dropped else { return Err(Error::Corrupt { what, block: 0 }) };
+            tracing::error!("repair: {what}: it is not replayed");
+            dropped.push(encoded.key().to_vec());
+            continue;
+        }
         let view = tablet.view();
         if lsn <= view.applied && !injected(Bug::ReplayedTwice) {
             continue;

@@ -62,6 +62,28 @@ fn a_record_that_owns_what_somebody_else_has_is_damage() {
     );
 }
 
+/// A record in another tablet than that of its key would be found by no reader, and its value would stay there (R14).
+#[test]
+fn a_record_of_another_tablet_is_damage() {
+    let mut made = Fixture::new();
+    let mut half = made.superblock.tablets[0];
+    half.slot_first = 8_192;
+    made.superblock.tablets[0].slot_last = 8_191;
+    made.superblock.tablets.push(half);
+    made.publish();
+    let which = (0..).find(|which| key(which).slot() > 8_191).unwrap();
+    made.batch(&[delete(which)]);
+    let opened = made.open().map(|_| ());
+    let words = "record 1 names tablet 0, which is not that of its key";
+    assert!(matches!(&opened, Err(Error::Corrupt { what, .. }) if what == words), "{opened:?}");
+    let report = made.check(false);
+    assert!(report.problems.iter().any(|it| it.what.ends_with(&words[9..])), "{:?}", report.problems);
+    // A repair leaves it out.
+    let options = OpenOptions { accept_damaged_log: true, ..options() };
+    let store = block_on(Store::open(made.device.clone(), options, environment())).unwrap();
+    assert_eq!(store.0.not_replayed, [key(which).encoded()]);
+}
+
 #[test]
 fn a_value_of_the_last_batch_that_cannot_be_read_ends_the_opening() {
     let mut made = Fixture::new();

@@ -1,4 +1,4 @@
-//! The owners of blocks: a walk over the trees collects them, and all other blocks are free.
+//! The owners of blocks: a walk over the trees collects them, and all other blocks are free (INV-35).
 
 use std::ops::Range;
 

@@ -238,7 +238,7 @@ impl SpaceManager {
     /// Releases the reservation of `blocks` blocks after its apply.
     pub(crate) fn release_promise(&self, blocks: u64) {
         let before = self.promised.fetch_sub(blocks, Ordering::AcqRel);
-        assert!(before >= blocks, "more promised blocks released than were promised");
+        assert!(before >= blocks, "more promised blocks released than were promised (R3)");
     }
 
     /// Reserves blocks for records found by recovery.
@@ -313,7 +313,8 @@ impl SpaceManager {
 
     /// Notes the published size of the device: the new blocks may be freed.
     pub(crate) fn grown(&self, device_blocks: u64) {
-        self.data_end.store(device_blocks, Ordering::Release);
+        let before = self.data_end.swap(device_blocks, Ordering::AcqRel);
+        assert!(before <= device_blocks, "the published data end before what was handed out (R21)");
     }
 
     /// Removes runs outside of the data area from the runs that an apply frees. Only a tree that contradicts itself
@@ -337,7 +338,7 @@ impl SpaceManager {
     /// Frees runs that no durable structure names.
     pub(crate) fn give_back(&self, runs: &[Run]) {
         if let Err(error) = self.space.free_batch(runs) {
-            unreachable!("space that was handed out is given back once: {error}");
+            unreachable!("space that was handed out is given back once (R8, R9): {error}");
         }
         runs.iter().for_each(|&run| self.discarded.freed(run));
     }
@@ -347,6 +348,8 @@ impl SpaceManager {
         let mut state = self.state.lock();
         let blocks = runs.iter().map(|run| u64::from(run.blocks)).sum();
         state.pending_blocks += blocks;
+        let newest = state.pending[tablet].back().map_or(0, |free| free.superblock);
+        assert!(newest < superblock, "superblock {superblock} freed blocks after superblock {newest} (R9)");
         state.pending[tablet].push_back(PendingFree { superblock, epoch, runs, blocks });
     }
 

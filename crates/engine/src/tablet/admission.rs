@@ -48,10 +48,10 @@ impl Admission {
     pub(crate) fn release(&self, records: usize, bytes: usize) {
         if records > 0 {
             let before = self.records.fetch_sub(records, Ordering::AcqRel);
-            assert!(before >= records, "more records released than admitted");
+            assert!(before >= records, "more records released than admitted (R3)");
         }
         let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
-        assert!(before >= bytes, "more bytes released than admitted");
+        assert!(before >= bytes, "more bytes released than admitted (R3)");
     }
 
     /// Counts records that recovery puts into the overlays, without a limit.

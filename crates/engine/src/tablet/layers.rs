@@ -113,7 +113,8 @@ impl Trees {
         let Self { base, mut layers } = self;
         let new = Arc::make_mut(&mut layers);
         if root.page.is_some() {
-            new.list.insert(0, root);
+            let at = if injected(Bug::LayerBelowNewest) { new.list.len().min(1) } else { 0 };
+            new.list.insert(at, root);
         }
         new.live = if new.list.is_empty() { 0 } else { live };
         Self { base, layers }
@@ -140,7 +141,7 @@ impl Trees {
 
     /// Whether an apply may write another layer. One place stays free for the tombstones of an acknowledgement.
     pub(crate) fn has_place_for_a_layer(&self) -> bool {
-        self.layers.list.len() + 1 < LAYERS_MAX
+        self.layers.list.len() + 1 < LAYERS_MAX || injected(Bug::LayersUnbounded)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -20,7 +20,7 @@ pub(crate) const COPIES: u32 = 2;
 
 /// The page's bytes at `block`, and its checksum. `lsn` is the newest record that the layers hold.
 pub(crate) fn encode(tree: Tree, layers: &Layers, lsn: Lsn, block: u64) -> (IoBuf, u32) {
-    assert!(layers.list.len() <= LAYERS_MAX, "the list of layers fits");
+    assert!(layers.list.len() <= LAYERS_MAX, "the list of layers fits (INV-33)");
     let mut bytes = Vec::with_capacity(BLOCK_BYTES);
     bytes.extend_from_slice(&[0; 4]);
     bytes.extend_from_slice(&MAGIC);

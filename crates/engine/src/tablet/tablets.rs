@@ -78,7 +78,12 @@ impl Tablets {
 
     /// The tablet of a key.
     pub(crate) fn of(&self, key: &ObjectKey) -> &Arc<Tablet> {
-        &self.all[usize::from(self.by_slot[usize::from(key.slot()) % self.by_slot.len()])]
+        self.of_slot(key.slot())
+    }
+
+    /// The tablet of a hash slot.
+    pub(crate) fn of_slot(&self, slot: u16) -> &Arc<Tablet> {
+        &self.all[usize::from(self.by_slot[usize::from(slot) % self.by_slot.len()])]
     }
 
     /// All tablets, in the order of their ids.

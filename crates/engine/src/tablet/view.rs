@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use shoal_base::sync::Mutex;
 use shoal_base::{Lsn, TabletId};
 
+use crate::common::key::slot_of_encoded;
 use crate::log::queue::Marker;
 use crate::space::manager::ReadEpoch;
 use crate::tablet::layers::{Layers, LayersRef, Trees};
@@ -32,6 +33,13 @@ pub(crate) struct TabletRecord {
     pub totals: Totals,
     /// Where the list of its layers lies, if it has any.
     pub layers: Option<LayersRef>,
+}
+
+impl TabletRecord {
+    /// Whether an object of this encoded name belongs to the tablet (R14).
+    pub(crate) fn owns(&self, encoded: &[u8]) -> bool {
+        (self.slot_first..=self.slot_last).contains(&slot_of_encoded(encoded))
+    }
 }
 
 /// A reader's view, captured once (R6): active overlay, frozen overlay, root.
@@ -176,7 +184,10 @@ impl Tablet {
     /// the applier's turn.
     pub(crate) fn freeze_all(tablets: &[Arc<Self>], queue: impl FnOnce(Arc<Marker>)) -> Arc<Marker> {
         let views: Vec<_> = tablets.iter().map(|tablet| tablet.view()).collect();
-        assert!(views.iter().all(|view| view.frozen.is_none()), "a frozen overlay is applied first");
+        assert!(
+            views.iter().all(|view| view.frozen.is_none()),
+            "a frozen overlay is applied first (R6, INV-36)"
+        );
         // Memory is taken before the locks.
         let keys = views.iter().map(|view| view.active.lock().key_count());
         let fresh: Vec<_> = tablets.iter().zip(keys).map(|(tablet, keys)| tablet.new_overlay(keys)).collect();
@@ -206,7 +217,7 @@ impl Tablet {
         let first = before.active.first_lsn();
         assert!(
             first.is_none_or(|first| first > applied.0),
-            "record {first:?} would count as applied: {applied}"
+            "record {first:?} would count as applied: {applied} (R4)"
         );
         self.view.store(Arc::new(View {
             tablet: self.id,

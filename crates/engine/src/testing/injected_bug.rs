@@ -152,6 +152,16 @@ pub(crate) enum Bug {
     SnapshotHoldsNothing,
     /// INV-36: the overlays of a snapshot are frozen one after the other.
     SnapshotOfMoments,
+    /// R14: the log names another tablet than the one of the record's key, so its extents change tablet at a replay.
+    RecordOfOtherTablet,
+    /// INV-26: a new layer lies below the newest one.
+    LayerBelowNewest,
+    /// INV-33: an apply may write any number of layers.
+    LayersUnbounded,
+    /// INV-37: the superblock of a growth is written before the areas that it names are flushed.
+    GrownAreasNotFlushed,
+    /// INV-37: the new areas of the space image count as free space.
+    GrownAreasFree,
 }
 
 /// Returns true if this bug is active.

@@ -239,7 +239,7 @@ impl Inner {
             growth = growth.and(self.insert_record(view, active, record, hash));
         }
         let reserved = batch.reservation.map_or(0, Reservation::keep);
-        assert_eq!(reserved, promised, "records know what their apply was promised");
+        assert_eq!(reserved, promised, "records know what their apply was promised (R3)");
         batch.extents.iter().for_each(|extents| extents.keep());
         // Before the batch is queued: a write that waits for room is woken when the batch is written.
         permit.overlays.keep(&growth);

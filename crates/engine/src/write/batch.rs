@@ -18,6 +18,7 @@ use crate::space::manager::{Extents, Reservation};
 use crate::store::Inner;
 use crate::tablet::overlay::{self, hash_of};
 use crate::tablet::view::Tablet;
+use crate::testing::injected_bug::{Bug, injected};
 use crate::value::prepare::{Placement, placement_of};
 use crate::write::admission::Permit;
 use crate::write::change::Change;
@@ -86,7 +87,10 @@ impl<'a> PreparedBatch<'a> {
         extents: Vec<Arc<Extents>>,
         part: Part,
     ) {
-        let tablet = self.inner.tablets.of(key).id;
+        let mut tablet = self.inner.tablets.of(key).id;
+        if injected(Bug::RecordOfOtherTablet) {
+            tablet.0 = (tablet.0 + 1) % self.inner.tablets.all().len() as u16;
+        }
         let mut record = Record::new(encode_record(kind, tablet, key.encoded(), body, part.continues));
         record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
         record.promise(reservation.blocks());
@@ -102,6 +106,10 @@ impl<'a> PreparedBatch<'a> {
     /// Adds an encoded record, whose share the batch's reservation includes already.
     pub(crate) fn add_record(&mut self, key: &ObjectKey, record: Record) {
         let (tablet, hash, record) = (self.inner.tablets.of(key), hash_of(key.encoded()), Arc::new(record));
+        assert!(
+            record.tablet() == tablet.id || injected(Bug::RecordOfOtherTablet),
+            "a record names the tablet of its key (R14)"
+        );
         self.records.push(PreparedRecord { tablet, hash, record });
     }
 

@@ -103,7 +103,9 @@ impl Inner {
             .unwrap_or_default();
         let place = (request.sequence % RESULTS_KEPT) as u8;
         let name = [b"result{", tag.as_bytes(), b"}", &request.session.to_be_bytes(), &[place]].concat();
-        ObjectKey::system(&name)
+        let result = ObjectKey::system(&name);
+        debug_assert_eq!(self.tablets.of(&result).id, tablet.id, "a result lies beside its write (R17)");
+        result
     }
 
     pub(crate) async fn look_at_result(&self, key: &ObjectKey) -> Result<(Seen, Option<(Lsn, ResultSlot)>)> {

@@ -121,7 +121,7 @@ impl Pool {
             let slot = shared.residents.slot(index);
             while slot.is(unit) && slot.word.is_resident_or_latched() {
                 if let Some(pinned) = shared.residents.pin_hit(index) {
-                    assert!(slot.is(unit), "a slot in the table was renamed under the lock");
+                    assert!(slot.is(unit), "a slot in the table was renamed under the lock (R11)");
                     shared.policy.touched(slot, index, hint);
                     return Seen::Hit(pinned);
                 }

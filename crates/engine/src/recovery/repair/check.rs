@@ -157,17 +157,26 @@ async fn check_packed(
     }
 }
 
-/// Verifies the values that only the log names, all values of a batch at once.
+/// Verifies the values that only the log names, all values of a batch at once, and that records are in the tablets of their
+/// keys (R14).
 async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut CheckReport) {
     let Recovery { device, pool, superblock, log, .. } = recovery;
     for batch in &log.batches {
         let mut values = Vec::new();
         for (lsn, record) in (batch.header.first_lsn.0..).zip(&batch.records) {
-            let applied = superblock.tablets.get(usize::from(record.tablet.0)).map(|tablet| tablet.applied);
-            if applied.is_none_or(|applied| Lsn(lsn) <= applied) {
+            let Some(tablet) = superblock.tablets.get(usize::from(record.tablet.0)) else { continue };
+            if Lsn(lsn) <= tablet.applied {
                 continue;
             }
             report.log_records += 1;
+            if !tablet.owns(record.key()) {
+                let key = name(record.key());
+                let what = format!(
+                    "record {lsn} of {key} names tablet {}, which is not that of its key",
+                    record.tablet
+                );
+                report.problem(what, 0);
+            }
             if record.kind == RecordKind::Delete {
                 continue;
             }

@@ -100,7 +100,7 @@ impl Overlay {
 
     /// Inserts a record under the lock that `inner` holds. `hash` is the key's ([`hash_of`]).
     pub(crate) fn insert(&self, inner: &mut Inner, record: Arc<Record>, hash: u64, durable: Lsn) -> Growth {
-        assert!(!inner.frozen, "a frozen overlay takes no records");
+        assert!(!inner.frozen, "a frozen overlay takes no records (R4, R6)");
         self.filter.add(hash);
         let mut growth = Growth { bytes: record.memory_bytes(), dropped: Size::default() };
         inner.size.records += 1;
@@ -187,8 +187,8 @@ impl Overlay {
     }
 
     /// The newest records of all keys, in the order of the keys. The overlay must be frozen, and everything in it
-    /// durable.
-    pub(crate) fn sorted(&self) -> Vec<Arc<Record>> {
+    /// durable: all numbers are up to `last`.
+    pub(crate) fn sorted(&self, last: Lsn) -> Vec<Arc<Record>> {
         let mut records = Vec::with_capacity(self.lock().keys.len());
         loop {
             let inner = self.inner.lock();
@@ -197,7 +197,14 @@ impl Overlay {
             if some.is_empty() {
                 break;
             }
-            records.extend(some.iter().filter_map(|versions| versions.last().cloned()));
+            for versions in some {
+                assert!(
+                    versions.is_sorted_by(|one, next| one.lsn_raw() < next.lsn_raw())
+                        && versions.last().is_none_or(|newest| newest.is_durable(last)),
+                    "records of a key are in the order of their numbers, up to {last} (R4)"
+                );
+                records.extend(versions.last().cloned());
+            }
         }
         sort_by_key(&mut records);
         records

@@ -160,7 +160,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
 
     fn check_ops(&self, ops: &[M::Op]) -> Result<()> {
         let keys = || ops.iter().map(|op| self.merge.key(op));
-        assert!(keys().is_sorted_by(|a, b| a < b), "operations are not in order");
+        assert!(keys().is_sorted_by(|a, b| a < b), "operations are not in order (R13)");
         match keys().map(<[u8]>::len).max() {
             Some(bytes) if bytes > TREE_KEY_BYTES_MAX => Err(Error::Invalid(format!(
                 "a key of {bytes} bytes; at most {TREE_KEY_BYTES_MAX} fit in a page"

@@ -144,7 +144,10 @@ impl Builder {
 
     /// Marks all leaves as "base lost" until the level is closed: the keys from `low` to `high` are unknown.
     pub(super) fn begin_lost(&mut self, low: &[u8], high: Option<&[u8]>) {
-        assert!(self.level == 0 && !self.has_page() && self.lost.is_none(), "a lost leaf has no neighbours");
+        assert!(
+            self.level == 0 && !self.has_page() && self.lost.is_none(),
+            "a lost leaf has no neighbours (R19)"
+        );
         self.set_low(low);
         self.lost = Some(high.map(<[u8]>::to_vec));
         self.parts.push(Part::empty(0));

@@ -275,7 +275,7 @@ impl Draft {
 
     /// Starts a page of `count` items. With bounds the page is a leaf marked "base lost".
     pub(super) fn begin(&mut self, stamp: Stamp, count: usize, prefix: &[u8], bounds: Option<Bounds<'_>>) {
-        assert!(bounds.is_none() || stamp.level == 0, "only leaves are marked as lost");
+        assert!(bounds.is_none() || stamp.level == 0, "only leaves are marked as lost (R19)");
         assert!(
             count <= CAPACITY / SLOT_BYTES && prefix.len() <= TREE_KEY_BYTES_MAX,
             "no room for {count} items"

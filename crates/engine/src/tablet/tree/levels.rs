@@ -172,9 +172,14 @@ impl<'a, K: PageSink> Levels<'a, K> {
         if level > 0 || !self.filters || !self.builders[0].is_whole() {
             return Vec::new();
         }
-        let keys = self.builders[0].first_keys();
-        let skipped = usize::from(injected(Bug::KeyNotInFilter));
-        filter::filter_of(keys.skip(skipped).map(|key| filter::hash_of(self.tree.device, key)))
+        let hashes = || self.builders[0].first_keys().map(|key| filter::hash_of(self.tree.device, key));
+        let is_broken = injected(Bug::KeyNotInFilter);
+        let filter = filter::filter_of(hashes().skip(usize::from(is_broken)));
+        debug_assert!(
+            is_broken || hashes().all(|hash| filter::may_contain(&filter, hash)),
+            "a filter denies a key of its leaf (INV-29)"
+        );
+        filter
     }
 
     /// Returns true if closing all levels below `level` leaves no page that should be merged with a neighbour.

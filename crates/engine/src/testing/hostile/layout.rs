@@ -51,7 +51,7 @@ pub(super) fn log_ring(pieces: Vec<Piece>, superblock: &Superblock) -> Vec<u8> {
         set(2, 32, &next_lsn.to_le_bytes());
         set(3, 64, &chain.to_le_bytes());
         if let Some(header) = peek_header(&bytes) {
-            mend_records(&mut bytes, header.record_bytes as usize);
+            mend_records(&mut bytes, header.record_bytes as usize, superblock);
             let end = (header.blocks as usize * BLOCK_BYTES).min(bytes.len());
             let crc = crc32c_seeded(superblock.log_seed, &bytes[4..end]);
             bytes[..4].copy_from_slice(&crc.to_le_bytes());
@@ -63,16 +63,27 @@ pub(super) fn log_ring(pieces: Vec<Piece>, superblock: &Superblock) -> Vec<u8> {
     ring
 }
 
-fn mend_records(batch: &mut [u8], record_bytes: usize) {
+/// Corrects tablets and checksums of records.
+fn mend_records(batch: &mut [u8], record_bytes: usize, superblock: &Superblock) {
     let end = (BATCH_HEADER_BYTES + record_bytes).min(batch.len());
     let mut at = BATCH_HEADER_BYTES;
     while let Some(record) = batch.get_mut(at..end).filter(|record| record.len() >= 8) {
         let bytes = Reader::new(record).u32().map_or(0, |bytes| bytes as usize).saturating_add(4);
+        let tablet = record.get(12..bytes).and_then(|key| tablet_of(key, superblock));
+        if let Some(tablet) = tablet {
+            record[10..12].copy_from_slice(&tablet.to_le_bytes());
+        }
         let Some(summed) = record.get(8..bytes) else { return };
         let crc = crc32c(summed);
         record[4..8].copy_from_slice(&crc.to_le_bytes());
         at += bytes;
     }
+}
+
+/// The tablet of the key that a record has from its byte 12 on.
+fn tablet_of(record: &[u8], superblock: &Superblock) -> Option<u16> {
+    let key = Reader::new(record).prefixed().ok()?;
+    (0..).zip(&superblock.tablets).find(|(_, tablet)| tablet.owns(key)).map(|(number, _)| number)
 }
 
 /// An area of the space image that holds `pieces` as pieces of a snapshot and deltas.

@@ -24,6 +24,7 @@ use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 
 use crate::checkpoint::copies::{Found, read_newest};
+use crate::checkpoint::features::{Features, MOVED_AREAS};
 use crate::checkpoint::superblock::{SpacePlace, Superblock};
 use crate::common::options::Tuning;
 use crate::log::ring::LogPlace;
@@ -47,18 +48,34 @@ pub const TARGETS: [Target; 6] = [
 
 /// Blocks of the store that takes the hostile structures.
 const BLOCKS: u64 = 192;
+/// Blocks of the one that grew.
+const GROWN_BLOCKS: u64 = 400;
+/// A bit of a space image's place: it is that of the store that grew.
+const OF_GROWN: u8 = 1 << 7;
 const SUPERBLOCK_CRC_AT: usize = BLOCK_BYTES - 4;
 /// Objects of that store.
 const OBJECTS: u64 = 12;
 
 /// A small store: an image, and its newest superblock.
-static BASE: LazyLock<(Image, Superblock)> = LazyLock::new(|| {
-    let sim = SimDevice::with_options(Image::new(BLOCKS), quiet());
+static BASE: LazyLock<(Image, Superblock)> = LazyLock::new(|| small_store(BLOCKS, None));
+
+/// The same store after it grew: areas of its space image lie among the data.
+static GROWN: LazyLock<(Image, Superblock)> = LazyLock::new(|| small_store(GROWN_BLOCKS, Some(GROWN_BLOCKS)));
+
+/// The base of a superblock of these features.
+fn base_of(features: Features) -> &'static (Image, Superblock) {
+    if features.incompatible & MOVED_AREAS == 0 { &BASE } else { &GROWN }
+}
+
+/// A store of [`BLOCKS`] blocks on a device of `device_blocks`, which grows before it gets its objects.
+fn small_store(device_blocks: u64, grow_to: Option<u64>) -> (Image, Superblock) {
+    let sim = SimDevice::with_options(Image::new(device_blocks), quiet());
     let device = Device::new(sim.clone());
     let format = FormatOptions { tablets: 2, log_blocks: Some(16), ..FormatOptions::for_blocks(BLOCKS) };
     let newest = block_on(async {
         Store::format(&device, &format, &environment()).await?;
-        let store = Store::open(device.clone(), options(false), environment()).await?;
+        let options = OpenOptions { grow_to, ..options(false) };
+        let store = Store::open(device.clone(), options, environment()).await?;
         for which in 0..OBJECTS {
             let value = vec![which as u8; [20, 500, 3_000][(which % 3) as usize]];
             store.put(&key(which)?, value.into(), PutOptions::default()).await?;
@@ -72,7 +89,7 @@ static BASE: LazyLock<(Image, Superblock)> = LazyLock::new(|| {
         Ok(Found::Nothing) => unreachable!("a new store has a superblock"),
         Err(error) => unreachable!("a store in memory: {error}"),
     }
-});
+}
 
 fn quiet() -> SimOptions {
     SimOptions { record: false, ..SimOptions::default() }
@@ -148,7 +165,7 @@ pub fn superblock(input: &[u8]) {
     block[SUPERBLOCK_CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     let Some(superblock) = Superblock::decode(&block) else { return };
     assert_eq!(Superblock::decode(&superblock.encode()).as_ref(), Some(&superblock));
-    let mut image = BASE.0.clone();
+    let mut image = base_of(superblock.features).0.clone();
     crate::checkpoint::layout::SUPERBLOCK_COPIES
         .as_flattened()
         .iter()
@@ -180,12 +197,13 @@ pub fn log(input: &[u8]) {
     use_store(&image);
 }
 
-/// The place of the space image (four bytes), then its pieces and deltas (see [`layout`]).
+/// The place of the space image (four bytes, [`OF_GROWN`] in the first one), then its pieces and deltas (see [`layout`]).
 pub fn space_image(input: &[u8]) {
     let Some((place, input)) = input.split_first_chunk::<4>() else { return };
-    let (mut image, base) = (BASE.0.clone(), &BASE.1);
+    let (image, base): &(Image, Superblock) = if place[0] & OF_GROWN == 0 { &BASE } else { &GROWN };
+    let mut image = image.clone();
     let area = base.layout.space_area_blocks;
-    let used_blocks = u32::from(place[0]).min(area);
+    let used_blocks = u32::from(place[0] & !OF_GROWN).min(area);
     let superblock = Superblock {
         number: base.number + 2,
         space: SpacePlace {

@@ -8,12 +8,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use shoal_base::{BLOCK_BYTES, Entropy, Lsn, Run, SeededEntropy, TabletId};
+use shoal_device::Device;
+use shoal_device::sim::SimDevice;
 use shoal_space::{Delta, FreeImage};
 use smallvec::SmallVec;
 
 use super::limit::ALLOCATION_BYTES_MAX;
-use super::{BASE, TARGETS, key};
-use crate::checkpoint::features::Features;
+use super::{BASE, GROWN, OBJECTS, OF_GROWN, TARGETS, environment, key, options, quiet};
+use crate::checkpoint::features::{Features, MOVED_AREAS};
 use crate::checkpoint::losses::Losses;
 use crate::checkpoint::superblock::Superblock;
 use crate::common::object::{End, Metadata};
@@ -22,6 +24,7 @@ use crate::log::format::{BatchBuilder, BatchHeader, RecordKind, Stamp, encode_re
 use crate::value::entry::{Entry, Home, Meta, encode_metadata};
 use crate::value::manifest::Manifest;
 use crate::value::packed::{Owner, RunEntry, put_footer, put_item};
+use crate::{ByteRange, CheckOptions, Store, block_on};
 
 /// An input that takes longer hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(100);
@@ -120,7 +123,8 @@ fn logs() -> Vec<Vec<u8>> {
     vec![piece(0, &batch(&deletes)), both]
 }
 
-/// The superblock as it is, of the previous version, and with all fields set that are zero in a new store.
+/// The superblock as it is, of the previous version, with all fields set that are zero in a new store, and of a store that
+/// grew.
 fn superblock_seeds() -> Vec<Vec<u8>> {
     let base = &BASE.1;
     let older = Superblock { version: 2, ..base.clone() };
@@ -135,19 +139,22 @@ fn superblock_seeds() -> Vec<Vec<u8>> {
     let losses = Losses { since_number: 1, lost: 2, reverted: 3, resurrected: 4 };
     let features = Features { compatible: 1, read_only: 0, incompatible: 0 };
     let full = Superblock { clock, losses, features, ..base.clone() };
-    [base, &older, &full].map(|it| trimmed(&it.encode()[..BLOCK_BYTES - 4])).to_vec()
+    [base, &older, &full, &GROWN.1].map(|it| trimmed(&it.encode()[..BLOCK_BYTES - 4])).to_vec()
 }
 
 fn space_images() -> Vec<Vec<u8>> {
-    let base = &BASE.1;
+    [(&BASE.1, 0), (&GROWN.1, OF_GROWN)].map(|(base, bit)| space_images_of(base, bit)).concat()
+}
+
+fn space_images_of(base: &Superblock, bit: u8) -> Vec<Vec<u8>> {
     let mut image = FreeImage::new(base.layout.blocks_max, base.layout.group_blocks);
     (0..20).for_each(|run| image.free(Run::new(100 + run * 3, 2)).unwrap());
     let snapshot = image.snapshot(base.identity, base.number).next().unwrap().bytes;
     let delta = Delta::new(base.number + 1, &[Run::new(100, 1)], &[Run::new(70, 5)]).unwrap();
     let delta = piece(0, &delta.encode(&base.identity));
     vec![
-        [&[2, 1, 1, 1][..], &piece(0, &snapshot), &delta].concat(),
-        [&[1, 1, 1, 0][..], &piece(0, &snapshot)].concat(),
+        [&[bit | 2, 1, 1, 1][..], &piece(0, &snapshot), &delta].concat(),
+        [&[bit | 1, 1, 1, 0][..], &piece(0, &snapshot)].concat(),
     ]
 }
 
@@ -260,6 +267,21 @@ fn attack(target: &str) {
         all.len(),
         began.elapsed().as_secs_f64()
     );
+}
+
+/// The base of a store that grew is one: its areas lie among the data, and readers and writers take it as it is.
+#[test]
+fn a_store_that_grew_is_a_base() {
+    let (image, superblock) = &*GROWN;
+    assert_eq!(superblock.features.incompatible & MOVED_AREAS, MOVED_AREAS);
+    assert_eq!(superblock.layout.areas_in_data().count(), 2);
+    let device = Device::new(SimDevice::with_options(image.clone(), quiet()));
+    let report = block_on(crate::check(device.clone(), &CheckOptions::default())).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    let store = block_on(Store::open(device, options(false), environment())).unwrap();
+    for which in 0..OBJECTS {
+        assert!(block_on(store.get(&key(which).unwrap(), ByteRange::ALL)).unwrap().is_some());
+    }
 }
 
 /// Targets outside of the engine.
