@@ -204,6 +204,10 @@ impl BlockDevice for FileDevice {
         self.storage.blocks()
     }
 
+    fn measure(&self) -> io::Result<u64> {
+        self.storage.measure()
+    }
+
     fn grow(&self, blocks: u64) -> io::Result<()> {
         self.storage.lengthen(blocks, true)
     }

@@ -130,6 +130,15 @@ pub trait BlockDevice: Send + Sync {
     /// Blocks that may be addressed now.
     fn blocks(&self) -> u64;
 
+    /// Asks the system how large the device is now, and returns that in blocks: a raw device may have become larger since it was opened.
+    /// All of it may be addressed then.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn measure(&self) -> io::Result<u64> {
+        Ok(self.blocks())
+    }
+
     /// Makes the file at least `blocks` long; a raw device cannot grow. What is new reads as zeros or as anything:
     /// the caller writes it before relying on it (R21).
     ///

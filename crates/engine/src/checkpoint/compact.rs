@@ -56,7 +56,7 @@ impl Pressure {
     /// Bytes of runs that one apply reads and rewrites at most.
     fn budget(self, inner: &Inner) -> u64 {
         let most = inner.tuning.move_bytes_max as u64;
-        let run = u64::from(inner.run_blocks_max) * BLOCK_BYTES_U64;
+        let run = u64::from(inner.run_blocks_max()) * BLOCK_BYTES_U64;
         match self {
             // Steady overwrites at 1.25 need to move twice the fresh bytes; the runs hold dead bytes, too.
             Self::Load { fresh_bytes } => (3 * fresh_bytes as u64).min(most),

@@ -56,7 +56,7 @@ impl<'a> Work<'a> {
             freed: Vec::new(),
             given: Vec::new(),
             ops: Vec::new(),
-            packer: Packer::new(inner.run_blocks_max),
+            packer: Packer::new(inner.run_blocks_max()),
             liveness: LivenessOps::default(),
             writes: HomeWrites::default(),
             hole_blocks,

@@ -116,7 +116,7 @@ impl Inner {
     fn has_room_for_layer(&self, ops: &[Op]) -> bool {
         let device = self.device.inner();
         let growth =
-            if device.can_grow() { self.layout.blocks_max.saturating_sub(device.blocks()) } else { 0 };
+            if device.can_grow() { self.layout().blocks_max.saturating_sub(device.blocks()) } else { 0 };
         self.space.available() + growth > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
     }
 

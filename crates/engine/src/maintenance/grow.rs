@@ -67,12 +67,12 @@ impl Inner {
             && self
                 .publisher
                 .try_take()
-                .is_some_and(|superblock| superblock.device_blocks < self.layout.blocks_max)
+                .is_some_and(|superblock| superblock.device_blocks < self.layout().blocks_max)
     }
 
     /// Returns true if more of the log's ring should be prepared: the prepared part is a quarter full.
     pub(crate) fn wants_log(&self) -> bool {
-        self.log.committer.ring.prepared() < self.layout.log_blocks
+        self.log.committer.ring.prepared() < self.layout().log_blocks
             && self.log_fill_permille() >= PREPARE_FROM_PERMILLE
     }
 
@@ -107,11 +107,11 @@ impl Inner {
     pub(crate) async fn prepare_log(&self, blocks: u32) -> Result<bool> {
         let _turn = self.maintenance.grower.take().await;
         let from = self.log.committer.ring.prepared();
-        let to = from.saturating_mul(2).max(blocks).min(self.layout.log_blocks);
+        let to = from.saturating_mul(2).max(blocks).min(self.layout().log_blocks);
         if to <= from {
             return Ok(true);
         }
-        let first = self.layout.log_first();
+        let first = self.layout().log_first();
         let (begin, end) = (first + u64::from(from), first + u64::from(to));
         match zero(&self.device, begin, end).await {
             Ok(()) => {}
@@ -148,7 +148,10 @@ impl Inner {
     /// caller's error is a full store.
     pub(crate) async fn grow_for(&self, blocks: u64) -> Result<bool> {
         if !self.device.inner().can_grow() {
-            return Ok(false);
+            // A growth of the cap may be under way, which gives a device all of its new space at once.
+            let before = self.layout().blocks_max;
+            let _turn = self.maintenance.grower.take().await;
+            return Ok(self.layout().blocks_max > before);
         }
         let mut has_grown = false;
         loop {
@@ -174,7 +177,7 @@ impl Inner {
         let from = self.publisher.take().await.device_blocks;
         let whole = self.tuning.growth_blocks.min(u64::from(u32::MAX));
         let wanted = wanted.max(self.growth_ahead()).min(whole);
-        let rest = self.layout.blocks_max.saturating_sub(from);
+        let rest = self.layout().blocks_max.saturating_sub(from);
         let mut step = self.maintenance.growth.step_max(whole).min(wanted).min(rest);
         if step == 0 {
             return Ok(0);
@@ -204,7 +207,7 @@ impl Inner {
     }
 
     /// Makes the new blocks and the file's length durable. A failure makes the store read-only and wakes the writes that wait for room.
-    async fn flush_grown(&self) -> Result<()> {
+    pub(crate) async fn flush_grown(&self) -> Result<()> {
         let flush = async { self.device.flush().await.ok().map_err(Error::Io) };
         self.log.poison.flushed(flush).await.inspect_err(|_| self.log.committer.moved.notify())
     }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::sync::atomic::AtomicBool;
 use shoal_base::task::Boxed;
@@ -25,20 +26,19 @@ use crate::log::record::Record;
 use crate::log::ring::{BatchIndex, LogPlace};
 use crate::maintenance::workers;
 use crate::recovery::read::Recovery;
-use crate::space::manager::{SpaceManager, TREE_BLOCKS_PER_RECORD};
+use crate::space::manager::{DataBlocks, SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space::own_space::OwnSpace;
 use crate::store::maintenance::Maintenance;
 use crate::store::superblock::{FORMAT_VERSION, Superblock};
 use crate::store::worker::Worker;
 use crate::store::{Inner, OperationCounters, Store, copies};
-use crate::tablet::admission::Admission;
+use crate::tablet::admission::{Admission, records_max};
 use crate::tablet::layers::Layers;
 use crate::tablet::overlay::hash_of;
 use crate::tablet::tablets::Tablets;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 use crate::value::owned::owned_runs;
-use crate::value::packed::run_blocks_max;
 use crate::value::prepare::manifest_blocks;
 
 impl Store {
@@ -108,10 +108,9 @@ impl Recovery {
         let inner = Arc::new(Inner {
             device: self.device,
             pool: self.pool,
-            layout: self.superblock.layout,
+            layout: ArcSwap::from_pointee(self.superblock.layout),
             identity: self.superblock.identity,
             environment,
-            run_blocks_max: run_blocks_max(&tuning, space.reserve()),
             tuning,
             log,
             space,
@@ -247,10 +246,8 @@ fn empty_tablets(
 ) -> Result<Tablets> {
     let layout = superblock.layout;
     let overlay_bytes = options.overlay_bytes(layout.log_blocks);
-    // A fraction of a small device: the pages of an apply need space beside the objects.
-    let records_max = options.tuning.overlay_records_max.min((layout.blocks_max / 16).max(16) as usize);
-    let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
-    Tablets::new(&superblock.tablets, layers, filter_bits, Admission::new(overlay_bytes, records_max))
+    let records_max = records_max(&options.tuning, layout.blocks_max);
+    Tablets::new(&superblock.tablets, layers, Admission::new(overlay_bytes, records_max))
 }
 
 /// The allocator over the published image.
@@ -266,9 +263,9 @@ fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<Spa
         let what = "the space image has a run outside of the data".into();
         return Err(Error::Corrupt { what, block: run.block });
     }
-    let data = layout.data_first()..superblock.device_blocks;
+    let data = DataBlocks { blocks: layout.data_first()..superblock.device_blocks, areas };
     let tablets = superblock.tablets.len();
-    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data, areas))
+    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data))
 }
 
 /// Takes all of these runs out of the free space, or none: then the one that is not free.

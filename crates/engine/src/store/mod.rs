@@ -22,6 +22,7 @@ pub(crate) mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use shoal_base::TabletId;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_base::sync::pause;
@@ -42,6 +43,7 @@ use crate::store::losses::Losses;
 use crate::store::maintenance::Maintenance;
 use crate::store::superblock::Superblock;
 use crate::tablet::tablets::Tablets;
+use crate::value::packed::run_blocks_max;
 
 /// A write that finds too few blocks, while enough are freed that readers hold, waits so often and so long: a view that a task only
 /// looks at is gone in a moment, and its blocks are no reason to refuse the write.
@@ -72,15 +74,14 @@ impl Store {
 pub(crate) struct Inner {
     pub device: Device,
     pub pool: Pool,
-    pub layout: Layout,
+    /// Changed by a growth of the cap.
+    pub layout: ArcSwap<Layout>,
     pub identity: [u8; 16],
     pub environment: Environment,
     pub tuning: Tuning,
     pub log: Log,
     pub space: Arc<SpaceManager>,
     pub own: OwnSpace,
-    /// Blocks of a new packed run at most.
-    pub run_blocks_max: u32,
     pub tablets: Tablets,
     pub maintenance: Maintenance,
     /// The newest durable superblock: its holder publishes the next one.
@@ -145,6 +146,16 @@ impl Inner {
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         self.log.poison.check()
+    }
+
+    /// Where everything lies, as of the newest growth of the cap.
+    pub(crate) fn layout(&self) -> Layout {
+        **self.layout.load()
+    }
+
+    /// Blocks of a new packed run at most.
+    pub(crate) fn run_blocks_max(&self) -> u32 {
+        run_blocks_max(&self.tuning, self.space.reserve())
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -219,7 +230,7 @@ impl Inner {
             return;
         }
         snapshots.expire(self.now_ns());
-        let whole = self.layout.data_blocks(self.layout.blocks_max);
+        let whole = self.layout().data_blocks(self.layout().blocks_max);
         let free = self.space.available() + whole.saturating_sub(self.space.data_blocks());
         let held = self.space.held_blocks(self.log.committer.named_superblock());
         let tenth = whole / 10;

@@ -291,12 +291,12 @@ impl Store {
             overlay_records: records as u64,
             overlay_bytes: bytes as u64,
             device_blocks,
-            blocks_max: inner.layout.blocks_max,
+            blocks_max: inner.layout().blocks_max,
             free_blocks: inner.space.available(),
             pending_blocks,
             largest_free_run: u64::from(inner.space.allocator().largest_run()),
             log_used_blocks: inner.log.committer.ring.used_blocks(),
-            log_blocks: u64::from(inner.layout.log_blocks),
+            log_blocks: u64::from(inner.layout().log_blocks),
             tablets: inner.tablets.all().len() as u16,
             poisoned: inner.log.poison.failure().map(str::to_owned),
             losses: inner.losses,
@@ -312,7 +312,7 @@ impl Store {
             clock_steps,
             clock_skew_ns,
             allocated_blocks: inner
-                .layout
+                .layout()
                 .data_blocks(device_blocks)
                 .saturating_sub(free_blocks + pending_blocks),
             own_buckets: inner.own.len() as u64,

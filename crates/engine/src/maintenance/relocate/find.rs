@@ -150,7 +150,7 @@ impl Inner {
         short: bool,
     ) -> Option<Moves> {
         let promise = self.space.promise_moves(found.blocks(), short)?;
-        let hole_blocks = HOLE_BLOCKS_MAX.min(self.layout.group_blocks - 1);
+        let hole_blocks = HOLE_BLOCKS_MAX.min(self.layout().group_blocks - 1);
         let mut moves = Moves {
             touches: found.touches,
             hole_blocks: Some(hole_blocks),

@@ -152,7 +152,7 @@ impl Inner {
 
     /// The number of groups that should be whole and free and are not.
     pub(crate) fn groups_wanted(&self) -> u64 {
-        let there = self.device.blocks().min(self.layout.blocks_max) / u64::from(self.layout.group_blocks);
+        let there = self.device.blocks().min(self.layout().blocks_max) / u64::from(self.layout().group_blocks);
         let kept = (there * u64::from(self.tuning.reserve_permille)).div_ceil(1000);
         kept.saturating_sub(self.space.allocator().whole_groups() as u64)
     }
@@ -168,7 +168,7 @@ impl Inner {
         self.maintenance.relocation.whole_before.store(whole, Ordering::Relaxed);
         let emptied = self.maintenance.relocation.groups_emptied.load(Ordering::Relaxed);
         self.maintenance.relocation.emptied_before.store(emptied, Ordering::Relaxed);
-        let groups = self.layout.blocks_max / u64::from(self.layout.group_blocks);
+        let groups = self.layout().blocks_max / u64::from(self.layout().group_blocks);
         let at_once = (groups / 128).clamp(*GROUPS_AT_ONCE.start(), *GROUPS_AT_ONCE.end()).min(wanted);
         let except = self.not_to_be_emptied().await;
         let used_max = USED_PERMILLE_MAX[usize::from(self.maintenance.relocation.is_urgent(now_ns))];
@@ -196,10 +196,10 @@ impl Inner {
 
     /// Blocks outside of the data, areas among them, blocks beyond the present size, and groups that could not be emptied recently.
     async fn not_to_be_emptied(&self) -> Vec<Run> {
-        let group = u64::from(self.layout.group_blocks);
+        let group = u64::from(self.layout().group_blocks);
         let there = self.publisher.take().await.device_blocks / group * group;
-        let mut except: Vec<Run> = self.layout.areas_in_data().collect();
-        for (mut at, end) in [(0, self.layout.data_first()), (there, self.layout.blocks_max)] {
+        let mut except: Vec<Run> = self.layout().areas_in_data().collect();
+        for (mut at, end) in [(0, self.layout().data_first()), (there, self.layout().blocks_max)] {
             while at < end {
                 let blocks = (end - at).min(u64::from(u32::MAX)) as u32;
                 except.push(Run::new(at, blocks));
