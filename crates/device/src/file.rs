@@ -208,6 +208,10 @@ impl BlockDevice for FileDevice {
         self.storage.measure()
     }
 
+    fn room(&self) -> Option<u64> {
+        self.storage.room()
+    }
+
     fn grow(&self, blocks: u64) -> io::Result<()> {
         self.storage.lengthen(blocks, true)
     }

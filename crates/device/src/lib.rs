@@ -139,6 +139,11 @@ pub trait BlockDevice: Send + Sync {
         Ok(self.blocks())
     }
 
+    /// Blocks that the file could have with what its file system has free now; none of a raw device, and where that is not known.
+    fn room(&self) -> Option<u64> {
+        None
+    }
+
     /// Makes the file at least `blocks` long; a raw device cannot grow. What is new reads as zeros or as anything:
     /// the caller writes it before relying on it (R21).
     ///

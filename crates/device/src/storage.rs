@@ -104,6 +104,15 @@ impl Storage {
         Ok(self.blocks())
     }
 
+    /// See [`crate::BlockDevice::room`].
+    pub(crate) fn room(&self) -> Option<u64> {
+        if self.kind == Kind::Raw {
+            return None;
+        }
+        let has = self.file.metadata().ok()?.blocks().saturating_mul(512);
+        Some(sys::free_bytes(&self.file).ok()?.saturating_add(has) / BLOCK_BYTES_U64)
+    }
+
     pub(crate) fn can_grow(&self) -> bool {
         self.kind == Kind::Regular && !self.read_only
     }

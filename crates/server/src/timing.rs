@@ -39,6 +39,7 @@ pub(crate) fn operation_of(path: &str) -> (Operation, &'static str) {
         (Operation::Other, v1::Stat::PATH),
         (Operation::Other, v1::FreeSpace::PATH),
         (Operation::Other, v1::Backup::PATH),
+        (Operation::Other, v1::Grow::PATH),
     ];
     KNOWN.into_iter().find(|(_, known)| *known == path).unwrap_or((Operation::Other, "(another method)"))
 }

@@ -60,15 +60,19 @@ impl Plan {
         let refused = |why: String| Err(Error::Invalid(why));
         if blocks_max < layout.blocks_max {
             return refused(format!(
-                "the store has a cap of {} blocks of 4 KiB and cannot shrink to {blocks_max}: objects may lie in any of them. A smaller \
-                 store is a new one: back this one up, and restore it with a smaller size",
-                layout.blocks_max
+                "the store has a cap of {} blocks of 4 KiB ({}) and cannot shrink to {blocks_max} ({}): objects may lie in any of them. \
+                 A smaller store is a new one: back this one up, and restore it with a smaller size",
+                layout.blocks_max,
+                mib(layout.blocks_max),
+                mib(blocks_max)
             ));
         }
         let (can_grow, there) = (device.inner().can_grow(), device.blocks());
         if !can_grow && blocks_max > there {
             return refused(format!(
-                "the store cannot grow to {blocks_max} blocks of 4 KiB: its device has {there}. Enlarge the device first"
+                "the store cannot grow to {blocks_max} blocks of 4 KiB ({}): its device has {there} ({}). Enlarge the device first",
+                mib(blocks_max),
+                mib(there)
             ));
         }
         features.check_writable()?;
@@ -134,11 +138,17 @@ impl Plan {
     }
 }
 
+fn mib(blocks: u64) -> String {
+    format!("{} MiB", blocks.saturating_mul(BLOCK_BYTES_U64) >> 20)
+}
+
 /// Blocks in runs.
 fn runs(blocks: Range<u64>) -> impl Iterator<Item = Run> {
     const RUN_BLOCKS: u64 = 1 << 30;
     let end = blocks.end;
-    blocks.step_by(RUN_BLOCKS as usize).map(move |first| Run::new(first, (end - first).min(RUN_BLOCKS) as u32))
+    blocks
+        .step_by(RUN_BLOCKS as usize)
+        .map(move |first| Run::new(first, (end - first).min(RUN_BLOCKS) as u32))
 }
 
 impl Store {
@@ -154,6 +164,13 @@ impl Store {
             uninterrupted(self.0.raise_cap(blocks_max))
         })
     }
+
+    /// Blocks that the store's file could have with what its file system has free now; `None` of a block device, and where that is not
+    /// known.
+    #[must_use]
+    pub fn room_blocks(&self) -> Option<u64> {
+        self.0.device.inner().room()
+    }
 }
 
 impl Inner {
@@ -163,11 +180,10 @@ impl Inner {
         let _turn = self.maintenance.grower.take().await;
         let superblock = self.publisher.take().await.clone();
         let before = superblock.layout.blocks_max;
-        let there = self
-            .device
-            .inner()
-            .measure()
-            .map_err(|error| Error::Unopenable(format!("the size of the device cannot be read: {error}")))?;
+        let there =
+            self.device.inner().measure().map_err(|error| {
+                Error::Unopenable(format!("the size of the device cannot be read: {error}"))
+            })?;
         let blocks_max = match blocks_max {
             Some(blocks_max) => blocks_max,
             None if !self.device.inner().can_grow() => there,
@@ -201,7 +217,9 @@ impl Inner {
         self.layout.store(Arc::new(layout));
         self.tablets.admission.set_records_max(records_max(&self.tuning, blocks_max));
         self.log.committer.moved.notify();
-        tracing::info!("the store grew: it may have {blocks_max} blocks of 4 KiB now; it had at most {before}");
+        tracing::info!(
+            "the store grew: it may have {blocks_max} blocks of 4 KiB now; it had at most {before}"
+        );
         Ok(Grown { before, now: blocks_max })
     }
 }

@@ -104,12 +104,7 @@ impl From<Shortage> for Error {
 
 impl SpaceManager {
     /// The manager of `space`, whose blocks of `data` without its areas are for objects and pages.
-    pub(crate) fn new(
-        space: Space,
-        tablets: usize,
-        blocks_max: u64,
-        data: DataBlocks,
-    ) -> Arc<Self> {
+    pub(crate) fn new(space: Space, tablets: usize, blocks_max: u64, data: DataBlocks) -> Arc<Self> {
         let pending = (0..=tablets).map(|_| VecDeque::new()).collect();
         Arc::new(Self {
             discarded: ArcSwap::from_pointee(Discarded::new(&space)),

@@ -94,7 +94,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert!(before.differences(&sim.image()).is_empty());
     let fixed = Device::new(SimDevice::new(BLOCKS));
     format(&fixed, BLOCKS, 1);
-    refused(&fixed, grown_to(GROWN), "its device has 320. Enlarge the device first");
+    refused(&fixed, grown_to(GROWN), "its device has 320 (1 MiB). Enlarge the device first");
     assert_eq!(cap(&open(&fixed, grown_to(BLOCKS)).unwrap()), BLOCKS, "the cap that it has is no growth");
 }
 

@@ -152,7 +152,8 @@ impl Inner {
 
     /// The number of groups that should be whole and free and are not.
     pub(crate) fn groups_wanted(&self) -> u64 {
-        let there = self.device.blocks().min(self.layout().blocks_max) / u64::from(self.layout().group_blocks);
+        let there =
+            self.device.blocks().min(self.layout().blocks_max) / u64::from(self.layout().group_blocks);
         let kept = (there * u64::from(self.tuning.reserve_permille)).div_ceil(1000);
         kept.saturating_sub(self.space.allocator().whole_groups() as u64)
     }
