@@ -72,7 +72,11 @@ fn a_full_store_goes_on_after_it_grew_and_grew_again() {
     assert!(first > 30, "{first} MiB in a store of 64 MiB");
     let in_use = grow(&data, "128M");
     assert_eq!(in_use.code, 1);
-    assert!(in_use.stderr.contains("A server that runs grows its store, too: leave out --data"), "{}", in_use.stderr);
+    assert!(
+        in_use.stderr.contains("A server that runs grows its store, too: leave out --data"),
+        "{}",
+        in_use.stderr
+    );
     stop(server);
     let grown = grow(&data, "128M");
     assert_eq!(grown.code, 0, "{}", grown.stderr);
@@ -194,7 +198,10 @@ fn a_running_server_grows_its_store() {
     let mut objects = first;
     for (before, size) in [(64, 128), (128, 192)] {
         let says = grow_server(&url, &format!("{size}M")).json();
-        assert_eq!((says["bytes_before"].as_u64(), says["bytes"].as_u64()), (Some(before * MIB), Some(size * MIB)));
+        assert_eq!(
+            (says["bytes_before"].as_u64(), says["bytes"].as_u64()),
+            (Some(before * MIB), Some(size * MIB))
+        );
         let stat = run(&["stat", "--server", &url, "--json"]).json();
         assert_eq!(stat["figures"]["space.device_max"].as_u64(), Some(size * 256), "{stat}");
         let more = fill(&url, objects);

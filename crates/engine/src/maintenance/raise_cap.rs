@@ -174,12 +174,20 @@ impl Store {
 }
 
 impl Inner {
+    /// A publish that finds damage makes the store read-only: so damage of the image is looked for before. No superblock is published
+    /// meanwhile.
+    async fn plan(&self, blocks_max: u64) -> Result<Plan> {
+        let newest = self.publisher.take().await;
+        let plan = Plan::new(&self.device, &newest, blocks_max)?;
+        plan.image(&space_image::load(&self.device, &newest).await?)?;
+        Ok(plan)
+    }
+
     async fn raise_cap(&self, blocks_max: Option<u64>) -> Result<Grown> {
         // Between two steps of relocation: no group is being emptied, and none will be.
         let _round = self.maintenance.relocation.round.take().await;
         let _turn = self.maintenance.grower.take().await;
-        let superblock = self.publisher.take().await.clone();
-        let before = superblock.layout.blocks_max;
+        let before = self.layout().blocks_max;
         let there =
             self.device.inner().measure().map_err(|error| {
                 Error::Unopenable(format!("the size of the device cannot be read: {error}"))
@@ -196,9 +204,7 @@ impl Inner {
         if blocks_max == before {
             return Ok(Grown { before, now: before });
         }
-        let plan = Plan::new(&self.device, &superblock, blocks_max)?;
-        // A publish that finds damage makes the store read-only: so damage is looked for before.
-        plan.image(&space_image::load(&self.device, &superblock).await?)?;
+        let plan = self.plan(blocks_max).await?;
         plan.take_room(&self.device).await?;
         self.flush_grown().await?;
         let changes = Changes {

@@ -10,6 +10,7 @@ use shoal_engine::{
 };
 
 use crate::common::{assert_clean, format, key, lab_number, open, read, tiny};
+use crate::growing::areas;
 
 const BLOCKS: u64 = 320;
 const VALUE_BYTES: usize = 9_000;
@@ -279,7 +280,7 @@ fn every_crash_of_a_growth_under_load() {
             stop.store(true, Ordering::Release);
         });
         drop(store);
-        sim.history().for_each_crash_state(7 + seed, 1, |point, image| {
+        sim.history().for_each_crash_state(7, seed, |point, image| {
             let Some(&acknowledged) = point.marks.last() else { return };
             let device = Device::new(growable(image));
             let store = open(&device, tiny()).unwrap();
@@ -323,11 +324,18 @@ fn a_damaged_map_is_no_reason_to_stop_writing() {
     format(&device, BLOCKS, 1);
     let store = open(&device, tiny()).unwrap();
     put(&store, "a", 1).unwrap();
-    sim.inject(Fault::fail(FaultOp::Read, libc::EIO));
-    let refused = block_on(store.grow(Some(600)));
-    assert!(refused.is_err(), "{refused:?}");
+    let refused = |store: &Store| {
+        let why = block_on(store.grow(Some(600))).unwrap_err().to_string();
+        assert!(why.contains("`shoal check --repair` finds the free space again"), "{why}");
+        put(store, "b", 1).unwrap();
+        assert_eq!((store.stat().poisoned, store.stat().blocks_max), (None, BLOCKS));
+    };
+    sim.inject(Fault::fail(FaultOp::Read, libc::EIO).for_good());
+    refused(&store);
     sim.clear_faults();
-    put(&store, "b", 1).unwrap();
-    assert_eq!(store.stat().poisoned, None);
+    let (places, used, _) = areas(&sim.image());
+    sim.corrupt(places[used], 100, 1);
+    refused(&store);
+    sim.corrupt(places[used], 100, 1);
     assert_eq!(block_on(store.grow(Some(600))).unwrap().now, 600);
 }
