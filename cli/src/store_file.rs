@@ -19,7 +19,6 @@ use shoal_engine::{Environment, Error, FormatOptions, OpenOptions, Store, Tuning
 
 use crate::growing;
 use crate::size::Size;
-use crate::target::DEFAULT_SERVER;
 
 /// With a smaller cache the process takes little memory besides: it keeps less I/O memory for later, and takes no huge pages: each costs 2 MiB for what is touched in a part of it, of the allocator's
 /// memory above all. With a cache of 32 MiB under load that was 40 MiB (docs/measurements/performance-log.md).
@@ -192,7 +191,7 @@ pub(crate) async fn grow(path: &Path, size: Option<Size>, io: Io) -> anyhow::Res
     let device = match file::open(path, &file_options(&options, false)) {
         Err(OpenError::InUse { .. }) => bail!(
             "{}: a server or another program has it open. A server that runs grows its store, too: leave out --data, and name the \
-             server with --server unless it is {DEFAULT_SERVER}",
+             server with --server unless it has the default address",
             what()
         ),
         device => device.with_context(what)?,
