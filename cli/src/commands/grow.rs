@@ -30,9 +30,9 @@ pub(crate) struct Arguments {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// With --data: how the device is driven.
-    #[arg(long, value_enum, default_value_t = Io::Auto, requires = "data")]
-    io: Io,
+    /// With --data: how the device is driven [default: auto].
+    #[arg(long, value_enum)]
+    io: Option<Io>,
     #[command(flatten)]
     store: StoreArguments,
 }
@@ -42,9 +42,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if store.is_read_only() {
         return Err(Usage("this command writes: it cannot be done with --read-only".into()).into());
     }
+    if arguments.io.is_some() && !store.is_file() {
+        return Err(Usage("--io is for a store in a file or on a device: it goes with --data".into()).into());
+    }
     let (name, from, to) = match store.data() {
         Some(path) => {
-            let grown = store_file::grow(path, arguments.size, arguments.io).await?;
+            let grown = store_file::grow(path, arguments.size, arguments.io.unwrap_or_default()).await?;
             let bytes = |blocks| Size(blocks * BLOCK_BYTES_U64);
             (path.display().to_string(), bytes(grown.from), bytes(grown.to))
         }
