@@ -45,7 +45,7 @@ pub(crate) enum Command {
     Config(Box<config::Arguments>),
     /// Make a new store in a file or on a block device.
     Format(format::Arguments),
-    /// Let a store grow that no server has open.
+    /// Let a store grow, of a running server or in a file.
     Grow(grow::Arguments),
     /// Store a file, or standard input, under a key.
     Put(put::Arguments),

@@ -75,8 +75,7 @@ fn say_larger_device(path: &Path, device: &Device, cap: u64) {
         return;
     }
     tracing::warn!(
-        "the device {0} has {1}, and its store uses {2} of it: stop the server and run `shoal grow --data {0}` to use all, or start \
-         it with --size",
+        "the device {0} has {1}, and its store uses {2} of it: `shoal grow` lets it use all, or a start with --size",
         path.display(),
         bytes(device.blocks()),
         bytes(cap),
@@ -90,14 +89,16 @@ pub(crate) fn warn_beyond_room(folder: &Path, path: &Path, blocks: u64) {
     let room = disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(has);
     let wanted = blocks.saturating_mul(BLOCK_BYTES_U64);
     if wanted > room {
-        tracing::warn!(
-            "{} may have {}, but its file system has room for {} of it only: the store is full when the file system is. Make room \
-             there, or enlarge it",
-            path.display(),
-            Size(wanted),
-            Size(room)
-        );
+        tracing::warn!("{}", beyond_room(&path.display().to_string(), Size(wanted), Size(room)));
     }
+}
+
+/// Says that the file system of `file` has room for `room` of the `wanted` bytes only.
+pub(crate) fn beyond_room(file: &str, wanted: Size, room: Size) -> String {
+    format!(
+        "{file} may have {wanted}, but its file system has room for {room} of it only: the store is full when the file system is. Make \
+         room there, or enlarge it"
+    )
 }
 
 fn bytes(blocks: u64) -> Size {

@@ -190,8 +190,8 @@ pub(crate) async fn grow(path: &Path, size: Option<Size>, io: Io) -> anyhow::Res
     let options = StoreOptions { access: Access::Write, io, cache: GROW_CACHE, ..StoreOptions::default() };
     let device = match file::open(path, &file_options(&options, false)) {
         Err(OpenError::InUse { .. }) => bail!(
-            "{}: a server or another program has it open. Restart the server with the larger --size: its start grows the store, and \
-             takes about a second",
+            "{}: a server or another program has it open. A server that runs grows its store, too: leave out --data, and name the \
+             server with --server unless it has the default address",
             what()
         ),
         device => device.with_context(what)?,

@@ -1,9 +1,9 @@
 //! Which store and which bucket a command means.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use shoal_client::ConnectOptions;
+use shoal_client::{Client, ConnectOptions};
 use shoal_engine::{DEFAULT_BUCKET, check_bucket};
 
 use crate::credentials::{read_key, read_pem, read_token};
@@ -68,6 +68,21 @@ impl StoreArguments {
         self.data.is_some()
     }
 
+    /// The data file, where the store is one.
+    pub(crate) fn data(&self) -> Option<&Path> {
+        self.data.as_deref()
+    }
+
+    /// Whether nothing may be written to the data file.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Connects to the server, for what only a server does.
+    pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
+        Objects::connect(self.connection()?).await
+    }
+
     /// Connects to the server, or opens the data file for `access`.
     pub(crate) async fn open(&self, access: Access) -> anyhow::Result<Objects> {
         if self.read_only && access != Access::Read {
@@ -108,7 +123,8 @@ impl StoreArguments {
         Ok(options)
     }
 
-    fn server(&self) -> String {
+    /// The address of the server.
+    pub(crate) fn server(&self) -> String {
         let from_environment = || std::env::var("SHOAL_SERVER").ok().filter(|server| !server.is_empty());
         self.server.clone().or_else(from_environment).unwrap_or_else(|| DEFAULT_SERVER.into())
     }

@@ -1,62 +1,74 @@
-//! `shoal grow`: raises the cap of a store that no server has open.
-
-use std::path::PathBuf;
+//! `shoal grow`: raises the cap of a store, of a running server or in a file that no server has open.
 
 use clap::Args;
 use serde_json::json;
 use shoal_base::BLOCK_BYTES_U64;
 
-use crate::output::Output;
+use crate::failure::Usage;
+use crate::growing;
+use crate::output::{Output, warn};
 use crate::size::Size;
-use crate::store_file::{self, Grown, Io};
+use crate::store_file::{self, Io};
+use crate::target::StoreArguments;
 
 const EXAMPLES: &str = "\
 Examples:
-  shoal grow --data /srv/shoal.data --size 200G     a file; it grows on as it fills, up to 200G now
-  shoal grow --data /dev/nvme1n1                    a device that became larger: all of it
+  shoal grow --size 200G                            the store of the running server; it goes on serving
+  shoal grow                                        ... which lies on a device that became larger: all of it
+  shoal grow --data /srv/shoal.data --size 200G     a file that no server has open; it grows on as it fills, up to 200G now
+  shoal grow --data /dev/nvme1n1                    a device that no server has open: all of it
 
-No server may have the store open. A running one is restarted with the larger --size instead, which does the same; a restart takes
-about a second. An interruption leaves the store with its old size or with its new one, whole either way. A store cannot shrink.
-A program older than this one cannot open a store that grew.";
+The server of a store with credentials asks for a token that may administer it. An interruption leaves the store with its old size or
+with its new one, whole either way. A store cannot shrink. A program older than 2026-11-25 cannot open a store that grew.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The data file, or the block device.
-    #[arg(long, value_name = "FILE", env = "SHOAL_DATA", hide_env_values = true)]
-    data: PathBuf,
     /// How large the store may be from now on [default for a device: all of it].
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// How the device is driven.
-    #[arg(long, value_enum, default_value_t = Io::Auto)]
-    io: Io,
+    /// With --data: how the device is driven [default: auto].
+    #[arg(long, value_enum)]
+    io: Option<Io>,
+    #[command(flatten)]
+    store: StoreArguments,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Grown { from, to } = store_file::grow(&arguments.data, arguments.size, arguments.io).await?;
-    let (from, to) = (Size(from * BLOCK_BYTES_U64), Size(to * BLOCK_BYTES_U64));
+    let store = &arguments.store;
+    if store.is_read_only() {
+        return Err(Usage("this command writes: it cannot be done with --read-only".into()).into());
+    }
+    if arguments.io.is_some() && !store.is_file() {
+        return Err(Usage("--io is for a store in a file or on a device: it goes with --data".into()).into());
+    }
+    let (name, from, to) = match store.data() {
+        Some(path) => {
+            let grown = store_file::grow(path, arguments.size, arguments.io.unwrap_or_default()).await?;
+            let bytes = |blocks| Size(blocks * BLOCK_BYTES_U64);
+            (path.display().to_string(), bytes(grown.from), bytes(grown.to))
+        }
+        None => {
+            let grown = store.connect().await?.grow(arguments.size.map(|size| size.0)).await?;
+            if let Some(room) = grown.room.filter(|&room| room < grown.now) {
+                warn(&growing::beyond_room("its file", Size(grown.now), Size(room)));
+            }
+            (store.server(), Size(grown.before), Size(grown.now))
+        }
+    };
     let mut output = Output::new();
     if arguments.json {
-        output.json(&json!({
-            "data": arguments.data.to_string_lossy(),
-            "grown": to > from,
-            "bytes_before": from.0,
-            "bytes": to.0,
-        }))?;
+        let name = if store.is_file() { ("data", name) } else { ("server", name) };
+        let mut object = json!({ "grown": to > from, "bytes_before": from.0, "bytes": to.0 });
+        object[name.0] = name.1.into();
+        output.json(&object)?;
     } else if to > from {
-        output.line(&format!(
-            "{}: a store of at most {to} now; it had at most {from}",
-            arguments.data.display()
-        ))?;
+        output.line(&format!("{name}: a store of at most {to} now; it had at most {from}"))?;
     } else {
-        output.line(&format!(
-            "{}: a store of at most {from} already; nothing was changed",
-            arguments.data.display()
-        ))?;
+        output.line(&format!("{name}: a store of at most {from} already; nothing was changed"))?;
     }
     output.finish()
 }

@@ -58,9 +58,14 @@ const FREE_RUNS_AT_ONCE: usize = 4096;
 impl Objects {
     /// Connects to the server of `options`.
     pub(crate) async fn remote(options: ConnectOptions) -> anyhow::Result<Self> {
+        Ok(Self::Remote(Self::connect(options).await?))
+    }
+
+    /// A connection to the server of `options`.
+    pub(crate) async fn connect(options: ConnectOptions) -> anyhow::Result<Client> {
         let options = ConnectOptions { attempts: ATTEMPTS, ..options };
         match Client::connect(options).await {
-            Ok(client) => Ok(Self::Remote(client)),
+            Ok(client) => Ok(client),
             Err(Error::Invalid(why)) => Err(Usage(why).into()),
             Err(error @ Error::Unavailable { .. }) => {
                 Err(anyhow!("{error} (--server names another one; --data FILE works without one)"))

@@ -28,7 +28,7 @@ fn fill(url: &str, from: usize) -> usize {
     for which in from.. {
         let done = put(url, which);
         if done.code != 0 {
-            let why = "let the store grow (`shoal grow`, or restart with a larger --size)";
+            let why = "let the store grow (`shoal grow --size SIZE`)";
             assert!(
                 done.stderr.contains("the store is full") && done.stderr.contains(why),
                 "{}",
@@ -43,6 +43,10 @@ fn fill(url: &str, from: usize) -> usize {
 fn stop(mut server: Child) {
     signal(&server, Signal::TERM);
     assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+fn grow_server(url: &str, size: &str) -> Done {
+    run(&["grow", "--server", url, "--size", size, "--json"])
 }
 
 fn grow(data: &Path, size: &str) -> Done {
@@ -68,7 +72,11 @@ fn a_full_store_goes_on_after_it_grew_and_grew_again() {
     assert!(first > 30, "{first} MiB in a store of 64 MiB");
     let in_use = grow(&data, "128M");
     assert_eq!(in_use.code, 1);
-    assert!(in_use.stderr.contains("Restart the server with the larger --size"), "{}", in_use.stderr);
+    assert!(
+        in_use.stderr.contains("A server that runs grows its store, too: leave out --data"),
+        "{}",
+        in_use.stderr
+    );
     stop(server);
     let grown = grow(&data, "128M");
     assert_eq!(grown.code, 0, "{}", grown.stderr);
@@ -169,4 +177,92 @@ fn a_kill_at_any_moment_leaves_the_old_size_or_the_new_one() {
     }
     println!("a growth takes {whole:?}; {old} kills left the old size, {new} the new one");
     assert_whole(&data, 4);
+}
+
+/// The store of a running server becomes larger while a writer goes on.
+#[test]
+fn a_running_server_grows_its_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let (server, url) = serve_of(&data, "64M");
+    let first = fill(&url, 0);
+    let refused = |size: &str, words: &str| {
+        let done = grow_server(&url, size);
+        assert!(done.code == 1 && done.stderr.contains(words), "{size}: {}", done.stderr);
+    };
+    refused("32M", "cannot shrink to 8192 (32 MiB)");
+    refused("65T", "64 TiB");
+    let done = run(&["grow", "--server", &url]);
+    assert!(done.code == 1 && done.stderr.contains("a size is missing"), "{}", done.stderr);
+    assert_eq!(run(&["grow", "--server", &url, "--size", "1G", "--io", "threads"]).code, 2);
+    let mut objects = first;
+    for (before, size) in [(64, 128), (128, 192)] {
+        let says = grow_server(&url, &format!("{size}M")).json();
+        assert_eq!(
+            (says["bytes_before"].as_u64(), says["bytes"].as_u64()),
+            (Some(before * MIB), Some(size * MIB))
+        );
+        let stat = run(&["stat", "--server", &url, "--json"]).json();
+        assert_eq!(stat["figures"]["space.device_max"].as_u64(), Some(size * 256), "{stat}");
+        let more = fill(&url, objects);
+        assert!(more >= objects + 50, "{objects}, then {more} objects");
+        objects = more;
+    }
+    let again = grow_server(&url, "192M");
+    assert_eq!((again.code, again.json()["grown"].as_bool()), (0, Some(false)));
+    // More than the file system has: that may come, so it is only said.
+    let disk = rustix::fs::statvfs(folder.path()).unwrap();
+    let beyond = grow_server(&url, &(disk.f_bavail * disk.f_frsize + 512 * MIB).to_string());
+    assert_eq!(beyond.code, 0, "{}", beyond.stderr);
+    assert!(beyond.stderr.contains("its file system has room for"), "{}", beyond.stderr);
+    stop(server);
+    assert_whole(&data, objects);
+}
+
+/// `kill -9` of a server at random moments of a growth, while a writer puts objects.
+#[test]
+fn a_server_that_is_killed_while_it_grows_loses_nothing() {
+    const KILLS: usize = 20;
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let dice = SeededEntropy::new(2_511);
+    let (mut size, mut objects, mut whole) = (64_u64, 0_usize, Duration::from_millis(30));
+    let (mut old, mut new) = (0, 0);
+    for kill in 0..KILLS {
+        let (mut server, url) = serve_of(&data, "64M");
+        let stat = run(&["stat", "--server", &url, "--json"]).json();
+        let cap = stat["figures"]["space.device_max"].as_u64().unwrap() / 256;
+        assert!(cap == size || cap == size + 64, "{cap} MiB, neither {size} nor {}", size + 64);
+        if kill > 0 {
+            if cap == size { old += 1 } else { new += 1 }
+        }
+        size = cap;
+        let writer = std::thread::spawn({
+            let (url, from) = (url.clone(), objects);
+            move || (from..from + 3).take_while(|&which| put(&url, which).code == 0).count()
+        });
+        let wanted = format!("{}M", size + 64);
+        let mut growing = command(&["grow", "--server", &url, "--size", &wanted])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        if kill == 0 {
+            let began = Instant::now();
+            assert!(growing.wait().unwrap().success());
+            whole = began.elapsed();
+        } else {
+            std::thread::sleep(Duration::from_nanos(dice.next_u64() % whole.as_nanos() as u64));
+        }
+        signal(&server, Signal::KILL);
+        let _ = server.wait();
+        let _ = growing.kill();
+        let _ = growing.wait();
+        objects += writer.join().unwrap();
+        let path = data.to_str().unwrap();
+        let checked = run(&["check", "--data", path]);
+        assert_eq!(checked.code, 0, "{} {}", checked.text(), checked.stderr);
+    }
+    println!("a growth takes {whole:?}; {old} kills left the old size, {new} the new one");
+    assert_whole(&data, objects);
 }

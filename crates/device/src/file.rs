@@ -204,6 +204,14 @@ impl BlockDevice for FileDevice {
         self.storage.blocks()
     }
 
+    fn measure(&self) -> io::Result<u64> {
+        self.storage.measure()
+    }
+
+    fn room(&self) -> Option<u64> {
+        self.storage.room()
+    }
+
     fn grow(&self, blocks: u64) -> io::Result<()> {
         self.storage.lengthen(blocks, true)
     }

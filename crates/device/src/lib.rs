@@ -130,6 +130,20 @@ pub trait BlockDevice: Send + Sync {
     /// Blocks that may be addressed now.
     fn blocks(&self) -> u64;
 
+    /// Asks the system how large the device is now, and returns that in blocks: a raw device may have become larger since it was opened.
+    /// All of it may be addressed then.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn measure(&self) -> io::Result<u64> {
+        Ok(self.blocks())
+    }
+
+    /// Blocks that the file could have with what its file system has free now; none of a raw device, and where that is not known.
+    fn room(&self) -> Option<u64> {
+        None
+    }
+
     /// Makes the file at least `blocks` long; a raw device cannot grow. What is new reads as zeros or as anything:
     /// the caller writes it before relying on it (R21).
     ///

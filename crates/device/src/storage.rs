@@ -5,7 +5,7 @@
 //! what is in use never gets shorter.
 
 use std::fs::{File, Metadata};
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -91,6 +91,26 @@ impl Storage {
 
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Acquire)
+    }
+
+    /// See [`crate::BlockDevice::measure`]. A file has the size that it was given here.
+    pub(crate) fn measure(&self) -> io::Result<u64> {
+        if self.kind == Kind::Raw {
+            let _one_grower = self.growing.lock();
+            // Requests say where they read and write: the position of the descriptor is nobody's.
+            let blocks = (&self.file).seek(SeekFrom::End(0))? / BLOCK_BYTES_U64;
+            self.blocks.fetch_max(blocks, Ordering::AcqRel);
+        }
+        Ok(self.blocks())
+    }
+
+    /// See [`crate::BlockDevice::room`].
+    pub(crate) fn room(&self) -> Option<u64> {
+        if self.kind == Kind::Raw {
+            return None;
+        }
+        let has = self.file.metadata().ok()?.blocks().saturating_mul(512);
+        Some(sys::free_bytes(&self.file).ok()?.saturating_add(has) / BLOCK_BYTES_U64)
     }
 
     pub(crate) fn can_grow(&self) -> bool {

@@ -70,6 +70,16 @@ pub(crate) fn allocate(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     fallocate(file, 0, offset, bytes)
 }
 
+/// Bytes that a user without special rights may still write in the file system of a file.
+pub(crate) fn free_bytes(file: &File) -> io::Result<u64> {
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the kernel writes a `statvfs` to the address given, or returns an error.
+    checked_int(unsafe { libc::fstatvfs(file.as_raw_fd(), found.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so all of it is written.
+    let found = unsafe { found.assume_init() };
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
 /// Gives the space of a range of a file back; the range reads as zeros.
 pub(crate) fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, bytes)

@@ -61,6 +61,7 @@ pub use common::object::{
 };
 pub use common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use common::problem::CheckProblem;
+pub use maintenance::raise_cap::Grown;
 pub use maintenance::scrub::ScrubReport;
 pub use read::get::{Lookup, ShortObject, TryGet};
 pub use read::list::DAMAGED_RANGES_MAX;

@@ -19,7 +19,7 @@ use crate::flow::ConnectionFlow;
 
 /// The metrics' operation of the method at `path`, and the path as a constant.
 pub(crate) fn operation_of(path: &str) -> (Operation, &'static str) {
-    const KNOWN: [(Operation, &str); 19] = [
+    const KNOWN: [(Operation, &str); 20] = [
         (Operation::Get, v1::Get::PATH),
         (Operation::Put, v1::Put::PATH),
         (Operation::Other, v1::Operations::PATH),
@@ -39,6 +39,7 @@ pub(crate) fn operation_of(path: &str) -> (Operation, &'static str) {
         (Operation::Other, v1::Stat::PATH),
         (Operation::Other, v1::FreeSpace::PATH),
         (Operation::Other, v1::Backup::PATH),
+        (Operation::Other, v1::Grow::PATH),
     ];
     KNOWN.into_iter().find(|(_, known)| *known == path).unwrap_or((Operation::Other, "(another method)"))
 }

@@ -12,7 +12,7 @@
 //!
 //! Bottom-up: `span` and `geometry` (groups), `bitmap` and `group` (the free runs of one group), `bits` and `classes` (sets of groups),
 //! `index` (which group has a run of a size), `free_runs` (the allocator without its lock; `cross`, `batch`, `merge` and `owners`
-//! add to it), `space` (with its lock), `lease`, `own` and `relocation` (on top).
+//! add to it), `space` (with its lock), `grow` (more space), `lease`, `own` and `relocation` (on top).
 
 mod audit;
 mod batch;
@@ -24,6 +24,7 @@ mod error;
 mod free_runs;
 mod geometry;
 mod group;
+mod grow;
 pub mod image;
 mod index;
 mod lease;

@@ -24,7 +24,7 @@ impl Space {
         assert!(blocks > 0 && owner > 0, "{blocks} blocks for owner {owner}");
         self.change(|runs| {
             let own = runs.allocate_own(owner, blocks);
-            let grows = own.is_none() && blocks <= self.group_blocks() && runs.grow(owner);
+            let grows = own.is_none() && blocks <= runs.geometry.group_blocks() && runs.grow(owner);
             let own = if grows { runs.allocate_own(owner, blocks) } else { own };
             own.or_else(|| runs.allocate(blocks))
         })

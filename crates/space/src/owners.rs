@@ -119,7 +119,7 @@ impl FreeRuns {
     }
 
     /// Moves the runs of a group from the index it is in to the one it belongs in after `change`.
-    fn change(&mut self, group: usize, change: impl FnOnce(&mut Group)) {
+    pub(crate) fn change(&mut self, group: usize, change: impl FnOnce(&mut Group)) {
         let owner = self.groups[group].owner;
         let spans: Vec<Span> = self.groups[group].runs.iter().collect();
         let nothing = GroupRuns::default();

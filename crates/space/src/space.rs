@@ -13,7 +13,6 @@ use crate::{FreeImage, SpaceError};
 /// Every call takes one mutex for well under a microsecond (longer where it says so) and does no I/O. What
 /// is not free is not known here: blocks are in use, not there yet, or waiting to be freed, all alike.
 pub struct Space {
-    geometry: Geometry,
     /// As when the lock was last given back.
     free_blocks: AtomicU64,
     runs: Mutex<FreeRuns>,
@@ -29,7 +28,7 @@ impl Space {
     #[must_use]
     pub fn new(blocks_max: u64, group_blocks: u32) -> Self {
         let geometry = Geometry::new(blocks_max, group_blocks);
-        Self { geometry, free_blocks: AtomicU64::new(0), runs: Mutex::new(FreeRuns::new(geometry)) }
+        Self { free_blocks: AtomicU64::new(0), runs: Mutex::new(FreeRuns::new(geometry)) }
     }
 
     /// A space in which exactly what `image` says is free, with the image's groups.
@@ -45,19 +44,19 @@ impl Space {
     /// The first block behind the space.
     #[must_use]
     pub fn blocks_max(&self) -> u64 {
-        self.geometry.blocks_max()
+        self.lock().geometry.blocks_max()
     }
 
     /// Blocks of a group.
     #[must_use]
     pub fn group_blocks(&self) -> u32 {
-        self.geometry.group_blocks()
+        self.lock().geometry.group_blocks()
     }
 
     /// How many groups there are.
     #[must_use]
     pub fn groups(&self) -> usize {
-        self.geometry.groups()
+        self.lock().geometry.groups()
     }
 
     /// Makes a run free: one that is given back, or space that was added. It is merged with its neighbours and may
@@ -75,8 +74,10 @@ impl Space {
     /// As [`Self::free`], for the first run that is found wrong; two runs of the batch that overlap are
     /// [`SpaceError::AlreadyFree`] too. Nothing is changed then.
     pub fn free_batch(&self, batch: &[Run]) -> Result<(), SpaceError> {
-        batch.iter().try_for_each(|&run| self.geometry.check(run))?;
-        self.change(|runs| runs.free_batch(batch))
+        self.change(|runs| {
+            batch.iter().try_for_each(|&run| runs.geometry.check(run))?;
+            runs.free_batch(batch)
+        })
     }
 
     /// Hands out a contiguous run of exactly `blocks` blocks: from the shortest free run of any group that fits,
@@ -138,8 +139,8 @@ impl Space {
     /// # Errors
     /// [`SpaceError::NotFree`] with the first part that is in use, [`SpaceError::Outside`]. Nothing is changed then.
     pub fn take(&self, run: Run) -> Result<(), SpaceError> {
-        self.geometry.check(run)?;
         self.change(|runs| {
+            runs.geometry.check(run)?;
             runs.check_free(run)?;
             runs.take_checked(run);
             Ok(())

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use shoal_base::Clock;
 use shoal_device::Device;
 use shoal_pool::Pool;
@@ -26,7 +27,8 @@ use crate::value::packed::run_blocks_max;
 pub(crate) struct Checkpointer {
     pub device: Device,
     pub pool: Pool,
-    pub layout: Layout,
+    /// Changed by a growth of the cap.
+    pub layout: ArcSwap<Layout>,
     pub identity: [u8; 16],
     pub tuning: Tuning,
     pub clock: Arc<dyn Clock>,
@@ -51,9 +53,9 @@ pub(crate) struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Where everything lies.
+    /// Where everything lies, as of the newest growth of the cap.
     pub(crate) fn layout(&self) -> Layout {
-        self.layout
+        **self.layout.load()
     }
 
     /// Blocks of a new packed run at most.

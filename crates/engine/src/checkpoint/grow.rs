@@ -149,7 +149,10 @@ impl Checkpointer {
     /// caller's error is a full store.
     pub(crate) async fn grow_for(&self, blocks: u64) -> Result<bool> {
         if !self.device.inner().can_grow() {
-            return Ok(false);
+            // A growth of the cap may be under way, which gives a device all of its new space at once.
+            let before = self.layout().blocks_max;
+            let _turn = self.grower.take().await;
+            return Ok(self.layout().blocks_max > before);
         }
         let mut has_grown = false;
         loop {
@@ -205,7 +208,7 @@ impl Checkpointer {
     }
 
     /// Makes the new blocks and the file's length durable. A failure makes the store read-only and wakes the writes that wait for room.
-    async fn flush_grown(&self) -> Result<()> {
+    pub(crate) async fn flush_grown(&self) -> Result<()> {
         let flush = async { self.device.flush().await.ok().map_err(Error::Io) };
         self.log.poison.flushed(flush).await.inspect_err(|_| self.log.committer.moved.notify())
     }

@@ -7,6 +7,7 @@ use shoal_base::{Lsn, Run, TabletId};
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::copies;
 use crate::checkpoint::features::LAYERS;
+use crate::checkpoint::layout::Layout;
 use crate::checkpoint::losses::Losses;
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::Superblock;
@@ -42,6 +43,8 @@ pub(crate) struct Changes {
     pub freed: Vec<Run>,
     /// The new size of the device, in blocks.
     pub device_blocks: Option<u64>,
+    /// The layout of a raised cap: the image is written into its new areas (INV-37).
+    pub layout: Option<Layout>,
     /// The new length of the prepared part of the log's ring.
     pub log_prepared: Option<u32>,
     /// The losses of a repair, in addition to those that the superblock lists already.
@@ -113,6 +116,9 @@ impl Checkpointer {
         if let Some(blocks) = changes.device_blocks {
             next.device_blocks = blocks;
         }
+        if let Some(layout) = changes.layout {
+            next.grow(layout);
+        }
         if let Some(blocks) = changes.log_prepared {
             next.log_prepared = blocks;
         }
@@ -121,7 +127,10 @@ impl Checkpointer {
         }
         let taken = if injected(Bug::TakenNotPublished) { &[] } else { &changes.taken[..] };
         let freed = if injected(Bug::FreedNotPublished) { &[] } else { &changes.freed[..] };
-        next.space = space_image::append(&self.device, &next, taken, freed).await?;
+        next.space = match changes.layout {
+            Some(_) => space_image::enlarge(&self.device, newest, &next, freed).await?,
+            None => space_image::append(&self.device, &next, taken, freed).await?,
+        };
         // Pages, values and the image's delta must be durable before the superblock names them.
         if !injected(Bug::PagesNotFlushed) {
             self.flushed(async { self.device.flush().await.ok().map_err(Error::Io) }).await?;

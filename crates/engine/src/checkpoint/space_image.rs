@@ -11,6 +11,7 @@ use shoal_device::{Device, IoBuf};
 use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, SnapshotReader};
 use shoal_space::{Delta, FreeImage};
 
+use crate::checkpoint::layout::Layout;
 use crate::checkpoint::superblock::{SpacePlace, Superblock};
 use crate::common::error::{Error, Result};
 
@@ -52,6 +53,32 @@ pub(crate) async fn rewrite(
     image: &FreeImage,
 ) -> Result<SpacePlace> {
     write_snapshot(device, superblock, image, superblock.space.area ^ 1).await
+}
+
+/// `published` in the geometry of `layout`, with the blocks of `freed` free, too.
+///
+/// # Errors
+/// [`Error::Corrupt`] if any of them is free already.
+pub(crate) fn enlarged(published: &FreeImage, layout: &Layout, freed: &[Run]) -> Result<FreeImage> {
+    let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
+    for run in published.runs().chain(freed.iter().copied()) {
+        free_blocks(&mut image, run.block..run.end())?;
+    }
+    Ok(image)
+}
+
+/// Writes the image that `newest` names, with the blocks of `freed` free, too, into an area of `superblock`, whose cap is larger.
+///
+/// # Errors
+/// As [`load`] and [`rewrite`].
+pub(crate) async fn enlarge(
+    device: &Device,
+    newest: &Superblock,
+    superblock: &Superblock,
+    freed: &[Run],
+) -> Result<SpacePlace> {
+    let published = load(device, newest).await?;
+    rewrite(device, superblock, &enlarged(&published, &superblock.layout, freed)?).await
 }
 
 /// Appends the changes of `superblock`, which is not written yet. Returns the place of its image.

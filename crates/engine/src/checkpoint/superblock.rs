@@ -138,6 +138,12 @@ impl Superblock {
         Ok(is_older)
     }
 
+    /// Takes the layout of a raised cap.
+    pub(crate) fn grow(&mut self, layout: Layout) {
+        self.layout = layout;
+        self.features.incompatible |= MOVED_AREAS;
+    }
+
     /// The bytes of the block.
     pub(crate) fn encode(&self) -> IoBuf {
         assert!(self.tablets.len() <= usize::from(TABLETS_MAX), "the table of tablets fits");

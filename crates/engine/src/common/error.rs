@@ -21,7 +21,7 @@ pub enum Error {
     Invalid(String),
     /// The device is full.
     #[error(
-        "the store is full: {needed} block(s) of 4 KiB are needed and {available} may be used; delete objects, or let the store grow (`shoal grow`, or restart with a larger --size)"
+        "the store is full: {needed} block(s) of 4 KiB are needed and {available} may be used; delete objects, or let the store grow (`shoal grow --size SIZE`)"
     )]
     Full {
         /// Blocks that the write needs.

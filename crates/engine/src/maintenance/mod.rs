@@ -2,6 +2,7 @@
 
 pub(crate) mod expire;
 pub(crate) mod own_space;
+pub(crate) mod raise_cap;
 pub(crate) mod relocate;
 pub(crate) mod scrub;
 pub(crate) mod verify;

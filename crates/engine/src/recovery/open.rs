@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::sync::atomic::AtomicBool;
 use shoal_base::task::Boxed;
@@ -32,12 +33,12 @@ use crate::log::ring::{BatchIndex, LogPlace};
 use crate::maintenance::workers;
 use crate::recovery::read::Recovery;
 use crate::space::growth::Growth;
-use crate::space::manager::{SpaceManager, TREE_BLOCKS_PER_RECORD};
+use crate::space::manager::{DataBlocks, SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space::own_space::OwnSpace;
 use crate::store::maintenance::Maintenance;
 use crate::store::worker::Worker;
 use crate::store::{Inner, Store};
-use crate::tablet::admission::Admission;
+use crate::tablet::admission::{Admission, records_max};
 use crate::tablet::layers::Layers;
 use crate::tablet::overlay::hash_of;
 use crate::tablet::tablets::Tablets;
@@ -122,7 +123,7 @@ impl Recovery {
         let checkpointer = Checkpointer {
             device: self.device,
             pool: self.pool,
-            layout: self.superblock.layout,
+            layout: ArcSwap::from_pointee(self.superblock.layout),
             identity: self.superblock.identity,
             tuning,
             clock: environment.clock.clone(),
@@ -274,10 +275,8 @@ fn empty_tablets(
 ) -> Result<Tablets> {
     let layout = superblock.layout;
     let overlay_bytes = options.overlay_bytes(layout.log_blocks);
-    // A fraction of a small device: the pages of an apply need space beside the objects.
-    let records_max = options.tuning.overlay_records_max.min((layout.blocks_max / 16).max(16) as usize);
-    let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
-    Tablets::new(&superblock.tablets, layers, filter_bits, Admission::new(overlay_bytes, records_max))
+    let records_max = records_max(&options.tuning, layout.blocks_max);
+    Tablets::new(&superblock.tablets, layers, Admission::new(overlay_bytes, records_max))
 }
 
 /// The allocator over the published image, in which no area of the image itself is free (INV-37).
@@ -293,9 +292,9 @@ fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<Spa
         let what = "the space image has a run outside of the data".into();
         return Err(Error::Corrupt { what, block: run.block });
     }
-    let data = layout.data_first()..superblock.device_blocks;
+    let data = DataBlocks { blocks: layout.data_first()..superblock.device_blocks, areas };
     let tablets = superblock.tablets.len();
-    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data, areas))
+    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data))
 }
 
 /// Takes all of these runs out of the free space, or none: then the one that is not free.

@@ -8,7 +8,8 @@ use shoal_space::Space;
 /// A bit for each group that holds nothing on the device either. Freeing blocks in a group clears its bit.
 pub(crate) struct Discarded {
     groups: Box<[AtomicU64]>,
-    group_blocks: u64,
+    /// Blocks of a group.
+    pub group_blocks: u64,
     /// The group to check next.
     pub next: AtomicU64,
     /// True after the device failed to discard.
@@ -16,7 +17,7 @@ pub(crate) struct Discarded {
 }
 
 impl Discarded {
-    /// The state in which nothing was discarded.
+    /// The state in which nothing was discarded, of the groups that `space` has now.
     pub(crate) fn new(space: &Space) -> Self {
         Self {
             groups: (0..space.groups().div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Weak;
 
+use arc_swap::ArcSwap;
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,9 +47,17 @@ struct PendingFree {
 }
 
 struct State {
-    /// By tablet, oldest first: readers of an earlier root can delay later frees.
+    /// By tablet, oldest first: readers of an earlier root can delay later frees. The last one is the store's own, which has no readers.
     pending: Vec<VecDeque<PendingFree>>,
     pending_blocks: u64,
+}
+
+/// The blocks of data: up to the published end of the device, which grows.
+#[derive(Clone)]
+pub(crate) struct DataBlocks {
+    pub blocks: Range<u64>,
+    /// Areas of the space image among them.
+    pub areas: Vec<Run>,
 }
 
 /// The store's space.
@@ -59,15 +68,12 @@ pub(crate) struct SpaceManager {
     /// reservation gone also sees its blocks taken.
     promised: AtomicU64,
     /// Blocks withheld from values, so that deletes and their applies work on a full device.
-    reserve: u64,
-    /// The blocks of data: from the end of the space image up to the published end of the device, which grows.
-    data_first: u64,
-    data_end: AtomicU64,
-    /// Areas of the space image among them.
-    areas: Vec<Run>,
+    reserve: AtomicU64,
+    data: Mutex<DataBlocks>,
     /// Groups that are being emptied.
     pub closed: Closed,
-    pub discarded: Discarded,
+    /// Replaced where the store grows: its groups may be larger then.
+    discarded: ArcSwap<Discarded>,
     /// Held while several runs are taken for a value: two values at a time could each take blocks that the other one
     /// relies on.
     pieces: Mutex<()>,
@@ -76,6 +82,11 @@ pub(crate) struct SpaceManager {
     /// Values that got runs of their own, the number of these runs, and the values that got more than a few. For
     /// statistics only.
     pub placed: [AtomicU64; 3],
+}
+
+/// Blocks that a store with a cap of `blocks_max` blocks withholds from values.
+fn reserve_for(blocks_max: u64, tablets: usize) -> u64 {
+    (blocks_max / 64).clamp(8, 4096) + 4 * tablets as u64
 }
 
 /// The reason why a claim was refused.
@@ -92,25 +103,16 @@ impl From<Shortage> for Error {
 }
 
 impl SpaceManager {
-    /// The manager of `space`, whose blocks of `data` without `areas` are for objects and pages.
-    pub(crate) fn new(
-        space: Space,
-        tablets: usize,
-        blocks_max: u64,
-        data: Range<u64>,
-        areas: Vec<Run>,
-    ) -> Arc<Self> {
-        let pending = (0..tablets).map(|_| VecDeque::new()).collect();
-        let reserve = (blocks_max / 64).clamp(8, 4096) + 4 * tablets as u64;
+    /// The manager of `space`, whose blocks of `data` without its areas are for objects and pages.
+    pub(crate) fn new(space: Space, tablets: usize, blocks_max: u64, data: DataBlocks) -> Arc<Self> {
+        let pending = (0..=tablets).map(|_| VecDeque::new()).collect();
         Arc::new(Self {
-            discarded: Discarded::new(&space),
+            discarded: ArcSwap::from_pointee(Discarded::new(&space)),
             space,
             state: Mutex::new(State { pending, pending_blocks: 0 }),
             promised: AtomicU64::new(0),
-            reserve,
-            data_first: data.start,
-            data_end: AtomicU64::new(data.end),
-            areas,
+            reserve: AtomicU64::new(reserve_for(blocks_max, tablets)),
+            data: Mutex::new(data),
             closed: Closed::default(),
             pieces: Mutex::new(()),
             splintered: AtomicBool::new(false),
@@ -125,20 +127,21 @@ impl SpaceManager {
 
     /// Blocks of the device for objects and pages.
     pub(crate) fn data_blocks(&self) -> u64 {
-        let areas: u64 = self.areas.iter().map(|area| u64::from(area.blocks)).sum();
-        self.data_end.load(Ordering::Acquire).saturating_sub(self.data_first + areas)
+        let data = self.data.lock();
+        let areas: u64 = data.areas.iter().map(|area| u64::from(area.blocks)).sum();
+        data.blocks.end.saturating_sub(data.blocks.start + areas)
     }
 
     /// Blocks that are missing for a value of `blocks` blocks.
     pub(crate) fn missing(&self, blocks: u64) -> u64 {
         let promised = self.promised.load(Ordering::Acquire);
-        (blocks + promised + self.reserve).saturating_sub(self.space.free_blocks())
+        (blocks + promised + self.reserve()).saturating_sub(self.space.free_blocks())
     }
 
     /// Blocks that values may take now.
     pub(crate) fn available(&self) -> u64 {
         let promised = self.promised.load(Ordering::Acquire);
-        self.space.free_blocks().saturating_sub(promised + self.reserve)
+        self.space.free_blocks().saturating_sub(promised + self.reserve())
     }
 
     /// Reserved blocks.
@@ -180,7 +183,7 @@ impl SpaceManager {
         apply_blocks: u64,
     ) -> Result<(Arc<Extents>, Reservation), Shortage> {
         // The value's blocks are reserved until they are taken: no other claim counts on them meanwhile.
-        let mut promise = self.promise(value_blocks + apply_blocks, self.reserve).or_else(|shortage| {
+        let mut promise = self.promise(value_blocks + apply_blocks, self.reserve()).or_else(|shortage| {
             let injected = injected(Bug::ReserveGivenAway) && shortage.needed <= self.space.free_blocks();
             if injected { Ok(self.promise_unchecked(shortage.needed)) } else { Err(shortage) }
         })?;
@@ -199,7 +202,7 @@ impl SpaceManager {
     /// # Errors
     /// [`Shortage`].
     pub(crate) fn claim_apply(self: &Arc<Self>, blocks: u64) -> Result<Reservation, Shortage> {
-        self.promise(blocks, self.reserve)
+        self.promise(blocks, self.reserve())
     }
 
     /// Reserves blocks for the apply of a delete, from the reserve if necessary.
@@ -213,7 +216,7 @@ impl SpaceManager {
     /// Reserves blocks for the moves of an apply, and leaves half of the reserve untouched, with `short` an eighth:
     /// moves free more than they take, once they are published.
     pub(crate) fn promise_moves(self: &Arc<Self>, blocks: u64, short: bool) -> Option<Reservation> {
-        self.promise(blocks, self.reserve / if short { 8 } else { 2 }).ok()
+        self.promise(blocks, self.reserve() / if short { 8 } else { 2 }).ok()
     }
 
     /// Reserves `blocks` blocks if that many are free besides other reservations and `kept`. The reservation is made
@@ -232,7 +235,7 @@ impl SpaceManager {
 
     /// Blocks that are withheld from values.
     pub(crate) fn reserve(&self) -> u64 {
-        self.reserve
+        self.reserve.load(Ordering::Relaxed)
     }
 
     /// Releases the reservation of `blocks` blocks after its apply.
@@ -313,19 +316,46 @@ impl SpaceManager {
 
     /// Notes the published size of the device: the new blocks may be freed.
     pub(crate) fn grown(&self, device_blocks: u64) {
-        let before = self.data_end.swap(device_blocks, Ordering::AcqRel);
+        let before = std::mem::replace(&mut self.data.lock().blocks.end, device_blocks);
         assert!(before <= device_blocks, "the published data end before what was handed out (R21)");
+    }
+
+    /// Makes the space as large as the growth of the cap that superblock `superblock` published: `blocks_max` blocks in groups of
+    /// `group_blocks`, of which `data` are for objects and pages. Of the blocks that it freed, `fresh` were never in use, and are
+    /// handed out at once; `old` are, once a flushed batch names the superblock (R9). No group may be closed meanwhile.
+    pub(crate) fn raise_cap(
+        &self,
+        (blocks_max, group_blocks): (u64, u32),
+        data: DataBlocks,
+        superblock: u64,
+        fresh: &[Run],
+        old: Vec<Run>,
+    ) {
+        self.open_closed();
+        self.space.grow(blocks_max, group_blocks);
+        *self.data.lock() = data;
+        self.discarded.store(Arc::new(Discarded::new(&self.space)));
+        let tablets = self.state.lock().pending.len() - 1;
+        self.free_later(tablets, superblock, Weak::new(), old);
+        self.give_back(fresh);
+        // Last: the larger reserve comes out of the new blocks where there are any.
+        self.reserve.store(reserve_for(blocks_max, tablets), Ordering::Relaxed);
+    }
+
+    /// The groups that were given back to the device.
+    pub(crate) fn discarded(&self) -> Arc<Discarded> {
+        self.discarded.load_full()
     }
 
     /// Removes runs outside of the data area from the runs that an apply frees. Only a tree that contradicts itself
     /// under valid checksums names such runs: freed, they would be allocated, log and superblocks included, or stop the
     /// process.
     pub(crate) fn drop_foreign(&self, freed: &mut Vec<Run>) {
-        let data = self.data_first..self.data_end.load(Ordering::Acquire);
+        let DataBlocks { blocks, areas } = self.data.lock().clone();
         freed.retain(|run| {
-            let is_data = data.contains(&run.block)
-                && run.end() <= data.end
-                && !self.areas.iter().any(|area| area.overlaps(*run));
+            let is_data = blocks.contains(&run.block)
+                && run.end() <= blocks.end
+                && !areas.iter().any(|area| area.overlaps(*run));
             if !is_data && !injected(Bug::ForeignFreed) {
                 tracing::error!(
                     "{run} lies outside of the data and is not freed: a tree names what it cannot own"
@@ -340,10 +370,11 @@ impl SpaceManager {
         if let Err(error) = self.space.free_batch(runs) {
             unreachable!("space that was handed out is given back once (R8, R9): {error}");
         }
-        runs.iter().for_each(|&run| self.discarded.freed(run));
+        let discarded = self.discarded.load();
+        runs.iter().for_each(|&run| discarded.freed(run));
     }
 
-    /// Notes the runs that the publish of `superblock` freed.
+    /// Notes the runs that the publish of `superblock` freed in the queue of `tablet`.
     pub(crate) fn free_later(&self, tablet: usize, superblock: u64, epoch: Weak<ReadEpoch>, runs: Vec<Run>) {
         let mut state = self.state.lock();
         let blocks = runs.iter().map(|run| u64::from(run.blocks)).sum();

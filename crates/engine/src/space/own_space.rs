@@ -118,6 +118,7 @@ mod tests {
     use shoal_space::Space;
 
     use super::*;
+    use crate::space::manager::DataBlocks;
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|&name| name.into()).collect()
@@ -138,7 +139,8 @@ mod tests {
 
     #[test]
     fn a_text_of_another_kind_changes_nothing() {
-        let space = SpaceManager::new(Space::new(1024, 64), 1, 1024, 0..1024, Vec::new());
+        let data = DataBlocks { blocks: 0..1024, areas: Vec::new() };
+        let space = SpaceManager::new(Space::new(1024, 64), 1, 1024, data);
         let own = OwnSpace::new(names(&["a"])).unwrap();
         for text in ["", "x", "shoal own space 1\na 5", "shoal own space 1\na x+y"] {
             assert_eq!(own.restore(text, &space), None, "{text}");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::common::options::Tuning;
 use crate::tablet::overlay::Growth;
 
 /// The contents of all tablets' overlays, with their limits.
@@ -16,7 +17,13 @@ pub(crate) struct Admission {
     /// Batches of several records that wait for an apply to make room.
     waiting: AtomicUsize,
     bytes_max: usize,
-    records_max: usize,
+    /// Raised where the store grows; a few writes that still see the old limit do no harm.
+    records_max: AtomicUsize,
+}
+
+/// Records of all overlays at most: a fraction of a small store, where the pages of an apply need space beside the objects.
+pub(crate) fn records_max(tuning: &Tuning, blocks_max: u64) -> usize {
+    tuning.overlay_records_max.min((blocks_max / 16).max(16) as usize)
 }
 
 /// A write batch's share of the overlays.
@@ -29,7 +36,21 @@ pub(crate) struct OverlayPermit {
 impl Admission {
     pub(crate) fn new(bytes_max: usize, records_max: usize) -> Arc<Self> {
         let (bytes, records, waiting) = Default::default();
-        Arc::new(Self { bytes, records, waiting, bytes_max, records_max })
+        Arc::new(Self { bytes, records, waiting, bytes_max, records_max: AtomicUsize::new(records_max) })
+    }
+
+    fn records_max(&self) -> usize {
+        self.records_max.load(Ordering::Relaxed)
+    }
+
+    /// Sets the largest number of records of all overlays: for a store that grew.
+    pub(crate) fn set_records_max(&self, records_max: usize) {
+        self.records_max.store(records_max, Ordering::Relaxed);
+    }
+
+    /// Bits of the filter of an overlay, for as many records as it may get.
+    pub(crate) fn filter_bits(&self) -> usize {
+        self.records_max().min(self.bytes_max / 256).max(64) * 2
     }
 
     /// Admits `records` records of `bytes` bytes in total, if they fit now. A batch above the limit is admitted only
@@ -37,7 +58,7 @@ impl Admission {
     pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<OverlayPermit> {
         let before = self.records.fetch_add(records, Ordering::AcqRel);
         let held = self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        if before > 0 && (before + records > self.records_max || held + bytes > self.bytes_max) {
+        if before > 0 && (before + records > self.records_max() || held + bytes > self.bytes_max) {
             self.release(records, bytes);
             return None;
         }
@@ -63,7 +84,7 @@ impl Admission {
     /// The fill of the overlays in thousandths of the limit that is closer to being reached: bytes or records.
     pub(crate) fn fill_permille(&self) -> usize {
         let bytes = self.bytes.load(Ordering::Acquire).saturating_mul(1000) / self.bytes_max;
-        let records = self.records.load(Ordering::Acquire).saturating_mul(1000) / self.records_max;
+        let records = self.records.load(Ordering::Acquire).saturating_mul(1000) / self.records_max();
         bytes.max(records)
     }
 

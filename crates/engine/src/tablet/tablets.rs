@@ -46,11 +46,10 @@ impl Tablets {
     pub(crate) fn new(
         records: &[TabletRecord],
         layers: Vec<Arc<Layers>>,
-        filter_bits: usize,
         admission: Arc<Admission>,
     ) -> Result<Self> {
         let tablet = |(id, (record, layers)): (u16, (&TabletRecord, Arc<Layers>))| {
-            Arc::new(Tablet::new(TabletId(id), record, layers, filter_bits))
+            Arc::new(Tablet::new(TabletId(id), record, layers, admission.clone()))
         };
         let all: Vec<_> = (0..).zip(records.iter().zip(layers)).map(tablet).collect();
         let mut by_slot = vec![u8::MAX; usize::from(SLOT_COUNT)].into_boxed_slice();

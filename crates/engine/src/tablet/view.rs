@@ -9,6 +9,7 @@ use shoal_base::{Lsn, TabletId};
 use crate::common::key::slot_of_encoded;
 use crate::log::queue::Marker;
 use crate::space::manager::ReadEpoch;
+use crate::tablet::admission::Admission;
 use crate::tablet::layers::{Layers, LayersRef, Trees};
 use crate::tablet::merges::RunningMerges;
 use crate::tablet::overlay::Overlay;
@@ -107,7 +108,7 @@ pub(crate) struct Tablet {
     pub slot_first: u16,
     pub slot_last: u16,
     view: ArcSwap<View>,
-    filter_bits: usize,
+    admission: Arc<Admission>,
     /// The marker of the last freeze.
     marker: Mutex<Option<Arc<Marker>>>,
     /// The progress of the search for packed runs to rewrite.
@@ -123,9 +124,9 @@ impl Tablet {
         id: TabletId,
         published: &TabletRecord,
         layers: Arc<Layers>,
-        filter_bits: usize,
+        admission: Arc<Admission>,
     ) -> Self {
-        let active = Arc::new(Overlay::new(filter_bits, 0));
+        let active = Arc::new(Overlay::new(admission.filter_bits(), 0));
         let &TabletRecord { slot_first, slot_last, root, applied, totals, .. } = published;
         let trees = Trees { base: root, layers };
         let view =
@@ -135,7 +136,7 @@ impl Tablet {
             slot_first,
             slot_last,
             view: ArcSwap::from_pointee(view),
-            filter_bits,
+            admission,
             marker: Mutex::default(),
             tidy: Mutex::default(),
             unreadable: Mutex::default(),
@@ -208,7 +209,7 @@ impl Tablet {
 
     /// An empty overlay after one of `keys` keys. It will get about as many: its table grows once at most.
     fn new_overlay(&self, keys: usize) -> Arc<Overlay> {
-        Arc::new(Overlay::new(self.filter_bits, (keys / 2).min(KEYS_GUESS_MAX)))
+        Arc::new(Overlay::new(self.admission.filter_bits(), (keys / 2).min(KEYS_GUESS_MAX)))
     }
 
     /// The frozen overlay, if there was one, is in the tree that `root` begins: drops it, and gives the view's epoch before.
@@ -256,7 +257,7 @@ mod tests {
             totals: Totals::default(),
             layers: None,
         };
-        Tablet::new(TabletId(0), &published, Arc::default(), 64)
+        Tablet::new(TabletId(0), &published, Arc::default(), Admission::new(1 << 14, 64))
     }
 
     fn put(tablet: &Tablet, key: &[u8], lsn: u64) {

@@ -66,7 +66,7 @@ fn a_full_store_takes_writes_again_once_its_cap_is_raised_twice_in_a_row() {
 
 /// The areas of the space image that the newest superblock names, and which of them is in use: with the blocks of its snapshot, and
 /// of snapshot and deltas.
-fn areas(image: &Image) -> ([u64; 2], usize, [u64; 2]) {
+pub(crate) fn areas(image: &Image) -> ([u64; 2], usize, [u64; 2]) {
     let newest = [0, 1].map(|slot| *image.block(slot));
     let long = |block: &[u8], at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
     let short =
@@ -94,7 +94,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert!(before.differences(&sim.image()).is_empty());
     let fixed = Device::new(SimDevice::new(BLOCKS));
     format(&fixed, BLOCKS, 1);
-    refused(&fixed, grown_to(GROWN), "its device has 320. Enlarge the device first");
+    refused(&fixed, grown_to(GROWN), "its device has 320 (1 MiB). Enlarge the device first");
     assert_eq!(cap(&open(&fixed, grown_to(BLOCKS)).unwrap()), BLOCKS, "the cap that it has is no growth");
 }
 

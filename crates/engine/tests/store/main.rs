@@ -24,6 +24,7 @@ mod format_refusal;
 mod full;
 mod golden;
 mod growing;
+mod growing_open;
 mod histories;
 mod hostile;
 mod identity;

@@ -7,7 +7,7 @@ use shoal_engine::{ListRequest, OpenOptions, Store, block_on};
 use shoal_testkit::{Model, Workload, WorkloadOptions};
 use std::sync::Arc;
 
-use crate::common::{format, key, lab_number, observe_all, on_all_cores, open, step, tiny};
+use crate::common::{assert_clean, format, key, lab_number, observe_all, on_all_cores, open, step, tiny};
 
 const BLOCKS: u64 = 2_048;
 
@@ -88,6 +88,43 @@ proptest! {
     #[test]
     fn conforms_to_the_model(seed in any::<u64>(), keys in 1_u64..40) {
         conform(seed, 300, keys, &tiny());
+    }
+}
+
+/// A store whose cap is raised every few operations, with threads of its own and without.
+#[test]
+fn a_growing_store_conforms() {
+    for (seed, background) in [(1, false), (2, true), (3, false), (4, true)] {
+        let device = Device::new(Arc::new(MemDevice::growable(1)));
+        let mut cap = 1_024;
+        format(&device, cap, seed);
+        let options = OpenOptions { background, ..tiny() };
+        let mut store = open(&device, options.clone()).unwrap();
+        let sizes = vec![0, 60, 101, 900, 2_001, 65_537];
+        let workload = WorkloadOptions { keys: 15, sizes, delete_percent: 25, condition_percent: 20 };
+        let (mut workload, mut model) = (Workload::new(seed, workload), Model::new());
+        for number in 1..=240 {
+            let operation = workload.next(&model);
+            step(&store, &mut model, &operation, false, |_| {});
+            if number % 12 == 0 {
+                // Now by a little, now so far that groups become larger.
+                cap = if number % 36 == 0 { cap * 3 / 2 } else { cap + 200 };
+                cap = cap.max(store.stat().device_blocks + 400);
+                assert_eq!(block_on(store.grow(Some(cap))).unwrap().now, cap);
+                observe_all(&store, &mut model);
+            }
+            if number % 60 == 0 {
+                drop(store);
+                wait_for_threads(&device);
+                store = open(&device, options.clone()).unwrap();
+                assert_eq!(store.stat().blocks_max, cap);
+                observe_all(&store, &mut model);
+            }
+        }
+        block_on(store.close()).unwrap();
+        drop(store);
+        wait_for_threads(&device);
+        assert_clean(&device, "a store that grew again and again");
     }
 }
 

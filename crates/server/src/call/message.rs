@@ -56,6 +56,7 @@ valued! {
     v1::ListBuckets: in None, out None, writes false;
     v1::Stat: in None, out None, writes false;
     v1::Moving: in None, out None, writes false;
+    v1::Grow: in None, out None, writes false;
     v1::Report: in None, out None, writes false;
     v1::Backup: in None, out None, writes false;
     v1::FreeSpace: in None, out None, writes false;

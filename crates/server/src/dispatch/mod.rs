@@ -37,7 +37,7 @@ use crate::flow::{ConnectionFlow, Flow, MemoryPermit, deadline_after};
 use crate::operations::report::ReportSource;
 use crate::operations::stat::{Counters, ServerFigures, stat};
 use crate::operations::{
-    backup, buckets, delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get,
+    backup, buckets, delete, exchange, free_space, get, grow, head, key_value, list, multi_delete, multi_get,
     multi_put, put, relocation, stream,
 };
 use crate::timing::{StreamTimer, Timer};
@@ -312,6 +312,7 @@ impl Dispatch {
             v1::Moving::PATH => {
                 unary::<v1::Moving, _, _>(call, async |request| relocation::relocation(request)).boxed()
             }
+            v1::Grow::PATH => unary::<v1::Grow, _, _>(call, grow::grow).boxed(),
             v1::Backup::PATH => {
                 let backup = async |request| backup::backup(request, &self.backup_permits).await;
                 server_streaming::<v1::Backup, _, _, _>(call, backup).boxed()

@@ -7,6 +7,7 @@ pub(crate) mod delete;
 pub(crate) mod exchange;
 pub(crate) mod free_space;
 pub(crate) mod get;
+pub(crate) mod grow;
 pub(crate) mod head;
 pub(crate) mod key_value;
 pub(crate) mod list;

@@ -111,7 +111,7 @@ async fn every_method_of_the_schema_has_a_route() {
         let answer = grpc.streaming(request, PathAndQuery::from_static(path), codec).await;
         answer.err().map(|status| status.code())
     };
-    assert_eq!(v1::OBJECT_STORE_PATHS.len(), 17);
+    assert_eq!(v1::OBJECT_STORE_PATHS.len(), 18);
     assert_eq!(key_value::KEY_VALUE_SERVICE_PATHS.len(), 4);
     for path in v1::OBJECT_STORE_PATHS.iter().chain(key_value::KEY_VALUE_SERVICE_PATHS) {
         assert_ne!(code(path).await, Some(Code::Unimplemented), "{path}");

@@ -536,6 +536,22 @@ class MovingResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class GrowRequest(_message.Message):
+    __slots__ = ("bytes",)
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
+
+class GrowResponse(_message.Message):
+    __slots__ = ("bytes_before", "bytes", "bytes_of_room")
+    BYTES_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OF_ROOM_FIELD_NUMBER: _ClassVar[int]
+    bytes_before: int
+    bytes: int
+    bytes_of_room: int
+    def __init__(self, bytes_before: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_of_room: _Optional[int] = ...) -> None: ...
+
 class BackupRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

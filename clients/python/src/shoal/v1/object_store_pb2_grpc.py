@@ -120,6 +120,11 @@ class ObjectStoreStub(object):
                 request_serializer=shoal_dot_v1_dot_object__store__pb2.MovingRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_object__store__pb2.MovingResponse.FromString,
                 _registered_method=True)
+        self.Grow = channel.unary_unary(
+                '/shoal.v1.ObjectStore/Grow',
+                request_serializer=shoal_dot_v1_dot_object__store__pb2.GrowRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_object__store__pb2.GrowResponse.FromString,
+                _registered_method=True)
 
 
 class ObjectStoreServicer(object):
@@ -246,6 +251,13 @@ class ObjectStoreServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Grow(self, request, context):
+        """Raises the largest size that the store may have, while it serves. It cannot shrink.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ObjectStoreServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -333,6 +345,11 @@ def add_ObjectStoreServicer_to_server(servicer, server):
                     servicer.Moving,
                     request_deserializer=shoal_dot_v1_dot_object__store__pb2.MovingRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_object__store__pb2.MovingResponse.SerializeToString,
+            ),
+            'Grow': grpc.unary_unary_rpc_method_handler(
+                    servicer.Grow,
+                    request_deserializer=shoal_dot_v1_dot_object__store__pb2.GrowRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_object__store__pb2.GrowResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -795,6 +812,33 @@ class ObjectStore(object):
             '/shoal.v1.ObjectStore/Moving',
             shoal_dot_v1_dot_object__store__pb2.MovingRequest.SerializeToString,
             shoal_dot_v1_dot_object__store__pb2.MovingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Grow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.ObjectStore/Grow',
+            shoal_dot_v1_dot_object__store__pb2.GrowRequest.SerializeToString,
+            shoal_dot_v1_dot_object__store__pb2.GrowResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,6 +10,7 @@ use shoal_base::{BLOCK_BYTES_U64, Run};
 
 use super::Progress;
 use crate::common::error::Result;
+use crate::space::discarded::Discarded;
 use crate::store::Inner;
 
 /// Blocks that are discarded at a time: 64 MiB, so that writes in flight do not miss much space.
@@ -21,13 +22,14 @@ impl Inner {
     /// # Errors
     /// None: after a failure the device is not used for this again until the next start.
     pub(crate) async fn discard_some(&self) -> Result<Progress> {
-        if !self.maintenance.discard || self.space.discarded.failed.load(Ordering::Relaxed) {
+        let discarded = self.space.discarded();
+        if !self.maintenance.discard || discarded.failed.load(Ordering::Relaxed) {
             return Ok(Progress::Idle);
         }
-        let Some(group) = self.next_to_discard() else { return Ok(Progress::Idle) };
-        let group_blocks = u64::from(self.layout().group_blocks);
+        let Some(group) = self.next_to_discard(&discarded) else { return Ok(Progress::Idle) };
+        let group_blocks = discarded.group_blocks;
         // Set before the discard: blocks freed in the group from now on clear it.
-        self.space.discarded.insert(group);
+        discarded.insert(group);
         let (mut at, end) = (group * group_blocks, (group + 1) * group_blocks);
         while at < end {
             let blocks = (end - at).min(PIECE_BLOCKS);
@@ -37,11 +39,11 @@ impl Inner {
             if self.space.available() < 4 * blocks || self.space.allocator().take(piece).is_err() {
                 return Ok(Progress::Idle);
             }
-            let discarded = self.device.discard(piece.block, blocks).await.ok();
+            let answer = self.device.discard(piece.block, blocks).await.ok();
             let freed = self.space.allocator().free(piece);
             assert!(freed.is_ok(), "{piece} was taken a moment ago: {freed:?}");
-            if let Err(error) = discarded {
-                self.space.discarded.failed.store(true, Ordering::Relaxed);
+            if let Err(error) = answer {
+                discarded.failed.store(true, Ordering::Relaxed);
                 tracing::warn!("the device does not take free space back and is not asked again: {error}");
                 return Ok(Progress::Idle);
             }
@@ -55,17 +57,16 @@ impl Inner {
     }
 
     /// The next group that is wholly free and not discarded.
-    fn next_to_discard(&self) -> Option<u64> {
-        let group_blocks = u64::from(self.layout().group_blocks);
+    fn next_to_discard(&self, discarded: &Discarded) -> Option<u64> {
+        let group_blocks = discarded.group_blocks;
         let first = self.layout().data_first().div_ceil(group_blocks);
         let end = self.device.blocks().min(self.layout().blocks_max) / group_blocks;
         let space = self.space.allocator();
-        let discarded = &self.space.discarded;
         (first..end).find_map(|_| {
             let group = discarded.next.load(Ordering::Relaxed).clamp(first, end - 1);
             let next = if group + 1 == end { first } else { group + 1 };
             discarded.next.store(next, Ordering::Relaxed);
-            let is_free = || space.is_free(Run::new(group * group_blocks, self.layout().group_blocks));
+            let is_free = || space.is_free(Run::new(group * group_blocks, group_blocks as u32));
             (!discarded.contains(group) && is_free()).then_some(group)
         })
     }
