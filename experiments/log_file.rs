@@ -37,7 +37,8 @@ impl LogFile {
     pub(crate) fn new(folder: &Path) -> Result<Self> {
         let path = folder.join(format!("shoal-log-{}", std::process::id()));
         let direct = OFlags::DIRECT.bits().cast_signed();
-        let file = OpenOptions::new().read(true).write(true).create_new(true).custom_flags(direct).open(&path);
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).custom_flags(direct).open(&path);
         let file = file.with_context(|| format!("cannot make {}", path.display()))?;
         std::fs::remove_file(&path)?;
         let memory = vec![0; WRITE_BYTES_MAX + BLOCK_BYTES];
