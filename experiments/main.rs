@@ -10,10 +10,14 @@ mod args;
 #[path = "buffer-pool/mod.rs"]
 mod buffer_pool;
 mod clusterperf;
+#[path = "durable-put/mod.rs"]
+mod durable_put;
 #[path = "key-value-service/mod.rs"]
 mod key_value_service;
+mod log_file;
 #[path = "message-buffer/mod.rs"]
 mod message_buffer;
+mod peer;
 #[path = "ramcloud-lessons/mod.rs"]
 mod ramcloud_lessons;
 mod thresholds;
@@ -56,6 +60,11 @@ enum Study {
     /// A server for `key-value-service`.
     #[command(hide = true)]
     KeyValueServer(key_value_service::ServerOptions),
+    /// One durable SET beside the least that it can be: receive, write, flush, answer; and beside Redis.
+    DurablePut(durable_put::PutOptions),
+    /// A server for `durable-put`.
+    #[command(hide = true)]
+    DurablePutServer(durable_put::ServerOptions),
     /// Buffer pools under scans and gets on a simulated device, in their own memory.
     BufferPool(buffer_pool::PoolBenchOptions),
     /// Durable puts by size and by the place that a value takes: leaf, log, extents of its own.
@@ -77,6 +86,8 @@ fn main() -> ExitCode {
         Study::Clusterperf(options) => clusterperf::run(&options, out),
         Study::KeyValueService(options) => key_value_service::run(&options, out),
         Study::KeyValueServer(options) => key_value_service::serve(&options, out),
+        Study::DurablePut(options) => durable_put::run(&options, out),
+        Study::DurablePutServer(options) => durable_put::serve(&options),
         Study::BufferPool(options) => buffer_pool::run(&options, out),
         Study::Thresholds(options) => thresholds::run(&options, out),
     };

@@ -1,24 +1,20 @@
 //! Durable puts of etcd, as the other store that answers over gRPC when the log is flushed.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use shoal_bench::cores::Cores;
 use shoal_bench::grpc::wire::{Nothing, Pair};
 use shoal_bench::grpc::{Call, Calls, Ended, Key, Load, Outcome, Remote, Source};
 
+use crate::peer;
+
 /// etcd's put: its request begins with the fields of [`Pair`].
 const PUT: &str = "/etcdserverpb.KV/Put";
-
-/// How long etcd may take to start.
-const START_MAX: Duration = Duration::from_secs(60);
-
-/// Pause between two attempts to connect.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Starts etcd, a cluster of one, with its data in a new folder beside `data`.
 pub(super) fn start(program: &Path, data: &Path, cores: Option<Cores>) -> Result<Remote> {
@@ -26,7 +22,7 @@ pub(super) fn start(program: &Path, data: &Path, cores: Option<Cores>) -> Result
     if folder.exists() {
         bail!("{} exists: it is left alone", folder.display());
     }
-    let [address, peers] = [free_address()?, free_address()?];
+    let [address, peers] = [peer::free_address()?, peer::free_address()?];
     let url = |address: SocketAddr| format!("http://{address}");
     let mut command = Command::new(program);
     command.arg("--data-dir").arg(&folder);
@@ -40,20 +36,7 @@ pub(super) fn start(program: &Path, data: &Path, cores: Option<Cores>) -> Result
         command.arg(name).arg(value);
     }
     command.args(["--log-level", "error", "--quota-backend-bytes", "8589934592"]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let remote = Remote::spawn(&mut command, address, vec![folder], cores)?;
-    let began = Instant::now();
-    while TcpStream::connect(address).is_err() {
-        if began.elapsed() > START_MAX {
-            bail!("{} does not listen", program.display());
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-    Ok(remote)
-}
-
-fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+    peer::start(&mut command, address, folder, cores)
 }
 
 /// Puts of random keys of a set.

@@ -26,6 +26,7 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use super::group_commit::GroupCommit;
 use shoal_bench::grpc::wire::{CREATE, DELETE, Key, Nothing, Pair, RETRIEVE, UPDATE, Value};
 use shoal_bench::grpc::{READ_WORK, WRITE_WORK};
 
@@ -55,15 +56,18 @@ pub(super) enum Work {
 /// A map behind the seed's service.
 pub(super) struct Memory {
     work: Work,
+    /// Where each write goes before it is answered.
+    log: Option<GroupCommit>,
     lock: tokio::sync::Mutex<()>,
     hasher: RandomState,
     shards: Vec<Mutex<HashMap<Bytes, Bytes>>>,
 }
 
 impl Memory {
-    pub(super) fn new(work: Work) -> Self {
+    pub(super) fn new(work: Work, log: Option<GroupCommit>) -> Self {
         Self {
             work,
+            log,
             lock: tokio::sync::Mutex::new(()),
             hasher: RandomState::new(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -108,6 +112,7 @@ impl Memory {
     }
 
     async fn create(&self, key: Bytes, value: Bytes) -> Result<Nothing, Status> {
+        self.log(&key, &value).await?;
         self.during(WRITE_WORK, || {
             let mut map = self.shard(&key).lock();
             if map.contains_key(&key) {
@@ -128,6 +133,7 @@ impl Memory {
     }
 
     async fn update(&self, key: &Bytes, value: Bytes) -> Result<Nothing, Status> {
+        self.log(key, &value).await?;
         self.during(WRITE_WORK, || match self.shard(key).lock().get_mut(key) {
             Some(old) => {
                 *old = value;
@@ -139,11 +145,23 @@ impl Memory {
     }
 
     async fn delete(&self, key: &Bytes) -> Result<Nothing, Status> {
+        self.log(key, &Bytes::new()).await?;
         self.during(WRITE_WORK, || {
             self.shard(key).lock().remove(key);
             Ok(Nothing {})
         })
         .await
+    }
+
+    /// Waits until a write is in the log, where there is one.
+    async fn log(&self, key: &Bytes, value: &Bytes) -> Result<(), Status> {
+        match &self.log {
+            Some(log) => {
+                let logged = log.append(key.clone(), value.clone()).await;
+                logged.map_err(|error| Status::internal(format!("{error:#}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Does `step` after the work that this server pretends to do.

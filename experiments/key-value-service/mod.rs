@@ -1,7 +1,8 @@
 //! `key-value-service`: the seed's client and its loads, against the seed's servers and Shoal's, in one run.
 //!
 //! Four servers of the seed's service: `global-lock` and `per-key` pretend to work as the seed's did before and after (10 ms a
-//! retrieve, 50 ms a write); `memory` is a plain in-memory tonic server; `durable` is Shoal's, on a data file. Each is a process
+//! retrieve, 50 ms a write); `memory` is a plain in-memory tonic server; `bare` is the same, but writes and flushes what it
+//! receives before it answers, which is the least that a durable put can be; `durable` is Shoal's, on a data file. Each is a process
 //! of its own. `memory` and `durable` (and etcd, where its program is named) take turns in short rounds, as the machine
 //! changes under them. The loads are those of `shoal bench grpc`.
 //!
@@ -10,11 +11,12 @@
 
 mod charts;
 mod etcd;
+mod group_commit;
 mod memory;
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,14 +32,16 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use self::etcd::EtcdPuts;
+use self::group_commit::GroupCommit;
 use self::memory::{Memory, Work as Pretence};
 use crate::args::{io_mode, seconds};
 
 /// All servers, and the variants of Shoal's.
-const VARIANTS: [&str; 10] = [
+const VARIANTS: [&str; 11] = [
     "global-lock",
     "per-key",
     "memory",
+    "bare",
     "durable",
     "etcd",
     "stream-get",
@@ -56,7 +60,7 @@ pub(crate) struct ServiceOptions {
     /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
-    /// Only this variant: global-lock, per-key, memory, durable, etcd, or a variant of multi-100b; may be given again.
+    /// Only this variant: global-lock, per-key, memory, bare, durable, etcd, or a variant of multi-100b; may be given again.
     #[arg(long = "variant", value_name = "NAME")]
     pub(crate) variants: Vec<String>,
     /// Print one JSON object a line.
@@ -89,7 +93,7 @@ pub(crate) struct ServiceOptions {
 /// Which server to be.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerOptions {
-    /// global-lock, per-key, memory or durable.
+    /// global-lock, per-key, memory, bare or durable.
     #[arg(long, value_name = "NAME")]
     variant: String,
     /// The data file of durable: it must not exist.
@@ -117,16 +121,17 @@ fn serve_variant(
     let pretence = match options.variant.as_str() {
         "global-lock" => Pretence::GlobalLock,
         "per-key" => Pretence::PerKey,
-        "memory" => Pretence::None,
+        "memory" | "bare" => Pretence::None,
         _ => return serve_durable(options, stopped, announce),
     };
+    let log = if options.variant == "bare" { Some(GroupCommit::new(Path::new("."))?) } else { None };
     // As many threads as this process has cores.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         announce(listener.local_addr()?)?;
         tokio::select! {
-            served = Arc::new(Memory::new(pretence)).serve(listener) => served,
+            served = Arc::new(Memory::new(pretence, log)).serve(listener) => served,
             _ = stopped => Ok(()),
         }
     })
@@ -167,6 +172,8 @@ fn run_with(options: &ServiceOptions, servers: Servers, out: &mut dyn Write) -> 
         }
     }
     let memory = if bench.wants("memory") { Some(bench.start("memory")?) } else { None };
+    let writes = cases.iter().any(|case| case.starts_with("write-"));
+    let bare = if bench.wants("bare") && writes { Some(bench.start("bare")?) } else { None };
     let durable = if bench.wants_shoal(&cases) { Some(bench.start("durable")?) } else { None };
     let etcd = match &options.etcd {
         Some(program) if bench.wants("etcd") && cases.contains(&"write-100b") => {
@@ -179,6 +186,9 @@ fn run_with(options: &ServiceOptions, servers: Servers, out: &mut dyn Write) -> 
         if let Some(bed) = &memory {
             contenders.push(Contender { variant: "memory", bed, work: bench.seed_load(bed, case)? });
         }
+        if let Some(bed) = bare.as_ref().filter(|_| case.starts_with("write-")) {
+            contenders.push(Contender { variant: "bare", bed, work: bench.seed_load(bed, case)? });
+        }
         if let Some(bed) = &durable {
             contenders.extend(bench.of_shoal(bed, case)?);
         }
@@ -190,7 +200,7 @@ fn run_with(options: &ServiceOptions, servers: Servers, out: &mut dyn Write) -> 
         }
         bench.take_turns(case, &contenders)?;
     }
-    for bed in [memory, durable, etcd].into_iter().flatten() {
+    for bed in [memory, bare, durable, etcd].into_iter().flatten() {
         bench.stop(bed)?;
     }
     let (mut report, rows) = bench.end()?;

@@ -25,7 +25,8 @@ const TICKS_PER_S: u64 = 100;
 
 /// A running server.
 pub struct Remote {
-    pub(super) address: SocketAddr,
+    /// Where it listens.
+    pub address: SocketAddr,
     running: Running,
     /// Removed at the end.
     leftovers: Vec<PathBuf>,
@@ -91,7 +92,8 @@ impl Remote {
     }
 
     /// Processor time that the server has used; of a thread: that of this whole process.
-    pub(super) fn cpu_time(&self) -> Duration {
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
         match &self.running {
             Running::Process { child, .. } => cpu_time_of(child.id()).unwrap_or_default(),
             Running::Thread { .. } => machine::cpu_time(),
@@ -102,7 +104,7 @@ impl Remote {
     ///
     /// # Errors
     /// It had failed, or did not end in time and was killed.
-    pub(super) fn stop(mut self) -> Result<()> {
+    pub fn stop(mut self) -> Result<()> {
         match &mut self.running {
             Running::Process { input: None, .. } => Ok(()),
             Running::Process { child, input } => {

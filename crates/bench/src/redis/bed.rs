@@ -47,6 +47,14 @@ impl Bed {
     /// # Errors
     /// As the device, the store or the server.
     pub fn new(place: StoreLocation<'_>) -> Result<Self> {
+        Self::at(place, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    }
+
+    /// The same, with the server at `listen`.
+    ///
+    /// # Errors
+    /// As [`Bed::new`].
+    pub fn at(place: StoreLocation<'_>, listen: SocketAddr) -> Result<Self> {
         let (device, file, blocks) = match place {
             StoreLocation::Memory => {
                 (Device::new(Arc::new(MemDevice::new(MEMORY_BLOCKS))), None, MEMORY_BLOCKS)
@@ -60,7 +68,6 @@ impl Bed {
         let options = OpenOptions { cache_bytes: 256 << 20, ..OpenOptions::default() };
         let store = block_on(Store::open(device, options, Environment::default()))?;
         let cores = Cores::take();
-        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let (address, running) = Cores::on_servers(cores, || -> Result<_> {
             let server = Server::bind(RedisOptions { listen, threads: Some(1), ..RedisOptions::default() })?;
             let address = server.address();
