@@ -64,8 +64,8 @@ impl LogFile {
         if self.position + bytes > FILE_BYTES {
             self.position = 0;
         }
-        let end = self.first + bytes;
-        let written = self.memory.get(self.first..end).context("more than one write takes")?;
+        ensure!(bytes <= WRITE_BYTES_MAX, "{bytes} bytes are more than one write takes");
+        let written = self.memory.get(self.first..self.first + bytes).unwrap_or_default();
         let at = self.position as u64;
         let written = pwritev2(&self.file, &[IoSlice::new(written)], at, ReadWriteFlags::DSYNC)?;
         ensure!(written == bytes, "a short write");

@@ -1,5 +1,5 @@
 //! Draws the chart of puts a second against objects from a table that `shoal-compare scale` printed earlier:
-//! `cargo run -p shoal-bench --example chart -- docs/measurements/runs/2026-11-25-growth.txt docs/charts/growth.svg`
+//! `cargo run -p shoal-bench --example chart -- docs/measurements/runs/2026-11-25-growth-50m.txt docs/charts/growth.svg`
 
 use std::path::Path;
 

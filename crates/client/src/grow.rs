@@ -6,7 +6,7 @@ use shoal_base::task::Boxed;
 use crate::client::Client;
 use crate::error::Result;
 
-/// What a growth did, in bytes.
+/// The result of a growth, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
     /// The largest size that the store could have before.

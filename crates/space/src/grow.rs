@@ -56,7 +56,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
-        /// What was free before is free afterwards, and nothing else; the space serves and takes back as one that always had this size.
+        /// Exactly the blocks that were free before are free afterwards; the space serves and takes back as one that always had this size.
         #[test]
         fn the_same_is_free_in_the_larger_space(
             (before, group_before) in prop_oneof![Just((700_u64, 16_u32)), Just((640, 64)), Just((2_050, 128))],

@@ -77,8 +77,9 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         health.stops();
     };
     say_start(&settings, &store, &server, redis.as_ref(), told_at);
-    announce(&server, redis.as_ref(), told_at)?;
+    // Before the addresses are told: a reader of them may ask for the health at once.
     watched.health().serves(store.clone());
+    announce(&server, redis.as_ref(), told_at)?;
     notify::tell(notify::READY);
     // A task of its own: after the deadline of the stop this does not wait for it.
     let serving = tokio::spawn(serve(store.clone(), server, redis, stopped));

@@ -140,11 +140,11 @@ mod tests {
     #[test]
     fn the_chart_of_the_readme_is_that_of_its_run() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-        let table = fs::read_to_string(docs.join("measurements/runs/2026-11-25-growth.txt")).unwrap();
+        let table = fs::read_to_string(docs.join("measurements/runs/2026-11-25-growth-50m.txt")).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("growth.svg");
         draw(&path, &curves_of(&table)).unwrap();
-        let told = "cargo run -p shoal-bench --example chart -- docs/measurements/runs/2026-11-25-growth.txt docs/charts/growth.svg";
+        let told = "cargo run -p shoal-bench --example chart -- docs/measurements/runs/2026-11-25-growth-50m.txt docs/charts/growth.svg";
         let same = fs::read(path).unwrap() == fs::read(docs.join("charts/growth.svg")).unwrap();
         assert!(same, "draw it anew: {told}");
     }

@@ -28,7 +28,7 @@ use crate::store::{Inner, Store};
 use crate::tablet::admission::records_max;
 use crate::testing::injected_bug::{Bug, injected};
 
-/// What a growth of the cap did.
+/// The result of a growth of the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
     /// The largest number of blocks of 4 KiB that the store could have before.
