@@ -110,8 +110,14 @@ impl Checkpointer {
 
     /// The same without merges; gives the bytes of the overlay that was applied.
     async fn apply_alone(&self, tablet: &Tablet) -> Result<u64> {
-        self.make_room_for_a_layer(tablet).await?;
-        let _turn = self.applier.take().await;
+        let _turn = loop {
+            self.make_room_for_a_layer(tablet).await?;
+            let turn = self.applier.take().await;
+            // An apply that had the turn before may have taken the place (INV-33).
+            if tablet.view().trees.has_place_for_a_layer() {
+                break turn;
+            }
+        };
         self.log.poison.check()?;
         self.limit_snapshots();
         self.space.reclaim(self.log.committer.named_superblock());
@@ -435,6 +441,46 @@ impl Checkpointer {
                 block: lost.page.block,
                 why: lost.why.clone(),
             });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use crate::tablet::layers::LAYERS_MAX;
+    use crate::testing::fixtures::{Fixture, environment, key, options};
+    use crate::{PutOptions, Store, block_on};
+
+    /// Applies that find the last place for a layer and then wait for each other's turn.
+    #[test]
+    fn applies_that_wait_for_one_turn_write_no_layer_too_many() {
+        let fixture = Fixture::with_blocks(4_096);
+        let mut options = options();
+        let tuning = &mut options.tuning;
+        (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 1 << 20, 1);
+        let store = block_on(Store::open(fixture.device.clone(), options, environment())).unwrap();
+        let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
+        let put = |which: usize| block_on(store.put(&key(which), vec![1; 10].into(), PutOptions::default()));
+        let layers = || tablet.view().trees.layers.list.len();
+        for which in 0.. {
+            put(which).unwrap();
+            block_on(checkpointer.apply_alone(tablet)).unwrap();
+            if layers() + 2 == LAYERS_MAX {
+                break;
+            }
+        }
+        let turn = block_on(checkpointer.applier.take());
+        let mut applies: Vec<_> = (0..4).map(|_| Box::pin(checkpointer.apply_alone(tablet))).collect();
+        for apply in &mut applies {
+            assert!(apply.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        drop(turn);
+        for (which, apply) in applies.into_iter().enumerate() {
+            put(1_000 + which).unwrap();
+            block_on(apply).unwrap();
+            assert!(layers() < LAYERS_MAX, "{} layers (R33)", layers());
         }
     }
 }
