@@ -180,6 +180,15 @@ fn what_a_snapshot_reaches_is_not_reused() {
     run(&all).unwrap();
 }
 
+/// Tells writers to stop when it is dropped.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Pairs of keys in different tablets are written in one write batch: a snapshot has both or none, and all writes up to its
 /// version and none above.
 #[test]
@@ -220,6 +229,8 @@ fn a_snapshot_under_load_is_of_one_version() {
                     }
                 });
             }
+            // Also where an assertion fails: the writers end, and so does the scope.
+            let _stopping = Stopping(&stop);
             for _ in 0..lab_number("SNAPSHOTS", 24) {
                 let before: Vec<u64> =
                     acknowledged.iter().map(|count| count.load(Ordering::Acquire)).collect();
@@ -238,7 +249,6 @@ fn a_snapshot_under_load_is_of_one_version() {
                     assert!(other.info.version <= snapshot.version());
                 }
             }
-            stop.store(true, Ordering::Release);
         });
         block_on(store.close()).unwrap();
         drop(store);
