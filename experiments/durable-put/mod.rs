@@ -152,7 +152,7 @@ pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
                     continue;
                 }
                 let server = start(options, variant, cores)?;
-                all.push((case.0, variant, measure(&server, case, time)?));
+                all.push((case.0, variant, measure(server.address, &|| server.cpu_time(), case, time)?));
             }
         }
     }
@@ -202,12 +202,17 @@ fn start(options: &PutOptions, variant: &str, cores: Option<Cores>) -> Result<Re
     peer::start(&mut command, address, folder, cores)
 }
 
-/// Warms the server up, and measures.
-fn measure(server: &Remote, case: &(&str, usize, usize, usize, u64), time: Duration) -> Result<Figures> {
+/// Warms the server at `address` up, and measures; `cpu_time` is the processor time that it has used.
+fn measure(
+    address: SocketAddr,
+    cpu_time: &dyn Fn() -> Duration,
+    case: &(&str, usize, usize, usize, u64),
+    time: Duration,
+) -> Result<Figures> {
     let &(_, bytes, clients, at_once, keys) = case;
     let value = vec![b'w'; bytes];
     let sets = |time| {
-        crowd(server.address, time, clients, at_once, |random| {
+        crowd(address, time, clients, at_once, |random| {
             let mut commands = Vec::new();
             for _ in 0..at_once {
                 let key = format!("key:{:012}", random.below(keys));
@@ -217,13 +222,39 @@ fn measure(server: &Remote, case: &(&str, usize, usize, usize, u64), time: Durat
         })
     };
     sets(time)?;
-    let before = server.cpu_time();
+    let before = cpu_time();
     let row = sets(time)?;
     let puts = (row.times.count() * at_once as u64).max(1) as f64;
     Ok(Figures {
         per_s: puts / row.took.as_secs_f64().max(f64::MIN_POSITIVE),
         p50_us: row.times.quantile_us(500),
         p99_us: row.times.quantile_us(990),
-        cpu_us: server.cpu_time().saturating_sub(before).as_secs_f64() * 1e6 / puts,
+        cpu_us: cpu_time().saturating_sub(before).as_secs_f64() * 1e6 / puts,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_gives_figures() {
+        let bed = Bed::new(StoreLocation::Memory).unwrap();
+        for case in &CASES {
+            let figures = measure(bed.address, &machine::cpu_time, case, Duration::ZERO).unwrap();
+            assert!(
+                figures.per_s > 0.0 && figures.p50_us > 0.0 && figures.p99_us >= figures.p50_us,
+                "{figures:?}"
+            );
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = LogFile::new(folder.path()).unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        // It serves until the test's process ends.
+        std::thread::spawn(move || bare::serve(&mut log, &listener));
+        for case in CASES.iter().filter(|case| case.2 == 1) {
+            assert!(measure(address, &machine::cpu_time, case, Duration::ZERO).unwrap().per_s > 0.0);
+        }
+    }
 }

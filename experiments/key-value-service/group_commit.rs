@@ -51,7 +51,7 @@ fn commit(mut log: LogFile, writes: &Receiver<Write>) {
         while let Some(Write { key, value, done }) = write.take() {
             let end = bytes + key.len() + value.len();
             if end > WRITE_BYTES_MAX {
-                // What is too long for an empty batch, too, gets no answer.
+                // A write that is too long for an empty batch gets no answer.
                 next = (bytes > 0).then_some(Write { key, value, done });
                 break;
             }
