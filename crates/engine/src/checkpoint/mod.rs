@@ -5,7 +5,8 @@
 //!
 //! Reading order: [`apply`], [`home`] (the places of values), [`replace`] (the entries that a tree gets and loses),
 //! [`liveness`] (the live values of packed runs), [`compact`] (the choice of runs to rewrite), [`publish`],
-//! [`superblock`], [`space_image`], [`grow`] (growth of the file, which a publish makes usable).
+//! [`superblock`], [`space_image`], [`grow`] (growth of the file, which a publish makes usable),
+//! [`relocate`] (an apply that empties groups).
 
 pub(crate) mod apply;
 pub(crate) mod checkpointer;
@@ -23,6 +24,7 @@ pub(crate) mod losses;
 pub(crate) mod merge;
 pub(crate) mod publish;
 pub(crate) mod rate;
+pub(crate) mod relocate;
 pub(crate) mod replace;
 pub(crate) mod route;
 pub(crate) mod runs;

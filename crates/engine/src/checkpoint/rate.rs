@@ -36,10 +36,12 @@ impl Rate {
     }
 }
 
-/// Whether values may move, and what their moves have not paid for yet.
+/// Whether values may move and free groups be given back, and what that has not paid for yet.
 #[derive(Default)]
 pub(crate) struct MoveLimits {
     pub paused: AtomicBool,
+    /// True if whole free groups are given back to the device.
+    pub discards: bool,
     pub rate: Mutex<Rate>,
 }
 

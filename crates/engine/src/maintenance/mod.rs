@@ -1,9 +1,9 @@
-//! The store's own work: its threads, relocation, expiry, scrubs.
+//! The store's own work: its threads, and what they and a caller ask of it: relocation, expiry, scrubs, growth of the cap.
 
 pub(crate) mod expire;
 pub(crate) mod own_space;
 pub(crate) mod raise_cap;
-pub(crate) mod relocate;
+pub(crate) mod relocation;
 pub(crate) mod scrub;
 pub(crate) mod verify;
 pub(crate) mod workers;

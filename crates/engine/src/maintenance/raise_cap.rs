@@ -187,7 +187,7 @@ impl Inner {
 
     async fn raise_cap(&self, blocks_max: Option<u64>) -> Result<Grown> {
         // Between two steps of relocation: no group is being emptied, and none will be.
-        let _round = self.maintenance.relocation.round.take().await;
+        let _round = self.relocator.round.take().await;
         let _turn = self.checkpointer.grower.take().await;
         let before = self.layout().blocks_max;
         let there =

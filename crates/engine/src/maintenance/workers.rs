@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use shoal_base::task::block_on;
 
+use crate::checkpoint::relocate::Progress;
 use crate::common::error::Result;
 use crate::maintenance::own_space::SAVE_PERIOD;
-use crate::maintenance::relocate::Progress;
 use crate::maintenance::scrub::{ScrubPlace, ScrubReport};
 use crate::store::worker::{Duty, Worker};
 use crate::store::{Inner, Store};
@@ -178,12 +178,12 @@ fn keeper(store: &Weak<Inner>, worker: &Worker) {
 
 fn mover(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Move, store, worker, |inner| {
-        let debt = Duration::from_nanos(inner.relocation_wait_ns());
+        let debt = Duration::from_nanos(inner.relocator.wait_ns());
         if !debt.is_zero() {
             // The load may end meanwhile.
             return Some(debt.min(MOVER_PERIOD));
         }
-        Some(match later("moving failed and will be tried again", block_on(inner.move_some())) {
+        Some(match later("moving failed and will be tried again", block_on(inner.relocator.step())) {
             Some(Progress::Worked) => {
                 worker.wake(Duty::Commit);
                 Duration::ZERO

@@ -139,13 +139,13 @@ impl Recovery {
             closing: Closing::new(environment.clock.clone()),
             move_limits: MoveLimits {
                 paused: AtomicBool::new(options.pause_relocation),
+                discards: options.discard,
                 ..MoveLimits::default()
             },
             merge_bell: worker.as_ref().map(|worker| worker.merge_bell()),
             gives_up: options.accept_damaged_log,
         };
-        let maintenance =
-            Maintenance { worker: worker.clone(), discard: options.discard, ..Maintenance::default() };
+        let maintenance = Maintenance { worker: worker.clone(), ..Maintenance::default() };
         let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
         if options.read_only {
             return Ok(Store(inner));

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::common::event::Token;
 use crate::store::expiring::Expiring;
-use crate::store::relocation::Relocation;
 use crate::store::worker::Worker;
 
 /// See the top of the file.
@@ -14,9 +13,6 @@ pub(crate) struct Maintenance {
     pub worker: Option<Arc<Worker>>,
     /// The token of the one writer that makes space when there is none.
     pub room: Token<()>,
-    pub relocation: Relocation,
-    /// True if whole free groups are given back to the device.
-    pub discard: bool,
     /// The objects that expire next.
     pub expiring: Expiring,
 }

@@ -4,7 +4,6 @@
 pub(crate) mod expiring;
 pub(crate) mod free_space;
 pub(crate) mod maintenance;
-pub(crate) mod relocation;
 pub(crate) mod stat;
 #[cfg(test)]
 mod stat_tests;
@@ -22,6 +21,7 @@ use shoal_pool::Pool;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::losses::Losses;
+use crate::checkpoint::relocate::Relocator;
 use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
@@ -70,7 +70,8 @@ pub(crate) struct Inner {
     pub space: Arc<SpaceManager>,
     pub own: Arc<OwnSpace>,
     pub tablets: Arc<Tablets>,
-    pub checkpointer: Checkpointer,
+    pub checkpointer: Arc<Checkpointer>,
+    pub relocator: Relocator,
     pub maintenance: Maintenance,
     /// Losses of earlier repairs that no user has acknowledged.
     pub losses: Losses,
@@ -89,6 +90,7 @@ impl Inner {
         losses: Losses,
         not_replayed: Vec<Vec<u8>>,
     ) -> Self {
+        let checkpointer = Arc::new(checkpointer);
         Self {
             device: checkpointer.device.clone(),
             pool: checkpointer.pool.clone(),
@@ -100,6 +102,7 @@ impl Inner {
             own: checkpointer.own.clone(),
             tablets: checkpointer.tablets.clone(),
             counters: checkpointer.counters.clone(),
+            relocator: Relocator::new(checkpointer.clone()),
             checkpointer,
             maintenance,
             losses,

@@ -180,10 +180,11 @@ fn what_is_to_move_and_cannot_be_read_stays() {
     let walk = |store: &Store| {
         let tablet = &store.0.tablets.all()[0];
         let trees = tablet.view().trees.clone();
-        let found = block_on(store.0.find_in_groups(tablet, &trees, &everything, b"", u64::MAX));
+        let found = block_on(store.0.relocator.find_in_groups(tablet, &trees, &everything, b"", u64::MAX));
         found.map(|found| {
             assert!(found.next.is_none(), "to the end of the tree");
-            let moves = block_on(store.0.read_found(tablet, &trees, found, false)).expect("there is room");
+            let moves =
+                block_on(store.0.relocator.read_found(tablet, &trees, found, false)).expect("there is room");
             moves.values.into_iter().map(|moved| moved.key).collect::<Vec<_>>()
         })
     };
@@ -248,8 +249,8 @@ fn a_value_in_several_runs_moves_as_a_whole() {
     let store = made.open().unwrap();
     let tablet = &store.0.tablets.all()[0];
     let trees = tablet.view().trees.clone();
-    let found = block_on(store.0.find_in_groups(tablet, &trees, &[second], b"", u64::MAX)).unwrap();
-    let moves = block_on(store.0.read_found(tablet, &trees, found, true)).unwrap();
+    let found = block_on(store.0.relocator.find_in_groups(tablet, &trees, &[second], b"", u64::MAX)).unwrap();
+    let moves = block_on(store.0.relocator.read_found(tablet, &trees, found, true)).unwrap();
     assert_eq!(moves.values.len(), 1);
     assert_eq!(moves.values[0].stored, value);
 }
@@ -423,10 +424,10 @@ fn a_device_that_takes_nothing_back_is_asked_once() {
     let store = block_on(Store::open(made.device.clone(), options, environment())).unwrap();
     let free = store.0.space.allocator().free_blocks();
     made.sim.inject(Fault::fail(FaultOp::Discard, EIO).for_good());
-    block_on(store.0.discard_some()).unwrap();
+    block_on(store.0.relocator.discard_some()).unwrap();
     assert_eq!(made.sim.injected(), 1);
     assert_eq!(store.0.space.allocator().free_blocks(), free, "it may be used all the same");
-    block_on(store.0.discard_some()).unwrap();
+    block_on(store.0.relocator.discard_some()).unwrap();
     assert_eq!(made.sim.injected(), 1, "nobody asks again before the next start");
     assert!(store.stat().poisoned.is_none());
 }

@@ -14,16 +14,18 @@
 mod discard;
 mod find;
 
-use shoal_base::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_space::Victim;
 
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::merge::{Merged, Wanted};
 use crate::common::error::Result;
-use crate::log::driver::uninterrupted;
-use crate::store::relocation::Round;
-use crate::store::worker::Duty;
-use crate::store::{Inner, Store};
+use crate::common::event::Token;
+use crate::space::manager::SpaceManager;
 
 /// Longest hole for moved values, in blocks: longer free runs belong to the reserve.
 pub(crate) const HOLE_BLOCKS_MAX: u32 = 1023;
@@ -55,59 +57,87 @@ pub(crate) enum Progress {
     Worked,
 }
 
-impl Store {
-    /// Stops moving values and tidying packed runs in the background until it is resumed; a step in progress ends
-    /// first. A write that lacks space still makes some.
-    pub fn pause_relocation(&self) {
-        self.0.checkpointer.move_limits.paused.store(true, Ordering::Release);
-        self.0.space.open_closed();
-    }
-
-    /// Resumes relocation.
-    pub fn resume_relocation(&self) {
-        self.0.checkpointer.move_limits.paused.store(false, Ordering::Release);
-        if let Some(worker) = &self.0.maintenance.worker {
-            worker.wake(Duty::Move);
-        }
-    }
-
-    /// Does one bounded step of due work: emptying groups, tidying packed runs, discarding; without a rate limit, and
-    /// not while paused. Returns false if nothing is due. For a store without threads of its own, whose owner has time.
-    ///
-    /// # Errors
-    /// As the device. A failed write poisons the store.
-    pub async fn move_step(&self) -> Result<bool> {
-        self.0.check_writable()?;
-        let progress = uninterrupted(self.0.move_some())?;
-        Ok(progress == Progress::Worked)
-    }
+/// Empties groups, tidies packed runs and discards free space, a step at a time. The store has one.
+pub(crate) struct Relocator {
+    checkpointer: Arc<Checkpointer>,
+    space: Arc<SpaceManager>,
+    load: Mutex<Load>,
+    urgent_until_ns: AtomicU64,
+    /// The progress of the round; its holder takes the next step.
+    pub round: Token<Option<Round>>,
+    /// Groups that could not be emptied, each with the time until which no round tries again.
+    avoid: Mutex<Vec<(Run, u64)>>,
+    /// Whole free groups at the beginning of the round.
+    whole_before: AtomicU64,
+    /// Emptied groups at the beginning of the round.
+    emptied_before: AtomicU64,
+    /// The last round gained nothing: no new one begins before this time.
+    quiet_until_ns: AtomicU64,
+    pub bytes_moved: AtomicU64,
+    pub groups_emptied: AtomicU64,
+    pub bytes_discarded: AtomicU64,
 }
 
-impl Inner {
-    /// Nanoseconds until more may be moved.
-    pub(crate) fn relocation_wait_ns(&self) -> u64 {
-        let now_ns = self.now_ns();
-        if self.space.take_splintered() {
-            self.maintenance
-                .relocation
-                .urgent_until_ns
-                .store(now_ns.saturating_add(URGENT_NS), Ordering::Relaxed);
+/// The load by requests.
+#[derive(Default)]
+struct Load {
+    operations: u64,
+    last_ns: u64,
+    is_busy: bool,
+}
+
+/// The progress of a round.
+pub(crate) enum Round {
+    /// The walk is in this tablet, at this key.
+    Walk { tablet: usize, position: Vec<u8> },
+    /// All values have moved. The space that readers still hold is free by this time, or not in this round.
+    Drain { until_ns: u64 },
+}
+
+impl Relocator {
+    /// The relocation of a store whose applies `checkpointer` makes.
+    pub(crate) fn new(checkpointer: Arc<Checkpointer>) -> Self {
+        Self {
+            space: checkpointer.space.clone(),
+            checkpointer,
+            load: Mutex::default(),
+            urgent_until_ns: AtomicU64::default(),
+            round: Token::default(),
+            avoid: Mutex::default(),
+            whole_before: AtomicU64::default(),
+            emptied_before: AtomicU64::default(),
+            quiet_until_ns: AtomicU64::default(),
+            bytes_moved: AtomicU64::default(),
+            groups_emptied: AtomicU64::default(),
+            bytes_discarded: AtomicU64::default(),
         }
-        let bytes_per_s = if self.maintenance.relocation.is_urgent(now_ns) {
-            self.tuning.move_idle_bytes_per_s.saturating_mul(16)
+    }
+
+    fn is_urgent(&self, now_ns: u64) -> bool {
+        now_ns < self.urgent_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Nanoseconds until more may be moved.
+    pub(crate) fn wait_ns(&self) -> u64 {
+        let now_ns = self.checkpointer.now_ns();
+        if self.space.take_splintered() {
+            self.urgent_until_ns.store(now_ns.saturating_add(URGENT_NS), Ordering::Relaxed);
+        }
+        let bytes_per_s = if self.is_urgent(now_ns) {
+            self.checkpointer.tuning.move_idle_bytes_per_s.saturating_mul(16)
         } else if self.is_busy(now_ns) {
-            self.tuning.move_load_bytes_per_s
+            self.checkpointer.tuning.move_load_bytes_per_s
         } else {
-            self.tuning.move_idle_bytes_per_s
+            self.checkpointer.tuning.move_idle_bytes_per_s
         };
         self.checkpointer.move_limits.rate.lock().wait_ns(now_ns, bytes_per_s)
     }
 
     /// Returns true if requests used the store over the last tenth of a second.
     fn is_busy(&self, now_ns: u64) -> bool {
-        let mut load = self.maintenance.relocation.load.lock();
+        let mut load = self.load.lock();
         if now_ns.saturating_sub(load.last_ns) >= LOOK_NS {
-            let counters = &self.counters;
+            let counters = &self.checkpointer.counters;
             let all = [&counters.puts, &counters.gets, &counters.deletes];
             let operations = all.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
             load.is_busy = operations - load.operations > IDLE_OPERATIONS;
@@ -120,11 +150,11 @@ impl Inner {
     ///
     /// # Errors
     /// As an apply.
-    pub(crate) async fn move_some(&self) -> Result<Progress> {
+    pub(crate) async fn step(&self) -> Result<Progress> {
         if self.checkpointer.move_limits.is_paused() {
             return Ok(Progress::Idle);
         }
-        let mut round = self.maintenance.relocation.round.take().await;
+        let mut round = self.round.take().await;
         let stepped = match round.take() {
             None => self.begin_round().await,
             Some(Round::Walk { tablet, position }) => self.walk_on(tablet, position).await,
@@ -145,7 +175,9 @@ impl Inner {
         if progress == Progress::Worked {
             return Ok(progress);
         }
-        if self.tablets.admission.fill_permille() < CALM_PERMILLE && self.checkpointer.tidy_idle().await? {
+        if self.checkpointer.tablets.admission.fill_permille() < CALM_PERMILLE
+            && self.checkpointer.tidy_idle().await?
+        {
             return Ok(Progress::Worked);
         }
         self.discard_some().await
@@ -153,27 +185,28 @@ impl Inner {
 
     /// The number of groups that should be whole and free and are not.
     pub(crate) fn groups_wanted(&self) -> u64 {
-        let there =
-            self.device.blocks().min(self.layout().blocks_max) / u64::from(self.layout().group_blocks);
-        let kept = (there * u64::from(self.tuning.reserve_permille)).div_ceil(1000);
+        let layout = self.checkpointer.layout();
+        let there = self.checkpointer.device.blocks().min(layout.blocks_max) / u64::from(layout.group_blocks);
+        let kept = (there * u64::from(self.checkpointer.tuning.reserve_permille)).div_ceil(1000);
         kept.saturating_sub(self.space.allocator().whole_groups() as u64)
     }
 
     /// Closes groups to be emptied if there are too few whole free ones.
     async fn begin_round(&self) -> Result<Option<Round>> {
         let wanted = self.groups_wanted();
-        let now_ns = self.now_ns();
-        if wanted == 0 || now_ns < self.maintenance.relocation.quiet_until_ns.load(Ordering::Relaxed) {
+        let now_ns = self.checkpointer.now_ns();
+        if wanted == 0 || now_ns < self.quiet_until_ns.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let whole = self.space.allocator().whole_groups() as u64;
-        self.maintenance.relocation.whole_before.store(whole, Ordering::Relaxed);
-        let emptied = self.maintenance.relocation.groups_emptied.load(Ordering::Relaxed);
-        self.maintenance.relocation.emptied_before.store(emptied, Ordering::Relaxed);
-        let groups = self.layout().blocks_max / u64::from(self.layout().group_blocks);
+        self.whole_before.store(whole, Ordering::Relaxed);
+        let emptied = self.groups_emptied.load(Ordering::Relaxed);
+        self.emptied_before.store(emptied, Ordering::Relaxed);
+        let layout = self.checkpointer.layout();
+        let groups = layout.blocks_max / u64::from(layout.group_blocks);
         let at_once = (groups / 128).clamp(*GROUPS_AT_ONCE.start(), *GROUPS_AT_ONCE.end()).min(wanted);
         let except = self.not_to_be_emptied().await;
-        let used_max = USED_PERMILLE_MAX[usize::from(self.maintenance.relocation.is_urgent(now_ns))];
+        let used_max = USED_PERMILLE_MAX[usize::from(self.is_urgent(now_ns))];
         // Closed groups serve no writes, and their contents need space elsewhere.
         let mut room = self.space.available() / 8 * 7;
         for _ in 0..at_once {
@@ -198,18 +231,19 @@ impl Inner {
 
     /// Blocks outside of the data, areas among them, blocks beyond the present size, and groups that could not be emptied recently.
     async fn not_to_be_emptied(&self) -> Vec<Run> {
-        let group = u64::from(self.layout().group_blocks);
+        let layout = self.checkpointer.layout();
+        let group = u64::from(layout.group_blocks);
         let there = self.checkpointer.publisher.take().await.device_blocks / group * group;
-        let mut except: Vec<Run> = self.layout().areas_in_data().collect();
-        for (mut at, end) in [(0, self.layout().data_first()), (there, self.layout().blocks_max)] {
+        let mut except: Vec<Run> = layout.areas_in_data().collect();
+        for (mut at, end) in [(0, layout.data_first()), (there, layout.blocks_max)] {
             while at < end {
                 let blocks = (end - at).min(u64::from(u32::MAX)) as u32;
                 except.push(Run::new(at, blocks));
                 at += u64::from(blocks);
             }
         }
-        let now_ns = self.now_ns();
-        let mut avoid = self.maintenance.relocation.avoid.lock();
+        let now_ns = self.checkpointer.now_ns();
+        let mut avoid = self.avoid.lock();
         avoid.retain(|&(_, until_ns)| now_ns < until_ns);
         except.extend(avoid.iter().map(|&(group, _)| group));
         except
@@ -219,11 +253,12 @@ impl Inner {
     async fn walk_on(&self, tablet: usize, position: Vec<u8>) -> Result<Option<Round>> {
         let groups: Vec<Run> = self.space.closed.groups().iter().map(|victim| victim.group).collect();
         // A write needed their space, or relocation was paused: the round is over.
-        let Some(of_tablet) = self.tablets.all().get(tablet).filter(|_| !groups.is_empty()) else {
+        let Some(of_tablet) = self.checkpointer.tablets.all().get(tablet).filter(|_| !groups.is_empty())
+        else {
             return Ok(self.end_walk().await);
         };
         let turn = self.checkpointer.applier.take().await;
-        self.log.poison.check()?;
+        self.checkpointer.log.poison.check()?;
         let view = of_tablet.view();
         let again = Round::Walk { tablet, position: position.clone() };
         // An earlier apply failed: its overlay comes first.
@@ -234,7 +269,10 @@ impl Inner {
             return Ok(Some(again));
         }
         // Pages of layers do not move. Where nobody is in a hurry, the layers are merged first.
-        if position.is_empty() && !view.trees.layers.list.is_empty() && !self.is_busy(self.now_ns()) {
+        if position.is_empty()
+            && !view.trees.layers.list.is_empty()
+            && !self.is_busy(self.checkpointer.now_ns())
+        {
             drop((view, turn));
             let merged = self.checkpointer.merge_some(of_tablet, Wanted::ByForce).await?;
             let position = if merged == Merged::Nothing { vec![0] } else { position };
@@ -245,7 +283,7 @@ impl Inner {
             drop((view, turn));
             return Ok(self.end_walk().await);
         }
-        let budget = (self.tuning.move_bytes_max / 8) as u64;
+        let budget = (self.checkpointer.tuning.move_bytes_max / 8) as u64;
         let found = self.find_in_groups(of_tablet, &view.trees, &groups, &position, budget).await?;
         let next = match &found.next {
             Some(position) => Round::Walk { tablet, position: position.clone() },
@@ -254,7 +292,7 @@ impl Inner {
         if found.is_empty() {
             return Ok(Some(next));
         }
-        let short = self.maintenance.relocation.is_urgent(self.now_ns());
+        let short = self.is_urgent(self.checkpointer.now_ns());
         let Some(moves) = self.read_found(of_tablet, &view.trees, found, short).await else {
             drop((view, turn));
             return Ok(self.end_walk().await);
@@ -264,38 +302,37 @@ impl Inner {
                 .checkpointer
                 .run_apply(of_tablet, &view, view.applied, moves, self.checkpointer.unread())
                 .await?;
-            self.maintenance.relocation.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
+            self.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
         }
         drop((view, turn));
-        self.space.reclaim(self.log.committer.named_superblock());
+        self.space.reclaim(self.checkpointer.log.committer.named_superblock());
         self.open_emptied();
         Ok(Some(next))
     }
 
     async fn end_walk(&self) -> Option<Round> {
         self.checkpointer.make_freed_reusable().await;
-        self.drain(self.now_ns().saturating_add(DRAIN_NS))
+        self.drain(self.checkpointer.now_ns().saturating_add(DRAIN_NS))
     }
 
     /// Waits for readers of the old places; at the end of its time the round is over.
     fn drain(&self, until_ns: u64) -> Option<Round> {
-        self.space.reclaim(self.log.committer.named_superblock());
+        self.space.reclaim(self.checkpointer.log.committer.named_superblock());
         self.open_emptied();
-        let now_ns = self.now_ns();
+        let now_ns = self.checkpointer.now_ns();
         if !self.space.closed.groups().is_empty() && self.space.pending_blocks() > 0 && now_ns < until_ns {
             return Some(Round::Drain { until_ns });
         }
         let left = self.space.closed.open(self.space.allocator(), |_| true);
         let until_ns = now_ns.saturating_add(AVOID_NS);
         let whole = self.space.allocator().whole_groups() as u64;
-        let emptied = self.maintenance.relocation.groups_emptied.load(Ordering::Relaxed);
+        let emptied = self.groups_emptied.load(Ordering::Relaxed);
         // Under load, writers take emptied groups at once: the round still was useful.
-        let served = self.is_busy(now_ns)
-            && emptied > self.maintenance.relocation.emptied_before.load(Ordering::Relaxed);
-        if whole <= self.maintenance.relocation.whole_before.load(Ordering::Relaxed) && !served {
-            self.maintenance.relocation.quiet_until_ns.store(until_ns, Ordering::Relaxed);
+        let served = self.is_busy(now_ns) && emptied > self.emptied_before.load(Ordering::Relaxed);
+        if whole <= self.whole_before.load(Ordering::Relaxed) && !served {
+            self.quiet_until_ns.store(until_ns, Ordering::Relaxed);
         }
-        let mut avoid = self.maintenance.relocation.avoid.lock();
+        let mut avoid = self.avoid.lock();
         avoid.extend(left.iter().map(|victim| (victim.group, until_ns)));
         let surplus = avoid.len().saturating_sub(AVOIDED_MAX);
         avoid.drain(..surplus);
@@ -306,7 +343,7 @@ impl Inner {
     fn open_emptied(&self) {
         let space = self.space.allocator();
         let emptied = self.space.closed.open(space, |victim| space.used_blocks(victim.group) == 0);
-        self.maintenance.relocation.groups_emptied.fetch_add(emptied.len() as u64, Ordering::Relaxed);
+        self.groups_emptied.fetch_add(emptied.len() as u64, Ordering::Relaxed);
     }
 
     /// Bytes in groups that are being emptied.
@@ -334,12 +371,11 @@ mod tests {
         let free = space.largest_run();
         assert!(inner.space.closed.close(space, &[], |_| true));
         assert!(!inner.space.closed.groups().is_empty() && space.largest_run() < free);
-        *block_on(inner.maintenance.relocation.round.take()) =
-            Some(Round::Walk { tablet: 0, position: Vec::new() });
+        *block_on(inner.relocator.round.take()) = Some(Round::Walk { tablet: 0, position: Vec::new() });
         inner.log.poison.set("a test".into());
-        let stepped = block_on(inner.move_some()).map(|_| ());
+        let stepped = block_on(inner.relocator.step()).map(|_| ());
         assert!(matches!(stepped, Err(Error::Poisoned(_))), "{stepped:?}");
-        assert!(block_on(inner.maintenance.relocation.round.take()).is_none(), "the next one begins anew");
+        assert!(block_on(inner.relocator.round.take()).is_none(), "the next one begins anew");
         assert!(inner.space.closed.groups().is_empty());
         assert_eq!(space.largest_run(), free);
     }

@@ -6,11 +6,10 @@ use bytes::Bytes;
 use shoal_base::{Lsn, Run, blocks_for};
 use shoal_device::IoBuf;
 
-use super::HOLE_BLOCKS_MAX;
+use super::{HOLE_BLOCKS_MAX, Relocator};
 use crate::checkpoint::compact::{LiveValue, Moves, Victim};
 use crate::common::error::{Error, Result};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
-use crate::store::Inner;
 use crate::tablet::layers::Trees;
 use crate::tablet::tree::{Cursor, PageRef};
 use crate::tablet::tree_io::{PoolPages, tree_of};
@@ -67,7 +66,7 @@ fn lies_in(run: Run, groups: &[Run]) -> bool {
     groups.iter().any(|group| group.overlaps(run))
 }
 
-impl Inner {
+impl Relocator {
     /// Looks at the base of `trees` from `position` on, until `bytes_max` bytes to move were found or enough was seen.
     ///
     /// # Errors
@@ -80,8 +79,9 @@ impl Inner {
         position: &[u8],
         bytes_max: u64,
     ) -> Result<Found> {
-        let tree = tree_of(self.identity, tablet.id);
-        let mut cursor = Cursor::new(tree, PoolPages::new(&self.pool), trees.base, position, None);
+        let tree = tree_of(self.checkpointer.identity, tablet.id);
+        let mut cursor =
+            Cursor::new(tree, PoolPages::new(&self.checkpointer.pool), trees.base, position, None);
         let mut found = Found::default();
         let mut leaf: Option<PageRef> = None;
         let mut leaves = 0;
@@ -110,7 +110,14 @@ impl Inner {
                 found.bytes += run.as_ref().map_or(0, |run| u64::from(run.entry.bytes()));
                 found.runs.extend(run);
             } else if let Some(value) = self.placed_in(&key, &entry, groups).await?
-                && !trees.is_shadowed(tree, &PoolPages::new(&self.pool), trees.layers.list.len(), &key).await
+                && !trees
+                    .is_shadowed(
+                        tree,
+                        &PoolPages::new(&self.checkpointer.pool),
+                        trees.layers.list.len(),
+                        &key,
+                    )
+                    .await
             {
                 found.bytes += value.entry.stored_bytes();
                 found.values.push(value);
@@ -131,7 +138,7 @@ impl Inner {
         if blocks_for(entry.stored_bytes()) > u64::from(HOLE_BLOCKS_MAX) || !(is_inside || has_manifest) {
             return Ok(None);
         }
-        match Located::find(&self.device, &self.pool, &entry, version).await {
+        match Located::find(&self.checkpointer.device, &self.checkpointer.pool, &entry, version).await {
             Ok(located) if is_inside || located.runs().iter().any(|&run| lies_in(run, groups)) => {
                 Ok(Some(Placed { key: key.clone(), version, entry, located }))
             }
@@ -150,7 +157,7 @@ impl Inner {
         short: bool,
     ) -> Option<Moves> {
         let promise = self.space.promise_moves(found.blocks(), short)?;
-        let hole_blocks = HOLE_BLOCKS_MAX.min(self.layout().group_blocks - 1);
+        let hole_blocks = HOLE_BLOCKS_MAX.min(self.checkpointer.layout().group_blocks - 1);
         let mut moves = Moves {
             touches: found.touches,
             hole_blocks: Some(hole_blocks),
@@ -164,10 +171,11 @@ impl Inner {
 
     /// Reads whole values, all with one submission. Values that are damaged or cannot be read stay in their places.
     async fn read_placed(&self, values: Vec<Placed>) -> Vec<LiveValue> {
-        let mut batch = self.device.batch();
+        let mut batch = self.checkpointer.device.batch();
         let mut reads = Vec::with_capacity(values.len());
         for value in &values {
-            let read = |run: &Run| self.device.read(run.block, IoBuf::unfilled(run.blocks as usize));
+            let read =
+                |run: &Run| self.checkpointer.device.read(run.block, IoBuf::unfilled(run.blocks as usize));
             reads.push(value.located.runs().iter().map(|run| batch.add(read(run))).collect::<Vec<_>>());
         }
         batch.start();

@@ -8,22 +8,21 @@
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES_U64, Run};
 
-use super::Progress;
+use super::{Progress, Relocator};
 use crate::common::error::Result;
 use crate::space::discarded::Discarded;
-use crate::store::Inner;
 
 /// Blocks that are discarded at a time: 64 MiB, so that writes in flight do not miss much space.
 const PIECE_BLOCKS: u64 = 16_384;
 
-impl Inner {
+impl Relocator {
     /// Discards the next whole free group that was used since it was last discarded, if the store discards.
     ///
     /// # Errors
     /// None: after a failure the device is not used for this again until the next start.
     pub(crate) async fn discard_some(&self) -> Result<Progress> {
         let discarded = self.space.discarded();
-        if !self.maintenance.discard || discarded.failed.load(Ordering::Relaxed) {
+        if !self.checkpointer.move_limits.discards || discarded.failed.load(Ordering::Relaxed) {
             return Ok(Progress::Idle);
         }
         let Some(group) = self.next_to_discard(&discarded) else { return Ok(Progress::Idle) };
@@ -39,7 +38,7 @@ impl Inner {
             if self.space.available() < 4 * blocks || self.space.allocator().take(piece).is_err() {
                 return Ok(Progress::Idle);
             }
-            let answer = self.device.discard(piece.block, blocks).await.ok();
+            let answer = self.checkpointer.device.discard(piece.block, blocks).await.ok();
             let freed = self.space.allocator().free(piece);
             assert!(freed.is_ok(), "{piece} was taken a moment ago: {freed:?}");
             if let Err(error) = answer {
@@ -47,10 +46,7 @@ impl Inner {
                 tracing::warn!("the device does not take free space back and is not asked again: {error}");
                 return Ok(Progress::Idle);
             }
-            self.maintenance
-                .relocation
-                .bytes_discarded
-                .fetch_add(blocks * BLOCK_BYTES_U64, Ordering::Relaxed);
+            self.bytes_discarded.fetch_add(blocks * BLOCK_BYTES_U64, Ordering::Relaxed);
             self.checkpointer.move_limits.charge(blocks * BLOCK_BYTES_U64);
         }
         Ok(Progress::Worked)
@@ -59,8 +55,9 @@ impl Inner {
     /// The next group that is wholly free and not discarded.
     fn next_to_discard(&self, discarded: &Discarded) -> Option<u64> {
         let group_blocks = discarded.group_blocks;
-        let first = self.layout().data_first().div_ceil(group_blocks);
-        let end = self.device.blocks().min(self.layout().blocks_max) / group_blocks;
+        let layout = self.checkpointer.layout();
+        let first = layout.data_first().div_ceil(group_blocks);
+        let end = self.checkpointer.device.blocks().min(layout.blocks_max) / group_blocks;
         let space = self.space.allocator();
         (first..end).find_map(|_| {
             let group = discarded.next.load(Ordering::Relaxed).clamp(first, end - 1);
