@@ -123,6 +123,8 @@ const HUNTS: &[Hunt] = &[
         STORE,
         "growing::a_full_store_takes_writes_again_once_its_cap_is_raised_twice_in_a_row",
     ),
+    ("LogMovedWithRecords", STORE, "growing::the_log_fits_the_size_from_the_next_opening_on"),
+    ("LongerRingFree", STORE, "growing::the_log_fits_the_size_from_the_next_opening_on"),
 ];
 
 /// The options of the command line.

@@ -7,16 +7,18 @@
 use crate::common::error::{Error, Result};
 
 /// Names of the incompatible flags, from bit 0 on: reserved ones too, so that a refusal says more than a number.
-const INCOMPATIBLE_NAMES: [&str; 2] = ["layers", "moved areas"];
+const INCOMPATIBLE_NAMES: [&str; 3] = ["layers", "moved areas", "moved log"];
 /// Tablets may have layers, and pages of level 1 filters.
 pub(crate) const LAYERS: u32 = 1 << 0;
 /// The store grew: areas of the space image may lie among the data.
 pub(crate) const MOVED_AREAS: u32 = 1 << 1;
+/// The log got a longer ring: it may lie among the data.
+pub(crate) const MOVED_LOG: u32 = 1 << 2;
 
 /// Flags of read-only compatible features that this program can write.
 const READ_ONLY_KNOWN: u32 = 0;
 /// Flags of incompatible features that this program can read.
-const INCOMPATIBLE_KNOWN: u32 = LAYERS | MOVED_AREAS;
+const INCOMPATIBLE_KNOWN: u32 = LAYERS | MOVED_AREAS | MOVED_LOG;
 
 /// The feature flags of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,13 +82,16 @@ mod tests {
         assert!(Features::default().unreadable().is_none() && Features::default().check_writable().is_ok());
         let all = Features { compatible: u32::MAX, ..Features::default() };
         assert!(all.unreadable().is_none() && all.check_writable().is_ok());
-        let odd = Features { incompatible: LAYERS | MOVED_AREAS | 1 << 2 | 1 << 31, ..Features::default() };
-        assert!(odd.unreadable().unwrap().contains("(bit 2, bit 31)"));
+        let odd = Features { incompatible: INCOMPATIBLE_KNOWN | 1 << 3 | 1 << 31, ..Features::default() };
+        assert!(odd.unreadable().unwrap().contains("(bit 3, bit 31)"));
         // A program from before stores could grow has the name, not the feature.
-        let grown = Features { incompatible: LAYERS | MOVED_AREAS, ..Features::default() };
+        let grown = Features { incompatible: LAYERS | MOVED_AREAS | MOVED_LOG, ..Features::default() };
         assert!(grown.unreadable().is_none());
         let refusal = grown.unreadable_with(LAYERS).unwrap();
-        assert!(refusal.contains("features that this program does not have (moved areas): use"), "{refusal}");
+        assert!(
+            refusal.contains("features that this program does not have (moved areas, moved log): use"),
+            "{refusal}"
+        );
         let odd = Features { read_only: 0b110, ..Features::default() };
         assert!(odd.unreadable().is_none());
         assert!(odd.check_writable().unwrap_err().to_string().contains("(bit 1, bit 2)"));

@@ -8,13 +8,15 @@
 //! then        two areas of the space image, then data
 //! ```
 //!
-//! A store that grew has the areas of its space image among the data ([`Layout::grown`]).
+//! A store that grew has the areas of its space image among the data ([`Layout::grown`]), and a longer log, too
+//! ([`Layout::with_log`]).
 
 use std::ops::Range;
 
 use shoal_base::Run;
 use shoal_space::SPACE_BLOCKS_MAX;
 
+use crate::checkpoint::features::{MOVED_AREAS, MOVED_LOG};
 use crate::common::error::{Error, Result};
 use crate::common::options::FormatOptions;
 use crate::log::ring::Ring;
@@ -50,7 +52,7 @@ pub(crate) struct Places {
     pub log: u64,
     /// Both areas of the space image.
     pub space_areas: [u64; 2],
-    /// The blocks of objects and pages. In a store that grew, areas of the space image lie among them.
+    /// The blocks of objects and pages. In a store that grew, the areas of the space image and the ring may lie among them.
     pub data: u64,
 }
 
@@ -105,7 +107,7 @@ impl Layout {
         }
         let behind_log = self.log_first() + u64::from(self.log_blocks);
         let data = behind_log.min(self.data_first());
-        let moved = self.areas_in_data().map(|area| area.block..area.end());
+        let moved = self.space_areas_in_data().map(|area| area.block..area.end());
         let freed = std::iter::once(data..self.data_first()).chain(moved).collect();
         let grown = Self {
             blocks_max,
@@ -117,26 +119,48 @@ impl Layout {
         Ok((grown, freed))
     }
 
-    /// Returns true if the ring of the log lies between the superblocks and the data, and no area overlaps another. With
-    /// `areas_move` an area of the space image may also lie among the data, which end at block `data_end`.
-    pub(crate) fn is_sensible(&self, data_end: u64, areas_move: bool) -> bool {
+    /// This layout with `ring` for the log, which lies among the data; and the blocks of the ring before, which become free. They
+    /// become data, too, where the data begin behind them.
+    pub(crate) fn with_log(&self, ring: Ring) -> (Self, Option<Run>) {
+        let old = Run::new(self.log_first(), self.log_blocks);
+        let data = if old.end() == self.data_first() { old.block } else { self.data_first() };
+        let places = Places { log: ring.first, data, ..self.places };
+        (Self { log_blocks: ring.blocks, places, ..*self }, Some(old).filter(|old| old.block >= data))
+    }
+
+    /// Returns true if all areas lie between the superblocks and the data, and none overlaps another. With the incompatible features
+    /// of moved areas and of a moved log they may also lie among the data, which end at block `data_end`.
+    pub(crate) fn is_sensible(&self, data_end: u64, features: u32) -> bool {
         let Places { log, space_areas: [first, second], data } = self.places;
         let (log_blocks, area_blocks) = (u64::from(self.log_blocks), u64::from(self.space_area_blocks));
-        let mut areas = [(log, log_blocks), (first, area_blocks), (second, area_blocks)];
+        let has = |feature: u32| features & feature != 0;
+        let mut areas = [
+            ((log, log_blocks), has(MOVED_LOG)),
+            ((first, area_blocks), has(MOVED_AREAS)),
+            ((second, area_blocks), has(MOVED_AREAS)),
+        ];
         areas.sort_unstable();
         let lies_between = |(start, blocks): (u64, u64), from: u64, to: u64| {
             start >= from && start.checked_add(blocks).is_some_and(|end| end <= to)
         };
-        let has_place =
-            |area| lies_between(area, AREAS_FIRST, data) || areas_move && lies_between(area, data, data_end);
-        data <= self.blocks_max
-            && lies_between((log, log_blocks), AREAS_FIRST, data)
+        let has_place = |(area, moves): ((u64, u64), bool)| {
+            lies_between(area, AREAS_FIRST, data) || moves && lies_between(area, data, data_end)
+        };
+        let are_apart = |one: (u64, u64), next: (u64, u64)| one.0.saturating_add(one.1) <= next.0;
+        (AREAS_FIRST..=self.blocks_max).contains(&data)
             && areas.iter().all(|&area| has_place(area))
-            && areas.windows(2).all(|pair| pair[0].0.saturating_add(pair[0].1) <= pair[1].0)
+            && areas.windows(2).all(|pair| are_apart(pair[0].0, pair[1].0))
     }
 
-    /// The areas of the space image that lie among the data: none unless the store grew.
+    /// The areas that lie among the data, the ring of the log among them: none unless the store grew.
     pub(crate) fn areas_in_data(&self) -> impl Iterator<Item = Run> + Clone + use<> {
+        let log = Run::new(self.log_first(), self.log_blocks);
+        let log = Some(log).filter(|log| log.block >= self.data_first());
+        self.space_areas_in_data().chain(log)
+    }
+
+    /// The areas of the space image that lie among the data.
+    fn space_areas_in_data(&self) -> impl Iterator<Item = Run> + Clone + use<> {
         let (data, blocks) = (self.data_first(), self.space_area_blocks);
         let areas = self.places.space_areas.into_iter();
         areas.filter(move |&first| first >= data && blocks > 0).map(move |first| Run::new(first, blocks))
@@ -190,11 +214,11 @@ mod tests {
     #[test]
     fn areas_lie_apart_from_each_other_and_in_front_of_the_data() {
         let layout = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap();
-        assert!(layout.is_sensible(4_096, false));
+        assert!(layout.is_sensible(4_096, 0));
         let with = |change: &dyn Fn(&mut Places)| {
             let mut layout = layout;
             change(&mut layout.places);
-            layout.is_sensible(4_096, false)
+            layout.is_sensible(4_096, 0)
         };
         assert!(with(&|places| places.space_areas.swap(0, 1)), "in any order");
         assert!(with(&|places| places.data += 5), "with gaps");
@@ -220,13 +244,13 @@ mod tests {
         assert_eq!(layout.places.space_areas, [4_000, 4_000 + area]);
         assert_eq!(layout.data_blocks(end), 4_000 - behind_log);
         assert_eq!(layout.areas_in_data().map(|run| run.end()).collect::<Vec<_>>(), [4_000 + area, end]);
-        assert!(layout.is_sensible(end, true));
-        assert!(!layout.is_sensible(end, false), "only with the feature");
-        assert!(!layout.is_sensible(end - 1, true), "behind the end of the data");
+        assert!(layout.is_sensible(end, MOVED_AREAS));
+        assert!(!layout.is_sensible(end, MOVED_LOG), "only with the feature");
+        assert!(!layout.is_sensible(end - 1, MOVED_AREAS), "behind the end of the data");
         let with = |change: &dyn Fn(&mut Places)| {
             let mut layout = layout;
             change(&mut layout.places);
-            layout.is_sensible(end, true)
+            layout.is_sensible(end, MOVED_AREAS)
         };
         assert!(with(&|places| places.space_areas.swap(0, 1)));
         assert!(with(&|places| places.space_areas[0] = behind_log));
@@ -238,7 +262,36 @@ mod tests {
         // Once more: the areas of the first growth are free.
         let (second, freed) = layout.grown(200_000, 90_000).unwrap();
         assert_eq!(freed, vec![behind_log..behind_log, 4_000..4_000 + area, 4_000 + area..end]);
-        assert!(second.is_sensible(90_000 + 2 * u64::from(second.space_area_blocks), true));
+        assert!(second.is_sensible(90_000 + 2 * u64::from(second.space_area_blocks), MOVED_AREAS));
+    }
+
+    #[test]
+    fn a_longer_log_lies_among_the_data() {
+        let grown = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap().grown(100_000, 4_000).unwrap().0;
+        let end = grown.places.space_areas[1] + u64::from(grown.space_area_blocks);
+        let (longer, old) = grown.with_log(Ring { first: end, blocks: 781 });
+        assert_eq!(old, Some(Run::new(grown.log_first(), grown.log_blocks)));
+        assert_eq!(longer.data_first(), grown.log_first(), "where the old ring was, there are data");
+        let areas: Vec<Run> = longer.areas_in_data().collect();
+        assert_eq!((areas.len(), areas[2]), (3, Run::new(end, 781)));
+        let all = end + 781;
+        let blocks = 2 * u64::from(grown.space_area_blocks) + 781;
+        assert_eq!(longer.data_blocks(all), all - longer.data_first() - blocks);
+        assert!(longer.is_sensible(all, MOVED_AREAS | MOVED_LOG));
+        assert!(!longer.is_sensible(all, MOVED_AREAS), "only with the feature");
+        assert!(!longer.is_sensible(all - 1, MOVED_AREAS | MOVED_LOG), "behind the end of the data");
+        // The second time only the old ring becomes free.
+        let (again, old) = longer.with_log(Ring { first: 90_000, blocks: 2_000 });
+        assert_eq!((old, again.data_first()), (Some(Run::new(end, 781)), longer.data_first()));
+        // A growth behind it takes the ring along.
+        let (more, freed) = longer.grown(200_000, all).unwrap();
+        assert_eq!((more.log_first(), more.log_blocks, freed.len()), (end, 781, 3));
+        assert!(freed.iter().all(|run| run.end <= end));
+        // An area of a new store lies between the ring and the data: the ring's blocks stay unused.
+        let first = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap();
+        let (moved, old) = first.with_log(Ring { first: 3_000, blocks: 64 });
+        assert_eq!((old, moved.data_first()), (None, first.data_first()));
+        assert!(moved.is_sensible(4_096, MOVED_LOG));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use shoal_base::{BLOCK_BYTES, Lsn};
 use shoal_device::IoBuf;
 use shoal_space::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX};
 
-use crate::checkpoint::features::{Features, MOVED_AREAS};
+use crate::checkpoint::features::{Features, MOVED_AREAS, MOVED_LOG};
 use crate::checkpoint::layout::{Layout, Places};
 use crate::checkpoint::losses::Losses;
 use crate::common::error::Result;
@@ -142,6 +142,15 @@ impl Superblock {
     pub(crate) fn grow(&mut self, layout: Layout) {
         self.layout = layout;
         self.features.incompatible |= MOVED_AREAS;
+    }
+
+    /// Takes a layout with another ring for the log, in which no batch lies yet. Its first `prepared` blocks are written.
+    pub(crate) fn move_log(&mut self, layout: Layout, prepared: u32) {
+        self.layout = layout;
+        self.features.incompatible |= MOVED_LOG;
+        self.log_prepared = prepared;
+        // The next batch begins at the start of the ring.
+        self.log_tail.position = layout.ring().turn(self.log_tail.position);
     }
 
     /// The bytes of the block.
@@ -342,7 +351,7 @@ impl Superblock {
             self.losses.resurrected,
         ];
         (8..=layout.log_blocks).contains(&self.log_prepared)
-            && layout.is_sensible(self.device_blocks, self.features.incompatible & MOVED_AREAS != 0)
+            && layout.is_sensible(self.device_blocks, self.features.incompatible)
             && layout.group_blocks.is_power_of_two()
             && (GROUP_BLOCKS_MIN..=GROUP_BLOCKS_MAX).contains(&layout.group_blocks)
             && groups <= SPACE_BLOCKS_MAX / u64::from(GROUP_BLOCKS_MAX)

@@ -64,8 +64,13 @@ impl FormatOptions {
     /// well under a second.
     #[must_use]
     pub fn log_blocks(&self) -> u32 {
-        self.log_blocks.unwrap_or_else(|| (self.blocks_max / 128).clamp(16, 65_536) as u32)
+        self.log_blocks.unwrap_or_else(|| log_blocks_for(self.blocks_max))
     }
+}
+
+/// Blocks of the log's ring of a store with a cap of `blocks_max` blocks.
+pub(crate) fn log_blocks_for(blocks_max: u64) -> u32 {
+    (blocks_max / 128).clamp(16, 65_536) as u32
 }
 
 /// The options of running a store. They may differ from opening to opening.

@@ -24,7 +24,7 @@ use crate::tablet::view::TabletRecord;
 use crate::value::packed::Totals;
 
 /// Blocks of the log's ring that are prepared in a new file: 8 MiB.
-const PREPARED_FIRST: u32 = 2_048;
+pub(crate) const PREPARED_FIRST: u32 = 2_048;
 /// Blocks for objects in a new file, besides the minimum: 8 MiB.
 const INITIAL_BLOCKS: u64 = 1_984;
 /// The largest number that the first write of a store may have: counters on the device end at 2^60.

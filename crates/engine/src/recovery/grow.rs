@@ -57,7 +57,7 @@ impl Recovery {
         next.device_blocks = plan.device_blocks;
         next.space = space_image::rewrite(&self.device, &next, &image).await?;
         assert!(
-            next.layout.is_sensible(next.device_blocks, true),
+            next.layout.is_sensible(next.device_blocks, next.features.incompatible),
             "areas overlap what is in use (INV-37): {:?}",
             next.layout
         );

@@ -64,9 +64,7 @@ impl Store {
             if let Some(blocks_max) = options.grow_to {
                 opened.grow_to(blocks_max, options.read_only).await?;
             }
-            let store = opened.start(options, environment).await?;
-            store.restore_own_space().await?;
-            Ok(store)
+            opened.with_fitting_log(&options, &environment).await?.start(options, environment).await
         })
     }
 }
@@ -90,8 +88,17 @@ struct Replayed {
 }
 
 impl Recovery {
-    /// Replays the log, begins a new epoch and starts the store.
-    async fn start(mut self, options: OpenOptions, environment: Environment) -> Result<Store> {
+    /// Replays the log, begins a new epoch, and starts the store with what it saved about buckets of their own space.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub(crate) async fn start(self, options: OpenOptions, environment: Environment) -> Result<Store> {
+        let store = self.start_threads(options, environment).await?;
+        store.restore_own_space().await?;
+        Ok(store)
+    }
+
+    async fn start_threads(mut self, options: OpenOptions, environment: Environment) -> Result<Store> {
         for note in self.notes.iter().chain(&self.damage) {
             tracing::warn!("recovery: {note}");
         }
@@ -279,7 +286,7 @@ fn empty_tablets(
     Tablets::new(&superblock.tablets, layers, Admission::new(overlay_bytes, records_max))
 }
 
-/// The allocator over the published image, in which no area of the image itself is free (INV-37).
+/// The allocator over the published image, in which no area of the image itself is free (INV-37), nor a ring among the data (INV-38).
 fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<SpaceManager>> {
     let layout = superblock.layout;
     let areas: Vec<Run> = layout.areas_in_data().collect();

@@ -162,6 +162,10 @@ pub(crate) enum Bug {
     GrownAreasNotFlushed,
     /// INV-37: the new areas of the space image count as free space.
     GrownAreasFree,
+    /// INV-38: the log gets a longer ring while records lie in the one before.
+    LogMovedWithRecords,
+    /// INV-38: the blocks of a longer ring stay free.
+    LongerRingFree,
 }
 
 /// Returns true if this bug is active.

@@ -258,3 +258,160 @@ fn every_crash_of_a_growth_leaves_the_old_cap_or_the_new_one() {
     });
     assert!(caps[0] > 0 && caps[1] > 20, "both caps are seen: {caps:?}");
 }
+
+const LONGER: u64 = 20_000;
+/// Blocks of the log: of the small store, and of one of [`LONGER`] blocks.
+const LOGS: [u64; 2] = [24, LONGER / 128];
+
+/// The next opening after a growth gives the store a log that fits, whether the store was closed or not.
+#[test]
+fn the_log_fits_the_size_from_the_next_opening_on() {
+    for (is_file, is_closed) in [(true, true), (true, false), (false, true), (false, false)] {
+        let device =
+            if is_file { Device::new(growable(Image::new(1))) } else { Device::new(SimDevice::new(LONGER)) };
+        format(&device, BLOCKS, 2);
+        let store = open(&device, tiny()).unwrap();
+        let mut objects = fill(&store, 0);
+        block_on(store.grow(Some(LONGER))).unwrap();
+        assert_eq!(store.stat().log_blocks, LOGS[0], "a store in use keeps its log");
+        let add = |store: &Store, objects: &mut u32, count: u32| {
+            for which in *objects..*objects + count {
+                let name = format!("{which:05}");
+                let value = vec![which as u8; 9_000].into();
+                block_on(store.put(&key(name.as_bytes()), value, PutOptions::default())).unwrap();
+            }
+            *objects += count;
+        };
+        add(&store, &mut objects, 50);
+        if is_closed {
+            block_on(store.close()).unwrap();
+        }
+        drop(store);
+        for round in 0..3 {
+            let store = open(&device, tiny()).unwrap();
+            let stat = store.stat();
+            assert_eq!(stat.log_blocks, LOGS[1], "file: {is_file}, closed: {is_closed}, round {round}");
+            // What a batch may hold grows with the log.
+            add(&store, &mut objects, 300);
+            for which in 0..objects {
+                let (_, value) = read(&store, format!("{which:05}").as_bytes()).unwrap().unwrap();
+                assert!(value.len() == 9_000 && value.iter().all(|&byte| byte == which as u8));
+            }
+            if round == 1 {
+                block_on(store.close()).unwrap();
+            }
+            drop(store);
+            assert_clean(&device, "a store with a longer log");
+        }
+        // A second growth, and a second ring.
+        let more =
+            open(&device, OpenOptions { grow_to: Some(if is_file { 5 * LONGER } else { LONGER }), ..tiny() })
+                .unwrap();
+        assert_eq!(more.stat().log_blocks, if is_file { 5 * LONGER / 128 } else { LOGS[1] });
+        add(&more, &mut objects, 20);
+        drop(more);
+        assert_clean(&device, "a store with a third log");
+    }
+}
+
+/// A growth of a closed store and its longer log come with one opening; what a read-only opening sees is the store as it is.
+#[test]
+fn a_closed_store_gets_the_longer_log_with_its_growth() {
+    let sim = growable(Image::new(1));
+    let device = Device::new(sim.clone());
+    format(&device, BLOCKS, 1);
+    let store = open(&device, tiny()).unwrap();
+    let objects = fill(&store, 0);
+    block_on(store.grow(Some(LONGER))).unwrap();
+    block_on(store.close()).unwrap();
+    drop(store);
+    let before = sim.image();
+    let seen = open(&device, OpenOptions { read_only: true, ..tiny() }).unwrap();
+    assert_eq!(seen.stat().log_blocks, LOGS[0]);
+    drop(seen);
+    assert!(before.differences(&sim.image()).is_empty());
+    // A file system without room: the store keeps its log and works.
+    sim.inject(Fault::fail(FaultOp::Grow, libc::ENOSPC));
+    let store = open(&device, tiny()).unwrap();
+    assert_eq!(store.stat().log_blocks, LOGS[0]);
+    assert!(read(&store, b"00001").unwrap().is_some());
+    drop(store);
+    sim.clear_faults();
+    let store = open(&device, OpenOptions { grow_to: Some(2 * LONGER), ..tiny() }).unwrap();
+    assert_eq!(store.stat().log_blocks, 2 * LONGER / 128);
+    for which in 0..objects {
+        assert!(read(&store, format!("{which:05}").as_bytes()).unwrap().is_some());
+    }
+    drop(store);
+    assert_clean(&device, "a store with a longer log");
+}
+
+/// A power cut after every write of an opening that gives the store a longer log, and of the puts behind it.
+#[test]
+fn every_crash_of_a_longer_log_keeps_every_write() {
+    for is_file in [true, false] {
+        let sim = if is_file { growable(Image::new(1)) } else { SimDevice::new(LONGER) };
+        let device = Device::new(sim.clone());
+        format(&device, BLOCKS, 2);
+        let options = WorkloadOptions {
+            keys: 9,
+            sizes: vec![30, 3_000, 9_000],
+            delete_percent: 20,
+            condition_percent: 0,
+        };
+        let mut workload = Workload::new(3, options);
+        let mut model = Model::new();
+        let store = open(&device, tiny()).unwrap();
+        block_on(store.grow(Some(LONGER))).unwrap();
+        for _ in 0..12 {
+            let operation = workload.next(&model);
+            step(&store, &mut model, &operation, false, |_| {});
+        }
+        observe_all(&store, &mut model);
+        drop(store);
+        // Not closed: the opening applies what the log has first.
+        let sim = if is_file {
+            growable(sim.image())
+        } else {
+            SimDevice::with_options(sim.image(), SimOptions::default())
+        };
+        let mut models = vec![model.clone()];
+        sim.mark(0);
+        let store = open(&Device::new(sim.clone()), tiny()).unwrap();
+        assert_eq!(store.stat().log_blocks, LOGS[1]);
+        for _ in 0..16 {
+            let operation = workload.next(&model);
+            step(&store, &mut model, &operation, false, |begun| {
+                models.push(begun.clone());
+                sim.mark(models.len() as u64 - 1);
+            });
+            models.push(model.clone());
+            sim.mark(models.len() as u64 - 1);
+        }
+        drop(store);
+        let mut logs = [0, 0];
+        sim.history().for_each_crash_state(12, 2, |point, image| {
+            let Some(&mark) = point.marks.last() else { return };
+            let device = if is_file {
+                Device::new(growable(image))
+            } else {
+                Device::new(SimDevice::with_options(image, SimOptions::default()))
+            };
+            // A read-only opening shows which log the crash left.
+            let seen = open(&device, OpenOptions { read_only: true, ..tiny() }).unwrap();
+            let log = seen.stat().log_blocks;
+            logs[LOGS.iter().position(|&known| known == log).unwrap()] += 1;
+            drop(seen);
+            let store = open(&device, tiny()).unwrap();
+            assert_eq!(store.stat().log_blocks, LOGS[1], "state {}", point.id);
+            let mut recovered = models[mark as usize].clone();
+            if let Err(violation) = recover_all(&store, &mut recovered) {
+                panic!("state {}: {violation}", point.id);
+            }
+            drop(store);
+            let report = block_on(check(device.clone(), &CheckOptions::default())).unwrap();
+            assert!(report.is_clean(), "state {}: {:?}", point.id, report.problems);
+        });
+        assert!(logs.iter().all(|&states| states > 20), "both logs are seen: {logs:?}");
+    }
+}
