@@ -16,7 +16,7 @@ use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::log::format::RecordKind;
 use crate::log::queue::ValueWrite;
-use crate::log::record::Record;
+use crate::log::record::{FETCHED, Record, fetch};
 use crate::space::manager::{Extents, OwnerId};
 use crate::tablet::overlay::Overlay;
 use crate::tablet::tree::Tree;
@@ -74,16 +74,19 @@ impl<'a> Work<'a> {
         moves: Vec<MoveStep>,
     ) -> Result<Vec<Op>> {
         let mut moves = moves.into_iter().peekable();
-        let records = frozen.map(|frozen| frozen.sorted(applied)).unwrap_or_default();
+        let mut records = frozen.map(|frozen| frozen.sorted(applied)).unwrap_or_default().into_iter();
         self.ops.reserve(records.len() + moves.len());
-        for record in records {
-            while let Some(step) = moves.next_if(|step| step.key()[..] < *record.key()) {
-                self.add_move(step).await?;
+        while !records.as_slice().is_empty() {
+            fetch(records.as_slice().iter().take(FETCHED).map(|record| &**record));
+            for record in records.by_ref().take(FETCHED) {
+                while let Some(step) = moves.next_if(|step| step.key()[..] < *record.key()) {
+                    self.add_move(step).await?;
+                }
+                if !injected(Bug::MovedBesideNewer) {
+                    moves.next_if(|step| step.key()[..] == *record.key());
+                }
+                self.add_record(record).await?;
             }
-            if !injected(Bug::MovedBesideNewer) {
-                moves.next_if(|step| step.key()[..] == *record.key());
-            }
-            self.add_record(record).await?;
         }
         for step in moves {
             self.add_move(step).await?;

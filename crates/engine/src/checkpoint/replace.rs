@@ -53,12 +53,17 @@ impl Op {
         }
     }
 
+    /// The record of an overlay; none of a move.
+    pub(crate) fn record(&self) -> Option<&Record> {
+        match &self.what {
+            What::Record(record) => Some(record),
+            What::Move(_) | What::Touch(_) => None,
+        }
+    }
+
     /// Runs that an overlay's record owns.
     pub(crate) fn owned(&self) -> &[Run] {
-        match &self.what {
-            What::Record(record) => record.owned(),
-            What::Move(_) | What::Touch(_) => &[],
-        }
+        self.record().map_or(&[], Record::owned)
     }
 }
 

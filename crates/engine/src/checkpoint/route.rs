@@ -13,6 +13,7 @@ use crate::checkpoint::replace::{Op, ReplaceEntries, What};
 use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::log::format::RecordKind;
+use crate::log::record::{FETCHED, fetch};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{Trees, is_tombstone, tombstone};
@@ -132,7 +133,10 @@ impl Checkpointer {
         let roots = trees.layers.list.iter().chain(std::iter::once(&trees.base));
         let mut finders: Vec<_> = roots.map(|&root| LeafFinder::new(tree, source, root)).collect();
         let mut all = Vec::with_capacity(ops.len());
-        for op in ops {
+        for (at, op) in ops.iter().enumerate() {
+            if at % FETCHED == 0 {
+                fetch(ops[at..].iter().take(FETCHED).filter_map(Op::record));
+            }
             let key = op.key();
             let must_be_direct = is_reserved(key) || matches!(op.what, What::Touch(_));
             let mut looked = Looked { leaf: None, must_be_direct, in_layer: false, old: SmallVec::new() };
@@ -209,7 +213,10 @@ impl Checkpointer {
         later.next().into_iter().for_each(ask);
         for some in layered.chunks(at_a_time) {
             later.next().into_iter().for_each(ask);
-            for Layered { op, old } in some {
+            for (at, Layered { op, old }) in some.iter().enumerate() {
+                if at % FETCHED == 0 {
+                    fetch(some[at..].iter().take(FETCHED).filter_map(|layered| layered.op.record()));
+                }
                 let settled = settle(tree, &source, op.key(), old).await?;
                 let old = match &settled {
                     Settled::Absent => Old::Absent,
