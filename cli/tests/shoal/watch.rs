@@ -103,6 +103,24 @@ impl Drop for Watched {
     }
 }
 
+/// A server that takes no writes any more says so to whoever sends it requests, and goes on serving reads.
+#[test]
+fn a_read_only_server_is_not_ready() {
+    let server = Watched::start(&[]);
+    assert_eq!(server.run(&["put", "notes/today", "-"], b"hello").code, 0);
+    std::fs::remove_file(server.folder.path().join("data")).unwrap();
+    let unready = (0..600).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        let (head, body) = server.get("/readyz");
+        head.starts_with("HTTP/1.1 503").then_some(body)
+    });
+    let reason = unready.expect("the server notices that its data file is gone");
+    assert!(reason.contains("takes no writes") && reason.contains("was deleted"), "{reason}");
+    assert_eq!((server.value("shoal_ready"), server.value("shoal_read_only")), (0.0, 1.0));
+    assert!(server.get("/livez").0.starts_with("HTTP/1.1 200"), "a restart would lose the data");
+    assert_eq!(server.run(&["get", "notes/today"], b"").text(), "hello");
+}
+
 #[test]
 fn a_server_tells_how_it_is() {
     let server = Watched::start(&["--log-format", "json", "--access-log", "--slow", "1ns"]);
