@@ -24,10 +24,12 @@ use crate::space::manager::Extents;
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{LayersRef, Trees};
 use crate::tablet::layers_page;
+use crate::tablet::overlay::Overlay;
 use crate::tablet::tree::{Applied, Apply, Merge, Root};
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
 use crate::testing::injected_bug::{Bug, injected};
+use crate::value::entry::Entry;
 use crate::value::owned::owned_runs;
 use crate::value::packed::Totals;
 
@@ -221,15 +223,7 @@ impl Checkpointer {
         let new = NewTree::new(trees, applied, merge.totals_after(view.totals));
         let mut new = NewTree { pages, taken, freed, given, ..new };
         self.merge_liveness(tablet, &mut new, unread, std::mem::take(&mut merge.liveness)).await?;
-        for (version, entry) in merge.old {
-            match owned_runs(&self.device, &self.pool, &entry, version).await {
-                (runs, None) => new.freed.extend(runs),
-                // The runs stay taken until a repair.
-                (_, Some(error)) => {
-                    tracing::warn!("the space of a value is lost until `shoal check --repair`: {error}");
-                }
-            }
-        }
+        self.free_replaced(merge.old, &mut new.freed).await;
         new.freed.extend(merge.unplaced);
         new.taken.extend(owned);
         let dropped = frozen.map(|overlay| overlay.lock().take_dropped()).unwrap_or_default();
@@ -248,18 +242,36 @@ impl Checkpointer {
             new.trees.base.entries,
         );
         self.publish_tree(tablet, new).await?;
+        self.note_applied(frozen, (merge.moved_values, merge.moved_bytes));
+        Ok(merge.moved_bytes)
+    }
+
+    /// Adds the runs of replaced entries to `freed`.
+    async fn free_replaced(&self, old: Vec<(Lsn, Entry)>, freed: &mut Vec<Run>) {
+        for (version, entry) in old {
+            match owned_runs(&self.device, &self.pool, &entry, version).await {
+                (runs, None) => freed.extend(runs),
+                // The runs stay taken until a repair.
+                (_, Some(error)) => {
+                    tracing::warn!("the space of a value is lost until `shoal check --repair`: {error}");
+                }
+            }
+        }
+    }
+
+    /// Counts a published apply, and lets writers have the room that its overlay took.
+    fn note_applied(&self, frozen: Option<&Overlay>, (moved_values, moved_bytes): (u64, u64)) {
         if let Some(frozen) = frozen {
             let size = frozen.size();
             self.tablets.admission.release(size.records, size.bytes);
             self.space.release_promise(size.promised);
         }
         OperationCounters::add(&self.counters.applies, 1);
-        OperationCounters::add(&self.counters.moved_values, merge.moved_values);
-        OperationCounters::add(&self.counters.moved_bytes, merge.moved_bytes);
+        OperationCounters::add(&self.counters.moved_values, moved_values);
+        OperationCounters::add(&self.counters.moved_bytes, moved_bytes);
         // A moved value is read and written.
-        self.move_limits.charge(2 * merge.moved_bytes);
+        self.move_limits.charge(2 * moved_bytes);
         self.log.committer.moved.notify();
-        Ok(merge.moved_bytes)
     }
 
     /// Merges an apply's changes of the packed runs' liveness into its tree.

@@ -199,30 +199,8 @@ impl Superblock {
         assert!(head.len() <= TABLETS_OFFSET, "the head fits before the tablets");
         block[..head.len()].copy_from_slice(&head);
         for (index, tablet) in self.tablets.iter().enumerate() {
-            let mut bytes = Vec::with_capacity(TABLET_BYTES);
-            bytes.extend_from_slice(&tablet.slot_first.to_le_bytes());
-            bytes.extend_from_slice(&tablet.slot_last.to_le_bytes());
-            bytes.push(tablet.root.height);
-            bytes.push(u8::from(tablet.root.page.is_some()));
-            bytes.extend_from_slice(&[0; 2]);
-            let page = tablet.root.page.unwrap_or(PageRef { block: 0, crc: 0 });
-            bytes.extend_from_slice(&page.block.to_le_bytes());
-            bytes.extend_from_slice(&page.crc.to_le_bytes());
-            bytes.extend_from_slice(&[0; 4]);
-            bytes.extend_from_slice(&tablet.root.entries.to_le_bytes());
-            bytes.extend_from_slice(&tablet.applied.0.to_le_bytes());
-            let Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring } = tablet.totals;
-            let expiring = expiring.map_or(0, |count| count + 1);
-            for field in [runs, packed_blocks, packed_live_bytes, value_bytes, expiring] {
-                bytes.extend_from_slice(&field.to_le_bytes());
-            }
-            assert_eq!(bytes.len(), LAYERS_OFFSET, "the record of a tablet without layers ends here");
-            if let Some(LayersRef { block, crc, copies }) = tablet.layers {
-                bytes.extend_from_slice(&block.to_le_bytes());
-                bytes.extend_from_slice(&crc.to_le_bytes());
-                bytes.extend_from_slice(&copies.to_le_bytes());
-            }
             let at = TABLETS_OFFSET + index * TABLET_BYTES;
+            let bytes = encode_tablet(tablet);
             block[at..at + bytes.len()].copy_from_slice(&bytes);
         }
         let crc = crc32c(&block[..CRC_OFFSET]);
@@ -404,6 +382,33 @@ fn fields<const N: usize>(reader: &mut Reader<'_>) -> std::result::Result<[u64; 
         *field = reader.u64()?;
     }
     Ok(out)
+}
+
+fn encode_tablet(tablet: &TabletRecord) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(TABLET_BYTES);
+    bytes.extend_from_slice(&tablet.slot_first.to_le_bytes());
+    bytes.extend_from_slice(&tablet.slot_last.to_le_bytes());
+    bytes.push(tablet.root.height);
+    bytes.push(u8::from(tablet.root.page.is_some()));
+    bytes.extend_from_slice(&[0; 2]);
+    let page = tablet.root.page.unwrap_or(PageRef { block: 0, crc: 0 });
+    bytes.extend_from_slice(&page.block.to_le_bytes());
+    bytes.extend_from_slice(&page.crc.to_le_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&tablet.root.entries.to_le_bytes());
+    bytes.extend_from_slice(&tablet.applied.0.to_le_bytes());
+    let Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring } = tablet.totals;
+    let expiring = expiring.map_or(0, |count| count + 1);
+    for field in [runs, packed_blocks, packed_live_bytes, value_bytes, expiring] {
+        bytes.extend_from_slice(&field.to_le_bytes());
+    }
+    assert_eq!(bytes.len(), LAYERS_OFFSET, "the record of a tablet without layers ends here");
+    if let Some(LayersRef { block, crc, copies }) = tablet.layers {
+        bytes.extend_from_slice(&block.to_le_bytes());
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes.extend_from_slice(&copies.to_le_bytes());
+    }
+    bytes
 }
 
 fn decode_tablet(bytes: &[u8]) -> std::result::Result<TabletRecord, Truncated> {

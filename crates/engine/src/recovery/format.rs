@@ -68,41 +68,12 @@ impl Store {
             refuse_what_is_there(device, environment).await?;
         }
         let layout = Layout::new(options)?;
-        let can_grow = device.inner().can_grow();
-        let least = layout.data_first() + 64;
+        let device_blocks = take_blocks(device, options, &layout)?;
         let prepared = match options.log_prepared {
-            _ if !can_grow => layout.log_blocks,
+            _ if !device.inner().can_grow() => layout.log_blocks,
             wanted => wanted.unwrap_or(PREPARED_FIRST).clamp(8, layout.log_blocks),
         };
-        let device_blocks = if can_grow {
-            let wanted = options.initial_blocks.unwrap_or(least + INITIAL_BLOCKS);
-            let blocks = wanted.clamp(least, layout.blocks_max);
-            // The unprepared part of the log takes no space yet.
-            let extended =
-                device.inner().extend(layout.data_first()).and_then(|()| device.inner().grow(blocks));
-            extended.map_err(|error| {
-                Error::Unopenable(format!("the data file could not get {blocks} blocks of 4 KiB: {error}"))
-            })?;
-            blocks
-        } else {
-            layout.blocks_max.min(device.blocks())
-        };
-        if device_blocks < least {
-            return Err(Error::Invalid(format!(
-                "the device has {device_blocks} blocks of 4 KiB; this layout needs at least {least}"
-            )));
-        }
-        let zeroed = if can_grow { device_blocks } else { layout.data_first() };
-        let behind_log = layout.log_first() + u64::from(layout.log_blocks);
-        zero(device, 0, layout.log_first() + u64::from(prepared)).await?;
-        zero(device, behind_log, zeroed).await?;
-        if options.overwrite {
-            // Signatures of the old contents at the start or the end must not identify the device any more.
-            let blocks = device.blocks();
-            zero(device, zeroed, DENSE_BLOCKS.min(blocks)).await?;
-            zero(device, blocks.saturating_sub(DENSE_BLOCKS).max(zeroed), blocks).await?;
-        }
-        device.flush().await.ok()?;
+        wipe(device, &layout, (prepared, device_blocks), options.overwrite).await?;
         let mut identity = [0; 16];
         identity[..8].copy_from_slice(&environment.entropy.next_u64().to_le_bytes());
         identity[8..].copy_from_slice(&environment.entropy.next_u64().to_le_bytes());
@@ -130,6 +101,57 @@ impl Store {
         device.flush().await.ok()?;
         copies::write(device, &superblock).await
     }
+}
+
+/// Makes a file as long as the new store is at first. Returns the blocks of the store.
+///
+/// # Errors
+/// [`Error::Unopenable`] if the file system has no room; [`Error::Invalid`] if the device is too small for `layout`.
+fn take_blocks(device: &Device, options: &FormatOptions, layout: &Layout) -> Result<u64> {
+    let inner = device.inner();
+    let least = layout.data_first() + 64;
+    let device_blocks = if inner.can_grow() {
+        let wanted = options.initial_blocks.unwrap_or(least + INITIAL_BLOCKS);
+        let blocks = wanted.clamp(least, layout.blocks_max);
+        // The unprepared part of the log takes no space yet.
+        let extended = inner.extend(layout.data_first()).and_then(|()| inner.grow(blocks));
+        extended.map_err(|error| {
+            Error::Unopenable(format!("the data file could not get {blocks} blocks of 4 KiB: {error}"))
+        })?;
+        blocks
+    } else {
+        layout.blocks_max.min(device.blocks())
+    };
+    if device_blocks < least {
+        return Err(Error::Invalid(format!(
+            "the device has {device_blocks} blocks of 4 KiB; this layout needs at least {least}"
+        )));
+    }
+    Ok(device_blocks)
+}
+
+/// Zeroes the areas, the `prepared` blocks of the log, and of a file its first blocks for data; flushed.
+///
+/// # Errors
+/// As the device.
+async fn wipe(
+    device: &Device,
+    layout: &Layout,
+    (prepared, device_blocks): (u32, u64),
+    overwrite: bool,
+) -> Result<()> {
+    let zeroed = if device.inner().can_grow() { device_blocks } else { layout.data_first() };
+    let behind_log = layout.log_first() + u64::from(layout.log_blocks);
+    zero(device, 0, layout.log_first() + u64::from(prepared)).await?;
+    zero(device, behind_log, zeroed).await?;
+    if overwrite {
+        // Signatures of the old contents at the start or the end must not identify the device any more.
+        let blocks = device.blocks();
+        zero(device, zeroed, DENSE_BLOCKS.min(blocks)).await?;
+        zero(device, blocks.saturating_sub(DENSE_BLOCKS).max(zeroed), blocks).await?;
+    }
+    device.flush().await.ok()?;
+    Ok(())
 }
 
 /// Checks that `device` is blank, as far as it is read.
