@@ -731,7 +731,7 @@ fn a_store_with_layers_says_so() {
     for block in COPIES.concat() {
         let mut bytes = *odd.block(block);
         if bytes[..7] == *b"SHOALSB" {
-            bytes[172] |= 4;
+            bytes[172] |= 8;
             let crc = crc32c(&bytes[..BLOCK_BYTES - 4]);
             bytes[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
             odd.write(block, &bytes);
@@ -739,7 +739,7 @@ fn a_store_with_layers_says_so() {
     }
     let (sim, device) = quiet(&odd);
     let refused = open(&device, tiny_with_layers()).err().expect("it is refused").to_string();
-    assert!(refused.contains("does not have (bit 2)"), "{refused}");
+    assert!(refused.contains("does not have (bit 3)"), "{refused}");
     assert_eq!(sim.image(), odd, "nothing was changed");
     // A program that knows layers reads them whatever its own thresholds are.
     let (_, device) = quiet(&image);
