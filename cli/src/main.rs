@@ -1,8 +1,8 @@
 //! `shoal`: the server, the client and the tools in one binary.
 //!
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
-//! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
-//! target folder, progress, report), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
+//! store behind one surface, so that each command is written once), [`transfer`] (the parts of every import and export), [`tree`]
+//! (folders in and out), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
 //! [`memory_limit`], [`notify`],
 //! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
 //!
@@ -12,6 +12,7 @@ mod args;
 mod backup;
 mod commands;
 mod conditions;
+mod copying;
 mod credentials;
 mod damage;
 mod failure;
@@ -31,6 +32,7 @@ mod stopping;
 mod store_file;
 mod summary;
 mod target;
+mod transfer;
 mod tree;
 
 use std::pin::Pin;

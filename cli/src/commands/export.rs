@@ -16,11 +16,11 @@ use crate::objects::Objects;
 use crate::output::bytes_of;
 use crate::store_file::Access;
 use crate::target::Target;
+use crate::transfer::progress;
+use crate::transfer::report::{EXPORT, Report};
+use crate::transfer::work::JOBS_MAX;
 use crate::tree::folder::Folder;
-use crate::tree::progress;
-use crate::tree::report::{EXPORT, Report};
 use crate::tree::unload::Unload;
-use crate::tree::work::JOBS_MAX;
 
 /// Folders that are open at the same time: at least as many as a key has components, at most this many.
 const FOLDERS_OPEN_MAX: usize = 4096;

@@ -12,11 +12,11 @@ use crate::commands::stop_on_signal;
 use crate::output::bytes_of;
 use crate::store_file::Access;
 use crate::target::Target;
+use crate::transfer::progress;
+use crate::transfer::report::{IMPORT, Report};
+use crate::transfer::work::JOBS_MAX;
 use crate::tree::load::Load;
-use crate::tree::progress;
-use crate::tree::report::{IMPORT, Report};
 use crate::tree::walk::{Visit, Walk};
-use crate::tree::work::JOBS_MAX;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -8,7 +8,7 @@ use shoal_client::{ListEntry, ListRequest, ObjectInfo, Result};
 use tokio::runtime::Handle;
 
 use crate::objects::Objects;
-use crate::tree::attributes::Attributes;
+use crate::transfer::attributes::Attributes;
 use crate::tree::walk::Found;
 
 /// A listing that is read along with a walk.

@@ -18,8 +18,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OM
 use rustix::io::Errno;
 
 use crate::output::show_key;
-use crate::tree::attributes::Attributes;
-use crate::tree::report::Report;
+use crate::transfer::attributes::Attributes;
+use crate::transfer::report::Report;
 
 /// Why a name cannot be written.
 #[derive(Debug)]
@@ -224,8 +224,8 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
-    use crate::tree::attributes::Kind;
-    use crate::tree::report::EXPORT;
+    use crate::transfer::attributes::Kind;
+    use crate::transfer::report::EXPORT;
 
     fn report() -> Arc<Report> {
         Arc::new(Report::new(EXPORT, None))

@@ -15,11 +15,11 @@ use tokio::runtime::Handle;
 use crate::objects::{Objects, is_lasting};
 use crate::output::show_key;
 use crate::size::Size;
-use crate::tree::attributes::{Attributes, Kind};
+use crate::transfer::attributes::{Attributes, Kind};
+use crate::transfer::report::Report;
+use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
 use crate::tree::compare::{Existing, is_same};
-use crate::tree::report::Report;
 use crate::tree::walk::{Found, Visit, Walk, is_file};
-use crate::tree::work::{self, BATCH_BYTES_MAX, Batches};
 
 /// A file that does not fit in a batch is read and sent in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;

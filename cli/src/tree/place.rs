@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::tree::attributes::{Attributes, Kind};
+use crate::transfer::attributes::{Attributes, Kind};
 use crate::tree::folder::{Folder, Obstacle, timestamps};
 
 /// Longest target of a symlink that Linux takes.
@@ -128,7 +128,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::tree::report::{EXPORT, Report};
+    use crate::transfer::report::{EXPORT, Report};
 
     fn attributes(kind: Kind) -> Attributes {
         Attributes { kind, permissions: Some(0o640), mtime_ns: 1_700_000_000_000_000_007 }

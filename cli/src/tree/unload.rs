@@ -11,12 +11,12 @@ use tokio::runtime::Handle;
 
 use crate::objects::{GetStream, Objects, is_lasting};
 use crate::output::show_key;
-use crate::tree::attributes::{Attributes, Kind};
+use crate::transfer::attributes::{Attributes, Kind};
+use crate::transfer::report::Report;
+use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
 use crate::tree::folder::{Folder, Obstacle, OpenPath};
 use crate::tree::names::components;
 use crate::tree::place::{self, LINK_BYTES_MAX, NewFile};
-use crate::tree::report::Report;
-use crate::tree::work::{self, BATCH_BYTES_MAX, Batches};
 
 /// While the workers hold more open folders than allowed the planner looks again after this time.
 const FOLDERS_PAUSE: Duration = Duration::from_millis(1);

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Stat};
 use shoal_base::limits::KEY_BYTES_MAX;
 
-use crate::tree::attributes::{Attributes, Kind};
+use crate::transfer::attributes::{Attributes, Kind};
 
 /// Something that can be stored.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use crate::output::show_count;
 use crate::progress::{self, Ticker};
 use crate::size::Size;
-use crate::tree::report::{Counts, Report};
+use crate::transfer::report::{Counts, Report};
 
 /// The cost of an item besides its bytes, in bytes: with it, the estimated time is right for small and for large files.
 const ITEM_COST_BYTES: u64 = 32 << 10;

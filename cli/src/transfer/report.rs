@@ -13,7 +13,7 @@ use crate::damage::Damage;
 use crate::failure::Reported;
 use crate::output::{Output, show_count, warn};
 use crate::size::Size;
-use crate::tree::attributes::Kind;
+use crate::transfer::attributes::Kind;
 
 /// Failures that are told one by one; the rest is only counted.
 const FAILURES_TOLD_MAX: usize = 200;
