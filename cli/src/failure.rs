@@ -14,6 +14,9 @@ pub(crate) const EXIT_NOT_FOUND: u8 = 3;
 /// A condition of a write does not hold; nothing was written.
 pub(crate) const EXIT_CONDITION: u8 = 4;
 
+/// All of it was done, without what `--lossy` allows to lose.
+pub(crate) const EXIT_LOSSY: u8 = 5;
+
 /// The command line or the configuration is wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]

@@ -1,10 +1,9 @@
 //! `shoal`: the server, the client and the tools in one binary.
 //!
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
-//! store behind one surface, so that each command is written once), [`transfer`] (the parts of every import and export), [`tree`]
-//! (folders in and out), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
+//! store behind one surface, so that each command is written once), [`transfer`] (the parts of every import and export), [`tree`] (folders in and out), [`tarball`] (tars in and out), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
 //! [`memory_limit`], [`notify`],
-//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
+//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`copying`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
@@ -31,6 +30,7 @@ mod space_map;
 mod stopping;
 mod store_file;
 mod summary;
+mod tarball;
 mod target;
 mod transfer;
 mod tree;

@@ -20,11 +20,11 @@ pub(crate) fn bar(as_json: bool) -> Option<ProgressBar> {
     if as_json { None } else { progress::drawn("{spinner} [{bar:20}] {wide_msg}") }
 }
 
-/// Shows `report` until it is dropped. With `as_json` nothing is shown.
-pub(crate) fn start(report: &Arc<Report>, as_json: bool) -> Option<Ticker> {
+/// Shows `report` until it is dropped. Where the summary is for a program, nothing is shown.
+pub(crate) fn start(report: &Arc<Report>) -> Option<Ticker> {
     let report = report.clone();
     let mut rate = Rate::new(report.started());
-    (!as_json).then(|| Ticker::start(report.bar().is_some(), move || show(&report, &mut rate)))
+    (!report.manner().json).then(|| Ticker::start(report.bar().is_some(), move || show(&report, &mut rate)))
 }
 
 fn show(report: &Report, rate: &mut Rate) {
