@@ -68,7 +68,7 @@ pub(crate) enum Command {
     Du(du::Arguments),
     /// List buckets, show one, or delete one.
     Bucket(bucket::Arguments),
-    /// Store a folder with everything in it, or a tar.
+    /// Store a folder with everything in it, a tar, or the strings of a server of Redis.
     Import(import::Arguments),
     /// Write objects into a folder, as import read them, or into a tar.
     Export(export::Arguments),

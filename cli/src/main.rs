@@ -1,7 +1,8 @@
 //! `shoal`: the server, the client and the tools in one binary.
 //!
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
-//! store behind one surface, so that each command is written once), [`transfer`] (the parts of every import and export), [`tree`] (folders in and out), [`tarball`] (tars in and out), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
+//! store behind one surface, so that each command is written once), [`transfer`] (the parts of every import and export), [`tree`] (folders in and out), [`tarball`] (tars in and out),
+//! [`from_redis`] (strings of Redis), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
 //! [`memory_limit`], [`notify`],
 //! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`copying`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
 //!
@@ -16,6 +17,7 @@ mod credentials;
 mod damage;
 mod failure;
 mod failures;
+mod from_redis;
 mod growing;
 mod logging;
 mod memory_limit;

@@ -1,4 +1,4 @@
-//! `shoal import`: a folder or a tar goes into the store.
+//! `shoal import`: a folder, a tar or the strings of a server of Redis go into the store.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,6 +11,8 @@ use clap::Args;
 use tokio::runtime::Handle;
 
 use crate::commands::stop_on_signal;
+use crate::credentials::read_secret;
+use crate::from_redis::load::Source;
 use crate::objects::Objects;
 use crate::output::bytes_of;
 use crate::store_file::Access;
@@ -19,7 +21,7 @@ use crate::target::Target;
 use crate::transfer::feed::Feed;
 use crate::transfer::filter::Filter;
 use crate::transfer::progress;
-use crate::transfer::report::{IMPORT, IMPORT_TAR, Manner, Report};
+use crate::transfer::report::{IMPORT, IMPORT_STRINGS, IMPORT_TAR, Manner, Report};
 use crate::transfer::work::JOBS_MAX;
 use crate::tree::load::Load;
 use crate::tree::walk::{Visit, Walk};
@@ -33,6 +35,8 @@ Examples:
                                               prints the keys, and stores nothing
   shoal export photos/ ./restored             gets it back
   zcat photos.tar.gz | shoal import --tar -   what is in a tar
+  shoal import --from-redis 127.0.0.1:6379 --bucket cache
+                                              the strings of a server of Redis, with their deadlines
 
 The key of a file is the prefix and the file's path below DIR, byte by byte. Modes, modification times (to the nanosecond),
 symlinks (not followed) and folders are kept; owners are not. Extended attributes user.shoal.* that an export wrote become metadata,
@@ -46,17 +50,20 @@ or damaged is an error that names the entry and the offset; what was in front of
 Exit codes: 0 everything was stored (special files do not count), 1 something failed, 5 all of it but what --lossy leaves out.";
 
 const USAGE: &str = "shoal import [OPTIONS] <DIR>
-       shoal import [OPTIONS] --tar <FILE>";
+       shoal import [OPTIONS] --tar <FILE>
+       shoal import [OPTIONS] --from-redis <HOST:PORT>";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct Arguments {
     /// The folder.
-    #[arg(required_unless_present = "tar")]
+    #[arg(required_unless_present_any = ["tar", "from_redis"])]
     dir: Option<PathBuf>,
     /// Import what is in this tar, - for standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "dir")]
     tar: Option<PathBuf>,
+    #[command(flatten)]
+    redis: Redis,
     /// Put this before every key; end it with / to make it a folder's name.
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     prefix: OsString,
@@ -65,7 +72,8 @@ pub(crate) struct Arguments {
     /// Batches of files that are read and sent at the same time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: u16,
-    /// With --tar: leave out, and name, what the store cannot hold: keys of more than 1,024 bytes.
+    /// With --tar and --from-redis: leave out, and name, what the store cannot hold: keys of more than 1,024 bytes; of Redis values
+    /// above 4 MiB, and all but strings.
     #[arg(long, conflicts_with = "dir")]
     lossy: bool,
     /// Store nothing; print the keys that would be stored.
@@ -78,10 +86,35 @@ pub(crate) struct Arguments {
     target: Target,
 }
 
+/// A server of the Redis protocol as a source.
+#[derive(Args)]
+struct Redis {
+    /// Import the strings of this server of the Redis protocol.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["dir", "tar"], value_parser = address)]
+    from_redis: Option<String>,
+    /// The number of the database.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "from_redis")]
+    redis_db: u32,
+    /// Show the password in this file to the server. The file may not be open to other users.
+    #[arg(long, value_name = "FILE", requires = "from_redis")]
+    redis_password_file: Option<PathBuf>,
+}
+
+fn address(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err("write HOST:PORT".into()),
+    }
+}
+
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let manner =
         Manner { json: arguments.json, dry_run: arguments.dry_run, lossy: arguments.lossy, on_error: false };
-    let verb = if arguments.tar.is_some() { IMPORT_TAR } else { IMPORT };
+    let verb = match (&arguments.tar, &arguments.redis.from_redis) {
+        (Some(_), _) => IMPORT_TAR,
+        (None, Some(_)) => IMPORT_STRINGS,
+        (None, None) => IMPORT,
+    };
     let work = Work {
         prefix: bytes_of(&arguments.prefix).to_vec(),
         report: Arc::new(Report::new(verb, manner, progress::bar(arguments.json))),
@@ -89,6 +122,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     if let Some(tar) = &work.arguments.tar {
         return work.tar(tar).await;
+    }
+    if let Some(address) = &work.arguments.redis.from_redis {
+        return work.redis(address).await;
     }
     let dir = work.arguments.dir.clone().unwrap_or_default();
     work.folder(&dir).await
@@ -135,6 +171,17 @@ impl Work {
         let (feed, jobs) = (self.feed(&objects), self.arguments.jobs);
         let input = io::BufReader::with_capacity(1 << 20, input);
         self.finish(objects, move || feed.run(jobs, |feeder| tarball::load::run(input, feeder))).await
+    }
+
+    async fn redis(&self, address: &str) -> anyhow::Result<()> {
+        let redis = &self.arguments.redis;
+        let password = redis.redis_password_file.as_deref().map(|path| read_secret(path, "a password"));
+        let password = password.transpose()?;
+        let password = password.as_deref().map(<[u8]>::trim_ascii_end);
+        let source = tokio::task::block_in_place(|| Source::connect(address, password, redis.redis_db))?;
+        let objects = self.open().await?;
+        let (feed, jobs, address) = (self.feed(&objects), self.arguments.jobs, address.to_owned());
+        self.finish(objects, move || feed.run(jobs, |feeder| source.run(&address, feeder))).await
     }
 
     async fn open(&self) -> anyhow::Result<Objects> {

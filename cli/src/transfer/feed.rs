@@ -1,4 +1,4 @@
-//! Puts of what a source says one after the other and only once: a tar.
+//! Puts of what a source says one after the other and only once: a tar, or a server of Redis.
 //!
 //! Values up to a batch are put in batches, several at the same time; larger ones by the thread that reads the source, in pieces. The
 //! puts of one key keep their order: the next one waits until the one before is answered.

@@ -1,4 +1,4 @@
-//! The parts that every import and export shares, whatever is at its other end: a folder or a tar.
+//! The parts that every import and export shares, whatever is at its other end: a folder, a tar or a server of Redis.
 //!
 //! [`attributes`] says how mode and time are kept, [`extras`] are what an object has beyond a file's content, mode and time, and their names outside of a store; [`filter`] says
 //! which keys take part; [`feed`] puts the values of a source that can be read only once; [`report`] counts and tells the

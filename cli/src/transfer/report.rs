@@ -29,21 +29,30 @@ pub(crate) struct Verb {
     pub(crate) place: &'static str,
     /// Behind the reason of an early end.
     pub(crate) after_stop: &'static str,
+    /// There are only objects, no files and folders.
+    pub(crate) is_flat: bool,
 }
 
 const GO_ON: &str = "what is listed above was done, run it again to go on";
 
 /// Import's words.
 pub(crate) const IMPORT: Verb =
-    Verb { name: "import", past: "imported", place: "the store", after_stop: GO_ON };
+    Verb { name: "import", past: "imported", place: "the store", after_stop: GO_ON, is_flat: false };
 /// Export's words.
 pub(crate) const EXPORT: Verb =
-    Verb { name: "export", past: "exported", place: "the folder", after_stop: GO_ON };
+    Verb { name: "export", past: "exported", place: "the folder", after_stop: GO_ON, is_flat: false };
 /// The words of an export into a tar.
-pub(crate) const EXPORT_TAR: Verb =
-    Verb { name: "export", past: "exported", place: "the tar", after_stop: "no whole tar was made" };
+pub(crate) const EXPORT_TAR: Verb = Verb {
+    name: "export",
+    past: "exported",
+    place: "the tar",
+    after_stop: "no whole tar was made",
+    is_flat: false,
+};
 /// The words of an import of a tar.
 pub(crate) const IMPORT_TAR: Verb = Verb { after_stop: "what is listed above was done", ..IMPORT };
+/// The words of an import of strings.
+pub(crate) const IMPORT_STRINGS: Verb = Verb { is_flat: true, ..IMPORT };
 
 /// How an import or export is done, and what is said about it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -323,13 +332,16 @@ impl Report {
 
     fn summary(&self) -> Vec<String> {
         let (counts, seconds) = (self.counts(), self.started.elapsed().as_secs_f64());
-        let what = format!(
-            "{} files, {} folders, {} symlinks: {}",
-            show_count(counts.files),
-            show_count(counts.folders),
-            show_count(counts.symlinks),
-            Size(counts.bytes)
-        );
+        let what = match self.verb.is_flat {
+            true => format!("{} objects: {}", show_count(counts.files), Size(counts.bytes)),
+            false => format!(
+                "{} files, {} folders, {} symlinks: {}",
+                show_count(counts.files),
+                show_count(counts.folders),
+                show_count(counts.symlinks),
+                Size(counts.bytes)
+            ),
+        };
         let mut lines = vec![match self.manner.dry_run {
             true => format!("would {} {what}", self.verb.name),
             false => format!(
