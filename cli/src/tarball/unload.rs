@@ -32,7 +32,8 @@ pub(crate) struct Unload {
 
 /// Objects that are read together.
 struct Batch {
-    keys: Vec<Bytes>,
+    /// With their deadlines, as they were listed.
+    keys: Vec<(Bytes, Option<u64>)>,
     read: JoinHandle<Vec<Result<Option<Object>, Error>>>,
 }
 
@@ -139,10 +140,13 @@ impl Unload {
             self.write(batch, writer).await?;
         }
         let is_large = entries.iter().any(|entry| entry.info.bytes > BATCH_BYTES_MAX);
-        let keys: Vec<Bytes> = entries.into_iter().map(|entry| entry.key).collect();
+        let keys: Vec<_> = entries.into_iter().map(|entry| (entry.key, entry.info.expire_time_ns)).collect();
         let (objects, bucket) = (self.objects.clone(), self.bucket.clone());
         // A large one is alone in its batch, and is read when it is written, piece by piece.
-        let wanted = if is_large { Vec::new() } else { keys.clone() };
+        let wanted = match is_large {
+            true => Vec::new(),
+            false => keys.iter().map(|(key, _)| key.clone()).collect(),
+        };
         let read = tokio::spawn(async move { objects.get_many(&bucket, wanted).await });
         ahead.batches.push_back(Batch { keys, read });
         Ok(())
@@ -150,13 +154,13 @@ impl Unload {
 
     async fn write(&self, batch: Batch, writer: &mut Writer<impl Write>) -> anyhow::Result<()> {
         let mut results = batch.read.await.context("a read of the export broke off")?.into_iter();
-        for key in batch.keys {
+        for (key, expires_ns) in batch.keys {
             self.go_on()?;
             match results.next() {
                 Some(Ok(Some(object))) => self.write_small(&key, &object, writer)?,
-                Some(Ok(None)) => self.report.failed(&show_key(&key), "it was deleted meanwhile"),
+                Some(Ok(None)) => self.report.gone(&show_key(&key), expires_ns),
                 // It is large, or became so meanwhile.
-                None | Some(Err(Error::Invalid(_))) => self.write_large(&key, writer).await?,
+                None | Some(Err(Error::Invalid(_))) => self.write_large(&key, expires_ns, writer).await?,
                 Some(Err(error @ (Error::Corrupt(_) | Error::Busy(_)))) => {
                     self.report.failed(&show_key(&key), &error.to_string());
                 }
@@ -213,11 +217,16 @@ impl Unload {
         })
     }
 
-    async fn write_large(&self, key: &[u8], writer: &mut Writer<impl Write>) -> anyhow::Result<()> {
+    async fn write_large(
+        &self,
+        key: &[u8],
+        expires_ns: Option<u64>,
+        writer: &mut Writer<impl Write>,
+    ) -> anyhow::Result<()> {
         let reading = || about("cannot read", &self.bucket, key);
         let opened = self.objects.get_stream(&self.bucket, key, ByteRange::ALL).await;
         let Some(mut stream) = opened.with_context(reading)? else {
-            self.report.failed(&show_key(key), "it was deleted meanwhile");
+            self.report.gone(&show_key(key), expires_ns);
             return Ok(());
         };
         let (mut attributes, extras) = shape(key, stream.info());

@@ -14,6 +14,7 @@ use crate::failure::{EXIT_LOSSY, Reported, ReportedCode};
 use crate::output::{Output, show_count, warn};
 use crate::size::Size;
 use crate::transfer::attributes::Kind;
+use crate::transfer::extras::now_ns;
 
 /// Failures that are told one by one; the rest is only counted.
 const FAILURES_TOLD_MAX: usize = 200;
@@ -222,6 +223,14 @@ impl Report {
     /// The time of one is over.
     pub(crate) fn expired(&self) {
         self.state.lock().counts.expired += 1;
+    }
+
+    /// One with this deadline was listed, and is not there any more: a failure, unless its time is over.
+    pub(crate) fn gone(&self, name: &str, expires_ns: Option<u64>) {
+        match expires_ns.is_some_and(|at_ns| at_ns <= now_ns()) {
+            true => self.expired(),
+            false => self.failed(name, "it was deleted meanwhile"),
+        }
     }
 
     /// One does not take part.

@@ -44,6 +44,8 @@ pub(crate) struct Unload {
 struct Wanted {
     key: Bytes,
     bytes: u64,
+    /// Its deadline, as it was listed.
+    expires_ns: Option<u64>,
     folder: Arc<Folder>,
 }
 
@@ -65,6 +67,8 @@ struct Planned<'a> {
 enum Trouble {
     Store(Error),
     Place(Obstacle),
+    /// It does not exist any more.
+    Gone,
     Other(String),
 }
 
@@ -203,7 +207,8 @@ impl Unload {
         if place::is_same(folder.descriptor(), OsStr::from_bytes(name), bytes, &attributes, &extras) {
             self.report.unchanged(bytes);
         } else {
-            batches.add(Wanted { key: entry.key, bytes, folder }, bytes);
+            batches
+                .add(Wanted { key: entry.key, bytes, expires_ns: entry.info.expire_time_ns, folder }, bytes);
         }
         Ok(())
     }
@@ -245,7 +250,7 @@ impl Unload {
         for (wanted, object) in small.into_iter().zip(objects) {
             let result = match object {
                 Ok(Some(object)) => self.write_small(&wanted, &object),
-                Ok(None) => Err(Trouble::Other("it was deleted meanwhile".into())),
+                Ok(None) => Err(Trouble::Gone),
                 // It grew meanwhile.
                 Err(Error::Invalid(_)) => self.write_large(&wanted),
                 Err(error) => Err(error.into()),
@@ -255,8 +260,10 @@ impl Unload {
     }
 
     fn conclude(&self, wanted: &Wanted, result: Result<(), Trouble>) {
-        if let Err(trouble) = result {
-            self.tell(&wanted.key, trouble);
+        match result {
+            Ok(()) => {}
+            Err(Trouble::Gone) => self.report.gone(&show_key(&wanted.key), wanted.expires_ns),
+            Err(trouble) => self.tell(&wanted.key, trouble),
         }
     }
 
@@ -279,7 +286,7 @@ impl Unload {
     fn write_large(&self, wanted: &Wanted) -> Result<(), Trouble> {
         let opened = self.objects.get_stream(&self.bucket, &wanted.key, ByteRange::ALL);
         let Some(mut stream) = self.handle.block_on(opened)? else {
-            return Err(Trouble::Other("it was deleted meanwhile".into()));
+            return Err(Trouble::Gone);
         };
         let attributes = Attributes::of_object(&wanted.key, stream.info()).map_err(Trouble::Other)?;
         if attributes.kind == Kind::Symlink {
@@ -340,6 +347,7 @@ impl Unload {
                     self.report.stop(&error.to_string());
                 }
             }
+            Trouble::Gone => self.report.gone(&name, None),
             Trouble::Other(why) => self.report.failed(&name, &why),
         }
     }

@@ -1,9 +1,12 @@
 //! Tars out and in: any key, all that an object has, tars of other programs, and tars that are cut off or damaged.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use crate::harness::{Done, Server, run_with};
 use crate::transfer::{objects, put_objects};
@@ -216,6 +219,32 @@ fn later_entries_of_a_name_win_and_sparse_files_are_named() {
         assert_eq!((done.code, summary["failed"].as_u64(), summary["files"].as_u64()), (1, Some(1), Some(1)));
         assert!(done.stderr.contains(&format!("{format}holes: it is a sparse file")), "{}", done.stderr);
     }
+}
+
+/// An export of a cache failed because of objects whose time ended between the listing and the read.
+#[test]
+fn what_expires_during_an_export_is_counted_and_what_is_deleted_fails() {
+    let server = Server::start();
+    // More than a pipe holds: the export waits for its reader in the middle of this one.
+    server.put("a", &vec![1; 3 << 20], &[]);
+    for key in ["deleted", "expires"] {
+        server.put(key, b"x", if key == "expires" { &["--ttl", "2s"] } else { &[] });
+    }
+    let mut command = server.command(&["export", "--tar", "-", "--json", "--jobs", "1"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    server.ok(&["rm", "deleted"]);
+    thread::sleep(Duration::from_secs(3));
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let summary = text.lines().find(|line| line.starts_with('{')).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
+    let counts = ["files", "expired", "failed"].map(|name| summary[name].as_u64().unwrap());
+    assert_eq!((output.status.code(), counts), (Some(1), [1, 1, 1]), "{text}");
+    let tar = [&first[..], &output.stdout].concat();
+    let done = run_with(server.command(&["import", "--tar", "-", "--prefix", "b/", "--json"]), &tar);
+    assert_eq!((done.code, done.json()["files"].as_u64()), (0, Some(1)), "the tar is whole: {}", done.stderr);
 }
 
 #[test]
