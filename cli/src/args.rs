@@ -22,7 +22,8 @@ Examples:
 The server is found at http://127.0.0.1:7411, or where --server or SHOAL_SERVER says. Without a
 server, --data FILE works on the data file itself.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 the object does not exist, 4 a condition (--if-...) does not hold.
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 the object does not exist, 4 a condition (--if-...) does not hold,
+5 done but for what --lossy leaves out.
 With --json, what a command prints is JSON: an object, or an object a line.";
 
 /// Shoal keeps small files: lots of objects of 0 to 4 MiB under keys, durable, on one file or device.
@@ -67,9 +68,9 @@ pub(crate) enum Command {
     Du(du::Arguments),
     /// List buckets, show one, or delete one.
     Bucket(bucket::Arguments),
-    /// Store a folder with everything in it.
+    /// Store a folder with everything in it, a tar, or the strings of a server of Redis.
     Import(import::Arguments),
-    /// Write objects into a folder, as import read them.
+    /// Write objects into a folder, as import read them, or into a tar.
     Export(export::Arguments),
     /// Write all objects of one version into a backup, or verify a backup.
     Backup(backup::Arguments),

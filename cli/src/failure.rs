@@ -14,6 +14,9 @@ pub(crate) const EXIT_NOT_FOUND: u8 = 3;
 /// A condition of a write does not hold; nothing was written.
 pub(crate) const EXIT_CONDITION: u8 = 4;
 
+/// All of it was done, without what `--lossy` allows to lose.
+pub(crate) const EXIT_LOSSY: u8 = 5;
+
 /// The command line or the configuration is wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -23,6 +26,11 @@ pub(crate) struct Usage(pub(crate) String);
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NotFound(pub(crate) String);
+
+/// The error of a command that found no object, to be put behind [`about`](crate::output::about).
+pub(crate) fn no_such_object() -> anyhow::Error {
+    NotFound("there is no such object; `shoal ls` lists what there is".into()).into()
+}
 
 /// The command reported its failures itself, which all have this exit code; no message is left.
 #[derive(Debug, thiserror::Error)]

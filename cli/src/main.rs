@@ -1,10 +1,10 @@
 //! `shoal`: the server, the client and the tools in one binary.
 //!
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
-//! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
-//! target folder, progress, report), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
+//! store behind one surface, so that each command is written once), [`transfer`] (the parts of every import and export), [`tree`] (folders in and out), [`tarball`] (tars in and out),
+//! [`from_redis`] (strings of Redis), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
 //! [`memory_limit`], [`notify`],
-//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
+//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`copying`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
@@ -12,10 +12,12 @@ mod args;
 mod backup;
 mod commands;
 mod conditions;
+mod copying;
 mod credentials;
 mod damage;
 mod failure;
 mod failures;
+mod from_redis;
 mod growing;
 mod logging;
 mod memory_limit;
@@ -30,7 +32,9 @@ mod space_map;
 mod stopping;
 mod store_file;
 mod summary;
+mod tarball;
 mod target;
+mod transfer;
 mod tree;
 
 use std::pin::Pin;

@@ -81,6 +81,13 @@ pub(crate) fn show_key(key: &[u8]) -> String {
     shown
 }
 
+/// The words for the object of a failure, behind the verb.
+pub(crate) fn about(verb: &str, bucket: &str, key: &[u8]) -> String {
+    let bucket =
+        if bucket == shoal_engine::DEFAULT_BUCKET { String::new() } else { format!(" in bucket {bucket:?}") };
+    format!("{verb} {:?}{bucket}", show_key(key))
+}
+
 /// Sets `name` to the bytes as text; where they are not UTF-8, `name_hex` has them exactly and `name` an approximation.
 pub(crate) fn set_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {

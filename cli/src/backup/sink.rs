@@ -1,4 +1,4 @@
-//! The place of a new backup: standard output, or a file that has its name only when it is whole.
+//! The place of a new backup or tar: standard output, or a file that has its name only when it is whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use crate::failure::output_error;
 
-/// A backup that is being written.
+/// A backup or a tar that is being written.
 pub(crate) enum Sink {
     Stdout(io::Stdout),
     File(Unfinished),
@@ -34,13 +34,13 @@ impl Sink {
         let mut name = dest.as_os_str().to_owned();
         name.push(".unfinished");
         let path = PathBuf::from(name);
-        let what = || format!("cannot write the backup {}", path.display());
+        let what = || format!("cannot write {}", path.display());
         // It holds all objects in clear text: it is for its owner alone, as the data file is.
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600);
         let file = options.open(&path).with_context(what)?;
         if file.try_lock().is_err() {
-            bail!("{}: another backup writes to it", what());
+            bail!("{}: another shoal writes to it", what());
         }
         file.set_len(0).with_context(what)?;
         Ok(Self::File(Unfinished { file, path, dest: dest.to_owned(), force, is_done: false }))
@@ -50,10 +50,9 @@ impl Sink {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         match self {
             Self::Stdout(stdout) => stdout.write_all(bytes).map_err(output_error),
-            Self::File(it) => it
-                .file
-                .write_all(bytes)
-                .with_context(|| format!("cannot write the backup {}", it.dest.display())),
+            Self::File(it) => {
+                it.file.write_all(bytes).with_context(|| format!("cannot write {}", it.dest.display()))
+            }
         }
     }
 
@@ -62,7 +61,7 @@ impl Sink {
         match self {
             Self::Stdout(mut stdout) => stdout.flush().map_err(output_error),
             Self::File(mut it) => {
-                let what = || format!("cannot finish the backup {}", it.dest.display());
+                let what = || format!("cannot finish {}", it.dest.display());
                 it.file.sync_all().with_context(what)?;
                 check_free(&it.dest, it.force)?;
                 fs::rename(&it.path, &it.dest).with_context(what)?;
@@ -89,7 +88,7 @@ impl Drop for Unfinished {
 fn check_free(dest: &Path, force: bool) -> anyhow::Result<()> {
     match fs::symlink_metadata(dest) {
         Ok(found) if !found.is_file() => {
-            bail!("{} is no file: name a file for the backup, or - for standard output", dest.display())
+            bail!("{} is no file: name a file, or - for standard output", dest.display())
         }
         Ok(_) if !force => {
             bail!("{} exists: name another file, or replace it with --force", dest.display())

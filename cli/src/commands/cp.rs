@@ -6,8 +6,8 @@ use bytes::Bytes;
 use clap::Args;
 use serde_json::{Map, json};
 
-use crate::commands::copying::{Place, Prefixes, copy};
 use crate::conditions::Conditions;
+use crate::copying::{Place, Prefixes, copy};
 use crate::failure::Usage;
 use crate::objects::Objects;
 use crate::output::{Output, bytes_of, set_bytes, show_count, show_key};

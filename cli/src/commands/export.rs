@@ -1,7 +1,8 @@
-//! `shoal export`: objects become files in a folder.
+//! `shoal export`: objects become files in a folder, or entries of a tar.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -11,16 +12,20 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use shoal_client::ListRequest;
 use tokio::runtime::Handle;
 
+use crate::backup::sink::Sink;
 use crate::commands::stop_on_signal;
+use crate::failure::{Usage, one_line};
 use crate::objects::Objects;
 use crate::output::bytes_of;
 use crate::store_file::Access;
+use crate::tarball;
 use crate::target::Target;
+use crate::transfer::filter::Filter;
+use crate::transfer::progress;
+use crate::transfer::report::{EXPORT, EXPORT_TAR, Manner, Report};
+use crate::transfer::work::JOBS_MAX;
 use crate::tree::folder::Folder;
-use crate::tree::progress;
-use crate::tree::report::{EXPORT, Report};
 use crate::tree::unload::Unload;
-use crate::tree::work::JOBS_MAX;
 
 /// Folders that are open at the same time: at least as many as a key has components, at most this many.
 const FOLDERS_OPEN_MAX: usize = 4096;
@@ -31,30 +36,52 @@ const EXAMPLES: &str = "\
 Examples:
   shoal export ./copy                    everything in the bucket
   shoal export photos/ ./restored        photos/2024/a.jpg becomes restored/2024/a.jpg
+  shoal export photos/ ./restored --include '*.jpg' --dry-run
+                                         prints the keys, and writes nothing
+  shoal export photos/ --tar photos.tar  one tar, which holds any key
+  shoal export --tar - | zstd > all.tar.zst
 
-The file of an object is the key without the prefix, below DIR. Files that are there already with the same size, mode and
-time are left alone, others are replaced; what is not in the store is not touched. Keys that would lead out of DIR (absolute,
-with .., or through a symlink) are refused and reported. Modes, times and symlinks come back as import found them, except
-that set-user-id and set-group-id of files are dropped, as the owner is not kept.
+The file of an object is the key without the prefix, below DIR. Files that are there already with the same size, mode, time and
+attributes are left alone, others are replaced; what is not in the store is not touched. Modes, times and symlinks come back as
+import found them, except that set-user-id and set-group-id of files are dropped, as the owner is not kept. Metadata, content type and
+deadline are extended attributes user.shoal.* of the file, of which import makes them again.
+
+What a folder cannot hold ends the export, which names it: keys such as a beside a/b, keys that would lead out of DIR (absolute, with
+.., or through a symlink), with empty parts or with parts of more than 255 bytes; metadata and deadlines where there are no
+extended attributes. --lossy leaves all that out, and goes on. A tar holds all of it, but for keys with NUL bytes.
 
 Where a part of the index is damaged everything else is exported, and the ranges of keys that are missing are named (--json: as
 \"damaged\").
 
-Exit code: 0 when everything was written, 1 when something failed, was refused, or is damaged.";
+Exit codes: 0 everything was written, 1 something failed, was refused, or is damaged, 5 all of it but what --lossy leaves out.";
+
+const USAGE: &str =
+    "shoal export [OPTIONS] [PREFIX] <DIR>\n       shoal export [OPTIONS] [PREFIX] --tar <FILE>";
 
 #[derive(Args)]
-#[command(after_help = EXAMPLES, allow_missing_positional = true)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct Arguments {
-    /// Only keys that begin with this; it is left out of the files' names.
-    #[arg(default_value = "", hide_default_value = true)]
-    prefix: OsString,
-    /// The folder; created where it does not exist.
-    #[arg(required = true)]
-    dir: PathBuf,
+    /// Only keys that begin with PREFIX, which is left out of the files' names; the folder DIR, created where it does not exist.
+    #[arg(value_names = ["PREFIX", "DIR"], num_args = 0..=2)]
+    names: Vec<OsString>,
+    /// Write one tar into this file, - for standard output, in place of a folder.
+    #[arg(long, value_name = "FILE")]
+    tar: Option<PathBuf>,
+    /// With --tar: replace a file that exists.
+    #[arg(long, requires = "tar")]
+    force: bool,
+    #[command(flatten)]
+    filter: Filter,
     /// Batches of objects that are read and written at the same time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: u16,
-    /// Print one JSON object at the end, and no progress.
+    /// Leave out, and name, what a folder or tar cannot hold.
+    #[arg(long)]
+    lossy: bool,
+    /// Write nothing; print the keys that would be written.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one JSON object at the end, and no progress; with --tar - it goes to standard error.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -62,31 +89,106 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.target.store.open(Access::Read).await?;
-    let report = Arc::new(Report::new(EXPORT, progress::bar(arguments.json)));
-    let target = Folder::target(&arguments.dir, report.clone())
-        .with_context(|| format!("cannot write into {}", arguments.dir.display()))?;
-    stop_on_signal(&report)?;
+    match (&arguments.tar, &arguments.names[..]) {
+        (Some(tar), []) => run_tar(&arguments, &OsString::new(), tar).await,
+        (Some(tar), [prefix]) => run_tar(&arguments, prefix, tar).await,
+        (Some(_), _) => Err(Usage("with --tar there is no DIR, only a PREFIX".into()).into()),
+        (None, [dir]) => run_folder(&arguments, &OsString::new(), Path::new(dir)).await,
+        (None, [prefix, dir]) => run_folder(&arguments, prefix, Path::new(dir)).await,
+        (None, _) => Err(Usage("name the folder, or give --tar FILE".into()).into()),
+    }
+}
 
+impl Arguments {
+    fn manner(&self, on_error: bool) -> Manner {
+        Manner { json: self.json, dry_run: self.dry_run, lossy: self.lossy, on_error }
+    }
+}
+
+async fn run_folder(arguments: &Arguments, prefix: &OsString, dir: &Path) -> anyhow::Result<()> {
+    let objects = arguments.target.store.open(Access::Read).await?;
+    let report = Arc::new(Report::new(EXPORT, arguments.manner(false), progress::bar(arguments.json)));
     let unload = Unload {
         objects: objects.clone(),
         handle: Handle::current(),
-        bucket: arguments.target.bucket,
-        prefix: Bytes::copy_from_slice(bytes_of(&arguments.prefix)),
+        bucket: arguments.target.bucket.clone(),
+        prefix: Bytes::copy_from_slice(bytes_of(prefix)),
+        filter: arguments.filter.clone(),
         report: report.clone(),
         folders_max: allow_open_folders(),
     };
+    let target = (!arguments.dry_run).then(|| {
+        Folder::target(dir, report.clone()).with_context(|| format!("cannot write into {}", dir.display()))
+    });
+    let target = target.transpose()?;
+    stop_on_signal(&report)?;
     if report.bar().is_some() {
-        tokio::spawn(count(objects.clone(), unload.all(), report.clone()));
+        tokio::spawn(count(objects.clone(), unload.all(), arguments.filter.clone(), report.clone()));
     }
-    let progress = progress::start(&report, arguments.json);
-    let worked = tokio::task::spawn_blocking(move || unload.run(target, arguments.jobs)).await;
+    let progress = progress::start(&report);
+    let (jobs, dir) = (arguments.jobs, dir.to_owned());
+    let worked = tokio::task::spawn_blocking(move || match target {
+        Some(target) => unload.run(target, jobs),
+        None => unload.run_dry(&dir),
+    });
+    let worked = worked.await;
     drop(progress);
     let closed = objects.close().await;
-    let concluded = report.conclude(arguments.json);
+    let concluded = report.conclude();
     worked.context("the export broke off")?;
     closed?;
     concluded
+}
+
+async fn run_tar(arguments: &Arguments, prefix: &OsString, path: &Path) -> anyhow::Result<()> {
+    // The destination first: a tar that cannot be kept is not begun.
+    let sink = (!arguments.dry_run).then(|| Sink::open(path, arguments.force)).transpose()?;
+    let objects = arguments.target.store.open(Access::Read).await?;
+    let on_error = path == Path::new("-") && !arguments.dry_run;
+    let report = Arc::new(Report::new(EXPORT_TAR, arguments.manner(on_error), progress::bar(arguments.json)));
+    stop_on_signal(&report)?;
+    let unload = tarball::unload::Unload {
+        objects: objects.clone(),
+        bucket: arguments.target.bucket.clone(),
+        prefix: Bytes::copy_from_slice(bytes_of(prefix)),
+        filter: arguments.filter.clone(),
+        report: report.clone(),
+    };
+    if report.bar().is_some() {
+        tokio::spawn(count(objects.clone(), unload.all(), arguments.filter.clone(), report.clone()));
+    }
+    let progress = progress::start(&report);
+    let worked = match sink {
+        Some(sink) => write_tar(&unload, sink, arguments.jobs).await,
+        None => unload.run_dry().await,
+    };
+    drop(progress);
+    if let Err(error) = worked {
+        report.stop(&one_line(&error));
+    }
+    let closed = objects.close().await;
+    report.conclude()?;
+    Ok(closed?)
+}
+
+async fn write_tar(unload: &tarball::unload::Unload, sink: Sink, jobs: u16) -> anyhow::Result<()> {
+    let out = unload.run(io::BufWriter::with_capacity(1 << 20, Out(sink)), jobs).await?;
+    let Out(sink) = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    tokio::task::block_in_place(|| sink.finish())
+}
+
+/// The place of a tar. Also a pipe that nobody reads any more is an error: the tar has no end then.
+struct Out(Sink);
+
+impl io::Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Raises the limit of open files as far as it may be raised, and gives the folders' share.
@@ -101,12 +203,17 @@ fn allow_open_folders() -> usize {
 }
 
 /// How much there will be: for the time that is left.
-async fn count(objects: Objects, mut request: ListRequest, report: Arc<Report>) {
+async fn count(objects: Objects, mut request: ListRequest, filter: Filter, report: Arc<Report>) {
     let (mut items, mut bytes) = (0, 0);
+    let prefix_bytes = request.prefix.len();
     // Without a total no time is shown; the export itself meets and reports the failure.
     while let Ok(page) = objects.list(&request).await {
-        items += page.entries.len() as u64;
-        bytes += page.entries.iter().map(|entry| entry.info.bytes).sum::<u64>();
+        for entry in &page.entries {
+            if filter.takes(entry.key.get(prefix_bytes..).unwrap_or_default()) {
+                items += 1;
+                bytes += entry.info.bytes;
+            }
+        }
         match page.next {
             Some(next) if !report.is_stopped() => request.start_after = next,
             _ => return report.set_total(items, bytes),

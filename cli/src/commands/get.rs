@@ -9,10 +9,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use shoal_client::ByteRange;
 
-use crate::commands::{about, no_such_object};
-use crate::failure::output_error;
+use crate::failure::{no_such_object, output_error};
 use crate::objects::{GetStream, Objects};
-use crate::output::bytes_of;
+use crate::output::{about, bytes_of};
 use crate::range::RangeArgument;
 use crate::size::Size;
 use crate::store_file::Access;

@@ -1,7 +1,9 @@
-//! `shoal import`: a folder with everything in it goes into the store.
+//! `shoal import`: a folder, a tar or the strings of a server of Redis go into the store.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -9,40 +11,74 @@ use clap::Args;
 use tokio::runtime::Handle;
 
 use crate::commands::stop_on_signal;
+use crate::credentials::read_secret;
+use crate::from_redis::load::Source;
+use crate::objects::Objects;
 use crate::output::bytes_of;
 use crate::store_file::Access;
+use crate::tarball;
 use crate::target::Target;
+use crate::transfer::feed::Feed;
+use crate::transfer::filter::Filter;
+use crate::transfer::progress;
+use crate::transfer::report::{IMPORT, IMPORT_STRINGS, IMPORT_TAR, Manner, Report};
+use crate::transfer::work::JOBS_MAX;
 use crate::tree::load::Load;
-use crate::tree::progress;
-use crate::tree::report::{IMPORT, Report};
 use crate::tree::walk::{Visit, Walk};
-use crate::tree::work::JOBS_MAX;
 
 const EXAMPLES: &str = "\
 Examples:
   shoal import ./photos                       photos/2024/a.jpg becomes the key 2024/a.jpg
   shoal import ./photos --prefix photos/      ... the key photos/2024/a.jpg
   shoal import ./photos --prefix photos/      again: stores only what is new or changed
+  shoal import ./photos --exclude 'tmp/*' --dry-run
+                                              prints the keys, and stores nothing
   shoal export photos/ ./restored             gets it back
+  zcat photos.tar.gz | shoal import --tar -   what is in a tar
+  shoal import --from-redis 127.0.0.1:6379 --bucket cache
+                                              the strings of a server of Redis, with their deadlines
 
 The key of a file is the prefix and the file's path below DIR, byte by byte. Modes, modification times (to the nanosecond),
-symlinks (not followed) and folders are kept; owners are not. What the store has already with the same size, type, mode and
-time is skipped, so an import that was interrupted is continued by running it again. Hard links are stored as separate
+symlinks (not followed) and folders are kept; owners are not. Extended attributes user.shoal.* that an export wrote become metadata,
+content type and deadline again; what expired meanwhile is left out. What the store has already with the same size, type, mode,
+time and attributes is skipped, so an import that was interrupted is continued by running it again. Hard links are stored as separate
 files. Sockets, fifos and devices are skipped. A file that changes while it is read is reported and not stored.
 
-Exit code: 0 when everything was stored (special files do not count), 1 when something failed.";
+A tar may be ustar, pax or GNU's, without compression. Its entries are stored as files are; sparse files are failures. A tar that is cut off
+or damaged is an error that names the entry and the offset; what was in front of it is stored.
+
+Exit codes: 0 everything was stored (special files do not count), 1 something failed, 5 all of it but what --lossy leaves out.";
+
+const USAGE: &str = "shoal import [OPTIONS] <DIR>
+       shoal import [OPTIONS] --tar <FILE>
+       shoal import [OPTIONS] --from-redis <HOST:PORT>";
 
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct Arguments {
     /// The folder.
-    dir: PathBuf,
+    #[arg(required_unless_present_any = ["tar", "from_redis"])]
+    dir: Option<PathBuf>,
+    /// Import what is in this tar, - for standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    tar: Option<PathBuf>,
+    #[command(flatten)]
+    redis: Redis,
     /// Put this before every key; end it with / to make it a folder's name.
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     prefix: OsString,
+    #[command(flatten)]
+    filter: Filter,
     /// Batches of files that are read and sent at the same time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: u16,
+    /// With --tar and --from-redis: leave out, and name, what the store cannot hold: keys of more than 1,024 bytes; of Redis values
+    /// above 4 MiB, and all but strings.
+    #[arg(long, conflicts_with = "dir")]
+    lossy: bool,
+    /// Store nothing; print the keys that would be stored.
+    #[arg(long)]
+    dry_run: bool,
     /// Print one JSON object at the end, and no progress.
     #[arg(long)]
     json: bool,
@@ -50,42 +86,144 @@ pub(crate) struct Arguments {
     target: Target,
 }
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let prefix = bytes_of(&arguments.prefix).to_vec();
-    let begin = || {
-        Walk::new(&arguments.dir, &prefix).with_context(|| format!("cannot read {}", arguments.dir.display()))
-    };
-    let (walk, counting_walk) = (begin()?, begin()?);
-    let objects = arguments.target.store.open(Access::Create).await?;
-    let report = Arc::new(Report::new(IMPORT, progress::bar(arguments.json)));
-    stop_on_signal(&report)?;
+/// A server of the Redis protocol as a source.
+#[derive(Args)]
+struct Redis {
+    /// Import the strings of this server of the Redis protocol.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["dir", "tar"], value_parser = address)]
+    from_redis: Option<String>,
+    /// The number of the database.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "from_redis")]
+    redis_db: u32,
+    /// Show the password in this file to the server. The file may not be open to other users.
+    #[arg(long, value_name = "FILE", requires = "from_redis")]
+    redis_password_file: Option<PathBuf>,
+}
 
-    let load = Load {
-        objects: objects.clone(),
-        handle: Handle::current(),
-        bucket: arguments.target.bucket,
-        report: report.clone(),
-    };
-    if report.bar().is_some() {
-        let report = report.clone();
-        std::thread::spawn(move || count(counting_walk, &report));
+fn address(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err("write HOST:PORT".into()),
     }
-    let progress = progress::start(&report, arguments.json);
-    let worked = tokio::task::spawn_blocking(move || load.run(walk, &prefix, arguments.jobs)).await;
-    drop(progress);
-    let closed = objects.close().await;
-    let concluded = report.conclude(arguments.json);
-    worked.context("the import broke off")?;
-    closed?;
-    concluded
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let manner =
+        Manner { json: arguments.json, dry_run: arguments.dry_run, lossy: arguments.lossy, on_error: false };
+    let verb = match (&arguments.tar, &arguments.redis.from_redis) {
+        (Some(_), _) => IMPORT_TAR,
+        (None, Some(_)) => IMPORT_STRINGS,
+        (None, None) => IMPORT,
+    };
+    let work = Work {
+        prefix: bytes_of(&arguments.prefix).to_vec(),
+        report: Arc::new(Report::new(verb, manner, progress::bar(arguments.json))),
+        arguments,
+    };
+    if let Some(tar) = &work.arguments.tar {
+        return work.tar(tar).await;
+    }
+    if let Some(address) = &work.arguments.redis.from_redis {
+        return work.redis(address).await;
+    }
+    let dir = work.arguments.dir.clone().unwrap_or_default();
+    work.folder(&dir).await
+}
+
+/// An import.
+struct Work {
+    arguments: Arguments,
+    prefix: Vec<u8>,
+    report: Arc<Report>,
+}
+
+impl Work {
+    async fn folder(&self, dir: &Path) -> anyhow::Result<()> {
+        let begin = || Walk::new(dir, &self.prefix).with_context(|| format!("cannot read {}", dir.display()));
+        let (walk, counting_walk) = (begin()?, begin()?);
+        let objects = self.open().await?;
+        let load = Load {
+            objects: objects.clone(),
+            handle: Handle::current(),
+            bucket: self.arguments.target.bucket.clone(),
+            prefix: self.prefix.clone(),
+            filter: self.arguments.filter.clone(),
+            report: self.report.clone(),
+        };
+        if self.report.bar().is_some() {
+            let (report, filter) = (self.report.clone(), self.arguments.filter.clone());
+            let prefix_bytes = self.prefix.len();
+            std::thread::spawn(move || count(counting_walk, prefix_bytes, &filter, &report));
+        }
+        let jobs = self.arguments.jobs;
+        self.finish(objects, move || load.run(walk, jobs)).await
+    }
+
+    async fn tar(&self, path: &Path) -> anyhow::Result<()> {
+        let input: Box<dyn Read + Send> = match path == Path::new("-") {
+            true => Box::new(io::stdin()),
+            false => {
+                let file = File::open(path);
+                Box::new(file.with_context(|| format!("cannot open the tar {}", path.display()))?)
+            }
+        };
+        let objects = self.open().await?;
+        let (feed, jobs) = (self.feed(&objects), self.arguments.jobs);
+        let input = io::BufReader::with_capacity(1 << 20, input);
+        self.finish(objects, move || feed.run(jobs, |feeder| tarball::load::run(input, feeder))).await
+    }
+
+    async fn redis(&self, address: &str) -> anyhow::Result<()> {
+        let redis = &self.arguments.redis;
+        let password = redis.redis_password_file.as_deref().map(|path| read_secret(path, "a password"));
+        let password = password.transpose()?;
+        let password = password.as_deref().map(<[u8]>::trim_ascii_end);
+        let source = tokio::task::block_in_place(|| Source::connect(address, password, redis.redis_db))?;
+        let objects = self.open().await?;
+        let (feed, jobs, address) = (self.feed(&objects), self.arguments.jobs, address.to_owned());
+        self.finish(objects, move || feed.run(jobs, |feeder| source.run(&address, feeder))).await
+    }
+
+    async fn open(&self) -> anyhow::Result<Objects> {
+        let access = if self.arguments.dry_run { Access::Read } else { Access::Create };
+        let objects = self.arguments.target.store.open(access).await?;
+        stop_on_signal(&self.report)?;
+        Ok(objects)
+    }
+
+    fn feed(&self, objects: &Objects) -> Feed {
+        Feed {
+            objects: objects.clone(),
+            handle: Handle::current(),
+            bucket: self.arguments.target.bucket.clone(),
+            prefix: self.prefix.clone(),
+            filter: self.arguments.filter.clone(),
+            report: self.report.clone(),
+        }
+    }
+
+    /// Does the work on a thread of its own, and says how it ends.
+    async fn finish(&self, objects: Objects, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+        let progress = progress::start(&self.report);
+        let worked = tokio::task::spawn_blocking(work).await;
+        drop(progress);
+        let closed = objects.close().await;
+        let concluded = self.report.conclude();
+        worked.context("the import broke off")?;
+        closed?;
+        concluded
+    }
 }
 
 /// How much there will be: for the time that is left.
-fn count(walk: Walk, report: &Report) {
+fn count(walk: Walk, prefix_bytes: usize, filter: &Filter, report: &Report) {
     let (mut items, mut bytes) = (0, 0);
     for visit in walk {
         if report.is_stopped() {
             return;
+        }
+        if !filter.takes(visit.key().get(prefix_bytes..).unwrap_or_default()) {
+            continue;
         }
         items += 1;
         if let Visit::Found(found) = visit {

@@ -6,7 +6,6 @@ pub(crate) mod bucket;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod config;
-mod copying;
 pub(crate) mod cp;
 pub(crate) mod du;
 pub(crate) mod export;
@@ -29,22 +28,8 @@ pub(crate) mod top;
 
 use std::sync::Arc;
 
-use crate::failure::NotFound;
-use crate::output::show_key;
 use crate::signals::stop_in_order;
-use crate::tree::report::Report;
-
-/// The error of a command that found no object, to be put behind [`about`].
-fn no_such_object() -> anyhow::Error {
-    NotFound("there is no such object; `shoal ls` lists what there is".into()).into()
-}
-
-/// The words for the object of a failure, behind the verb.
-fn about(verb: &str, bucket: &str, key: &[u8]) -> String {
-    let bucket =
-        if bucket == shoal_engine::DEFAULT_BUCKET { String::new() } else { format!(" in bucket {bucket:?}") };
-    format!("{verb} {:?}{bucket}", show_key(key))
-}
+use crate::transfer::report::Report;
 
 /// Ends the work of `report` in order at Ctrl-C or SIGTERM, and the program at the second.
 fn stop_on_signal(report: &Arc<Report>) -> anyhow::Result<()> {

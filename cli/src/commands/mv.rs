@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::Args;
 use shoal_client::RejectRules;
 
-use crate::commands::copying::{Prefixes, rename};
 use crate::commands::cp::{CopyArguments, all, say_one};
+use crate::copying::{Prefixes, rename};
 use crate::objects::Objects;
 use crate::store_file::Access;
 use crate::target::Target;

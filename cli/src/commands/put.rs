@@ -13,10 +13,9 @@ use serde_json::Map;
 use shoal_client::{Expiry, Metadata, PutOptions, PutResult};
 use tokio::sync::mpsc;
 
-use crate::commands::about;
 use crate::conditions::Conditions;
 use crate::objects::Objects;
-use crate::output::{Output, bytes_of, set_bytes, warn};
+use crate::output::{Output, about, bytes_of, set_bytes, warn};
 use crate::store_file::Access;
 use crate::target::Target;
 

@@ -8,12 +8,11 @@ use clap::Args;
 use serde_json::json;
 use shoal_client::{Error, ListRequest, RejectRules};
 
-use crate::commands::about;
 use crate::conditions::Conditions;
 use crate::damage::Damage;
 use crate::failures::Failures;
 use crate::objects::{Objects, is_lasting};
-use crate::output::{Output, bytes_of, show_count};
+use crate::output::{Output, about, bytes_of, show_count};
 use crate::size::Size;
 use crate::store_file::Access;
 use crate::target::Target;

@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use shoal_client::{FrontendFigures, ObjectInfo, RequestFigures, Stat};
 use tokio::time::sleep;
 
-use crate::commands::{about, no_such_object};
+use crate::failure::no_such_object;
 use crate::objects::Objects;
-use crate::output::{Output, bytes_of, object_json, show_count, show_key, show_time};
+use crate::output::{Output, about, bytes_of, object_json, show_count, show_key, show_time};
 use crate::size::Size;
 use crate::space_map::{SpaceMap, read_space};
 use crate::store_file::Access;

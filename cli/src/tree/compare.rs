@@ -8,7 +8,7 @@ use shoal_client::{ListEntry, ListRequest, ObjectInfo, Result};
 use tokio::runtime::Handle;
 
 use crate::objects::Objects;
-use crate::tree::attributes::Attributes;
+use crate::transfer::attributes::Attributes;
 use crate::tree::walk::Found;
 
 /// A listing that is read along with a walk.
@@ -79,9 +79,20 @@ fn before(key: &[u8]) -> Vec<u8> {
     start
 }
 
-/// Whether the object is what `found` would become, as far as size, type, permissions and modification time tell.
+/// Whether the object is what `found` would become, as far as size, type, permissions, modification time and extended attributes tell.
+/// A file without any of Shoal's attributes says nothing about metadata and deadline.
 pub(crate) fn is_same(found: &Found, info: &ObjectInfo) -> bool {
-    info.bytes == found.bytes && Attributes::of_object(&found.key, info).as_ref() == Ok(&found.attributes)
+    if info.bytes != found.bytes {
+        return false;
+    }
+    match found.extras() {
+        Ok(extras) if extras.is_empty() => {
+            Attributes::of_object(&found.key, info).as_ref() == Ok(&found.attributes)
+        }
+        Ok(extras) => extras.is_of(&found.attributes, info),
+        // The import itself meets and reports the failure.
+        Err(_) => false,
+    }
 }
 
 #[cfg(test)]

@@ -18,14 +18,14 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OM
 use rustix::io::Errno;
 
 use crate::output::show_key;
-use crate::tree::attributes::Attributes;
-use crate::tree::report::Report;
+use crate::transfer::attributes::Attributes;
+use crate::transfer::report::Report;
 
 /// Why a name cannot be written.
 #[derive(Debug)]
 pub(crate) enum Obstacle {
-    /// It would leave the target folder.
-    Outside(String),
+    /// The target cannot hold it: it would leave the folder, or the file system does not take it.
+    Unheld(String),
     /// Something went wrong.
     Failed(io::Error),
     /// Something else is in the way.
@@ -35,6 +35,16 @@ pub(crate) enum Obstacle {
 impl From<Errno> for Obstacle {
     fn from(error: Errno) -> Self {
         Self::Failed(error.into())
+    }
+}
+
+/// The obstacle where a call that makes a name fails with `error`.
+pub(crate) fn name_obstacle(error: Errno) -> Obstacle {
+    match error {
+        Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG => {
+            Obstacle::Unheld(format!("the file system does not take its name: {}", io::Error::from(error)))
+        }
+        _ => error.into(),
     }
 }
 
@@ -86,7 +96,7 @@ impl Folder {
         let is_new = match rustix::fs::mkdirat(&self.descriptor, own_name, Mode::from_raw_mode(mode)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(name_obstacle(error)),
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = match rustix::fs::openat(&self.descriptor, own_name, flags, Mode::empty()) {
@@ -116,7 +126,7 @@ impl Folder {
     fn obstacle(&self, name: &[u8]) -> Obstacle {
         let stat = rustix::fs::statat(&self.descriptor, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW);
         match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            Ok(FileType::Symlink) => Obstacle::Outside(format!(
+            Ok(FileType::Symlink) => Obstacle::Unheld(format!(
                 "{}{} is a symlink; nothing is written through one",
                 self.shown,
                 show_key(name)
@@ -224,11 +234,11 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
-    use crate::tree::attributes::Kind;
-    use crate::tree::report::EXPORT;
+    use crate::transfer::attributes::Kind;
+    use crate::transfer::report::{EXPORT, Manner};
 
     fn report() -> Arc<Report> {
-        Arc::new(Report::new(EXPORT, None))
+        Arc::new(Report::new(EXPORT, Manner::default(), None))
     }
 
     #[test]
@@ -273,7 +283,7 @@ mod tests {
         let mut open = OpenPath::new(Folder::target(&target, report()).unwrap());
         for name in ["link", "dangling"] {
             let result = open.enter(&[name.as_bytes(), b"x"], false);
-            assert!(matches!(result, Err(Obstacle::Outside(_))), "{name}");
+            assert!(matches!(result, Err(Obstacle::Unheld(_))), "{name}");
         }
         assert!(matches!(open.enter(&[b"file", b"x"], false), Err(Obstacle::InTheWay(_))));
         assert!(!root.path().join("x").exists() && !root.path().join("nowhere").exists());

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,17 +10,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::fs::{CWD, Mode, OFlags};
 use shoal_base::limits::VALUE_BYTES_MAX;
-use shoal_client::{Error, PutItem, PutOptions};
+use shoal_client::{Error, PutItem};
 use tokio::runtime::Handle;
 
 use crate::objects::{Objects, is_lasting};
 use crate::output::show_key;
 use crate::size::Size;
-use crate::tree::attributes::{Attributes, Kind};
+use crate::transfer::attributes::{Attributes, Kind};
+use crate::transfer::extras::{Extras, now_ns};
+use crate::transfer::filter::Filter;
+use crate::transfer::report::Report;
+use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
 use crate::tree::compare::{Existing, is_same};
-use crate::tree::report::Report;
 use crate::tree::walk::{Found, Visit, Walk, is_file};
-use crate::tree::work::{self, BATCH_BYTES_MAX, Batches};
+use crate::tree::xattr;
 
 /// A file that does not fit in a batch is read and sent in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
@@ -29,6 +33,9 @@ pub(crate) struct Load {
     pub(crate) objects: Objects,
     pub(crate) handle: Handle,
     pub(crate) bucket: String,
+    /// Put before every key.
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) filter: Filter,
     pub(crate) report: Arc<Report>,
 }
 
@@ -36,6 +43,7 @@ pub(crate) struct Load {
 struct Content {
     value: Bytes,
     attributes: Attributes,
+    extras: Extras,
 }
 
 /// The result of reading one file.
@@ -48,8 +56,8 @@ enum Outcome {
 
 impl Load {
     /// Stores everything that `walk` finds, with `jobs` workers. Blocks; not to be called on a thread of the runtime.
-    pub(crate) fn run(&self, walk: Walk, prefix: &[u8], jobs: u16) {
-        let existing = Existing::new(self.objects.clone(), self.handle.clone(), &self.bucket, prefix);
+    pub(crate) fn run(&self, walk: Walk, jobs: u16) {
+        let existing = Existing::new(self.objects.clone(), self.handle.clone(), &self.bucket, &self.prefix);
         work::run(jobs, |batch| self.store_batch(batch), |batches| self.plan(walk, existing, batches));
     }
 
@@ -60,14 +68,19 @@ impl Load {
             if self.report.is_stopped() {
                 return;
             }
+            if !self.filter.takes(visit.key().get(self.prefix.len()..).unwrap_or_default()) {
+                self.report.excluded();
+                continue;
+            }
             match visit {
-                Visit::Special { path, what } => self.report.special(&shown(&path), what),
-                Visit::Failed { path, why } => self.report.failed(&shown(&path), &why),
+                Visit::Special { path, what, .. } => self.report.special(&shown(&path), what),
+                Visit::Failed { path, why, .. } => self.report.failed(&shown(&path), &why),
                 Visit::Found(found) if Some(found.inode) == own_file => {
                     self.report.failed(&shown(&found.path), "it is the data file of the store itself");
                 }
                 Visit::Found(found) => match existing.find(&found.key) {
                     Ok(Some(info)) if is_same(&found, &info) => self.report.unchanged(found.bytes),
+                    Ok(_) if self.report.manner().dry_run => self.would_store(&found),
                     Ok(_) => {
                         let bytes = found.bytes;
                         batches.add(found, bytes);
@@ -75,6 +88,14 @@ impl Load {
                     Err(error) => self.report.stop(&format!("cannot list what is in the store: {error}")),
                 },
             }
+        }
+    }
+
+    fn would_store(&self, found: &Found) {
+        match found.extras() {
+            Ok(extras) if extras.is_over(now_ns()) => self.report.expired(),
+            Ok(_) => self.report.would(found.attributes.kind, &found.key, found.bytes),
+            Err(why) => self.report.failed(&shown(&found.path), &why),
         }
     }
 
@@ -86,9 +107,13 @@ impl Load {
                 return;
             }
             match read(&found) {
-                Ok(Outcome::Value(Content { value, attributes })) => {
+                Ok(Outcome::Value(Content { extras, .. })) if extras.is_over(now_ns()) => {
+                    self.report.expired()
+                }
+                Ok(Outcome::Value(Content { value, attributes, extras })) => {
                     put.push((found.path, attributes.kind, value.len() as u64));
-                    items.push(PutItem { key: found.key.into(), value, options: put_options(&attributes) });
+                    let options = extras.put_options(&attributes);
+                    items.push(PutItem { key: found.key.into(), value, options });
                 }
                 Ok(Outcome::Large(file)) => self.store_large(&found, file),
                 Err(why) => self.report.failed(&shown(&found.path), &why),
@@ -116,7 +141,8 @@ impl Load {
     fn store_large(&self, found: &Found, file: File) {
         let mut sent = 0;
         match self.send_pieces(found, file, &mut sent) {
-            Ok(()) => self.report.done(Kind::File, 0),
+            Ok(true) => self.report.done(Kind::File, 0),
+            Ok(false) => self.report.expired(),
             Err(Trouble::Store(error)) => {
                 self.report.take_back_bytes(sent);
                 self.put_failed(&found.path, &error);
@@ -128,14 +154,19 @@ impl Load {
         }
     }
 
-    fn send_pieces(&self, found: &Found, mut file: File, sent: &mut u64) -> Result<(), Trouble> {
+    /// False: its time is over.
+    fn send_pieces(&self, found: &Found, mut file: File, sent: &mut u64) -> Result<bool, Trouble> {
         let before = State::of(&file)?;
+        let extras = extras_of(&file).map_err(Trouble::File)?;
+        if extras.is_over(now_ns()) {
+            return Ok(false);
+        }
         if before.bytes > VALUE_BYTES_MAX {
             let limit = Size(VALUE_BYTES_MAX);
             return Err(Trouble::File(format!("it has {}; a value has at most {limit}", Size(before.bytes))));
         }
-        let mut stream =
-            self.objects.put_stream(&self.bucket, &found.key, put_options(&before.attributes))?;
+        let options = extras.put_options(&before.attributes);
+        let mut stream = self.objects.put_stream(&self.bucket, &found.key, options)?;
         loop {
             if self.report.is_stopped() {
                 return Err(Trouble::File("not stored: the import was ended while it was read".into()));
@@ -152,13 +183,12 @@ impl Load {
         }
         before.check_unchanged(&file, *sent)?;
         self.handle.block_on(stream.finish())?;
-        Ok(())
+        Ok(true)
     }
 }
 
-fn put_options(attributes: &Attributes) -> PutOptions {
-    let (metadata, modified_ns) = attributes.for_object();
-    PutOptions { metadata, modified_ns, ..PutOptions::default() }
+fn extras_of(file: &File) -> Result<Extras, String> {
+    xattr::read(&xattr::Holder::File(file.as_fd()))
 }
 
 /// A failure of the file or of the store.
@@ -189,7 +219,8 @@ impl From<Trouble> for String {
 }
 
 fn read(found: &Found) -> Result<Outcome, String> {
-    let value = |value| Ok(Outcome::Value(Content { value, attributes: found.attributes }));
+    let value =
+        |value| Ok(Outcome::Value(Content { value, attributes: found.attributes, extras: found.extras()? }));
     match found.attributes.kind {
         Kind::Folder => value(Bytes::new()),
         Kind::Symlink => {
@@ -213,7 +244,8 @@ fn read_file(path: &Path) -> Result<Outcome, String> {
     let mut value = Vec::with_capacity(before.bytes as usize + 1);
     file.by_ref().take(before.bytes + 1).read_to_end(&mut value).map_err(|error| error.to_string())?;
     before.check_unchanged(&file, value.len() as u64)?;
-    Ok(Outcome::Value(Content { value: value.into(), attributes: before.attributes }))
+    let extras = extras_of(&file)?;
+    Ok(Outcome::Value(Content { value: value.into(), attributes: before.attributes, extras }))
 }
 
 /// The state of a file before it was read.

@@ -1,22 +1,19 @@
 //! Folders in and out of a store.
 //!
 //! The key of a file is the prefix and the file's path below the folder, byte by byte. A folder is an object too: an empty one
-//! whose key ends with `/`, so that empty folders, modes and times come back. [`attributes`] says how these are kept.
+//! whose key ends with `/`, so that empty folders, modes and times come back. [`xattr`] is where the rest of
+//! an object is kept.
 //!
 //! In: [`walk`] returns a folder's content in the order of the keys, [`compare`] drops the objects that the store has
 //! already, [`load`] reads the files and puts them in batches. Out: [`names`] decides which keys are names below a
 //! folder, [`folder`] and [`place`] write below the target without ever following a symlink, [`unload`] gets the
-//! objects. [`report`] counts and tells the results, [`progress`] shows them meanwhile, [`work`] is the queue between
-//! the thread that plans and those that work.
+//! objects.
 
-pub(crate) mod attributes;
 pub(crate) mod compare;
 pub(crate) mod folder;
 pub(crate) mod load;
 pub(crate) mod names;
 pub(crate) mod place;
-pub(crate) mod progress;
-pub(crate) mod report;
 pub(crate) mod unload;
 pub(crate) mod walk;
-pub(crate) mod work;
+pub(crate) mod xattr;

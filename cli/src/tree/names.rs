@@ -1,5 +1,10 @@
 //! The keys that are names below a folder. Any user who may write objects chooses keys, so none is trusted.
 
+use bytes::Bytes;
+
+/// Longest name that Linux's file systems take, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
 /// The names from the target folder down to the object; the last one is the object's own. `relative` is the key behind the
 /// prefix, for a folder without the `/` at its end.
 ///
@@ -21,10 +26,36 @@ pub(crate) fn components(relative: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
             b"" => return Err("its name has an empty component"),
             b"." => return Err("its name has the component \".\""),
             b".." => return Err("its name has the component \"..\", which leads out of the folder"),
+            long if long.len() > NAME_BYTES_MAX => {
+                return Err("its name has a component of more than 255 bytes");
+            }
             _ => {}
         }
     }
     Ok(components)
+}
+
+/// The files above the present key: a key cannot be a file and a folder at once. Keys come in order, so all that begin with one come
+/// right behind it.
+#[derive(Default)]
+pub(crate) struct FilesAbove {
+    /// Each begins with those before it.
+    keys: Vec<Bytes>,
+}
+
+impl FilesAbove {
+    /// The key of the file whose name a folder of `key` would need.
+    pub(crate) fn find(&mut self, key: &[u8]) -> Option<&Bytes> {
+        while self.keys.last().is_some_and(|last| !key.starts_with(last)) {
+            self.keys.pop();
+        }
+        self.keys.iter().find(|file| key.get(file.len()) == Some(&b'/'))
+    }
+
+    /// `key`, the last that [`find`](Self::find) saw, is a file.
+    pub(crate) fn add(&mut self, key: Bytes) {
+        self.keys.push(key);
+    }
 }
 
 #[cfg(test)]
@@ -47,6 +78,23 @@ mod tests {
         {
             assert!(components(name.as_bytes()).is_err(), "{name:?}");
         }
+    }
+
+    #[test]
+    fn a_file_is_no_folder() {
+        assert!(
+            components("n".repeat(255).as_bytes()).is_ok() && components("n".repeat(256).as_bytes()).is_err()
+        );
+        let mut above = FilesAbove::default();
+        let mut conflicts = Vec::new();
+        for key in ["a", "a!", "a!/x", "a-b", "a/b", "a/b/c", "ab", "b/c", "b/c/d/e", "b/cd/e"] {
+            match above.find(key.as_bytes()) {
+                Some(file) => conflicts.push((key, file.clone())),
+                None => above.add(key.into()),
+            }
+        }
+        let expected = [("a!/x", "a!"), ("a/b", "a"), ("a/b/c", "a"), ("b/c/d/e", "b/c")];
+        assert_eq!(conflicts, expected.map(|(key, file)| (key, Bytes::from(file))));
     }
 
     proptest! {

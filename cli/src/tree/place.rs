@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::tree::attributes::{Attributes, Kind};
-use crate::tree::folder::{Folder, Obstacle, timestamps};
+use crate::transfer::attributes::{Attributes, Kind};
+use crate::transfer::extras::Extras;
+use crate::tree::folder::{Folder, Obstacle, name_obstacle, timestamps};
+use crate::tree::xattr;
 
 /// Longest target of a symlink that Linux takes.
-pub(crate) const LINK_BYTES_MAX: u64 = 4095;
+pub(crate) const LINK_BYTES_MAX: usize = 4095;
 
 /// A file under its temporary name. Dropping it without [`finish`](Self::finish) removes it.
 pub(crate) struct NewFile<'a> {
@@ -37,6 +40,14 @@ impl<'a> NewFile<'a> {
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)
+    }
+
+    /// Gives the file the rest of what its object has.
+    ///
+    /// # Errors
+    /// Why the file cannot hold it.
+    pub(crate) fn describe(&self, extras: &Extras) -> Result<(), String> {
+        xattr::write(&self.file, extras)
     }
 
     /// Gives the file its mode, its time and its name.
@@ -68,11 +79,14 @@ pub(crate) fn symlink(
     target: &[u8],
     attributes: &Attributes,
 ) -> Result<(), Obstacle> {
-    if target.is_empty() || target.contains(&0) {
-        return Err(Obstacle::InTheWay("its value is no target of a symlink"));
+    if target.is_empty() || target.contains(&0) || target.len() > LINK_BYTES_MAX {
+        return Err(Obstacle::Unheld(
+            "its value is no target of a symlink (1 to 4,095 bytes, no NUL)".into(),
+        ));
     }
     let temporary = temporary_name();
-    rustix::fs::symlinkat(OsStr::from_bytes(target), folder.descriptor(), &temporary)?;
+    rustix::fs::symlinkat(OsStr::from_bytes(target), folder.descriptor(), &temporary)
+        .map_err(link_obstacle)?;
     let times = timestamps(attributes.mtime_ns);
     let result = rustix::fs::utimensat(folder.descriptor(), &temporary, &times, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(Obstacle::from)
@@ -83,10 +97,23 @@ pub(crate) fn symlink(
     result
 }
 
-/// Whether `name` is there already, as far as type, size, mode and modification time tell.
-pub(crate) fn is_same(folder: &Folder, name: &[u8], bytes: u64, attributes: &Attributes) -> bool {
-    let stat = rustix::fs::statat(folder.descriptor(), OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW);
-    let Ok(stat) = stat else { return false };
+fn link_obstacle(error: Errno) -> Obstacle {
+    match error {
+        Errno::PERM | Errno::OPNOTSUPP => Obstacle::Unheld("the file system has no symlinks".into()),
+        _ => error.into(),
+    }
+}
+
+/// Whether the file `name`, below the folder `base`, is there already, as far as type, size, mode, modification time and extended
+/// attributes tell.
+pub(crate) fn is_same(
+    base: impl AsFd,
+    name: &OsStr,
+    bytes: u64,
+    attributes: &Attributes,
+    extras: &Extras,
+) -> bool {
+    let Ok(stat) = rustix::fs::statat(&base, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
     let Ok(own) = Attributes::of(&stat) else { return false };
     let same_mode = match attributes.permissions_to_restore() {
         // A symlink has no mode of its own.
@@ -97,6 +124,13 @@ pub(crate) fn is_same(folder: &Folder, name: &[u8], bytes: u64, attributes: &Att
         && u64::try_from(stat.st_size) == Ok(bytes)
         && own.mtime_ns == attributes.mtime_ns
         && same_mode
+        && (attributes.kind != Kind::File || has_extras(base, name, extras))
+}
+
+fn has_extras(base: impl AsFd, name: &OsStr, extras: &Extras) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::openat(base, name, flags, Mode::empty()) else { return false };
+    xattr::read(&xattr::Holder::File(file.as_fd())).is_ok_and(|own| extras.is_same(&own))
 }
 
 fn rename(folder: &Folder, temporary: &str, name: &[u8]) -> Result<(), Obstacle> {
@@ -105,7 +139,7 @@ fn rename(folder: &Folder, temporary: &str, name: &[u8]) -> Result<(), Obstacle>
         Err(Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST) => {
             Err(Obstacle::InTheWay("a folder has its name"))
         }
-        result => Ok(result?),
+        result => result.map_err(name_obstacle),
     }
 }
 
@@ -128,7 +162,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::tree::report::{EXPORT, Report};
+    use crate::transfer::report::{EXPORT, Manner, Report};
 
     fn attributes(kind: Kind) -> Attributes {
         Attributes { kind, permissions: Some(0o640), mtime_ns: 1_700_000_000_000_000_007 }
@@ -144,11 +178,13 @@ mod tests {
         let outside = root.path().join("outside");
         fs::write(&outside, b"precious").unwrap();
         let target = root.path().join("target");
-        let folder = Folder::target(&target, Arc::new(Report::new(EXPORT, None))).unwrap();
+        let folder = Folder::target(&target, Arc::new(Report::new(EXPORT, Manner::default(), None))).unwrap();
         std::os::unix::fs::symlink(&outside, target.join("f")).unwrap();
 
         let attributes = attributes(Kind::File);
-        assert!(!is_same(&folder, b"f", 3, &attributes));
+        let is_there =
+            |bytes| is_same(folder.descriptor(), OsStr::new("f"), bytes, &attributes, &Extras::default());
+        assert!(!is_there(3));
         let mut file = NewFile::create(&folder, &attributes).unwrap();
         file.write(b"new").unwrap();
         assert!(target.join("f").is_symlink(), "nothing is seen of it before it is complete");
@@ -159,7 +195,7 @@ mod tests {
         assert_eq!(metadata.permissions().mode() & 0o7777, 0o640);
         assert_eq!((metadata.mtime(), metadata.mtime_nsec()), (1_700_000_000, 7));
         assert_eq!(fs::read(&outside).unwrap(), b"precious", "the symlink was replaced, not followed");
-        assert!(is_same(&folder, b"f", 3, &attributes) && !is_same(&folder, b"f", 4, &attributes));
+        assert!(is_there(3) && !is_there(4));
 
         drop(NewFile::create(&folder, &attributes).unwrap());
         assert_eq!(names(&target), ["f"], "no temporary file is left");
@@ -168,14 +204,17 @@ mod tests {
     #[test]
     fn a_symlink_may_point_anywhere() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::target(root.path(), Arc::new(Report::new(EXPORT, None))).unwrap();
+        let folder =
+            Folder::target(root.path(), Arc::new(Report::new(EXPORT, Manner::default(), None))).unwrap();
         let attributes = attributes(Kind::Symlink);
         symlink(&folder, b"l", b"../../etc/\xff", &attributes).unwrap();
         assert_eq!(fs::read_link(root.path().join("l")).unwrap().as_os_str().as_bytes(), b"../../etc/\xff");
-        assert!(is_same(&folder, b"l", 11, &attributes));
+        assert!(is_same(folder.descriptor(), OsStr::new("l"), 11, &attributes, &Extras::default()));
         fs::create_dir(root.path().join("d")).unwrap();
         assert!(matches!(symlink(&folder, b"d", b"x", &attributes), Err(Obstacle::InTheWay(_))));
-        assert!(matches!(symlink(&folder, b"e", b"", &attributes), Err(Obstacle::InTheWay(_))));
+        for target in [&b""[..], b"a\0b", &[b'x'; LINK_BYTES_MAX + 1]] {
+            assert!(matches!(symlink(&folder, b"e", target, &attributes), Err(Obstacle::Unheld(_))));
+        }
         let mut left = names(root.path());
         left.sort();
         assert_eq!(left, ["d", "l"]);

@@ -1,22 +1,29 @@
 //! From objects to files: the work of an export.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::fs::CWD;
 use rustix::io::Errno;
 use shoal_client::{ByteRange, Error, ListEntry, ListRequest, Object};
 use tokio::runtime::Handle;
 
 use crate::objects::{GetStream, Objects, is_lasting};
 use crate::output::show_key;
-use crate::tree::attributes::{Attributes, Kind};
+use crate::transfer::attributes::{Attributes, Kind};
+use crate::transfer::extras::Extras;
+use crate::transfer::filter::Filter;
+use crate::transfer::report::Report;
+use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
 use crate::tree::folder::{Folder, Obstacle, OpenPath};
-use crate::tree::names::components;
+use crate::tree::names::{FilesAbove, components};
 use crate::tree::place::{self, LINK_BYTES_MAX, NewFile};
-use crate::tree::report::Report;
-use crate::tree::work::{self, BATCH_BYTES_MAX, Batches};
+use crate::tree::xattr;
 
 /// While the workers hold more open folders than allowed the planner looks again after this time.
 const FOLDERS_PAUSE: Duration = Duration::from_millis(1);
@@ -27,6 +34,7 @@ pub(crate) struct Unload {
     pub(crate) handle: Handle,
     pub(crate) bucket: String,
     pub(crate) prefix: Bytes,
+    pub(crate) filter: Filter,
     pub(crate) report: Arc<Report>,
     /// Folders that may be open at the same time.
     pub(crate) folders_max: usize,
@@ -36,6 +44,8 @@ pub(crate) struct Unload {
 struct Wanted {
     key: Bytes,
     bytes: u64,
+    /// Its deadline, as it was listed.
+    expires_ns: Option<u64>,
     folder: Arc<Folder>,
 }
 
@@ -45,10 +55,20 @@ impl Wanted {
     }
 }
 
+/// The file or folder that an object is to become.
+struct Planned<'a> {
+    attributes: Attributes,
+    extras: Extras,
+    /// From the target down to its own; none for the target itself.
+    names: Vec<&'a [u8]>,
+}
+
 /// Why an object did not become a file.
 enum Trouble {
     Store(Error),
     Place(Obstacle),
+    /// It does not exist any more.
+    Gone,
     Other(String),
 }
 
@@ -73,11 +93,34 @@ impl From<std::io::Error> for Trouble {
 impl Unload {
     /// Writes all objects below `target`, with `jobs` workers. Blocks; not to be called on a thread of the runtime.
     pub(crate) fn run(&self, target: Arc<Folder>, jobs: u16) {
-        work::run(jobs, |batch| self.write_batch(batch), |batches| self.plan(OpenPath::new(target), batches));
+        let plan = |batches: &mut Batches<Wanted>| {
+            let mut open = OpenPath::new(target);
+            self.each(|entry, above| self.plan_one(entry, above, &mut open, batches));
+        };
+        work::run(jobs, |batch| self.write_batch(batch), plan);
     }
 
-    fn plan(&self, mut open: OpenPath, batches: &mut Batches<Wanted>) {
-        let mut request = self.all();
+    /// Tells what [`run`](Self::run) would write below `target`, and writes nothing.
+    pub(crate) fn run_dry(&self, target: &Path) {
+        self.each(|entry, above| {
+            let Planned { attributes, extras, names } = &self.judge(&entry, above)?;
+            if names.is_empty() {
+                return Ok(());
+            }
+            let path = target.join(OsStr::from_bytes(&names.join(&b'/')));
+            let is_there = attributes.kind != Kind::Folder
+                && place::is_same(CWD, path.as_os_str(), entry.info.bytes, attributes, extras);
+            match is_there {
+                true => self.report.unchanged(entry.info.bytes),
+                false => self.report.would(attributes.kind, &entry.key, entry.info.bytes),
+            }
+            Ok(())
+        });
+    }
+
+    /// Calls `plan` for each object that takes part, in the order of the keys.
+    fn each(&self, mut plan: impl FnMut(ListEntry, &mut FilesAbove) -> Result<(), Trouble>) {
+        let (mut request, mut above) = (self.all(), FilesAbove::default());
         loop {
             let page = match self.handle.block_on(self.objects.list(&request)) {
                 Ok(page) => page,
@@ -88,8 +131,12 @@ impl Unload {
                 if self.report.is_stopped() {
                     return;
                 }
+                if !self.takes(&entry.key) {
+                    self.report.excluded();
+                    continue;
+                }
                 let key = entry.key.clone();
-                if let Err(trouble) = self.plan_one(entry, &mut open, batches) {
+                if let Err(trouble) = plan(entry, &mut above) {
                     self.tell(&key, trouble);
                 }
             }
@@ -105,34 +152,73 @@ impl Unload {
         ListRequest { bucket: self.bucket.clone(), prefix: self.prefix.clone(), ..ListRequest::default() }
     }
 
+    fn takes(&self, key: &[u8]) -> bool {
+        self.filter.takes(key.get(self.prefix.len()..).unwrap_or_default())
+    }
+
+    /// Decides whether an object can become a file, and which.
+    fn judge<'a>(&self, entry: &'a ListEntry, above: &mut FilesAbove) -> Result<Planned<'a>, Trouble> {
+        let ListEntry { key, info } = entry;
+        let unheld = |why: &str| Trouble::Place(Obstacle::Unheld(why.into()));
+        if let Some(file) = above.find(key) {
+            return Err(unheld(&format!("the object {:?} has the name of its folder", show_key(file))));
+        }
+        let attributes = Attributes::of_object(key, info).map_err(|why| unheld(&why))?;
+        let extras = Extras::of_object(info, &attributes);
+        let relative = key.get(self.prefix.len()..).unwrap_or_default();
+        let names = match attributes.kind {
+            Kind::Folder if info.bytes > 0 => return Err(unheld("it is a folder with a value")),
+            // The target's own marker: its mode is its owner's business.
+            Kind::Folder if relative.is_empty() => Vec::new(),
+            Kind::Folder => components(relative.strip_suffix(b"/").unwrap_or(relative)).map_err(unheld)?,
+            Kind::File | Kind::Symlink => {
+                let names = components(relative).map_err(unheld)?;
+                above.add(key.clone());
+                names
+            }
+        };
+        if attributes.kind == Kind::Symlink && !extras.is_plain() {
+            self.lose(key, "a symlink has no extended attributes".into())?;
+        }
+        Ok(Planned { attributes, extras, names })
+    }
+
     fn plan_one(
         &self,
         entry: ListEntry,
+        above: &mut FilesAbove,
         open: &mut OpenPath,
         batches: &mut Batches<Wanted>,
     ) -> Result<(), Trouble> {
-        let ListEntry { key, info } = entry;
-        let outside = |why: &str| Trouble::Place(Obstacle::Outside(why.into()));
-        let attributes = Attributes::of_object(&key, &info).map_err(|why| outside(&why))?;
-        let relative = key.get(self.prefix.len()..).unwrap_or_default();
+        let Planned { attributes, extras, names } = self.judge(&entry, above)?;
+        let Some((name, parents)) = names.split_last() else { return Ok(()) };
+        self.wait_for_folders(open, batches);
         if attributes.kind == Kind::Folder {
-            // The target's own marker: its mode is its owner's business.
-            let Some(relative) = relative.strip_suffix(b"/") else { return Ok(()) };
-            let names = components(relative).map_err(outside)?;
-            self.wait_for_folders(open, batches);
-            open.enter(&names, attributes.permissions.is_some())?.restore_later(&attributes);
+            let folder = open.enter(&names, attributes.permissions.is_some())?;
+            if let Err(why) = xattr::write(folder.descriptor(), &extras) {
+                self.lose(&entry.key, why)?;
+            }
+            folder.restore_later(&attributes);
             self.report.done(Kind::Folder, 0);
             return Ok(());
         }
-        let names = components(relative).map_err(outside)?;
-        let Some((name, parents)) = names.split_last() else { return Ok(()) };
-        self.wait_for_folders(open, batches);
         let folder = open.enter(parents, false)?;
-        if place::is_same(&folder, name, info.bytes, &attributes) {
-            self.report.unchanged(info.bytes);
+        let bytes = entry.info.bytes;
+        if place::is_same(folder.descriptor(), OsStr::from_bytes(name), bytes, &attributes, &extras) {
+            self.report.unchanged(bytes);
         } else {
-            batches.add(Wanted { key, bytes: info.bytes, folder }, info.bytes);
+            batches
+                .add(Wanted { key: entry.key, bytes, expires_ns: entry.info.expire_time_ns, folder }, bytes);
         }
+        Ok(())
+    }
+
+    /// The object `key` cannot have its metadata or deadline there: it goes on without them where that is allowed.
+    fn lose(&self, key: &[u8], why: String) -> Result<(), Trouble> {
+        if !self.report.manner().lossy {
+            return Err(Trouble::Place(Obstacle::Unheld(why)));
+        }
+        self.report.dropped(&show_key(key), &why);
         Ok(())
     }
 
@@ -164,7 +250,7 @@ impl Unload {
         for (wanted, object) in small.into_iter().zip(objects) {
             let result = match object {
                 Ok(Some(object)) => self.write_small(&wanted, &object),
-                Ok(None) => Err(Trouble::Other("it was deleted meanwhile".into())),
+                Ok(None) => Err(Trouble::Gone),
                 // It grew meanwhile.
                 Err(Error::Invalid(_)) => self.write_large(&wanted),
                 Err(error) => Err(error.into()),
@@ -174,8 +260,10 @@ impl Unload {
     }
 
     fn conclude(&self, wanted: &Wanted, result: Result<(), Trouble>) {
-        if let Err(trouble) = result {
-            self.tell(&wanted.key, trouble);
+        match result {
+            Ok(()) => {}
+            Err(Trouble::Gone) => self.report.gone(&show_key(&wanted.key), wanted.expires_ns),
+            Err(trouble) => self.tell(&wanted.key, trouble),
         }
     }
 
@@ -187,6 +275,7 @@ impl Unload {
             _ => {
                 let mut file = NewFile::create(&wanted.folder, &attributes)?;
                 file.write(&object.value)?;
+                self.describe(&file, &wanted.key, &Extras::of_object(&object.info, &attributes))?;
                 file.finish(wanted.name(), &attributes)?;
             }
         }
@@ -197,13 +286,12 @@ impl Unload {
     fn write_large(&self, wanted: &Wanted) -> Result<(), Trouble> {
         let opened = self.objects.get_stream(&self.bucket, &wanted.key, ByteRange::ALL);
         let Some(mut stream) = self.handle.block_on(opened)? else {
-            return Err(Trouble::Other("it was deleted meanwhile".into()));
+            return Err(Trouble::Gone);
         };
         let attributes = Attributes::of_object(&wanted.key, stream.info()).map_err(Trouble::Other)?;
         if attributes.kind == Kind::Symlink {
-            return Err(Trouble::Other(format!(
-                "the target of a symlink has at most {LINK_BYTES_MAX} bytes"
-            )));
+            let why = format!("the target of a symlink has at most {LINK_BYTES_MAX} bytes");
+            return Err(Trouble::Place(Obstacle::Unheld(why)));
         }
         let mut written = 0;
         let result = self.write_pieces(wanted, &mut stream, &attributes, &mut written);
@@ -230,7 +318,15 @@ impl Unload {
             self.report.add_bytes(piece.len() as u64);
             *written += piece.len() as u64;
         }
+        self.describe(&file, &wanted.key, &Extras::of_object(stream.info(), attributes))?;
         Ok(file.finish(wanted.name(), attributes)?)
+    }
+
+    fn describe(&self, file: &NewFile<'_>, key: &[u8], extras: &Extras) -> Result<(), Trouble> {
+        match file.describe(extras) {
+            Ok(()) => Ok(()),
+            Err(why) => self.lose(key, why),
+        }
     }
 
     fn tell(&self, key: &[u8], trouble: Trouble) {
@@ -242,7 +338,7 @@ impl Unload {
                     self.report.stop(&error.to_string());
                 }
             }
-            Trouble::Place(Obstacle::Outside(why)) => self.report.refused(&name, &why),
+            Trouble::Place(Obstacle::Unheld(why)) => self.report.refused(&name, &why),
             Trouble::Place(Obstacle::InTheWay(why)) => self.report.failed(&name, why),
             Trouble::Place(Obstacle::Failed(error)) => {
                 self.report.failed(&name, &error.to_string());
@@ -251,6 +347,7 @@ impl Unload {
                     self.report.stop(&error.to_string());
                 }
             }
+            Trouble::Gone => self.report.gone(&name, None),
             Trouble::Other(why) => self.report.failed(&name, &why),
         }
     }

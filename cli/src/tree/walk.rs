@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Stat};
 use shoal_base::limits::KEY_BYTES_MAX;
 
-use crate::tree::attributes::{Attributes, Kind};
+use crate::transfer::attributes::{Attributes, Kind};
+use crate::transfer::extras::Extras;
+use crate::tree::xattr;
 
 /// Something that can be stored.
 #[derive(Clone, Debug)]
@@ -33,13 +35,25 @@ pub(crate) enum Visit {
     Found(Found),
     /// A socket, fifo or device.
     Special {
+        key: Vec<u8>,
         path: PathBuf,
         what: &'static str,
     },
     Failed {
+        key: Vec<u8>,
         path: PathBuf,
         why: String,
     },
+}
+
+impl Visit {
+    /// The key that the entry has or would have.
+    pub(crate) fn key(&self) -> &[u8] {
+        match self {
+            Self::Found(found) => &found.key,
+            Self::Special { key, .. } | Self::Failed { key, .. } => key,
+        }
+    }
 }
 
 /// A walk through a folder.
@@ -75,23 +89,25 @@ impl Walk {
         if key.len() > KEY_BYTES_MAX {
             let rest = if name.is_folder { "; nothing in it is stored either" } else { "" };
             let why = format!("its key would have {} bytes, {KEY_BYTES_MAX} are allowed{rest}", key.len());
-            return Some(Visit::Failed { path, why });
+            return Some(Visit::Failed { key, path, why });
         }
         let stat = match rustix::fs::statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            Err(error) => return Some(Visit::Failed { path, why: io::Error::from(error).to_string() }),
+            Err(error) => {
+                return Some(Visit::Failed { key, path, why: io::Error::from(error).to_string() });
+            }
         };
         let attributes = match Attributes::of(&stat) {
             Ok(attributes) => attributes,
-            Err(what) => return Some(Visit::Special { path, what }),
+            Err(what) => return Some(Visit::Special { key, path, what }),
         };
         if (attributes.kind == Kind::Folder) != name.is_folder {
-            return Some(Visit::Failed { path, why: "it was replaced while it was read".into() });
+            return Some(Visit::Failed { key, path, why: "it was replaced while it was read".into() });
         }
         if name.is_folder {
             match Level::read(path.clone(), key.clone()) {
                 Ok(level) => self.open.push(level),
-                Err(error) => return Some(Visit::Failed { path, why: error.to_string() }),
+                Err(error) => return Some(Visit::Failed { key, path, why: error.to_string() }),
             }
         }
         Some(Visit::Found(Found::new(key, path, attributes, &stat)))
@@ -118,6 +134,14 @@ impl Found {
         let bytes =
             if attributes.kind == Kind::Folder { 0 } else { u64::try_from(stat.st_size).unwrap_or(0) };
         Self { key, path, attributes, bytes, inode: (stat.st_dev, stat.st_ino) }
+    }
+
+    /// The extended attributes that are Shoal's; none in the case of a symlink.
+    pub(crate) fn extras(&self) -> Result<Extras, String> {
+        match self.attributes.kind {
+            Kind::Symlink => Ok(Extras::default()),
+            Kind::File | Kind::Folder => xattr::read(&xattr::Holder::Path(&self.path)),
+        }
     }
 }
 

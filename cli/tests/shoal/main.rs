@@ -1,5 +1,5 @@
 //! Runs the built binary as people and programs do: [`harness`] starts servers and commands, [`usage`] is about wrong command
-//! lines and configurations, [`objects`] about single objects, [`tree`] about whole folders, [`serve`] about the server, [`watch`] about watching it, [`check`]
+//! lines and configurations, [`objects`] about single objects, [`tree`] about whole folders, [`transfer`] about what they hold and what not, [`tarball`] about tars, [`from_redis`] about strings of Redis, [`serve`] about the server, [`watch`] about watching it, [`check`]
 //! and [`damage`] about damage, [`backup`] about backups, [`format`](mod@format) about new stores, [`grow`] about stores that become larger, [`read_only`] about stores that cannot be written, [`kill`] about what a kill leaves, [`linear`] about what clients are told over kills, [`keys`] about
 //! strange keys, [`memory`] and [`load`] about load and more than that, [`abuse`] about clients and devices that are a burden, [`readme`] about the commands of the README, [`scale`] about `shoal bench scale`, [`space`] about maps and dumps, [`space_service`] about the
 //! allocator between processes.
@@ -15,6 +15,7 @@ mod damage;
 mod disk;
 mod everyday;
 mod format;
+mod from_redis;
 mod grow;
 mod harness;
 mod keys;
@@ -31,6 +32,8 @@ mod serve;
 mod space;
 mod space_service;
 mod stopping;
+mod tarball;
+mod transfer;
 mod tree;
 mod usage;
 mod watch;

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use crate::output::show_count;
 use crate::progress::{self, Ticker};
 use crate::size::Size;
-use crate::tree::report::{Counts, Report};
+use crate::transfer::report::{Counts, Report};
 
 /// The cost of an item besides its bytes, in bytes: with it, the estimated time is right for small and for large files.
 const ITEM_COST_BYTES: u64 = 32 << 10;
@@ -20,11 +20,11 @@ pub(crate) fn bar(as_json: bool) -> Option<ProgressBar> {
     if as_json { None } else { progress::drawn("{spinner} [{bar:20}] {wide_msg}") }
 }
 
-/// Shows `report` until it is dropped. With `as_json` nothing is shown.
-pub(crate) fn start(report: &Arc<Report>, as_json: bool) -> Option<Ticker> {
+/// Shows `report` until it is dropped. Where the summary is for a program, nothing is shown.
+pub(crate) fn start(report: &Arc<Report>) -> Option<Ticker> {
     let report = report.clone();
     let mut rate = Rate::new(report.started());
-    (!as_json).then(|| Ticker::start(report.bar().is_some(), move || show(&report, &mut rate)))
+    (!report.manner().json).then(|| Ticker::start(report.bar().is_some(), move || show(&report, &mut rate)))
 }
 
 fn show(report: &Report, rate: &mut Rate) {

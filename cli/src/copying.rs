@@ -10,12 +10,11 @@ use bytes::Bytes;
 use shoal_client::{ByteRange, Error, Expiry, ListRequest, Lsn, PutOptions, RejectRules};
 use tokio::task::JoinSet;
 
-use crate::commands::{about, no_such_object};
 use crate::damage::Damage;
-use crate::failure::{NotFound, Usage};
+use crate::failure::{NotFound, Usage, no_such_object};
 use crate::failures::Failures;
 use crate::objects::{Objects, is_lasting};
-use crate::output::show_key;
+use crate::output::{about, show_key};
 
 /// How often an object is moved that others write all the time.
 const ATTEMPTS_MAX: u32 = 10;

@@ -1,0 +1,231 @@
+//! From the strings of a server of the Redis protocol to objects: the work of `shoal import --from-redis`.
+
+use std::collections::HashSet;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+use shoal_client::{Expiry, PutOptions};
+
+use crate::from_redis::link::{Link, Reply};
+use crate::output::show_key;
+use crate::size::Size;
+use crate::transfer::attributes::Kind;
+use crate::transfer::extras::now_ns;
+use crate::transfer::feed::Feeder;
+use crate::transfer::work::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX};
+
+/// Keys that the server is asked for at a time.
+const SCAN_COUNT: &[u8] = b"1000";
+/// Bytes of commands that are sent without waiting: they have room in the buffers of the sockets.
+const REQUEST_BYTES_MAX: usize = 32 << 10;
+
+/// A server, and how it is asked.
+pub(crate) struct Source<S> {
+    link: Link<S>,
+    /// PEXPIRETIME, or PTTL where the server does not know it.
+    has_expire_time: bool,
+}
+
+/// A string that is to be read.
+struct Found {
+    name: Bytes,
+    key: Bytes,
+    bytes: u64,
+}
+
+impl Source<TcpStream> {
+    /// Connects to `HOST:PORT`, shows the password, and selects the database.
+    pub(crate) fn connect(address: &str, password: Option<&[u8]>, db: u32) -> anyhow::Result<Self> {
+        let link = Link::connect(address).with_context(|| format!("cannot connect to {address}"))?;
+        Self::begin(link, password, db).with_context(|| format!("the server at {address} cannot be read"))
+    }
+}
+
+impl<S: Read + Write> Source<S> {
+    fn begin(mut link: Link<S>, password: Option<&[u8]>, db: u32) -> anyhow::Result<Self> {
+        if let Some(password) = password {
+            expect_ok(link.ask(&[b"AUTH", password])?)?;
+        }
+        if db > 0 {
+            expect_ok(link.ask(&[b"SELECT", db.to_string().as_bytes()])?)?;
+        }
+        let has_expire_time = match link.ask(&[b"PEXPIRETIME", b"any key"])? {
+            Reply::Error(why) if why.contains("unknown command") => false,
+            Reply::Error(why) if why.starts_with("NOAUTH") => {
+                bail!("it wants a password: --redis-password-file names its file")
+            }
+            Reply::Error(why) => bail!("it says: {why}"),
+            _ => true,
+        };
+        Ok(Self { link, has_expire_time })
+    }
+
+    /// Puts all strings of the database. The report has what became of each key.
+    pub(crate) fn run(mut self, address: &str, feeder: &mut Feeder<'_>) {
+        let (mut seen, mut cursor) = (0, b"0".to_vec());
+        loop {
+            match self.page(&cursor, feeder) {
+                Ok((keys, next)) => (seen, cursor) = (seen + keys, next),
+                Err(error) => {
+                    let why = crate::failure::one_line(&error);
+                    return feeder.stop(&format!("{address}: {why}; after {seen} keys were looked at"));
+                }
+            }
+            if cursor == b"0" || feeder.report().is_stopped() {
+                return;
+            }
+        }
+    }
+
+    /// One page of keys: how many, and the next cursor.
+    fn page(&mut self, cursor: &[u8], feeder: &mut Feeder<'_>) -> anyhow::Result<(u64, Vec<u8>)> {
+        let Reply::List(page) = self.ask(&[b"SCAN", cursor, b"COUNT", SCAN_COUNT])? else {
+            return Err(no_reply("SCAN"));
+        };
+        let Ok([Reply::Value(next), Reply::List(found)]) = <[Reply; 2]>::try_from(page) else {
+            return Err(no_reply("SCAN"));
+        };
+        let (mut names, mut once) = (Vec::new(), HashSet::new());
+        for name in &found {
+            match name {
+                Reply::Value(name) if once.insert(name) => names.push(name.clone()),
+                Reply::Value(_) => {}
+                Reply::Long(bytes) => feeder.report().refused("(a key)", &format!("it has {bytes} bytes")),
+                _ => return Err(no_reply("SCAN")),
+            }
+        }
+        let mut asked = Vec::new();
+        for name in names {
+            let Some(key) = feeder.key(&name) else { continue };
+            if asked.len() >= BATCH_ITEMS_MAX || self.link.added_bytes() + 2 * name.len() > REQUEST_BYTES_MAX
+            {
+                self.look(std::mem::take(&mut asked), feeder)?;
+            }
+            self.link.add(&[b"TYPE", &name]);
+            self.link.add(&[b"STRLEN", &name]);
+            asked.push((name, key));
+        }
+        self.look(asked, feeder)?;
+        Ok((found.len() as u64, next.to_vec()))
+    }
+
+    /// Takes the answers to TYPE and STRLEN of `asked`, and reads the strings among them.
+    fn look(&mut self, asked: Vec<(Bytes, Bytes)>, feeder: &mut Feeder<'_>) -> anyhow::Result<()> {
+        let mut replies = self.call()?.into_iter();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        for (name, key) in asked {
+            let (Some(kind), Some(length)) = (replies.next(), replies.next()) else {
+                return Err(no_reply("TYPE"));
+            };
+            if feeder.report().is_stopped() {
+                return Ok(());
+            }
+            let length = match (kind, length) {
+                // Gone in between.
+                (Reply::Text(kind), _) if kind == "none" => continue,
+                (Reply::Text(kind), Reply::Number(length)) if kind == "string" => length.unsigned_abs(),
+                (Reply::Text(kind), _) => {
+                    let why = format!("it is a {kind}; only strings are imported");
+                    feeder.report().refused(&show_key(&key), &why);
+                    continue;
+                }
+                (Reply::Error(why), _) => bail!("TYPE of {:?}: it says: {why}", show_key(&name)),
+                _ => return Err(no_reply("TYPE")),
+            };
+            if length > VALUE_BYTES_SINGLE_MAX {
+                refuse_long(&key, length, feeder);
+                continue;
+            }
+            if bytes + length > BATCH_BYTES_MAX && !batch.is_empty() {
+                self.read(std::mem::take(&mut batch), feeder)?;
+                bytes = 0;
+            }
+            bytes += length;
+            batch.push(Found { name, key, bytes: length });
+        }
+        self.read(batch, feeder)
+    }
+
+    fn read(&mut self, batch: Vec<Found>, feeder: &mut Feeder<'_>) -> anyhow::Result<()> {
+        if feeder.report().manner().dry_run {
+            batch.iter().for_each(|found| feeder.report().would(Kind::File, &found.key, found.bytes));
+            return Ok(());
+        }
+        let time: &[u8] = if self.has_expire_time { b"PEXPIRETIME" } else { b"PTTL" };
+        for found in &batch {
+            // The time first: if the key gets another value in between, it keeps a deadline rather than losing one.
+            self.link.add(&[time, &found.name]);
+            self.link.add(&[b"GET", &found.name]);
+        }
+        let mut replies = self.call()?.into_iter();
+        for Found { key, .. } in batch {
+            let (Some(Reply::Number(time)), Some(value)) = (replies.next(), replies.next()) else {
+                return Err(no_reply("PEXPIRETIME"));
+            };
+            match value {
+                Reply::Value(value) if value.len() as u64 <= VALUE_BYTES_SINGLE_MAX => {
+                    let Some(expiry) = self.expiry(time) else {
+                        feeder.report().expired();
+                        continue;
+                    };
+                    feeder.put(key, value, Kind::File, PutOptions { expiry, ..PutOptions::default() });
+                }
+                Reply::Value(value) => refuse_long(&key, value.len() as u64, feeder),
+                Reply::Long(bytes) => refuse_long(&key, bytes, feeder),
+                // Gone in between, or of another type now: that is a later state of the database.
+                Reply::Nil | Reply::Error(_) => {}
+                _ => return Err(no_reply("GET")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The deadline; none: it is over.
+    fn expiry(&self, time_ms: i64) -> Option<Expiry> {
+        let Ok(time_ms) = u64::try_from(time_ms) else { return Some(Expiry::Never) };
+        if !self.has_expire_time {
+            return Some(Expiry::After(Duration::from_millis(time_ms.max(1))));
+        }
+        let at_ns = time_ms.saturating_mul(1_000_000);
+        (at_ns > now_ns()).then_some(Expiry::At(at_ns))
+    }
+
+    fn ask(&mut self, words: &[&[u8]]) -> anyhow::Result<Reply> {
+        match self.link.ask(words).map_err(lost)? {
+            Reply::Error(why) => bail!("it says: {why}"),
+            reply => Ok(reply),
+        }
+    }
+
+    fn call(&mut self) -> anyhow::Result<Vec<Reply>> {
+        self.link.call().map_err(lost)
+    }
+}
+
+fn refuse_long(key: &[u8], bytes: u64, feeder: &Feeder<'_>) {
+    let limit = Size(VALUE_BYTES_SINGLE_MAX);
+    feeder.report().refused(&show_key(key), &format!("it has {}; at most {limit} are imported", Size(bytes)));
+}
+
+fn expect_ok(reply: Reply) -> anyhow::Result<()> {
+    match reply {
+        Reply::Error(why) => bail!("it says: {why}"),
+        _ => Ok(()),
+    }
+}
+
+fn lost(error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::InvalidData => error.into(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => anyhow!("the server is silent for a minute"),
+        _ => anyhow!("the connection was lost: {error}"),
+    }
+}
+
+fn no_reply(command: &str) -> anyhow::Error {
+    anyhow!("its reply to {command} is not one")
+}

@@ -1,0 +1,466 @@
+//! Entries of a tar, read one after the other: ustar, the long names and numbers of GNU, and pax. Memory: one extended header, of at
+//! most [`EXTENDED_BYTES_MAX`].
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use tar::{EntryType, Header};
+
+use crate::output::show_key;
+use crate::tarball::records::{Records, parse_time};
+use crate::tarball::{BLOCK_BYTES, OWN_COMMENT};
+use crate::transfer::extras::Extras;
+
+/// Longest extended header or long name: a key and its metadata take a few KiB.
+const EXTENDED_BYTES_MAX: u64 = 1 << 20;
+/// Bytes that are read at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Where the headers of sparse files of GNU say that another one follows.
+const SPARSE_MORE_OFFSET: usize = 504;
+
+/// The type of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Is {
+    File,
+    Folder,
+    Symlink,
+    /// Another name for an entry before.
+    HardLink,
+    /// A fifo or a device.
+    Special(&'static str),
+    /// A file with holes, whose bytes are not simply its value.
+    Sparse,
+    /// The name of the archive.
+    Label,
+    /// Of a type that is not known.
+    Unknown(char),
+}
+
+/// An entry, in front of its bytes.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// As a key: a folder's ends with `/`.
+    pub(crate) name: Vec<u8>,
+    pub(crate) is: Is,
+    /// The target of a link.
+    pub(crate) target: Vec<u8>,
+    pub(crate) permissions: u32,
+    pub(crate) mtime_ns: i128,
+    /// Or why they make no sense.
+    pub(crate) extras: Result<Extras, String>,
+    pub(crate) bytes: u64,
+}
+
+/// A tar that cannot be read any further.
+#[derive(Debug, thiserror::Error)]
+#[error("at byte {offset}, {place}: {what}")]
+pub(crate) struct Broken {
+    what: String,
+    offset: u64,
+    place: String,
+}
+
+/// A tar that is read.
+pub(crate) struct Reader<R> {
+    input: R,
+    offset: u64,
+    /// The name of the last entry.
+    last: Option<Vec<u8>>,
+    /// Its bytes that were not read yet, and those up to the next block.
+    left: u64,
+    padding: u64,
+    globals: Records,
+}
+
+/// The headers in front of an entry's own.
+#[derive(Default)]
+struct Before {
+    records: Records,
+    name: Option<Vec<u8>>,
+    target: Option<Vec<u8>>,
+}
+
+impl<R: Read> Reader<R> {
+    pub(crate) fn new(input: R) -> Self {
+        Self { input, offset: 0, last: None, left: 0, padding: 0, globals: Records::default() }
+    }
+
+    /// The next entry, behind the bytes of the one before; none at the end of the archive.
+    ///
+    /// # Errors
+    /// The tar is cut off or damaged.
+    pub(crate) fn next(&mut self) -> Result<Option<Entry>, Broken> {
+        while self.piece()?.is_some() {}
+        let mut before = Before::default();
+        loop {
+            let Some(header) = self.header()? else { return Ok(None) };
+            let bytes = self.number(&header.as_old().size, header.entry_size(), "its size is no number")?;
+            match header.entry_type() {
+                EntryType::XGlobalHeader => {
+                    let records = self.records(bytes)?;
+                    self.globals = self.globals.with(records);
+                    // They hold for all entries, so no number of headers may make them grow.
+                    if self.globals.bytes() > EXTENDED_BYTES_MAX {
+                        return Err(self.broken("the global headers are too long"));
+                    }
+                }
+                EntryType::XHeader => before.records = self.records(bytes)?,
+                EntryType::GNULongName => before.name = Some(until_nul(&self.extended(bytes)?)),
+                EntryType::GNULongLink => before.target = Some(until_nul(&self.extended(bytes)?)),
+                _ => return self.entry(&header, bytes, before).map(Some),
+            }
+        }
+    }
+
+    /// The next bytes of the entry; none at its end.
+    pub(crate) fn piece(&mut self) -> Result<Option<Bytes>, Broken> {
+        if self.left == 0 {
+            let mut padding = vec![0; self.padding as usize];
+            self.fill(&mut padding)?;
+            self.padding = 0;
+            return Ok(None);
+        }
+        let mut piece = vec![0; self.left.min(PIECE_BYTES) as usize];
+        self.fill(&mut piece)?;
+        self.left -= piece.len() as u64;
+        Ok(Some(piece.into()))
+    }
+
+    /// Reads what is behind the end of the archive, so that a program that writes it is not cut off.
+    ///
+    /// # Errors
+    /// It is more than zeros.
+    pub(crate) fn drain(mut self) -> Result<(), Broken> {
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            let read = self.read(&mut piece)?;
+            if read == 0 {
+                return Ok(());
+            }
+            if piece.iter().take(read).any(|&byte| byte != 0) {
+                return Err(self.broken("here is more behind the end of the archive, which was not imported"));
+            }
+            self.offset += read as u64;
+        }
+    }
+
+    /// The next header; none at the end of the archive.
+    fn header(&mut self) -> Result<Option<Header>, Broken> {
+        let mut header = Header::new_old();
+        let offset = self.offset;
+        self.fill(header.as_mut_bytes())?;
+        if header.as_bytes().iter().all(|&byte| byte == 0) {
+            return Ok(None);
+        }
+        if !is_whole(&header) {
+            let what = match self.last {
+                None if offset == 0 => "this is no tar; a compressed one is decompressed first",
+                _ => "the header is damaged: its checksum is wrong",
+            };
+            return Err(Broken { offset, ..self.broken(what) });
+        }
+        Ok(Some(header))
+    }
+
+    fn entry(&mut self, header: &Header, bytes: u64, before: Before) -> Result<Entry, Broken> {
+        let records = self.globals.with(before.records);
+        let text = |key: &[u8]| records.get(key).filter(|value| !value.is_empty()).map(<[u8]>::to_vec);
+        let is_sparse = records.has_beginning(b"GNU.sparse.") || header.entry_type().is_gnu_sparse();
+        let name = text(b"GNU.sparse.name").or_else(|| text(b"path")).or(before.name);
+        let mut name = name.unwrap_or_else(|| header.path_bytes().into_owned());
+        self.last = Some(name.clone());
+        let is = if is_sparse { Is::Sparse } else { kind(header, &name) };
+        if self.globals.get(b"comment") != Some(OWN_COMMENT) {
+            name = without_dots(name);
+        }
+        if is == Is::Folder {
+            without_slashes(&mut name);
+            if !name.is_empty() {
+                name.push(b'/');
+            }
+        }
+        let size = match records.get(b"size") {
+            Some(size) => {
+                let size = std::str::from_utf8(size).ok().and_then(|size| size.parse().ok());
+                size.ok_or_else(|| self.broken("its size is no number"))?
+            }
+            None => bytes,
+        };
+        // The size of a hard link is that of the file, whose bytes are not here again.
+        self.left = if is == Is::HardLink { 0 } else { size };
+        self.padding = (BLOCK_BYTES as u64 - self.left % BLOCK_BYTES as u64) % BLOCK_BYTES as u64;
+        if header.entry_type().is_gnu_sparse() {
+            self.skip_sparse_headers(header)?;
+        }
+        let target = text(b"linkpath").or(before.target);
+        let target = target.or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
+        let mtime_ns = match records.get(b"mtime") {
+            Some(time) => parse_time(time).ok_or_else(|| self.broken("its time is no number"))?,
+            // A field of GNU may be negative: the cast brings the sign back.
+            None => {
+                i128::from(
+                    self.number(&header.as_old().mtime, header.mtime(), "its time is no number")? as i64
+                ) * 1_000_000_000
+            }
+        };
+        let permissions =
+            self.number(&header.as_old().mode, header.mode().map(u64::from), "its mode is no number")? as u32
+                & 0o7777;
+        let (target, extras) = (target.unwrap_or_default(), records.extras());
+        Ok(Entry { name, is, target, permissions, mtime_ns, extras, bytes: self.left })
+    }
+
+    fn skip_sparse_headers(&mut self, header: &Header) -> Result<(), Broken> {
+        let mut more = header.as_gnu().is_some_and(tar::GnuHeader::is_extended);
+        while more {
+            let mut block = [0; BLOCK_BYTES];
+            self.fill(&mut block)?;
+            more = block.get(SPARSE_MORE_OFFSET) == Some(&1);
+        }
+        Ok(())
+    }
+
+    fn records(&mut self, bytes: u64) -> Result<Records, Broken> {
+        let body = self.extended(bytes)?;
+        Records::parse(&body).ok_or_else(|| self.broken("the extended header is damaged"))
+    }
+
+    /// The body of an extended header or of a long name.
+    fn extended(&mut self, bytes: u64) -> Result<Vec<u8>, Broken> {
+        if bytes > EXTENDED_BYTES_MAX {
+            return Err(self
+                .broken(&format!("an extended header has {bytes} bytes, {EXTENDED_BYTES_MAX} are allowed")));
+        }
+        let mut body = vec![0; (bytes as usize).next_multiple_of(BLOCK_BYTES)];
+        self.fill(&mut body)?;
+        body.truncate(bytes as usize);
+        Ok(body)
+    }
+
+    /// The number that `field` was parsed to; 0 where the field is blank.
+    fn number(&self, field: &[u8], parsed: io::Result<u64>, what: &str) -> Result<u64, Broken> {
+        if field.iter().all(|byte| b"\0 ".contains(byte)) {
+            return Ok(0);
+        }
+        parsed.map_err(|_| self.broken(what))
+    }
+
+    /// Fills `buffer` from the input.
+    fn fill(&mut self, mut buffer: &mut [u8]) -> Result<(), Broken> {
+        while !buffer.is_empty() {
+            let read = self.read(buffer)?;
+            if read == 0 && self.offset < BLOCK_BYTES as u64 {
+                return Err(self.broken("this is no tar: it ends in the first header"));
+            }
+            if read == 0 {
+                return Err(self.broken("the tar is cut off"));
+            }
+            self.offset += read as u64;
+            buffer = buffer.get_mut(read..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Broken> {
+        loop {
+            match self.input.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| self.broken(&format!("cannot be read: {error}"))),
+            }
+        }
+    }
+
+    fn broken(&self, what: &str) -> Broken {
+        let place = match &self.last {
+            None => "in front of the first entry".to_owned(),
+            Some(name) if self.left > 0 => format!("in the entry {:?}", show_key(name)),
+            Some(name) => format!("behind the entry {:?}", show_key(name)),
+        };
+        Broken { what: what.to_owned(), offset: self.offset, place }
+    }
+}
+
+fn without_slashes(name: &mut Vec<u8>) {
+    while name.last() == Some(&b'/') {
+        name.pop();
+    }
+}
+
+/// Whether the checksum is that of the bytes, or, as some old programs compute it, that of signed ones.
+fn is_whole(header: &Header) -> bool {
+    let bytes = header.as_bytes().iter().enumerate();
+    let counted = bytes.map(|(at, &byte)| if (148..156).contains(&at) { b' ' } else { byte });
+    let (mut plain, mut signed) = (0_i64, 0_i64);
+    for byte in counted {
+        plain += i64::from(byte);
+        signed += i64::from(byte.cast_signed());
+    }
+    header.cksum().is_ok_and(|own| [plain, signed].contains(&i64::from(own)))
+}
+
+fn kind(header: &Header, name: &[u8]) -> Is {
+    let letter = header.as_old().linkflag.first().copied().unwrap_or_default();
+    match header.entry_type() {
+        // Before ustar a folder was a file whose name ends with a slash.
+        EntryType::Regular if letter == 0 && name.ends_with(b"/") => Is::Folder,
+        EntryType::Regular | EntryType::Continuous => Is::File,
+        EntryType::Directory => Is::Folder,
+        EntryType::Symlink => Is::Symlink,
+        EntryType::Link => Is::HardLink,
+        EntryType::Char | EntryType::Block => Is::Special("device"),
+        EntryType::Fifo => Is::Special("fifo"),
+        _ if letter == b'V' => Is::Label,
+        _ => Is::Unknown(char::from(letter)),
+    }
+}
+
+/// The name without any `./` at its beginning: `tar -C DIR .` writes it.
+pub(crate) fn without_dots(mut name: Vec<u8>) -> Vec<u8> {
+    while name.starts_with(b"./") {
+        let slashes = name.iter().skip(1).take_while(|&&byte| byte == b'/').count();
+        name.drain(..=slashes);
+    }
+    if name == b"." { Vec::new() } else { name }
+}
+
+fn until_nul(bytes: &[u8]) -> Vec<u8> {
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tarball::writer::{self, Writer};
+    use crate::transfer::attributes::{Attributes, Kind};
+
+    fn tar(entries: &[(&str, Kind, &str)]) -> Vec<u8> {
+        let mut writer = Writer::begin(Vec::new()).unwrap();
+        for (name, kind, value) in entries {
+            let attributes = Attributes { kind: *kind, permissions: Some(0o640), mtime_ns: -5 };
+            let (target, value) = if *kind == Kind::Symlink { (*value, "") } else { ("", *value) };
+            let extras = &Extras::default();
+            let (name, target, bytes) = (name.as_bytes(), target.as_bytes(), value.len() as u64);
+            writer.entry(&writer::Entry { name, attributes, target, extras, bytes }).unwrap();
+            writer.write(value.as_bytes()).and_then(|()| writer.pad()).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    /// A tar of another program, with a header that `change` changes.
+    fn foreign(name: &str, change: impl FnOnce(&mut Header)) -> Vec<u8> {
+        let mut header = Header::new_gnu();
+        header.as_old_mut().name.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+        header.set_mode(0o644);
+        header.set_size(0);
+        header.set_entry_type(EntryType::Regular);
+        change(&mut header);
+        header.set_cksum();
+        [&header.as_bytes()[..], &[0; 1024]].concat()
+    }
+
+    fn all(tar: &[u8]) -> Result<Vec<Entry>, Broken> {
+        let mut reader = Reader::new(tar);
+        let mut entries = Vec::new();
+        while let Some(entry) = reader.next()? {
+            entries.push(entry);
+        }
+        reader.drain()?;
+        Ok(entries)
+    }
+
+    #[test]
+    fn entries_come_back() {
+        let long = "l".repeat(300);
+        let given = [
+            ("./a", Kind::File, "value"),
+            ("sub/", Kind::Folder, ""),
+            ("file/", Kind::File, "v"),
+            ("link", Kind::Symlink, &long),
+            (&long, Kind::File, ""),
+        ];
+        let tar = tar(&given);
+        assert_eq!(tar.len() % 10_240, 0);
+        for (entry, (name, kind, value)) in all(&tar).unwrap().iter().zip(given) {
+            assert_eq!(entry.name, name.as_bytes());
+            assert_eq!((entry.permissions, entry.mtime_ns), (0o640, -5));
+            let is = match kind {
+                Kind::File => Is::File,
+                Kind::Folder => Is::Folder,
+                Kind::Symlink => Is::Symlink,
+            };
+            assert_eq!(entry.is, is);
+            let expected = if kind == Kind::Symlink { value.as_bytes() } else { b"" };
+            assert_eq!(
+                (&entry.target[..], entry.bytes),
+                (expected, if kind == Kind::File { value.len() as u64 } else { 0 })
+            );
+        }
+    }
+
+    #[test]
+    fn kinds_and_numbers_of_other_programs() {
+        let one = |name: &str, change: fn(&mut Header)| all(&foreign(name, change)).unwrap().remove(0);
+        assert_eq!(one("././/a", |_| ()).name, b"a");
+        assert_eq!(one(".", |header| header.set_entry_type(EntryType::Directory)).name, b"");
+        assert_eq!(one("d", |header| header.set_entry_type(EntryType::Directory)).name, b"d/");
+        let old = one("d/", |header| header.as_old_mut().linkflag = [0]);
+        assert_eq!((old.is, &old.name[..]), (Is::Folder, &b"d/"[..]));
+        assert_eq!(one("s", |header| header.set_entry_type(EntryType::GNUSparse)).is, Is::Sparse);
+        assert_eq!(one("c", |header| header.set_entry_type(EntryType::Char)).is, Is::Special("device"));
+        assert_eq!(
+            one("l", |header| {
+                header.set_entry_type(EntryType::Link);
+                header.set_size(9);
+            })
+            .bytes,
+            0
+        );
+        assert_eq!(one("?", |header| header.as_old_mut().linkflag = *b"M").is, Is::Unknown('M'));
+        assert_eq!(one("V", |header| header.as_old_mut().linkflag = *b"V").is, Is::Label);
+        let before_1970 = one("t", |header| header.as_old_mut().mtime = [0xff; 12]);
+        assert_eq!(before_1970.mtime_ns, -1_000_000_000);
+        assert_eq!(one("b", |header| header.as_old_mut().mode = *b"        ").permissions, 0);
+        let no_number = all(&foreign("n", |header| header.as_old_mut().size = *b"abcdefghijkl"));
+        assert!(no_number.unwrap_err().to_string().contains("its size is no number"));
+        let long = all(&foreign("x", |header| {
+            header.set_entry_type(EntryType::XHeader);
+            header.set_size(1 << 30);
+        }));
+        assert!(long.unwrap_err().to_string().contains("1073741824 bytes"));
+    }
+
+    #[test]
+    fn global_headers_do_not_pile_up() {
+        let body = {
+            let mut records = Records::default();
+            records.push(b"k", &vec![b'v'; 900_000]);
+            records.body()
+        };
+        let mut one = foreign("g", |header| {
+            header.set_entry_type(EntryType::XGlobalHeader);
+            header.set_size(body.len() as u64);
+        });
+        one.truncate(BLOCK_BYTES);
+        one.extend_from_slice(&body);
+        one.resize(one.len().next_multiple_of(BLOCK_BYTES), 0);
+        assert!(all(&[&one[..], &[0; 1024]].concat()).is_ok());
+        assert!(all(&[&one[..], &one, &[0; 1024]].concat()).unwrap_err().to_string().contains("too long"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_damage_panics(at in 0_usize..6000, byte in any::<u8>(), length in 0_usize..12_000) {
+            let mut tar = tar(&[("a", Kind::File, "value"), ("b/", Kind::Folder, ""), (&"c".repeat(200), Kind::File, "w")]);
+            tar[at] = byte;
+            tar.truncate(length);
+            let _ = all(&tar);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let _ = all(&bytes);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Strings of a server of the Redis protocol become objects. Shoal's own frontend is one; a redis-server is another, where there is one.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::harness::{Done, Frontends, Server, run_with};
+
+/// A redis-server with a password, on a port of its own.
+struct Redis {
+    child: Child,
+    address: String,
+    folder: TempDir,
+}
+
+impl Redis {
+    /// None where no redis-server is installed.
+    fn start() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = Command::new("redis-server");
+        command.args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--requirepass",
+            "sesame",
+        ]);
+        command.arg("--dir").arg(folder.path()).stdout(Stdio::null());
+        let Ok(child) = command.spawn() else {
+            eprintln!("skipped: there is no redis-server");
+            return None;
+        };
+        let own = Self { child, address: format!("127.0.0.1:{port}"), folder };
+        let password = own.password();
+        fs::write(&password, "sesame\n").unwrap();
+        fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while std::net::TcpStream::connect(&own.address).is_err() {
+            assert!(Instant::now() < deadline, "the redis-server starts");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(own)
+    }
+
+    fn password(&self) -> String {
+        self.folder.path().join("password").to_str().unwrap().to_owned()
+    }
+
+    fn connection(&self, db: u32) -> redis::Connection {
+        let url = format!("redis://:sesame@{}/{db}", self.address);
+        redis::Client::open(url).unwrap().get_connection().unwrap()
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn import(server: &Server, address: &str, options: &[&str]) -> Done {
+    let mut command = server.command(&["import", "--from-redis", address, "--json"]);
+    command.args(options);
+    run_with(command, b"")
+}
+
+fn put(connection: &mut redis::Connection, key: &str, value: &[u8], options: &[&str]) {
+    redis::cmd("SET").arg(key).arg(value).arg(options).exec(connection).unwrap();
+}
+
+#[test]
+fn strings_come_with_their_deadlines_and_the_rest_is_named() {
+    let Some(redis) = Redis::start() else { return };
+    let server = Server::start();
+    let password = redis.password();
+    let with = |more: &[&str]| {
+        import(&server, &redis.address, &[&["--redis-password-file", &password], more].concat())
+    };
+    let mut one = redis.connection(0);
+    for index in 0..3000 {
+        put(&mut one, &format!("k{index}"), index.to_string().as_bytes(), &[]);
+    }
+    put(&mut one, "mortal", b"m", &["PXAT", "3333333333333"]);
+    put(&mut one, "two MiB", &vec![2; 2 << 20], &[]);
+    put(&mut one, "empty", b"", &[]);
+    let done = with(&["--prefix", "r/"]);
+    assert_eq!((done.code, done.json()["files"].as_u64()), (0, Some(3003)), "{}", done.stderr);
+    assert_eq!(server.ok(&["get", "r/k2999"]), b"2999");
+    assert_eq!(server.ok(&["get", "r/two MiB"]), vec![2; 2 << 20]);
+    let listed = server.run(&["ls", "r/mortal", "--json"]).json();
+    assert_eq!(listed["expire_time_ns"], 3_333_333_333_333_000_000_u64, "{listed}");
+    assert_eq!(with(&["--prefix", "r/"]).json()["files"], 3003, "again, with the same result");
+    assert_eq!(server.keys().len(), 3003);
+
+    redis::cmd("RPUSH").arg("list").arg("x").exec(&mut one).unwrap();
+    put(&mut one, "long", &vec![0; (4 << 20) + 1], &[]);
+    put(&mut one, &"n".repeat(1025), b"", &[]);
+    let done = with(&[]);
+    assert!(
+        done.code == 1 && done.json()["refused"] == 1 && done.stderr.contains("--lossy"),
+        "{}",
+        done.stderr
+    );
+    let done = with(&["--lossy", "--include", "[ln]*", "--exclude", "lo?g"]);
+    assert_eq!((done.code, done.json()["refused"].as_u64()), (5, Some(2)), "{}", done.stderr);
+    assert!(done.stderr.contains("list: refused: it is a list"), "{}", done.stderr);
+    let done = with(&["--lossy", "--dry-run"]);
+    assert_eq!(
+        (done.code, done.json()["refused"].as_u64(), done.json()["files"].as_u64()),
+        (5, Some(3), Some(3003))
+    );
+    assert!(done.stderr.contains("long: refused: it has 4.0 MiB"), "{}", done.stderr);
+
+    put(&mut redis.connection(3), "third", b"3", &[]);
+    assert_eq!(with(&["--redis-db", "3"]).json()["files"], 1);
+    assert_eq!(server.ok(&["get", "third"]), b"3");
+    let done = import(&server, &redis.address, &[]);
+    assert!(done.code == 1 && done.stderr.contains("--redis-password-file"), "{}", done.stderr);
+}
+
+#[test]
+fn the_strings_of_a_shoal_come_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Frontends::start(Frontends::command(&folder.path().join("data"), "256M"));
+    let mut connection =
+        redis::Client::open(format!("redis://{}", source.resp)).unwrap().get_connection().unwrap();
+    for index in 0..2500 {
+        put(&mut connection, &format!("k{index}"), index.to_string().as_bytes(), &[]);
+    }
+    put(&mut connection, "mortal", b"m", &["EX", "1000"]);
+    let server = Server::start();
+    let done = import(&server, &source.resp, &["--bucket", "other"]);
+    assert_eq!((done.code, done.json()["files"].as_u64()), (0, Some(2501)), "{}", done.stderr);
+    assert_eq!(server.ok(&["get", "k1234", "--bucket", "other"]), b"1234");
+    let ttl_ns =
+        server.run(&["ls", "mortal", "--json", "--bucket", "other"]).json()["ttl_ns"].as_u64().unwrap();
+    assert!((900_000_000_000..1_000_000_000_000).contains(&ttl_ns), "{ttl_ns}");
+}
+
+/// Answers a page of keys whose values never come.
+fn breaks_off(listener: &TcpListener) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut buffer = [0; 4096];
+    let replies: [&[u8]; 4] = [
+        b"-ERR unknown command 'PEXPIRETIME'\r\n",
+        b"*2\r\n$1\r\n7\r\n*1\r\n$1\r\na\r\n",
+        b"+string\r\n:1\r\n",
+        b":5000\r\n$1\r\nv\r\n",
+    ];
+    for reply in replies {
+        assert!(stream.read(&mut buffer).unwrap() > 0);
+        stream.write_all(reply).unwrap();
+    }
+    // The next SCAN has no answer.
+    let _ = stream.read(&mut buffer);
+}
+
+#[test]
+fn a_connection_that_breaks_off_says_how_far_it_came() {
+    let server = Server::start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| breaks_off(&listener));
+        import(&server, &address, &[])
+    });
+    assert_eq!((done.code, done.json()["files"].as_u64()), (1, Some(1)), "{}", done.stderr);
+    for words in ["the connection was lost", "after 1 keys", "run it again"] {
+        assert!(done.stderr.contains(words), "{words}: {}", done.stderr);
+    }
+    assert_eq!(server.ok(&["get", "a"]), b"v", "what came is stored");
+    assert!(server.run(&["ls", "a", "--json"]).json()["ttl_ns"].as_u64().unwrap() <= 5_000_000_000);
+
+    let done = import(&server, "127.0.0.1:1", &[]);
+    assert!(done.code == 1 && done.stderr.contains("cannot connect"), "{}", done.stderr);
+    assert_eq!(import(&server, "nowhere", &[]).code, 2);
+}
