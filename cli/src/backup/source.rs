@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::Context;
@@ -56,6 +57,11 @@ impl Source {
                 }
             }
         }
+    }
+
+    /// Where the frame of the last part lies.
+    pub(crate) fn last_frame(&self) -> Range<u64> {
+        self.decoder.last_frame()
     }
 
     /// Whole objects so far with the bytes of their values, and bytes of the backup.

@@ -17,6 +17,7 @@ mod everyday;
 mod format;
 mod grow;
 mod harness;
+mod increments;
 mod keys;
 mod kill;
 mod linear;
