@@ -9,7 +9,11 @@ use shoal_backup::{Contents, Header};
 ///
 /// # Errors
 /// The reason why it does not.
-pub(crate) fn check_link(before: Option<&(PathBuf, Header)>, path: &Path, header: &Header) -> anyhow::Result<()> {
+pub(crate) fn check_link(
+    before: Option<&(PathBuf, Header)>,
+    path: &Path,
+    header: &Header,
+) -> anyhow::Result<()> {
     let name = path.display();
     let from = match (header.contents, before) {
         (Contents::Changes { .. }, _) => bail!("{name} is a stream of changes, and no backup"),

@@ -296,7 +296,8 @@ impl<'a> Restore<'a> {
                         Wanted::Expired => self.delete(key).await?,
                         Wanted::Put(options) => {
                             let store = self.store.clone();
-                            self.write(async move { put(&store, &key, &object.value, *options).await }).await?;
+                            self.write(async move { put(&store, &key, &object.value, *options).await })
+                                .await?;
                         }
                     }
                 }

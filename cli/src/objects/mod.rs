@@ -10,8 +10,9 @@ use bytes::Bytes;
 use shoal_backup::{BackupStream, LastBackup};
 use shoal_base::{BLOCK_BYTES, Entropy, SystemEntropy};
 use shoal_client::{
-    BackupSince, BucketPage, ByteRange, Client, ConnectOptions, DeleteItem, DeleteResult, Error, GetItem, ListPage,
-    ListRequest, Lsn, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run, Stat,
+    BackupSince, BucketPage, ByteRange, Client, ConnectOptions, DeleteItem, DeleteResult, Error, GetItem,
+    ListPage, ListRequest, Lsn, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run,
+    Stat,
 };
 use shoal_engine::Store;
 

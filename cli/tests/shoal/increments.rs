@@ -28,7 +28,7 @@ fn contents(data: &Path, folder: &Path) -> Truth {
     let (runtime, client) = client(&url);
     let mut all = Truth::new();
     runtime.block_on(async {
-        for bucket in client.list_buckets("").await.unwrap().buckets {
+        for bucket in client.list_buckets("").await.unwrap().names {
             let request = shoal_client::ListRequest { bucket: bucket.clone(), ..Default::default() };
             let page = client.list(&request).await.unwrap();
             assert!(page.next.is_none(), "a page has all keys of this test");
@@ -90,7 +90,8 @@ fn a_chain_under_load_is_the_store_of_each_version() {
             for state in 1.. {
                 for which in STILL..STILL + 10 {
                     let version = if (state + which) % 4 == 0 {
-                        let done = runtime.block_on(client.delete("load", &key(which), RejectRules::default()));
+                        let done =
+                            runtime.block_on(client.delete("load", &key(which), RejectRules::default()));
                         (done.unwrap().version.0, None)
                     } else {
                         (runtime.block_on(put("load", which, state)).version.0, Some(state))
@@ -211,9 +212,14 @@ fn what_is_no_chain_is_refused() {
     };
     refused(&other, "full", "another store");
     let whole = fs::read(at("three")).unwrap();
-    fs::write(at("damaged"), whole.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 9_000)).collect::<Vec<_>>()).unwrap();
+    fs::write(
+        at("damaged"),
+        whole.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 9_000)).collect::<Vec<_>>(),
+    )
+    .unwrap();
     fs::write(at("cut"), &whole[..whole.len() - 9]).unwrap();
-    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/backup/tests/golden.shoal"), at("one.format")).unwrap();
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/backup/tests/golden.shoal"), at("one.format"))
+        .unwrap();
     refused(&data, "damaged", "damaged in frame");
     refused(&data, "cut", "at byte");
     refused(&data, "one.format", "make a full backup");
@@ -225,7 +231,8 @@ fn what_is_no_chain_is_refused() {
     let done = run(&["backup", path(&at("x")), "--data", path(&data), "--incremental-from", "-"]);
     assert_eq!(done.code, 2, "{done:?}");
     let three = at("three");
-    let words = ["backup", path(&three), "--force", "--data", path(&data), "--incremental-from", path(&three)];
+    let words =
+        ["backup", path(&three), "--force", "--data", path(&data), "--incremental-from", path(&three)];
     assert_eq!(run(&words).code, 2);
     assert_eq!(fs::read(&three).unwrap(), whole);
 }
@@ -259,7 +266,10 @@ fn expired_and_damaged_links() {
     let done = restore(&new, &chain, &[]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(names(&new), ["for-ever", "large", "later"]);
-    assert_eq!(contents(&new, server.folder.path())[&("default".into(), b"large".to_vec())], vec![4; 400_000]);
+    assert_eq!(
+        contents(&new, server.folder.path())[&("default".into(), b"large".to_vec())],
+        vec![4; 400_000]
+    );
     fs::remove_file(&new).unwrap();
 
     let whole = fs::read(&one).unwrap();
@@ -287,7 +297,16 @@ fn expired_and_damaged_links() {
         assert_eq!(found, expected, "{name}");
         fs::remove_file(&new).unwrap();
     }
-    let shown = run(&["restore", "--data", path(&new), "--size", "64M", "--past-damage", path(&chain[0]), path(&at("deleted"))]);
+    let shown = run(&[
+        "restore",
+        "--data",
+        path(&new),
+        "--size",
+        "64M",
+        "--past-damage",
+        path(&chain[0]),
+        path(&at("deleted")),
+    ]);
     assert!(shown.code == 1 && shown.text().contains("those of the backup before"), "{shown:?}");
 }
 
@@ -304,8 +323,8 @@ fn a_dropped_snapshot_is_told() {
     };
     (0..400).for_each(|which| runtime.block_on(put(which)));
     let words = ["backup", path(&dest), "--server", &url, "--rate", "4M"];
+    let stop = AtomicBool::new(false);
     let backup = std::thread::scope(|scope| {
-        let stop = AtomicBool::new(false);
         let load = scope.spawn(|| {
             while !stop.load(Ordering::Acquire) {
                 (0..400).for_each(|which| runtime.block_on(put(which)));

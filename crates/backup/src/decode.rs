@@ -325,9 +325,10 @@ impl Decoder {
                 KeyPlace::Kept(_) => continue,
                 KeyPlace::Gone => false,
             };
-            let is_behind = self.indexed.as_ref().is_none_or(|(tablet, last)| {
-                (tablet.0, &last[..]) < (index.tablet.0, &placed.key[..])
-            });
+            let is_behind = self
+                .indexed
+                .as_ref()
+                .is_none_or(|(tablet, last)| (tablet.0, &last[..]) < (index.tablet.0, &placed.key[..]));
             if !is_behind {
                 return Err("the keys of the index are not in order");
             }

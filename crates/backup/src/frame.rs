@@ -36,7 +36,9 @@ pub(crate) enum Kind {
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
         use Kind::{Begin, Deleted, End, Header, Index, Loss, Objects, Piece};
-        [Header, Objects, Begin, Piece, Loss, End, Index, Deleted].into_iter().find(|kind| *kind as u8 == byte)
+        [Header, Objects, Begin, Piece, Loss, End, Index, Deleted]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
     }
 }
 

@@ -16,7 +16,9 @@ use crate::record::{Contents, Header, ObjectHead};
 
 /// The stream is none of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the answer is no stream of changes: the server is older than increments; update it, or make a full backup")]
+#[error(
+    "the answer is no stream of changes: the server is older than increments; update it, or make a full backup"
+)]
 pub struct NotChanges;
 
 /// Makes an increment of a stream of changes, event by event.

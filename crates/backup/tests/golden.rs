@@ -77,7 +77,9 @@ fn store(long: bool) -> (Store, Arc<ManualClock>) {
     block_on(Store::format(&device, &format, &environment)).unwrap();
     let options = OpenOptions { cache_bytes: 4 << 20, background: false, ..OpenOptions::default() };
     let store = block_on(Store::open(device, options, environment)).unwrap();
-    let put = |bucket: &str, key: &[u8], value: &[u8], options: PutOptions| put(&store, bucket, key, value, options);
+    let put = |bucket: &str, key: &[u8], value: &[u8], options: PutOptions| {
+        put(&store, bucket, key, value, options)
+    };
     let metadata = Metadata {
         content_type: "text/plain".into(),
         user: vec![("colour".into(), bytes::Bytes::from_static(b"blue\0\xFF"))],
@@ -114,7 +116,13 @@ fn chain() -> (Vec<u8>, Vec<u8>) {
     let (store, clock) = store(false);
     let full = full(&store);
     clock.advance(61_000_000_000);
-    put(&store, "alpha", b"\0\xFF/..", b"again", PutOptions { modified_ns: Some(6), ..PutOptions::default() });
+    put(
+        &store,
+        "alpha",
+        b"\0\xFF/..",
+        b"again",
+        PutOptions { modified_ns: Some(6), ..PutOptions::default() },
+    );
     put(&store, "beta", b"new", b"n", PutOptions { modified_ns: Some(7), ..PutOptions::default() });
     let key = ObjectKey::new("beta", b"at").unwrap();
     block_on(store.delete(&key, RejectRules::default())).unwrap();

@@ -175,9 +175,7 @@ impl Snapshot {
     /// The information of an object. A reader of its value meets damage of its metadata, too, and tells it.
     pub(super) async fn info_of_walked(&self, frozen: &Frozen, found: &FoundEntry) -> Result<ObjectInfo> {
         match self.info(frozen, found).await {
-            Err(error) if is_unreadable(&error) => {
-                Ok(self.store().0.info_of(found, Metadata::default()))
-            }
+            Err(error) if is_unreadable(&error) => Ok(self.store().0.info_of(found, Metadata::default())),
             info => info,
         }
     }

@@ -106,8 +106,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             .enumerate()
             .map(|(index, source)| {
                 let is_base = index == self.layers.list.len();
-                let cursor =
-                    if is_base { source.cursor.passing(known.clone()) } else { source.cursor };
+                let cursor = if is_base { source.cursor.passing(known.clone()) } else { source.cursor };
                 Source { cursor, ..source }
             })
             .collect();

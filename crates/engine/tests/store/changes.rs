@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ChangesPlace, Environment, Expiry, KeyPlace, Lsn, ObjectKey, OpenOptions, PutOptions, RejectRules,
-    Since, Snapshot, Store, TreePage, Tuning, block_on,
+    ChangesPlace, Environment, Expiry, KeyPlace, Lsn, ObjectKey, OpenOptions, PutOptions, RejectRules, Since,
+    Snapshot, Store, TreePage, Tuning, block_on,
 };
 
 use crate::common::{format, lab_number, open, tiny_with_layers, tiny_without_layers};
@@ -62,7 +62,9 @@ impl Kept {
                     place => {
                         // What is older than this key and lies under a page that is kept must be decided by now.
                         let from = last.clone().map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-                        for ((_, before), old) in self.keys.range((from, std::ops::Bound::Excluded(key.clone()))) {
+                        for ((_, before), old) in
+                            self.keys.range((from, std::ops::Bound::Excluded(key.clone())))
+                        {
                             if let KeyPlace::Page(page) = old
                                 && !kept.contains(page)
                             {

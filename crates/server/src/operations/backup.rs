@@ -44,7 +44,9 @@ pub(crate) async fn backup(
 }
 
 fn last_backup(since: v1::BackupSince) -> Result<LastBackup, Failure> {
-    let wrong = || Failure::invalid("the last backup is not named as it must be: 16 bytes of a store, and whole pages");
+    let wrong = || {
+        Failure::invalid("the last backup is not named as it must be: 16 bytes of a store, and whole pages")
+    };
     let store = <[u8; 16]>::try_from(&since.store[..]).map_err(|_| wrong())?;
     LastBackup::of_bytes(store, Lsn(since.version), &since.pages).ok_or_else(wrong)
 }

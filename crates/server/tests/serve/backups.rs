@@ -62,7 +62,10 @@ async fn changes_are_those_since_the_backup_that_is_named() {
     let refused = receive::<v1::Backup>(&channel, request).await;
     let mut stream = match refused {
         Err(status) => {
-            assert_eq!((status.code() as i32, kind(&status)), (Code::InvalidArgument as i32, v1::failure::Kind::Invalid));
+            assert_eq!(
+                (status.code() as i32, kind(&status)),
+                (Code::InvalidArgument as i32, v1::failure::Kind::Invalid)
+            );
             return;
         }
         Ok(stream) => stream,
