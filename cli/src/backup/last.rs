@@ -15,7 +15,7 @@ use crate::failure::Usage;
 
 /// A backup that an increment goes on from.
 pub(crate) struct Last {
-    /// What the store must know of it.
+    /// The part of it that the store must know.
     pub(crate) backup: LastBackup,
     file: File,
     path: PathBuf,

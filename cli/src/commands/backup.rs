@@ -122,7 +122,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     place(one).is_some_and(|one| place(other) == Some(one))
 }
 
-/// What comes from the store, as it is written: a backup as it is, or an increment, made of changes.
+/// Turns the bytes of the store into those of the file: a backup stays as it is, changes become an increment.
 struct Transform<'a> {
     last: Option<(&'a mut Last, IncrementWriter, Decoder)>,
 }

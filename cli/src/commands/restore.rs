@@ -387,7 +387,7 @@ impl<'a> Restore<'a> {
         }
     }
 
-    /// What becomes of an object that an increment lacks.
+    /// The fate of an object that an increment lacks, in words.
     fn older_copy(&self) -> &'static str {
         if self.is_increment { "; the copy of a backup in front of it stays, if there is one" } else { "" }
     }
@@ -425,7 +425,7 @@ impl<'a> Restore<'a> {
     }
 }
 
-/// What becomes of an object of a backup.
+/// The fate of an object of a backup.
 enum Wanted {
     Put(Box<PutOptions>),
     /// Its time is over: an older copy of it goes, too.

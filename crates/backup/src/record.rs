@@ -23,7 +23,7 @@ pub enum Contents {
         /// The version of the backup that it goes on from.
         from: Lsn,
     },
-    /// What changed since a version, as a store tells it: an [`IncrementWriter`](crate::IncrementWriter) makes an increment of it and of
+    /// The changes since a version, as a store tells them: an [`IncrementWriter`](crate::IncrementWriter) makes an increment of them and of
     /// the index of the backup of that version. It is no backup.
     Changes {
         /// That version.

@@ -36,7 +36,7 @@ impl Client {
         self.open_backup(None)
     }
 
-    /// What changed since another backup: a stream of changes, of which `shoal backup --incremental-from` makes an increment.
+    /// The changes since another backup: a stream of changes, of which `shoal backup --incremental-from` makes an increment.
     ///
     /// # Errors
     /// As [`backup`](Self::backup); [`Error::Invalid`](crate::Error::Invalid) where that is no backup of this store, or newer than the

@@ -64,7 +64,7 @@ impl Since {
     }
 }
 
-/// What the walk says of a key, or of a page.
+/// The place of a key, or the fate of a page, as the walk tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPlace {
     /// The object exists, and its entry lies in a layer or an overlay.

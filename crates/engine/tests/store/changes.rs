@@ -24,7 +24,7 @@ fn name(group: u8, which: u8) -> ObjectKey {
     ObjectKey::new(["alpha", "beta"][usize::from(group % 2)], &key).unwrap()
 }
 
-/// What the reader of the changes keeps of a version: for each key that is alive the tablet and the place, and the version.
+/// A version as the reader of the changes keeps it: for each key that is alive the tablet and the place, and the version.
 #[derive(Clone, Debug, Default)]
 struct Kept {
     version: u64,
