@@ -259,6 +259,11 @@ fn an_unreadable_object_is_named_by_each_command() {
             "{missing}"
         );
     }
+    // What is missing in the last backup would be missing in every increment behind it, and named in none.
+    let next = at("next");
+    let refused = run(&["backup", path(&next), "--data", path(&data), "--incremental-from", path(&dest)]);
+    assert!(refused.code == 1 && refused.stderr.contains("make a full backup"), "{refused:?}");
+    assert!(!next.exists());
     let shown = run(&["backup", "verify", path(&dest)]);
     assert!(!shown.text().contains("it is whole") && shown.text().contains("missing"), "{}", shown.text());
     let restored = run(&["restore", "--data", path(&new), path(&dest), "--json", "--size", "64M"]);
