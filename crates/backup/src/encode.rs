@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use futures_util::future::join_all;
-use shoal_base::Lsn;
+use shoal_base::{Lsn, TabletId};
 use shoal_engine::{
-    ByteRange, ChangesPlace, DamagedRange, Error, KeyPlace, ObjectInfo, ObjectKey, Result, Since, Snapshot,
-    Store, TreePage,
+    ByteRange, ChangesPlace, DamagedRange, Error, KeyPlace, ObjectInfo, ObjectKey, PlacedKey, Result, Since,
+    Snapshot, Store, TreePage,
 };
 
 use crate::FORMAT_VERSION;
@@ -74,6 +74,8 @@ pub struct BackupStream {
     since: Option<Since>,
     frames: FrameWriter,
     index: IndexWriter,
+    /// Keys that were listed, and whose objects are on their way: the index gets them when these are there.
+    indexed_next: Vec<(TabletId, PlacedKey)>,
     /// Where the snapshot is read on; none: at its end.
     place: Option<ChangesPlace>,
     /// Listed, and not read.
@@ -137,6 +139,7 @@ impl BackupStream {
             since,
             frames: FrameWriter::new(backup),
             index: IndexWriter::default(),
+            indexed_next: Vec::new(),
             place: Some(ChangesPlace::default()),
             listed: VecDeque::new(),
             long: None,
@@ -171,6 +174,7 @@ impl BackupStream {
             } else if let Some(place) = self.place.take() {
                 self.list(&mut out, &place).await?;
             } else {
+                self.put_keys(&mut out);
                 let rest = self.index.finish();
                 self.put_index(&mut out, rest);
                 self.frames.put_end(&mut out);
@@ -186,17 +190,23 @@ impl BackupStream {
         }
     }
 
+    /// Puts the keys of objects that are in the backup into the index.
+    fn put_keys(&mut self, out: &mut Vec<u8>) {
+        for (tablet, placed) in std::mem::take(&mut self.indexed_next) {
+            let is_alive = matches!(placed.place, KeyPlace::Above | KeyPlace::Page(_));
+            self.frames.end.keys += u64::from(is_alive);
+            let full = self.index.push(tablet, placed.place, &placed.key);
+            self.put_index(out, full);
+        }
+    }
+
     async fn list(&mut self, out: &mut Vec<u8>, place: &ChangesPlace) -> Result<()> {
         let limit = shoal_engine::SNAPSHOT_PAGE_MAX;
         let page = self.snapshot.changes(self.since.as_ref(), place, limit).await?;
         self.place = page.next;
         self.listed.extend(page.objects);
-        for placed in page.keys {
-            let is_alive = matches!(placed.place, KeyPlace::Above | KeyPlace::Page(_));
-            self.frames.end.keys += u64::from(is_alive);
-            let full = self.index.push(page.tablet, placed.place, &placed.key);
-            self.put_index(out, full);
-        }
+        self.put_keys(out);
+        self.indexed_next.extend(page.keys.into_iter().map(|placed| (page.tablet, placed)));
         for range in page.damaged {
             if self.since.is_some() {
                 let what = format!(

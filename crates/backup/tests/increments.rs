@@ -4,10 +4,17 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
-use shoal_backup::{Contents, Decoder, End, Event, Header, IncrementWriter, IndexKeys, NotChanges};
-use shoal_engine::{KeyPlace, Lsn, PlacedKey, TabletId, TreePage};
+use shoal_backup::{
+    BackupStream, Contents, Decoder, End, Event, Header, IncrementWriter, IndexKeys, NotChanges,
+};
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{
+    Environment, FormatOptions, KeyPlace, Lsn, ObjectKey, OpenOptions, PlacedKey, PutOptions, Store,
+    TabletId, TreePage, block_on,
+};
 
 type Alive = BTreeMap<(u16, Vec<u8>), KeyPlace>;
 
@@ -125,6 +132,43 @@ proptest! {
         let bytes = increment(frames(kept.chain(placed(&above)).collect(), some), frames(placed(&alive), some));
         prop_assert_eq!(read(&bytes), (alive, BTreeSet::new()));
     }
+}
+
+/// What a cut leaves of a full backup up to a frame of its index is complete up to there.
+#[test]
+fn the_objects_of_an_index_frame_stand_in_front_of_it() {
+    let device = Device::new(Arc::new(MemDevice::new(16_384)));
+    let format = FormatOptions { tablets: 2, ..FormatOptions::for_blocks(16_384) };
+    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
+    let options = OpenOptions { background: false, ..OpenOptions::default() };
+    let store = block_on(Store::open(device, options, Environment::default())).unwrap();
+    for which in 0..4_000_u32 {
+        let key = [&which.to_be_bytes()[..], &[which as u8; 200]].concat();
+        let bytes = if which % 1_000 == 0 { 100_000 } else { 10 };
+        let key = ObjectKey::new("b", &key).unwrap();
+        block_on(store.put(&key, vec![1; bytes].into(), PutOptions::default())).unwrap();
+    }
+    let mut stream = block_on(BackupStream::begin(&store, 5)).unwrap();
+    let (mut decoder, mut seen, mut frames) = (Decoder::new(), BTreeSet::new(), 0);
+    while let Some(bytes) = block_on(stream.next()).unwrap() {
+        decoder.push(&bytes);
+        while let Some(event) = decoder.next_event().unwrap() {
+            match event {
+                Event::Objects(objects) => {
+                    seen.extend(objects.into_iter().map(|object| object.head.key.encoded().to_vec()));
+                }
+                Event::Begin(head) => _ = seen.insert(head.key.encoded().to_vec()),
+                Event::Index(keys) => {
+                    frames += 1;
+                    for placed in keys.keys {
+                        assert!(seen.remove(&placed.key), "a key is in the index before its object");
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(seen.is_empty() && frames > 2, "{frames} frames");
 }
 
 /// A server that is older than increments answers with a full backup.
