@@ -17,8 +17,8 @@ pub(crate) fn check_link(
     let name = path.display();
     let from = match (header.contents, before) {
         (Contents::Changes { .. }, _) => bail!("{name} is a stream of changes, and no backup"),
-        (Contents::Full, None) => return Ok(()),
-        (Contents::Full, Some((first, _))) => bail!(
+        (Contents::Full | Contents::Part, None) => return Ok(()),
+        (Contents::Full | Contents::Part, Some((first, _))) => bail!(
             "{name} is a full backup, and stands behind {}: a chain has one full backup, in front, and increments behind it",
             first.display()
         ),
@@ -37,6 +37,20 @@ pub(crate) fn check_link(
              order is wrong",
             path_before.display(),
             before.version
+        );
+    }
+    Ok(())
+}
+
+/// Checks that the chain that ends with this link is complete.
+///
+/// # Errors
+/// It is a part of a backup that was broken off.
+pub(crate) fn check_last(path: &Path, header: &Header) -> anyhow::Result<()> {
+    if header.contents == Contents::Part {
+        bail!(
+            "{} is the part of a backup that was broken off: name the backup that `shoal backup --resume` made behind it",
+            path.display()
         );
     }
     Ok(())
@@ -63,6 +77,11 @@ mod tests {
         };
         assert_eq!(check(None, &full), Ok(()));
         assert_eq!(check(Some(&full), &one), Ok(()));
+        let part = header(1, 10, Contents::Part);
+        assert_eq!((check(None, &part), check(Some(&part), &one)), (Ok(()), Ok(())));
+        assert!(
+            check_last(Path::new("THIS"), &part).is_err() && check_last(Path::new("THIS"), &full).is_ok()
+        );
         // An increment at the version of the one before is empty, and a link all the same.
         assert_eq!(check(Some(&one), &header(1, 20, Contents::Increment { from: Lsn(20) })), Ok(()));
         for (before, this, words) in [
@@ -72,6 +91,7 @@ mod tests {
             (Some(&full), &header(2, 20, Contents::Increment { from: Lsn(10) }), "another store"),
             (Some(&full), &header(1, 20, Contents::Increment { from: Lsn(9) }), "of version 10"),
             (None, &header(1, 20, Contents::Changes { from: Lsn(9) }), "no backup"),
+            (Some(&full), &header(1, 20, Contents::Part), "one full backup"),
         ] {
             let error = check(before, this).unwrap_err();
             assert!(error.contains(words) && error.contains("THIS"), "{error}");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use shoal_backup::{Contents, Event, Header, IndexKeys, LastBackup, PAGES_MAX, index_of_frame};
-use shoal_engine::KeyPlace;
+use shoal_engine::{KeyPlace, PlacedKey};
 
 use crate::backup::source::Source;
 use crate::failure::Usage;
@@ -19,7 +19,7 @@ pub(crate) struct Last {
     pub(crate) backup: LastBackup,
     file: File,
     path: PathBuf,
-    /// The frames of its index, neighbours joined, the next one last.
+    /// The frames of its index, the next one last.
     index: Vec<Range<u64>>,
 }
 
@@ -37,6 +37,7 @@ impl Last {
         let file = File::open(path).with_context(|| format!("cannot open the last backup {name}"))?;
         let mut source = Source::open(path)?;
         let (mut header, mut pages, mut index) = (None, BTreeSet::new(), Vec::<Range<u64>>::new());
+        let mut last_key = None;
         let mut is_whole = false;
         while let Some(next) = source.next()? {
             let event = next.map_err(|damage| {
@@ -50,6 +51,7 @@ impl Last {
                 ),
                 Event::Index(keys) => {
                     index.push(source.last_frame());
+                    last_key = keys.keys.last().map(|placed| (keys.tablet, placed.clone())).or(last_key);
                     pages.extend(keys.keys.iter().filter_map(|placed| match placed.place {
                         KeyPlace::Page(page) => Some(page),
                         _ => None,
@@ -62,8 +64,18 @@ impl Last {
         let header = header.filter(|_| is_whole);
         let header = header.ok_or_else(|| anyhow!("{name} is no backup, so nothing can go on from it"))?;
         index.reverse();
+        let mut up_to = None;
+        if header.contents == Contents::Part
+            && let Some((tablet, PlacedKey { place, key })) = last_key
+        {
+            // Of this page the part may have some keys only.
+            if let KeyPlace::Page(page) = place {
+                pages.remove(&page);
+            }
+            up_to = Some((tablet, key));
+        }
         let pages = pages.into_iter().take(PAGES_MAX).collect();
-        let backup = LastBackup { store: header.store, version: header.version, pages };
+        let backup = LastBackup { store: header.store, version: header.version, pages, up_to };
         Ok(Self { backup, file, path: path.to_owned(), index })
     }
 

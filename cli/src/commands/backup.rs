@@ -15,8 +15,9 @@ use shoal_engine::Lsn;
 
 use crate::backup::chain::check_link;
 use crate::backup::last::Last;
+use crate::backup::part;
 use crate::backup::progress::{self, Sofar};
-use crate::backup::sink::Sink;
+use crate::backup::sink::{Sink, beside};
 use crate::backup::source::Source;
 use crate::failure::{Reported, Usage};
 use crate::objects::Objects;
@@ -34,6 +35,7 @@ Examples:
   shoal backup copy.shoal --data shoal.data            of a store that no server has open
   shoal backup /backup/tuesday.shoal --incremental-from /backup/monday.shoal
                                                        only what changed since then, deletions included
+  shoal backup /backup/monday.shoal --resume           goes on with one that was broken off, and leaves monday.shoal.part beside it
   shoal backup verify /backup/monday.shoal             reads it and checks everything, without a store
   shoal backup verify /backup/monday.shoal /backup/tuesday.shoal
                                                        ... of a chain, and that its links belong together
@@ -53,6 +55,10 @@ pub(crate) struct Arguments {
     /// whole first.
     #[arg(long, value_name = "LAST")]
     incremental_from: Option<PathBuf>,
+    /// Go on with a full backup that was broken off: DEST.unfinished becomes DEST.part, and DEST an increment from it. Both are needed
+    /// for a restore.
+    #[arg(long, conflicts_with = "incremental_from")]
+    resume: bool,
     /// Replace a file that exists.
     #[arg(long)]
     force: bool,
@@ -95,7 +101,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let sofar = Arc::new(Sofar::default());
     let stopped = sofar.clone();
     stop_in_order(move || stopped.stop())?;
-    let mut last = arguments.incremental_from.as_deref().map(Last::open).transpose()?;
+    let part = if arguments.resume { Some(part_of(dest)?) } else { None };
+    let mut last = part.as_deref().or(arguments.incremental_from.as_deref()).map(Last::open).transpose()?;
     if arguments.incremental_from.as_deref().is_some_and(|last| is_same_file(last, dest)) {
         return Err(Usage("an increment cannot replace the backup that it goes on from".into()).into());
     }
@@ -109,11 +116,28 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let result = arguments.store.with(Access::Read, work).await;
     drop(shown);
-    result.with_context(|| format!("no backup was made in {}", dest.display()))?;
+    result.with_context(|| {
+        let kept = sink.kept().map_or(String::new(), |kept| {
+            format!("; {} has what there is, and --resume goes on with it", kept.display())
+        });
+        format!("no backup was made in {}{kept}", dest.display())
+    })?;
     sink.finish()?;
     let found = found.ok_or_else(|| anyhow!("no backup was made"))?;
     found.tell(dest, dest == Path::new("-"), arguments.json)?;
     if found.losses.is_empty() { Ok(()) } else { Err(Reported.into()) }
+}
+
+/// The part of the backup `dest` that was broken off; made of its unfinished file, unless an earlier run did.
+fn part_of(dest: &Path) -> anyhow::Result<PathBuf> {
+    if dest == Path::new("-") {
+        return Err(Usage("--resume goes on with a file, and not with standard output".into()).into());
+    }
+    let part = beside(dest, ".part");
+    if !part.exists() {
+        part::make(&beside(dest, ".unfinished"), &part)?;
+    }
+    Ok(part)
 }
 
 /// Whether both are names of one file that exists.
@@ -152,7 +176,7 @@ async fn copy(
     rate: Option<Size>,
     sofar: &Sofar,
 ) -> anyhow::Result<Found> {
-    let since = last.as_ref().map(|last| &last.backup);
+    let (since, is_full) = (last.as_ref().map(|last| &last.backup), last.is_none());
     let mut backup = objects.backup(since).await.context("the backup could not begin")?;
     let mut transform = Transform::new(last.as_mut());
     let (mut decoder, mut found) = (Decoder::new(), Found::default());
@@ -167,6 +191,9 @@ async fn copy(
         bytes += chunk.len() as u64;
         decoder.push(&chunk);
         while let Some(event) = decoder.next_event()? {
+            if matches!(event, Event::Index(_)) && is_full {
+                sink.keep();
+            }
             found.add(&event, sofar);
         }
         sofar.set(decoder.counts(), bytes);
@@ -289,6 +316,9 @@ impl Found {
         if self.from().is_some() {
             line.push_str(&format!("; an increment, with {} deletions", show_count(self.deleted)));
         }
+        if self.header.as_ref().is_some_and(|header| header.contents == Contents::Part) {
+            line.push_str("; the part of a backup that was broken off, to be restored with the one that goes on from it");
+        }
         if !self.losses.is_empty() {
             line.push_str(&format!(
                 "; {} things that the store could not read are missing",
@@ -307,7 +337,7 @@ impl Found {
     fn from(&self) -> Option<Lsn> {
         match self.header.as_ref()?.contents {
             Contents::Increment { from } => Some(from),
-            Contents::Full | Contents::Changes { .. } => None,
+            Contents::Full | Contents::Part | Contents::Changes { .. } => None,
         }
     }
 

@@ -14,7 +14,7 @@ use shoal_buffer::Buffer;
 use shoal_engine::{Error, Expiry, ObjectKey, PutOptions, PutStream, RejectRules, Store};
 use tokio::task::JoinSet;
 
-use crate::backup::chain::check_link;
+use crate::backup::chain::{check_last, check_link};
 use crate::backup::progress::{self, Sofar};
 use crate::backup::source::Source;
 use crate::commands::backup::{damage_json, words};
@@ -128,7 +128,8 @@ fn open_links(arguments: &Arguments, damage: &mut Vec<Damage>) -> anyhow::Result
         before = Some((path.clone(), header.clone()));
         links.push(Link { path: path.clone(), source, header });
     }
-    let (_, last) = before.ok_or_else(|| Usage("name a backup".into()))?;
+    let (path, last) = before.ok_or_else(|| Usage("name a backup".into()))?;
+    check_last(&path, &last)?;
     Ok((links, last))
 }
 

@@ -223,7 +223,8 @@ impl Objects {
                     None => client.backup().await?,
                     Some(last) => {
                         let (version, pages) = (Lsn(last.version.0), last.pages_as_bytes().into());
-                        client.backup_since(BackupSince { store: last.store, version, pages }).await?
+                        let up_to = last.up_to.clone().map(|(tablet, key)| (tablet.0, key.into()));
+                        client.backup_since(BackupSince { store: last.store, version, pages, up_to }).await?
                     }
                 };
                 Ok(Backup::Remote(Box::new(backup)))

@@ -179,13 +179,13 @@ fn damage_and_what_is_there_already() {
     let exists = restore(&dest, &[]);
     assert!(exists.code == 1 && exists.stderr.contains("exists"), "{exists:?}");
 
-    // A flipped bit in the middle; a cut.
+    // A flipped bit in a value; a cut.
     fs::remove_file(&new).unwrap();
     let whole = fs::read(&dest).unwrap();
     let (flipped, cut) = (folder.path().join("flipped"), folder.path().join("cut"));
     let mut bytes = whole.clone();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 4;
+    let place = bytes.windows(64).position(|some| some == [3; 64]).expect("the value is in the backup");
+    bytes[place] ^= 4;
     fs::write(&flipped, &bytes).unwrap();
     fs::write(&cut, &whole[..whole.len() - 20]).unwrap();
     for backup in [&flipped, &cut] {

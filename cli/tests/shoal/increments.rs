@@ -310,7 +310,7 @@ fn expired_and_damaged_links() {
     assert!(shown.code == 1 && shown.text().contains("those of the backup before"), "{shown:?}");
 }
 
-/// The snapshot of a backup that takes too long is dropped: the backup says so, what to do, and leaves no file.
+/// The snapshot of a backup that takes too long is dropped: the backup says so, and what to do; what there is stays for --resume.
 #[test]
 fn a_dropped_snapshot_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -338,9 +338,71 @@ fn a_dropped_snapshot_is_told() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(backup.code, 1, "{backup:?}");
-    for words in ["dropped", "snapshot-max-age", "take a new one"] {
+    for words in ["dropped", "snapshot-max-age", "take a new one", "--resume goes on with it"] {
         assert!(backup.stderr.contains(words), "{}", backup.stderr);
     }
     assert!(!backup.stderr.contains("outcome"), "{}", backup.stderr);
-    assert!(!dest.exists() && !folder.path().join("dest.unfinished").exists());
+    assert!(!dest.exists() && folder.path().join("dest.unfinished").exists());
+}
+
+/// A full backup that is killed goes on: what changed meanwhile, deletions in its finished part included, is as the store has it at the end.
+#[test]
+fn a_backup_that_was_killed_goes_on() {
+    const COUNT: u32 = 6_000;
+    let server = Server::start();
+    let (runtime, client) = client(&server.url);
+    let key = |which: u32| format!("key-{which:05}").into_bytes();
+    let put = async |which: u32, bytes: usize, byte: u8| {
+        client.put("b", &key(which), vec![byte; bytes].into(), PutOptions::default()).await.unwrap();
+    };
+    let mut truth = Truth::new();
+    for which in 0..COUNT {
+        runtime.block_on(put(which, 3_000, 1));
+        truth.insert(("b".into(), key(which)), vec![1; 3_000]);
+    }
+    let at = |name: &str| server.folder.path().join(name);
+    let (dest, unfinished, part) = (at("dest"), at("dest.unfinished"), at("dest.part"));
+    let nothing = server.run(&["backup", path(&dest), "--resume"]);
+    assert!(nothing.code == 1 && nothing.stderr.contains("without --resume"), "{nothing:?}");
+    let mut slow = server.command(&["backup", path(&dest), "--rate", "5M"]);
+    let mut child = slow.stderr(std::process::Stdio::null()).spawn().unwrap();
+    while fs::metadata(&unfinished).map_or(0, |it| it.len()) < 10 << 20 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let busy = server.run(&["backup", path(&dest), "--resume"]);
+    assert!(busy.code == 1 && busy.stderr.contains("another backup"), "{busy:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for which in (0..COUNT).step_by(7) {
+        if which % 2 == 0 {
+            runtime.block_on(put(which, 200, 2));
+            truth.insert(("b".into(), key(which)), vec![2; 200]);
+        } else {
+            runtime.block_on(client.delete("b", &key(which), RejectRules::default())).unwrap();
+            truth.remove(&("b".into(), key(which)));
+        }
+    }
+    let done = server.run(&["backup", path(&dest), "--resume", "--json"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(!unfinished.exists());
+    let [first, rest] = [&part, &dest].map(|file| fs::metadata(file).unwrap().len());
+    assert!(first > 4 << 20 && rest > 4 << 20 && first + rest < 22 << 20, "{first} and {rest} bytes");
+    let chain = [part.clone(), dest.clone()];
+    assert_eq!(verify(&chain).code, 0);
+    let new = at("new");
+    let alone = restore(&new, &chain[..1], &[]);
+    assert!(alone.code == 1 && alone.stderr.contains("broken off") && !new.exists(), "{alone:?}");
+    assert_eq!(verify(&chain[..1]).code, 0, "it is whole as what it is");
+    let done = restore(&new, &chain, &[]);
+    assert_eq!((done.code, &done.json()["objects"]), (0, &truth.len().into()), "{}", done.stderr);
+    // More than a page of a listing.
+    for which in (0..COUNT).step_by(61) {
+        let done = run(&["get", std::str::from_utf8(&key(which)).unwrap(), "-b", "b", "--data", path(&new)]);
+        let found = (done.code == 0).then_some(done.stdout);
+        assert_eq!(found.as_ref(), truth.get(&("b".into(), key(which))), "{which}");
+    }
+    // An increment goes on from the resumed one as from any other.
+    let next = at("next");
+    server.ok(&["backup", path(&next), "--incremental-from", path(&dest)]);
+    assert_eq!(verify(&[part, dest, next]).code, 0);
 }

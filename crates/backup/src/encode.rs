@@ -25,6 +25,8 @@ const READ_BYTES_MAX: u64 = 512 << 10;
 /// A frame of whole objects is full from this length of its body on.
 const OBJECTS_FRAME_BYTES: usize = 192 << 10;
 
+/// The index follows the objects after so many bytes, and a page of keys.
+const INDEX_EVERY_BYTES: u64 = 4 << 20;
 /// Pages of a [`LastBackup`] at most.
 pub const PAGES_MAX: usize = 300_000;
 /// Bytes of a page among [`LastBackup::pages_as_bytes`].
@@ -39,6 +41,8 @@ pub struct LastBackup {
     pub version: Lsn,
     /// The pages that its index names, up to [`PAGES_MAX`]. A page that is left out costs reads, and nothing else.
     pub pages: Vec<TreePage>,
+    /// The last key of a part, encoded, with its tablet; none: the backup has all keys.
+    pub up_to: Option<(TabletId, Vec<u8>)>,
 }
 
 impl LastBackup {
@@ -64,7 +68,7 @@ impl LastBackup {
             Some(TreePage { block: reader.u64().ok()?, crc: reader.u32().ok()? })
         };
         let pages = pages.chunks_exact(PAGE_BYTES).map(page).collect::<Option<Vec<_>>>()?;
-        Some(Self { store, version, pages })
+        Some(Self { store, version, pages, up_to: None })
     }
 }
 
@@ -76,6 +80,8 @@ pub struct BackupStream {
     index: IndexWriter,
     /// Keys that were listed, and whose objects are on their way: the index gets them when these are there.
     indexed_next: Vec<(TabletId, PlacedKey)>,
+    /// The bytes in front of which all objects are in the index.
+    indexed_at: u64,
     /// Where the snapshot is read on; none: at its end.
     place: Option<ChangesPlace>,
     /// Listed, and not read.
@@ -117,6 +123,10 @@ impl BackupStream {
             )));
         }
         let since = Since::new(last.version, last.pages.iter().copied());
+        let since = match last.up_to.clone() {
+            Some((tablet, key)) => since.up_to(tablet, key),
+            None => since,
+        };
         Ok(Self::of(snapshot, backup, Some(since)))
     }
 
@@ -140,6 +150,7 @@ impl BackupStream {
             frames: FrameWriter::new(backup),
             index: IndexWriter::default(),
             indexed_next: Vec::new(),
+            indexed_at: 0,
             place: Some(ChangesPlace::default()),
             listed: VecDeque::new(),
             long: None,
@@ -206,6 +217,12 @@ impl BackupStream {
         self.place = page.next;
         self.listed.extend(page.objects);
         self.put_keys(out);
+        // A run that is broken off can go on from here.
+        if self.frames.end.bytes - self.indexed_at > INDEX_EVERY_BYTES {
+            let some = self.index.finish();
+            self.put_index(out, some);
+            self.indexed_at = self.frames.end.bytes;
+        }
         self.indexed_next.extend(page.keys.into_iter().map(|placed| (page.tablet, placed)));
         for range in page.damaged {
             if self.since.is_some() {

@@ -34,6 +34,8 @@ pub struct IncrementWriter {
     /// The place of the next piece in its value.
     piece_at: u64,
     has_header: bool,
+    /// A part is made of a full backup.
+    is_part: bool,
 }
 
 impl IncrementWriter {
@@ -49,7 +51,15 @@ impl IncrementWriter {
             last_is_over: false,
             piece_at: 0,
             has_header: false,
+            is_part: false,
         }
+    }
+
+    /// A writer of a part with this random number. It takes the events of a full backup that was broken off, up to the last one of its
+    /// index, and an end; there is no backup before.
+    #[must_use]
+    pub fn of_part(backup: u64) -> Self {
+        Self { is_part: true, ..Self::new(backup) }
     }
 
     /// Takes the next event of the stream, and appends what the increment gets of it to `out`. `last` gives the index of the last backup,
@@ -65,9 +75,12 @@ impl IncrementWriter {
     ) -> Result<(), E> {
         match event {
             Event::Header(header) => {
-                let Contents::Changes { from } = header.contents else { return Err(NotChanges.into()) };
+                let contents = match header.contents {
+                    Contents::Changes { from } if !self.is_part => Contents::Increment { from },
+                    Contents::Full if self.is_part => Contents::Part,
+                    _ => return Err(NotChanges.into()),
+                };
                 self.has_header = true;
-                let contents = Contents::Increment { from };
                 self.frames.put_header(out, &Header { contents, ..header });
             }
             _ if !self.has_header => return Err(NotChanges.into()),

@@ -23,6 +23,8 @@ pub enum Contents {
         /// The version of the backup that it goes on from.
         from: Lsn,
     },
+    /// The front of a full backup that was broken off: the objects of its index, which has not all keys.
+    Part,
     /// The changes since a version, as a store tells them: an [`IncrementWriter`](crate::IncrementWriter) makes an increment of them and of
     /// the index of the backup of that version. It is no backup.
     Changes {
@@ -137,6 +139,7 @@ impl Header {
             Contents::Full => (0, 0),
             Contents::Increment { from } => (1, from.0),
             Contents::Changes { from } => (2, from.0),
+            Contents::Part => (3, 0),
         };
         out.extend_from_slice(&u32::to_le_bytes(contents));
         out.extend_from_slice(&self.store);
@@ -164,6 +167,7 @@ impl Header {
             0 => Contents::Full,
             1 => Contents::Increment { from },
             2 => Contents::Changes { from },
+            3 => Contents::Part,
             _ => return Err("the backup has contents that this program does not know"),
         };
         Ok(Self { format, store, version: Lsn(version), taken_ns, objects, value_bytes, contents })

@@ -53,7 +53,7 @@ fn a_full_backup_has_the_rest_and_changes_are_refused() {
     }
     let whole = events(block_on(BackupStream::begin(&store, 1)).unwrap()).unwrap();
     let Some(Event::Header(header)) = whole.first() else { panic!("{whole:?}") };
-    let last = LastBackup { store: header.store, version: header.version, pages: Vec::new() };
+    let last = LastBackup { store: header.store, version: header.version, pages: Vec::new(), up_to: None };
     block_on(store.close()).unwrap();
     drop(store);
 

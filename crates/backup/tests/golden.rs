@@ -56,7 +56,8 @@ fn increment(store: &Store, last: &[u8]) -> Vec<u8> {
         KeyPlace::Page(page) => Some(page),
         _ => None,
     });
-    let last = LastBackup { store: header.store, version: header.version, pages: pages.collect() };
+    let last =
+        LastBackup { store: header.store, version: header.version, pages: pages.collect(), up_to: None };
     let stream = block_on(BackupStream::begin_since(store, 0xFEDC_BA98_7654_3210, &last)).unwrap();
     let (events, damage) = read(&all(stream), 10_000);
     assert_eq!(damage, []);

@@ -134,7 +134,7 @@ proptest! {
     }
 }
 
-/// What a cut leaves of a full backup up to a frame of its index is complete up to there.
+/// A full backup that was cut behind a frame of its index is complete up to there.
 #[test]
 fn the_objects_of_an_index_frame_stand_in_front_of_it() {
     let device = Device::new(Arc::new(MemDevice::new(16_384)));

@@ -18,6 +18,8 @@ pub struct BackupSince {
     pub version: Lsn,
     /// Pages that its index names: of each the block (8 bytes) and the checksum (4), little-endian; at most 300,000.
     pub pages: Bytes,
+    /// The tablet and the encoded key behind which it was broken off; none: it has all keys.
+    pub up_to: Option<(u16, Bytes)>,
 }
 
 /// A backup on its way from the server, in the format of `docs/format/backup.md`. A connection that breaks ends it with an error.
@@ -42,9 +44,11 @@ impl Client {
     /// As [`backup`](Self::backup); [`Error::Invalid`](crate::Error::Invalid) where that is no backup of this store, or newer than the
     /// store.
     pub fn backup_since(&self, since: BackupSince) -> Boxed<'_, Result<Backup>> {
-        let BackupSince { store, version, pages } = since;
+        let BackupSince { store, version, pages, up_to } = since;
         let store = Bytes::copy_from_slice(&store);
-        self.open_backup(Some(v1::BackupSince { store, version: version.0, pages }))
+        let up_to_tablet = up_to.as_ref().map(|(tablet, _)| u32::from(*tablet));
+        let up_to_key = up_to.map(|(_, key)| key).unwrap_or_default();
+        self.open_backup(Some(v1::BackupSince { store, version: version.0, pages, up_to_tablet, up_to_key }))
     }
 
     fn open_backup(&self, since: Option<v1::BackupSince>) -> Boxed<'_, Result<Backup>> {

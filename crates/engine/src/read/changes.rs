@@ -47,6 +47,8 @@ pub struct TreePage {
 pub struct Since {
     version: Lsn,
     pages: Arc<HashSet<PageRef>>,
+    /// The reader has the keys up to this one only.
+    up_to: Option<(TabletId, Vec<u8>)>,
 }
 
 impl Since {
@@ -54,7 +56,20 @@ impl Since {
     #[must_use]
     pub fn new(version: Lsn, pages: impl IntoIterator<Item = TreePage>) -> Self {
         let pages = pages.into_iter().map(|TreePage { block, crc }| PageRef { block, crc });
-        Self { version, pages: Arc::new(pages.collect()) }
+        Self { version, pages: Arc::new(pages.collect()), up_to: None }
+    }
+
+    /// The same for a reader that has the keys up to this encoded one only, because its walk was broken off: all objects behind it are
+    /// new.
+    #[must_use]
+    pub fn up_to(self, tablet: TabletId, key: Vec<u8>) -> Self {
+        Self { up_to: Some((tablet, key)), ..self }
+    }
+
+    /// Whether an object is new to the reader.
+    fn is_new(&self, tablet: TabletId, key: &[u8], version: Lsn) -> bool {
+        let is_behind = |(of, last): &(TabletId, Vec<u8>)| (tablet.0, key) > (of.0, &last[..]);
+        version > self.version || self.up_to.as_ref().is_some_and(is_behind)
     }
 
     /// The version.
@@ -128,7 +143,6 @@ impl Snapshot {
         let mut walk = Walk::begin(inner, view, since, &place.key, limit);
         let (objects, keys, damaged) = Default::default();
         let mut page = ChangesPage { tablet: view.tablet, objects, keys, next: None, damaged };
-        let version = since.map_or(Lsn(0), Since::version);
         let mut last = None;
         for _ in 0..limit {
             let next = walk.next().await?;
@@ -146,8 +160,11 @@ impl Snapshot {
                 (None, _) if since.is_some() => KeyPlace::Gone,
                 (None, _) => continue,
             };
+            let is_new =
+                |found: &FoundEntry| since.is_none_or(|since| since.is_new(view.tablet, &key, found.version));
+            let found = found.filter(is_new);
             page.keys.push(PlacedKey { place, key });
-            if let Some(found) = found.filter(|found| found.version > version) {
+            if let Some(found) = found {
                 let info = self.info_of_walked(&frozen, &found).await?;
                 page.objects.push((name, info));
             }

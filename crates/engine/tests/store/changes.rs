@@ -286,3 +286,42 @@ fn a_delete_that_the_base_never_heard_of_is_found() {
         }
     }
 }
+
+/// A walk that was broken off goes on: everything behind its last key is new, and before it what changed.
+#[test]
+fn a_walk_goes_on_behind_its_last_key() {
+    for limit in [1, 5, 17] {
+        let mut run = Run::begin(tiny_with_layers());
+        for group in 0..GROUPS {
+            (0..GROUP).for_each(|which| run.put(&name(group, which), 50, None));
+        }
+        let first = block_on(run.store.snapshot()).unwrap();
+        // The first pages only; of the page of the tree at the end the reader has some keys only.
+        let (mut place, mut told) = (ChangesPlace::default(), Vec::new());
+        for _ in 0..3 {
+            let page = block_on(first.changes(None, &place, limit)).unwrap();
+            told.extend(page.keys.into_iter().map(|placed| (page.tablet, placed)));
+            place = page.next.unwrap();
+        }
+        let (tablet, last) = told.last().cloned().unwrap();
+        let known = told.iter().filter_map(|(_, placed)| match placed.place {
+            KeyPlace::Page(page) if last.place != placed.place => Some(page),
+            _ => None,
+        });
+        let since = Since::new(first.version(), known).up_to(tablet, last.key.clone());
+        run.put(&name(0, 3), 100, None);
+        run.put(&name(7, 3), 100, None);
+        let changed: Vec<_> = [name(0, 3), name(7, 3)].iter().map(|key| key.encoded().to_vec()).collect();
+        let second = block_on(run.store.snapshot()).unwrap();
+        let (mut place, mut new) = (Some(ChangesPlace::default()), HashSet::new());
+        while let Some(at) = place {
+            let page = block_on(second.changes(Some(&since), &at, 7)).unwrap();
+            new.extend(page.objects.into_iter().map(|(key, _)| key.encoded().to_vec()));
+            place = page.next;
+        }
+        let had: HashSet<Vec<u8>> = told.into_iter().map(|(_, placed)| placed.key).collect();
+        for key in run.now.keys() {
+            assert_eq!(new.contains(key), !had.contains(key) || changed.contains(key), "{limit}: {key:?}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::{Stream, stream};
 use shoal_api::v1;
 use shoal_backup::{BackupStream, LastBackup};
-use shoal_base::{Entropy, Lsn, SystemEntropy};
+use shoal_base::{Entropy, Lsn, SystemEntropy, TabletId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::Authenticated;
@@ -48,7 +48,9 @@ fn last_backup(since: v1::BackupSince) -> Result<LastBackup, Failure> {
         Failure::invalid("the last backup is not named as it must be: 16 bytes of a store, and whole pages")
     };
     let store = <[u8; 16]>::try_from(&since.store[..]).map_err(|_| wrong())?;
-    LastBackup::of_bytes(store, Lsn(since.version), &since.pages).ok_or_else(wrong)
+    let last = LastBackup::of_bytes(store, Lsn(since.version), &since.pages).ok_or_else(wrong)?;
+    let tablet = since.up_to_tablet.map(u16::try_from).transpose().map_err(|_| wrong())?;
+    Ok(LastBackup { up_to: tablet.map(|tablet| (TabletId(tablet), since.up_to_key.to_vec())), ..last })
 }
 
 /// A backup on its way out.

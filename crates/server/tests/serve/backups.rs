@@ -1,7 +1,7 @@
 //! Changes for increments: of which backups the server takes them.
 
 use bytes::Bytes;
-use shoal_api::{Code, v1};
+use shoal_api::v1;
 use shoal_backup::{Contents, Decoder, Event, Header};
 use shoal_client::{Backup, BackupSince, Error, PutOptions};
 
@@ -40,10 +40,15 @@ async fn changes_are_those_since_the_backup_that_is_named() {
     let last = header(&full);
     assert_eq!((last.contents, objects(&full)), (Contents::Full, 20));
     client.put("b", &[3], value(100, 9), PutOptions::default()).await.unwrap();
-    let since = BackupSince { store: last.store, version: last.version, pages: Bytes::new() };
+    let since = BackupSince { store: last.store, version: last.version, pages: Bytes::new(), up_to: None };
     let changes = events(client.backup_since(since.clone()).await.unwrap()).await;
     assert_eq!(header(&changes).contents, Contents::Changes { from: last.version });
     assert_eq!(objects(&changes), 1);
+    // A backup that was broken off in front of everything, and one behind everything.
+    for (up_to, count) in [((0, Bytes::new()), 20), ((u16::MAX, Bytes::new()), 1)] {
+        let since = BackupSince { up_to: Some(up_to), ..since.clone() };
+        assert_eq!(objects(&events(client.backup_since(since).await.unwrap()).await), count);
+    }
 
     let refused = async |since: BackupSince, words: &str| {
         let error = client.backup_since(since).await.map(|_| ()).unwrap_err();
@@ -56,20 +61,21 @@ async fn changes_are_those_since_the_backup_that_is_named() {
     refused(BackupSince { pages: vec![0; 12 * 300_001].into(), ..since }, "whole pages").await;
 
     let channel = server.channel().await;
-    let store = Bytes::from_static(b"short");
-    let since = v1::BackupSince { store, version: last.version.0, pages: Bytes::new() };
-    let request = v1::BackupRequest { since: Some(since) };
-    let refused = receive::<v1::Backup>(&channel, request).await;
-    let mut stream = match refused {
-        Err(status) => {
-            assert_eq!(
-                (status.code() as i32, kind(&status)),
-                (Code::InvalidArgument as i32, v1::failure::Kind::Invalid)
-            );
-            return;
-        }
-        Ok(stream) => stream,
+    let right = v1::BackupSince {
+        store: last.store.to_vec().into(),
+        version: last.version.0,
+        ..v1::BackupSince::default()
     };
-    let status = stream.message().await.unwrap_err();
-    assert_eq!(kind(&status), v1::failure::Kind::Invalid);
+    let wrong = [
+        v1::BackupSince { store: Bytes::from_static(b"short"), ..right.clone() },
+        v1::BackupSince { up_to_tablet: Some(70_000), ..right },
+    ];
+    for since in wrong {
+        let request = v1::BackupRequest { since: Some(since) };
+        let status = match receive::<v1::Backup>(&channel, request).await {
+            Err(status) => status,
+            Ok(mut stream) => stream.message().await.unwrap_err(),
+        };
+        assert_eq!(kind(&status), v1::failure::Kind::Invalid);
+    }
 }

@@ -559,14 +559,18 @@ class BackupRequest(_message.Message):
     def __init__(self, since: _Optional[_Union[BackupSince, _Mapping]] = ...) -> None: ...
 
 class BackupSince(_message.Message):
-    __slots__ = ("store", "version", "pages")
+    __slots__ = ("store", "version", "pages", "up_to_tablet", "up_to_key")
     STORE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PAGES_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_TABLET_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_KEY_FIELD_NUMBER: _ClassVar[int]
     store: bytes
     version: int
     pages: bytes
-    def __init__(self, store: _Optional[bytes] = ..., version: _Optional[int] = ..., pages: _Optional[bytes] = ...) -> None: ...
+    up_to_tablet: int
+    up_to_key: bytes
+    def __init__(self, store: _Optional[bytes] = ..., version: _Optional[int] = ..., pages: _Optional[bytes] = ..., up_to_tablet: _Optional[int] = ..., up_to_key: _Optional[bytes] = ...) -> None: ...
 
 class BackupResponse(_message.Message):
     __slots__ = ("chunk",)
