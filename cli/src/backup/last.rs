@@ -17,6 +17,8 @@ use crate::failure::Usage;
 pub(crate) struct Last {
     /// The part of it that the store must know.
     pub(crate) backup: LastBackup,
+    /// Its random number, where it is a part; else 0.
+    pub(crate) part: u64,
     file: File,
     path: PathBuf,
     /// The frames of its index, the next one last.
@@ -64,7 +66,7 @@ impl Last {
         let header = header.filter(|_| is_whole);
         let header = header.ok_or_else(|| anyhow!("{name} is no backup, so nothing can go on from it"))?;
         index.reverse();
-        let mut up_to = None;
+        let (mut up_to, mut part) = (None, 0);
         if header.contents == Contents::Part
             && let Some((tablet, PlacedKey { place, key })) = last_key
         {
@@ -73,10 +75,11 @@ impl Last {
                 pages.remove(&page);
             }
             up_to = Some((tablet, key));
+            part = source.number();
         }
         let pages = pages.into_iter().take(PAGES_MAX).collect();
         let backup = LastBackup { store: header.store, version: header.version, pages, up_to };
-        Ok(Self { backup, file, path: path.to_owned(), index })
+        Ok(Self { backup, part, file, path: path.to_owned(), index })
     }
 
     /// The next keys of its index; none at the end.

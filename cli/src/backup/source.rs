@@ -59,6 +59,11 @@ impl Source {
         }
     }
 
+    /// The random number of the backup; 0: no frame was read.
+    pub(crate) fn number(&self) -> u64 {
+        self.decoder.number().unwrap_or(0)
+    }
+
     /// Where the frame of the last part lies.
     pub(crate) fn last_frame(&self) -> Range<u64> {
         self.decoder.last_frame()

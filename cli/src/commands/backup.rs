@@ -13,7 +13,7 @@ use shoal_backup::{Contents, Decoder, End, Event, Header, IncrementWriter, Loss}
 use shoal_base::{Entropy, SystemEntropy};
 use shoal_engine::Lsn;
 
-use crate::backup::chain::check_link;
+use crate::backup::chain::{Link, check_link};
 use crate::backup::last::Last;
 use crate::backup::part;
 use crate::backup::progress::{self, Sofar};
@@ -154,7 +154,11 @@ struct Transform<'a> {
 impl<'a> Transform<'a> {
     fn new(last: Option<&'a mut Last>) -> Self {
         let number = SystemEntropy.next_u64();
-        Self { last: last.map(|last| (last, IncrementWriter::new(number), Decoder::new())) }
+        let with_writer = |last: &'a mut Last| {
+            let writer = IncrementWriter::new(number).behind_part(last.part);
+            (last, writer, Decoder::new())
+        };
+        Self { last: last.map(with_writer) }
     }
 
     fn take(&mut self, chunk: Bytes) -> anyhow::Result<Bytes> {
@@ -211,20 +215,22 @@ async fn copy(
 
 fn run_verify(verify: &Verify) -> anyhow::Result<()> {
     let mut is_sound = true;
-    let mut before: Option<(PathBuf, Header)> = None;
+    let mut before: Option<Link> = None;
     for path in &verify.files {
-        let found = verify_one(path, verify.json)?;
+        let (found, number) = verify_one(path, verify.json)?;
         is_sound &= found.damage.is_empty() && found.losses.is_empty();
         let Some(header) = found.header else { continue };
+        let link = Link { path: path.clone(), header, number };
         if verify.files.len() > 1 {
-            check_link(before.as_ref(), path, &header)?;
+            check_link(before.as_ref(), &link)?;
         }
-        before = Some((path.clone(), header));
+        before = Some(link);
     }
     if is_sound { Ok(()) } else { Err(Reported.into()) }
 }
 
-fn verify_one(path: &Path, as_json: bool) -> anyhow::Result<Found> {
+/// Gives the contents of a backup, and its random number.
+fn verify_one(path: &Path, as_json: bool) -> anyhow::Result<(Found, u64)> {
     let mut source = Source::open(path)?;
     let (sofar, mut found) = (Arc::new(Sofar::default()), Found::default());
     let shown = progress::start("verify", &sofar, as_json);
@@ -247,7 +253,7 @@ fn verify_one(path: &Path, as_json: bool) -> anyhow::Result<Found> {
         bail!("{} is a stream of changes, and no backup", path.display());
     }
     found.tell(path, false, as_json)?;
-    Ok(found)
+    Ok((found, source.number()))
 }
 
 /// The contents of a backup.

@@ -14,7 +14,7 @@ use shoal_buffer::Buffer;
 use shoal_engine::{Error, Expiry, ObjectKey, PutOptions, PutStream, RejectRules, Store};
 use tokio::task::JoinSet;
 
-use crate::backup::chain::{check_last, check_link};
+use crate::backup::chain::{Link, check_last, check_link};
 use crate::backup::progress::{self, Sofar};
 use crate::backup::source::Source;
 use crate::commands::backup::{damage_json, words};
@@ -77,10 +77,9 @@ pub(crate) struct Arguments {
 }
 
 /// A backup of the chain that is restored.
-struct Link {
-    path: PathBuf,
+struct Opened {
+    link: Link,
     source: Source,
-    header: Header,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -89,7 +88,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     stop_in_order(move || stopped.stop())?;
     let mut damage = Vec::new();
     let (links, last) = open_links(&arguments, &mut damage)?;
-    let value_bytes = links.iter().map(|link| link.header.value_bytes).max().unwrap_or(0);
+    let value_bytes = links.iter().map(|opened| opened.link.header.value_bytes).max().unwrap_or(0);
     sofar.expect(if links.len() == 1 { value_bytes } else { 0 });
     let version = last.version.0.checked_add(VERSIONS_BETWEEN);
     let version = version.ok_or_else(|| anyhow!("the backup's version {} is too large", last.version))?;
@@ -115,21 +114,22 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 /// Opens the backups and checks that each follows on the one before; gives the last one's header, too. Nothing is written yet.
-fn open_links(arguments: &Arguments, damage: &mut Vec<Damage>) -> anyhow::Result<(Vec<Link>, Header)> {
+fn open_links(arguments: &Arguments, damage: &mut Vec<Damage>) -> anyhow::Result<(Vec<Opened>, Header)> {
     if arguments.backups.iter().filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(Usage("standard input is one backup: name files for the others".into()).into());
     }
-    let mut links = Vec::new();
-    let mut before = None;
+    let mut links: Vec<Opened> = Vec::new();
     for path in &arguments.backups {
         let mut source = Source::open(path)?;
         let header = find_header(&mut source, path, arguments.past_damage, damage)?;
-        check_link(before.as_ref(), path, &header)?;
-        before = Some((path.clone(), header.clone()));
-        links.push(Link { path: path.clone(), source, header });
+        let link = Link { path: path.clone(), header, number: source.number() };
+        check_link(links.last().map(|opened| &opened.link), &link)?;
+        links.push(Opened { link, source });
     }
-    let (path, last) = before.ok_or_else(|| Usage("name a backup".into()))?;
-    check_last(&path, &last)?;
+    let last = links.last().map(|opened| &opened.link);
+    let last = last.ok_or_else(|| Usage("name a backup".into()))?;
+    check_last(last)?;
+    let last = last.header.clone();
     Ok((links, last))
 }
 
@@ -252,12 +252,12 @@ impl<'a> Restore<'a> {
     }
 
     /// Restores the backups one after the other, and counts what is there then.
-    async fn chain(&mut self, links: Vec<Link>, sofar: &Sofar) -> anyhow::Result<()> {
+    async fn chain(&mut self, links: Vec<Opened>, sofar: &Sofar) -> anyhow::Result<()> {
         let mut before = ((0, 0), 0);
-        for mut link in links {
+        for mut opened in links {
             self.is_increment = self.found.links > 0;
-            self.all(&mut link, before, sofar).await?;
-            before = sum(before, link.source.counts());
+            self.all(&mut opened, before, sofar).await?;
+            before = sum(before, opened.source.counts());
             self.found.links += 1;
         }
         // A snapshot applies everything: the counts are exact then.
@@ -267,17 +267,17 @@ impl<'a> Restore<'a> {
         Ok(())
     }
 
-    async fn all(&mut self, link: &mut Link, before: Counts, sofar: &Sofar) -> anyhow::Result<()> {
-        while let Some(next) = link.source.next()? {
+    async fn all(&mut self, opened: &mut Opened, before: Counts, sofar: &Sofar) -> anyhow::Result<()> {
+        while let Some(next) = opened.source.next()? {
             sofar.go_on()?;
             match next {
                 Ok(event) => self.take(event).await?,
                 Err(found) => {
-                    see(found, &link.path, self.arguments.past_damage, &mut self.found.damage)?;
+                    see(found, &opened.link.path, self.arguments.past_damage, &mut self.found.damage)?;
                     self.cut();
                 }
             }
-            let (counts, bytes) = sum(before, link.source.counts());
+            let (counts, bytes) = sum(before, opened.source.counts());
             sofar.set(counts, bytes);
         }
         // The next backup may have the same keys.

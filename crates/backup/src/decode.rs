@@ -136,6 +136,12 @@ impl Decoder {
         self.offset
     }
 
+    /// The random number of the backup; none: no frame was read.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        self.backup
+    }
+
     /// Where the frame of the last event lies.
     #[must_use]
     pub fn last_frame(&self) -> Range<u64> {

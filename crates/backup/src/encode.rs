@@ -143,6 +143,7 @@ impl BackupStream {
             objects: stat.objects_with_log(),
             value_bytes: stat.live_value_bytes,
             contents,
+            part: 0,
         };
         Self {
             snapshot,

@@ -36,6 +36,8 @@ pub struct IncrementWriter {
     has_header: bool,
     /// A part is made of a full backup.
     is_part: bool,
+    /// The number of the part that the increment goes on from.
+    part: u64,
 }
 
 impl IncrementWriter {
@@ -52,7 +54,14 @@ impl IncrementWriter {
             piece_at: 0,
             has_header: false,
             is_part: false,
+            part: 0,
         }
+    }
+
+    /// The same for an increment that goes on from the part with this random number.
+    #[must_use]
+    pub fn behind_part(self, part: u64) -> Self {
+        Self { part, ..self }
     }
 
     /// A writer of a part with this random number. It takes the events of a full backup that was broken off, up to the last one of its
@@ -81,7 +90,7 @@ impl IncrementWriter {
                     _ => return Err(NotChanges.into()),
                 };
                 self.has_header = true;
-                self.frames.put_header(out, &Header { contents, ..header });
+                self.frames.put_header(out, &Header { contents, part: self.part, ..header });
             }
             _ if !self.has_header => return Err(NotChanges.into()),
             Event::Objects(objects) => {

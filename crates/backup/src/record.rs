@@ -50,6 +50,8 @@ pub struct Header {
     pub value_bytes: u64,
     /// All of the store, or changes.
     pub contents: Contents,
+    /// The random number of the part that an increment goes on from; 0: it goes on from a whole backup.
+    pub part: u64,
 }
 
 /// A deadline.
@@ -133,7 +135,7 @@ fn truncated(_: Truncated) -> Wrong {
 
 impl Header {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64);
+        let mut out = Vec::with_capacity(72);
         out.extend_from_slice(&self.format.to_le_bytes());
         let (contents, from) = match self.contents {
             Contents::Full => (0, 0),
@@ -143,7 +145,7 @@ impl Header {
         };
         out.extend_from_slice(&u32::to_le_bytes(contents));
         out.extend_from_slice(&self.store);
-        for number in [self.version.0, self.taken_ns, self.objects, self.value_bytes, from] {
+        for number in [self.version.0, self.taken_ns, self.objects, self.value_bytes, from, self.part] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out
@@ -161,7 +163,8 @@ impl Header {
         let store = reader.bytes(16).map_err(truncated)?.try_into().map_err(|_| "no identity")?;
         let mut number = || reader.u64().map_err(truncated);
         let [version, taken_ns, objects, value_bytes] = [number()?, number()?, number()?, number()?];
-        let from = if format == 1 { Lsn(0) } else { Lsn(number()?) };
+        let [from, part] = if format == 1 { [0, 0] } else { [number()?, number()?] };
+        let from = Lsn(from);
         let contents = match contents {
             _ if format == 1 => Contents::Full,
             0 => Contents::Full,
@@ -170,7 +173,7 @@ impl Header {
             3 => Contents::Part,
             _ => return Err("the backup has contents that this program does not know"),
         };
-        Ok(Self { format, store, version: Lsn(version), taken_ns, objects, value_bytes, contents })
+        Ok(Self { format, store, version: Lsn(version), taken_ns, objects, value_bytes, contents, part })
     }
 }
 

@@ -36,7 +36,16 @@ fn frames(keys: Vec<(u16, PlacedKey)>, some: usize) -> Vec<IndexKeys> {
 
 fn header(contents: Contents) -> Event {
     let (format, store, version) = (2, [7; 16], Lsn(100));
-    Event::Header(Header { format, store, version, taken_ns: 5, objects: 0, value_bytes: 0, contents })
+    Event::Header(Header {
+        format,
+        store,
+        version,
+        taken_ns: 5,
+        objects: 0,
+        value_bytes: 0,
+        contents,
+        part: 0,
+    })
 }
 
 /// The increment of the changes `told`, with which the backup before has the index `last`.
