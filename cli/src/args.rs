@@ -72,9 +72,9 @@ pub(crate) enum Command {
     Import(import::Arguments),
     /// Write objects into a folder, as import read them, or into a tar.
     Export(export::Arguments),
-    /// Write all objects of one version into a backup, or verify a backup.
+    /// Write all objects of one version, or what changed since another backup, into a file; or verify such files.
     Backup(backup::Arguments),
-    /// Make a new store of a backup.
+    /// Make a new store of a backup, or of a full one and its increments.
     Restore(restore::Arguments),
     /// Verify a whole store that no server has open, and repair it.
     Check(check::Arguments),

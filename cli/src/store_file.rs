@@ -24,6 +24,8 @@ use crate::size::Size;
 /// memory above all. With a cache of 32 MiB under load that was 40 MiB (docs/measurements/performance-log.md).
 const HUGE_PAGES_FROM: Size = Size(256 << 20);
 
+/// How long a snapshot may hold space.
+pub(crate) const SNAPSHOT_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// The pause between the end of a scrub and the begin of the next.
 pub(crate) const SCRUB_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bytes that a scrub reads in a second.
@@ -100,6 +102,8 @@ pub(crate) struct StoreOptions {
     pub(crate) scrub_every: Option<Duration>,
     /// Bytes that a scrub reads in a second.
     pub(crate) scrub_rate: Size,
+    /// How long a snapshot may hold space; none: as long as its reader wants.
+    pub(crate) snapshot_max_age: Option<Duration>,
 }
 
 impl Default for StoreOptions {
@@ -116,6 +120,7 @@ impl Default for StoreOptions {
             pause_relocation: false,
             scrub_every: Some(SCRUB_EVERY),
             scrub_rate: SCRUB_RATE,
+            snapshot_max_age: Some(SNAPSHOT_MAX_AGE),
         }
     }
 }
@@ -230,13 +235,16 @@ fn open_options(options: &StoreOptions) -> OpenOptions {
     }
 }
 
-/// The period and the rate of scrubs in the background.
+/// The period and the rate of scrubs in the background, and the age of snapshots.
 fn tuning(options: &StoreOptions) -> Tuning {
     Tuning {
         scrub_bytes_per_s: options.scrub_every.map_or(0, |_| options.scrub_rate.0),
         scrub_every_ns: options
             .scrub_every
             .map_or(u64::MAX, |every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX)),
+        snapshot_max_age_ns: options
+            .snapshot_max_age
+            .map_or(u64::MAX, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
         ..Tuning::default()
     }
 }

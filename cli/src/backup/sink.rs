@@ -9,19 +9,28 @@ use anyhow::{Context, bail};
 
 use crate::failure::output_error;
 
+/// The file that has the name of `dest` with an ending.
+pub(crate) fn beside(dest: &Path, ending: &str) -> PathBuf {
+    let mut name = dest.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
 /// A backup or a tar that is being written.
 pub(crate) enum Sink {
     Stdout(io::Stdout),
     File(Unfinished),
 }
 
-/// A file under a temporary name, which goes away with this.
+/// A file under a temporary name, which goes away with this unless it is to be kept.
 pub(crate) struct Unfinished {
     file: File,
     path: PathBuf,
     dest: PathBuf,
     force: bool,
     is_done: bool,
+    /// It stays under its temporary name where it is not finished.
+    is_kept: bool,
 }
 
 impl Sink {
@@ -31,9 +40,7 @@ impl Sink {
             return Ok(Self::Stdout(io::stdout()));
         }
         check_free(dest, force)?;
-        let mut name = dest.as_os_str().to_owned();
-        name.push(".unfinished");
-        let path = PathBuf::from(name);
+        let path = beside(dest, ".unfinished");
         let what = || format!("cannot write {}", path.display());
         // It holds all objects in clear text: it is for its owner alone, as the data file is.
         let mut options = OpenOptions::new();
@@ -43,7 +50,29 @@ impl Sink {
             bail!("{}: another shoal writes to it", what());
         }
         file.set_len(0).with_context(what)?;
-        Ok(Self::File(Unfinished { file, path, dest: dest.to_owned(), force, is_done: false }))
+        Ok(Self::File(Unfinished {
+            file,
+            path,
+            dest: dest.to_owned(),
+            force,
+            is_done: false,
+            is_kept: false,
+        }))
+    }
+
+    /// From now on a later run can go on with what there is: it stays where the backup fails.
+    pub(crate) fn keep(&mut self) {
+        if let Self::File(it) = self {
+            it.is_kept = true;
+        }
+    }
+
+    /// The file that stays where the backup fails.
+    pub(crate) fn kept(&self) -> Option<&Path> {
+        match self {
+            Self::File(it) if it.is_kept => Some(&it.path),
+            _ => None,
+        }
     }
 
     /// Appends `bytes`.
@@ -78,7 +107,7 @@ impl Sink {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if !self.is_done {
+        if !self.is_done && !self.is_kept {
             // Where that fails the name says that it is not whole.
             let _ = fs::remove_file(&self.path);
         }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::Context;
@@ -56,6 +57,16 @@ impl Source {
                 }
             }
         }
+    }
+
+    /// The random number of the backup; 0: no frame was read.
+    pub(crate) fn number(&self) -> u64 {
+        self.decoder.number().unwrap_or(0)
+    }
+
+    /// Where the frame of the last part lies.
+    pub(crate) fn last_frame(&self) -> Range<u64> {
+        self.decoder.last_frame()
     }
 
     /// Whole objects so far with the bytes of their values, and bytes of the backup.

@@ -1,16 +1,23 @@
 //! `shoal backup`: all objects of one version in one file; and the check of such a file.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use shoal_backup::{Decoder, End, Event, Header, Loss};
+use shoal_backup::{Contents, Decoder, End, Event, Header, IncrementWriter, Loss};
+use shoal_base::{Entropy, SystemEntropy};
+use shoal_engine::Lsn;
 
+use crate::backup::chain::{Link, check_link};
+use crate::backup::last::Last;
+use crate::backup::part;
 use crate::backup::progress::{self, Sofar};
-use crate::backup::sink::Sink;
+use crate::backup::sink::{Sink, beside};
 use crate::backup::source::Source;
 use crate::failure::{Reported, Usage};
 use crate::objects::Objects;
@@ -26,7 +33,12 @@ Examples:
   shoal backup /backup/monday.shoal --rate 20M         ... with 20 MiB a second at most
   shoal backup - | zstd | ssh other 'cat > shoal.zst'  into a pipe
   shoal backup copy.shoal --data shoal.data            of a store that no server has open
+  shoal backup /backup/tuesday.shoal --incremental-from /backup/monday.shoal
+                                                       only what changed since then, deletions included
+  shoal backup /backup/monday.shoal --resume           goes on with one that was broken off, and leaves monday.shoal.part beside it
   shoal backup verify /backup/monday.shoal             reads it and checks everything, without a store
+  shoal backup verify /backup/monday.shoal /backup/tuesday.shoal
+                                                       ... of a chain, and that its links belong together
   shoal restore --data new.data /backup/monday.shoal   makes a store of it
 
 The file has its name when it is whole and durable. Keys, values, metadata, times and deadlines are kept.
@@ -39,6 +51,14 @@ pub(crate) struct Arguments {
     /// The file to write, or - for standard output.
     #[arg(required = true)]
     dest: Option<PathBuf>,
+    /// Write an increment: what changed since this backup, a full one or an increment of the same store. It is read and checked as a
+    /// whole first.
+    #[arg(long, value_name = "LAST")]
+    incremental_from: Option<PathBuf>,
+    /// Go on with a full backup that was broken off: DEST.unfinished becomes DEST.part, and DEST an increment from it. Both are needed
+    /// for a restore.
+    #[arg(long, conflicts_with = "incremental_from")]
+    resume: bool,
     /// Replace a file that exists.
     #[arg(long)]
     force: bool,
@@ -56,15 +76,16 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Read a backup and check everything in it. No store is needed.
+    /// Read backups and check everything in them. No store is needed.
     Verify(Verify),
 }
 
 #[derive(Args)]
 struct Verify {
-    /// The backup, or - for standard input.
-    file: PathBuf,
-    /// Print one JSON object, and no progress.
+    /// The backup, or - for standard input. Several must form a chain: a full backup, then increments, each from the one before.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print one JSON object for each file, and no progress.
     #[arg(long)]
     json: bool,
 }
@@ -80,39 +101,103 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let sofar = Arc::new(Sofar::default());
     let stopped = sofar.clone();
     stop_in_order(move || stopped.stop())?;
+    let part = if arguments.resume { Some(part_of(dest)?) } else { None };
+    let mut last = part.as_deref().or(arguments.incremental_from.as_deref()).map(Last::open).transpose()?;
+    if arguments.incremental_from.as_deref().is_some_and(|last| is_same_file(last, dest)) {
+        return Err(Usage("an increment cannot replace the backup that it goes on from".into()).into());
+    }
     // The destination first: a backup that cannot be kept is not begun.
     let mut sink = Sink::open(dest, arguments.force)?;
     let shown = progress::start("backup", &sofar, arguments.json);
     let mut found = None;
     let work = async |objects: &Objects| {
-        found = Some(copy(objects, &mut sink, arguments.rate, &sofar).await?);
+        found = Some(copy(objects, &mut last, &mut sink, arguments.rate, &sofar).await?);
         Ok(())
     };
     let result = arguments.store.with(Access::Read, work).await;
     drop(shown);
-    result.with_context(|| format!("no backup was made in {}", dest.display()))?;
+    result.with_context(|| {
+        let kept = sink.kept().map_or(String::new(), |kept| {
+            format!("; {} has what there is, and --resume goes on with it", kept.display())
+        });
+        format!("no backup was made in {}{kept}", dest.display())
+    })?;
     sink.finish()?;
     let found = found.ok_or_else(|| anyhow!("no backup was made"))?;
     found.tell(dest, dest == Path::new("-"), arguments.json)?;
     if found.losses.is_empty() { Ok(()) } else { Err(Reported.into()) }
 }
 
-/// Copies a backup of the store into `sink`, and reads it on the way.
+/// The part of the backup `dest` that was broken off; made of its unfinished file, unless an earlier run did.
+fn part_of(dest: &Path) -> anyhow::Result<PathBuf> {
+    if dest == Path::new("-") {
+        return Err(Usage("--resume goes on with a file, and not with standard output".into()).into());
+    }
+    let part = beside(dest, ".part");
+    if !part.exists() {
+        part::make(&beside(dest, ".unfinished"), &part)?;
+    }
+    Ok(part)
+}
+
+/// Whether both are names of one file that exists.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| path.metadata().ok().map(|it| (it.dev(), it.ino()));
+    place(one).is_some_and(|one| place(other) == Some(one))
+}
+
+/// Turns the bytes of the store into those of the file: a backup stays as it is, changes become an increment.
+struct Transform<'a> {
+    last: Option<(&'a mut Last, IncrementWriter, Decoder)>,
+}
+
+impl<'a> Transform<'a> {
+    fn new(last: Option<&'a mut Last>) -> Self {
+        let number = SystemEntropy.next_u64();
+        let with_writer = |last: &'a mut Last| {
+            let writer = IncrementWriter::new(number).behind_part(last.part);
+            (last, writer, Decoder::new())
+        };
+        Self { last: last.map(with_writer) }
+    }
+
+    fn take(&mut self, chunk: Bytes) -> anyhow::Result<Bytes> {
+        let Some((last, writer, decoder)) = &mut self.last else { return Ok(chunk) };
+        let mut out = Vec::new();
+        decoder.push(&chunk);
+        while let Some(event) = decoder.next_event()? {
+            writer.take(event, &mut || last.next_keys(), &mut out)?;
+        }
+        Ok(out.into())
+    }
+}
+
+/// Copies a backup of the store, or an increment from `last`, into `sink`, and reads it on the way.
 async fn copy(
     objects: &Objects,
+    last: &mut Option<Last>,
     sink: &mut Sink,
     rate: Option<Size>,
     sofar: &Sofar,
 ) -> anyhow::Result<Found> {
-    let mut backup = objects.backup().await.context("the backup could not begin")?;
+    let (since, is_full) = (last.as_ref().map(|last| &last.backup), last.is_none());
+    let mut backup = objects.backup(since).await.context("the backup could not begin")?;
+    let mut transform = Transform::new(last.as_mut());
     let (mut decoder, mut found) = (Decoder::new(), Found::default());
     let (began, mut bytes) = (Instant::now(), 0);
     while let Some(chunk) = backup.next().await? {
         sofar.go_on()?;
-        tokio::task::block_in_place(|| sink.write(&chunk))?;
+        let chunk = tokio::task::block_in_place(|| {
+            let chunk = transform.take(chunk)?;
+            sink.write(&chunk)?;
+            anyhow::Ok(chunk)
+        })?;
         bytes += chunk.len() as u64;
         decoder.push(&chunk);
         while let Some(event) = decoder.next_event()? {
+            if matches!(event, Event::Index(_)) && is_full {
+                sink.keep();
+            }
             found.add(&event, sofar);
         }
         sofar.set(decoder.counts(), bytes);
@@ -129,14 +214,31 @@ async fn copy(
 }
 
 fn run_verify(verify: &Verify) -> anyhow::Result<()> {
-    let mut source = Source::open(&verify.file)?;
+    let mut is_sound = true;
+    let mut before: Option<Link> = None;
+    for path in &verify.files {
+        let (found, number) = verify_one(path, verify.json)?;
+        is_sound &= found.damage.is_empty() && found.losses.is_empty();
+        let Some(header) = found.header else { continue };
+        let link = Link { path: path.clone(), header, number };
+        if verify.files.len() > 1 {
+            check_link(before.as_ref(), &link)?;
+        }
+        before = Some(link);
+    }
+    if is_sound { Ok(()) } else { Err(Reported.into()) }
+}
+
+/// Gives the contents of a backup, and its random number.
+fn verify_one(path: &Path, as_json: bool) -> anyhow::Result<(Found, u64)> {
+    let mut source = Source::open(path)?;
     let (sofar, mut found) = (Arc::new(Sofar::default()), Found::default());
-    let shown = progress::start("verify", &sofar, verify.json);
+    let shown = progress::start("verify", &sofar, as_json);
     while let Some(next) = source.next()? {
         match next {
             Ok(event) => found.add(&event, &sofar),
             Err(damage) => {
-                warn(&format!("shoal: {}: {damage}", verify.file.display()));
+                warn(&format!("shoal: {}: {damage}", path.display()));
                 found.damage.push(damage);
             }
         }
@@ -147,8 +249,11 @@ fn run_verify(verify: &Verify) -> anyhow::Result<()> {
     let ((objects, value_bytes), bytes) = source.counts();
     found.bytes = bytes;
     (found.objects, found.value_bytes) = (objects, value_bytes);
-    found.tell(&verify.file, false, verify.json)?;
-    if found.damage.is_empty() && found.losses.is_empty() { Ok(()) } else { Err(Reported.into()) }
+    if let Some(Header { contents: Contents::Changes { .. }, .. }) = found.header {
+        bail!("{} is a stream of changes, and no backup", path.display());
+    }
+    found.tell(path, false, as_json)?;
+    Ok((found, source.number()))
 }
 
 /// The contents of a backup.
@@ -160,6 +265,7 @@ pub(crate) struct Found {
     damage: Vec<shoal_backup::Damage>,
     objects: u64,
     value_bytes: u64,
+    deleted: u64,
     bytes: u64,
 }
 
@@ -167,7 +273,9 @@ impl Found {
     fn add(&mut self, event: &Event, sofar: &Sofar) {
         match event {
             Event::Header(header) => {
-                sofar.expect(header.value_bytes);
+                if header.contents == Contents::Full {
+                    sofar.expect(header.value_bytes);
+                }
                 self.header = Some(header.clone());
             }
             Event::Loss(loss) => {
@@ -178,7 +286,12 @@ impl Found {
                 (self.objects, self.value_bytes) = (end.objects, end.value_bytes);
                 self.end = Some(*end);
             }
-            Event::Objects(_) | Event::Begin(_) | Event::Piece { .. } | Event::Skipped(_) => {}
+            Event::Deleted(keys) => self.deleted += keys.len() as u64,
+            Event::Objects(_)
+            | Event::Begin(_)
+            | Event::Piece { .. }
+            | Event::Index(_)
+            | Event::Skipped(_) => {}
         }
     }
 
@@ -196,7 +309,8 @@ impl Found {
 
     fn line(&self, path: &Path) -> String {
         let of = self.header.as_ref().map_or("no header".to_owned(), |header| {
-            format!("version {} of {}", header.version, show_time(header.taken_ns))
+            let from = self.from().map_or(String::new(), |from| format!(" from version {from}"));
+            format!("version {} of {}{from}", header.version, show_time(header.taken_ns))
         });
         let mut line = format!(
             "{}: {of}, {} objects with {} of values, {} in all",
@@ -205,6 +319,12 @@ impl Found {
             Size(self.value_bytes),
             Size(self.bytes)
         );
+        if self.from().is_some() {
+            line.push_str(&format!("; an increment, with {} deletions", show_count(self.deleted)));
+        }
+        if self.header.as_ref().is_some_and(|header| header.contents == Contents::Part) {
+            line.push_str("; the part of a backup that was broken off, to be restored with the one that goes on from it");
+        }
         if !self.losses.is_empty() {
             line.push_str(&format!(
                 "; {} things that the store could not read are missing",
@@ -219,6 +339,14 @@ impl Found {
         line
     }
 
+    /// The version that the increment goes on from; none: it is a full backup.
+    fn from(&self) -> Option<Lsn> {
+        match self.header.as_ref()?.contents {
+            Contents::Increment { from } => Some(from),
+            Contents::Full | Contents::Part | Contents::Changes { .. } => None,
+        }
+    }
+
     fn json(&self, path: &Path) -> Value {
         let mut object = Map::new();
         object.insert("backup".into(), path.to_string_lossy().into());
@@ -226,6 +354,10 @@ impl Found {
             let store: String = header.store.iter().map(|byte| format!("{byte:02x}")).collect();
             object.insert("store".into(), store.into());
             object.insert("version".into(), header.version.0.into());
+            if let Some(from) = self.from() {
+                object.insert("from_version".into(), from.0.into());
+                object.insert("deleted".into(), self.deleted.into());
+            }
             object.insert("taken".into(), show_time(header.taken_ns).into());
             object.insert("taken_ns".into(), header.taken_ns.into());
         }

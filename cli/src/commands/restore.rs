@@ -1,7 +1,7 @@
-//! `shoal restore`: a new store with the objects of a backup.
+//! `shoal restore`: a new store with the objects of a backup, or of a chain of backups.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,13 +11,14 @@ use clap::Args;
 use serde_json::json;
 use shoal_backup::{Damage, Event, ExpiresAt, Header, ObjectHead};
 use shoal_buffer::Buffer;
-use shoal_engine::{Error, Expiry, ObjectKey, PutOptions, PutStream, Store};
+use shoal_engine::{Error, Expiry, ObjectKey, PutOptions, PutStream, RejectRules, Store};
 use tokio::task::JoinSet;
 
+use crate::backup::chain::{Link, check_last, check_link};
 use crate::backup::progress::{self, Sofar};
 use crate::backup::source::Source;
 use crate::commands::backup::{damage_json, words};
-use crate::failure::Reported;
+use crate::failure::{Reported, Usage};
 use crate::output::{Output, bytes_of, show_count, show_key, show_time, warn};
 use crate::signals::stop_in_order;
 use crate::size::Size;
@@ -27,8 +28,8 @@ use crate::target::bucket;
 /// Versions of the new store begin so far behind those of the backup: no condition of a client on a version that the old store gave
 /// out after the backup holds by chance.
 const VERSIONS_BETWEEN: u64 = 1 << 40;
-/// Objects that are stored at the same time.
-const PUTS_AT_ONCE: usize = 128;
+/// Objects that are stored, or deleted, at the same time.
+const WRITES_AT_ONCE: usize = 128;
 /// Between two attempts to write to a store that is busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -36,18 +37,21 @@ const EXAMPLES: &str = "\
 Examples:
   shoal restore --data new.data /backup/monday.shoal
   shoal restore --data new.data /backup/monday.shoal --bucket photos --prefix 2024/
+  shoal restore --data new.data monday.shoal tuesday.shoal wednesday.shoal
+                                    a full backup, and the increments behind it; without the last one: the store of tuesday
   zstdcat shoal.zst | shoal restore --data new.data -
 
 The file has its name when everything is in it; before, it is NEW.unfinished. Objects get new versions, which begin 2^40 behind those
-of the backup. Objects whose time was over meanwhile are left out.
+of the last backup named. Objects whose time was over meanwhile are left out.
 
 Exit codes: 0 everything was restored, 1 it failed, or the backup is damaged, or something was missing in it from the start.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The backup, or - for standard input.
-    backup: PathBuf,
+    /// The full backup, then increments, each from the one before; one of them may be - for standard input.
+    #[arg(required = true, value_name = "BACKUP")]
+    backups: Vec<PathBuf>,
     /// The new data file, which must not exist, or a blank block device.
     #[arg(long, value_name = "NEW")]
     data: PathBuf,
@@ -60,7 +64,8 @@ pub(crate) struct Arguments {
     /// How large the store may grow [default: as of `shoal format`, and at least what the backup needs].
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Restore what is whole in a damaged backup, too: all in front of the damage and behind it.
+    /// Restore what is whole in a damaged backup, too: all in front of the damage and behind it. Where an increment is damaged, an
+    /// object may be the one of the backup before, or come back although it was deleted.
     #[arg(long)]
     past_damage: bool,
     /// Print one JSON object, and no progress.
@@ -71,95 +76,86 @@ pub(crate) struct Arguments {
     cache: Size,
 }
 
+/// A backup of the chain that is restored.
+struct Opened {
+    link: Link,
+    source: Source,
+}
+
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let sofar = Arc::new(Sofar::default());
     let stopped = sofar.clone();
     stop_in_order(move || stopped.stop())?;
-    let mut source = Source::open(&arguments.backup)?;
     let mut damage = Vec::new();
-    let header = find_header(&mut source, &arguments, &mut damage)?;
-    sofar.expect(header.value_bytes);
-    let version = header.version.0.checked_add(VERSIONS_BETWEEN);
-    let version = version.ok_or_else(|| anyhow!("the backup's version {} is too large", header.version))?;
+    let (links, last) = open_links(&arguments, &mut damage)?;
+    let value_bytes = links.iter().map(|opened| opened.link.header.value_bytes).max().unwrap_or(0);
+    sofar.expect(if links.len() == 1 { value_bytes } else { 0 });
+    let version = last.version.0.checked_add(VERSIONS_BETWEEN);
+    let version = version.ok_or_else(|| anyhow!("the backup's version {} is too large", last.version))?;
     let options = StoreOptions {
         access: Access::Create,
         size: arguments.size,
         cache: arguments.cache,
         ..StoreOptions::default()
     };
-    let new = NewStore::create(&arguments.data, &options, version, header.value_bytes).await?;
+    let new = NewStore::create(&arguments.data, &options, version, value_bytes).await?;
     let shown = progress::start("restore", &sofar, arguments.json);
     let mut restore = Restore::new(&new.store, &arguments, damage);
-    let worked = restore.all(&mut source, &sofar).await;
+    let worked = restore.chain(links, &sofar).await;
     drop(shown);
-    let Restore { damage, restored, value_bytes, expired, cut, losses, .. } = restore;
+    let found = restore.found;
     if let Err(error) = worked {
         new.discard().await;
         return Err(error.context(format!("nothing was restored into {}", arguments.data.display())));
     }
     new.finish().await?;
-    let mut output = Output::new();
-    if arguments.json {
-        output.json(&json!({
-            "data": arguments.data.to_string_lossy(),
-            "version": header.version.0,
-            "taken": show_time(header.taken_ns),
-            "first_version": version,
-            "objects": restored,
-            "value_bytes": value_bytes,
-            "expired": expired,
-            "missing": losses,
-            "cut": cut,
-            "damage": damage_json(&damage),
-        }))?;
-    } else {
-        let mut line = format!(
-            "{}: {} objects with {} of values, as of version {} of {}",
-            arguments.data.display(),
-            show_count(restored),
-            Size(value_bytes),
-            header.version,
-            show_time(header.taken_ns)
-        );
-        if expired > 0 {
-            line.push_str(&format!("; {} expired meanwhile", show_count(expired)));
-        }
-        if losses > 0 {
-            line.push_str(&format!("; {losses} things were missing in the store when the backup was made"));
-        }
-        if !damage.is_empty() {
-            line.push_str("; the backup is damaged, so objects are missing");
-        }
-        output.line(&line)?;
+    found.tell(&arguments, &last, version)?;
+    if found.damage.is_empty() && found.losses == 0 { Ok(()) } else { Err(Reported.into()) }
+}
+
+/// Opens the backups and checks that each follows on the one before; gives the last one's header, too. Nothing is written yet.
+fn open_links(arguments: &Arguments, damage: &mut Vec<Damage>) -> anyhow::Result<(Vec<Opened>, Header)> {
+    if arguments.backups.iter().filter(|path| *path == Path::new("-")).count() > 1 {
+        return Err(Usage("standard input is one backup: name files for the others".into()).into());
     }
-    output.finish()?;
-    if damage.is_empty() && losses == 0 { Ok(()) } else { Err(Reported.into()) }
+    let mut links: Vec<Opened> = Vec::new();
+    for path in &arguments.backups {
+        let mut source = Source::open(path)?;
+        let header = find_header(&mut source, path, arguments.past_damage, damage)?;
+        let link = Link { path: path.clone(), header, number: source.number() };
+        check_link(links.last().map(|opened| &opened.link), &link)?;
+        links.push(Opened { link, source });
+    }
+    let last = links.last().map(|opened| &opened.link);
+    let last = last.ok_or_else(|| Usage("name a backup".into()))?;
+    check_last(last)?;
+    let last = last.header.clone();
+    Ok((links, last))
 }
 
 fn find_header(
     source: &mut Source,
-    arguments: &Arguments,
+    path: &Path,
+    past_damage: bool,
     damage: &mut Vec<Damage>,
 ) -> anyhow::Result<Header> {
+    let name = path.display();
     while let Some(next) = source.next()? {
         match next {
             Ok(Event::Header(header)) => return Ok(header),
             Ok(Event::Skipped(_)) => {}
-            Ok(_) => bail!(
-                "{}: its header is missing or damaged, so nothing can be restored",
-                arguments.backup.display()
-            ),
-            Err(found) => see(found, arguments, damage)?,
+            Ok(_) => bail!("{name}: its header is missing or damaged, so nothing can be restored"),
+            Err(found) => see(found, path, past_damage, damage)?,
         }
     }
-    bail!("{} is no backup, or its header is damaged", arguments.backup.display())
+    bail!("{name} is no backup, or its header is damaged")
 }
 
 /// # Errors
 /// The damage, unless the user wants what is behind it.
-fn see(found: Damage, arguments: &Arguments, damage: &mut Vec<Damage>) -> anyhow::Result<()> {
-    let name = arguments.backup.display();
-    if !arguments.past_damage {
+fn see(found: Damage, path: &Path, past_damage: bool, damage: &mut Vec<Damage>) -> anyhow::Result<()> {
+    let name = path.display();
+    if !past_damage {
         bail!("the backup {name} is {found}; --past-damage restores what is whole in it");
     }
     warn(&format!("shoal: {name}: {found}"));
@@ -167,16 +163,14 @@ fn see(found: Damage, arguments: &Arguments, damage: &mut Vec<Damage>) -> anyhow
     Ok(())
 }
 
-/// A restore on its way.
-struct Restore<'a> {
-    store: &'a Store,
-    arguments: &'a Arguments,
-    prefix: &'a [u8],
+/// The outcome of a restore.
+#[derive(Default)]
+struct Found {
     damage: Vec<Damage>,
-    puts: JoinSet<anyhow::Result<u64>>,
-    /// The object in pieces; none: it is left out.
-    long: Option<(ObjectKey, u64, PutStream)>,
-    restored: u64,
+    /// Backups of the chain.
+    links: usize,
+    /// Objects in the new store, and the bytes of their values.
+    objects: u64,
     value_bytes: u64,
     expired: u64,
     /// Objects that the damage cut.
@@ -185,39 +179,110 @@ struct Restore<'a> {
     losses: u64,
 }
 
+impl Found {
+    fn tell(&self, arguments: &Arguments, last: &Header, first_version: u64) -> anyhow::Result<()> {
+        let mut output = Output::new();
+        if arguments.json {
+            output.json(&json!({
+                "data": arguments.data.to_string_lossy(),
+                "version": last.version.0,
+                "taken": show_time(last.taken_ns),
+                "first_version": first_version,
+                "backups": self.links,
+                "objects": self.objects,
+                "value_bytes": self.value_bytes,
+                "expired": self.expired,
+                "missing": self.losses,
+                "cut": self.cut,
+                "damage": damage_json(&self.damage),
+            }))?;
+        } else {
+            output.line(&self.line(arguments, last))?;
+        }
+        output.finish()
+    }
+
+    fn line(&self, arguments: &Arguments, last: &Header) -> String {
+        let mut line = format!(
+            "{}: {} objects with {} of values, as of version {} of {}",
+            arguments.data.display(),
+            show_count(self.objects),
+            Size(self.value_bytes),
+            last.version,
+            show_time(last.taken_ns)
+        );
+        if self.expired > 0 {
+            line.push_str(&format!("; {} expired meanwhile", show_count(self.expired)));
+        }
+        if self.losses > 0 {
+            line.push_str(&format!(
+                "; {} things were missing in the store when the backup was made",
+                self.losses
+            ));
+        }
+        match (self.damage.is_empty(), self.links) {
+            (true, _) => {}
+            (false, 1) => line.push_str("; the backup is damaged, so objects are missing"),
+            (false, _) => line.push_str(
+                "; a backup of the chain is damaged, so objects are missing, or are those of the backup before, deleted ones among them",
+            ),
+        }
+        line
+    }
+}
+
+/// A restore on its way.
+struct Restore<'a> {
+    store: &'a Store,
+    arguments: &'a Arguments,
+    prefix: &'a [u8],
+    found: Found,
+    writes: JoinSet<anyhow::Result<()>>,
+    /// The object in pieces; none: it is left out.
+    long: Option<(ObjectKey, PutStream)>,
+    /// An increment is being restored: the store may have older copies of its objects.
+    is_increment: bool,
+}
+
 impl<'a> Restore<'a> {
     fn new(store: &'a Store, arguments: &'a Arguments, damage: Vec<Damage>) -> Self {
         let prefix = bytes_of(&arguments.prefix);
-        Self {
-            store,
-            arguments,
-            prefix,
-            damage,
-            puts: JoinSet::new(),
-            long: None,
-            restored: 0,
-            value_bytes: 0,
-            expired: 0,
-            cut: 0,
-            losses: 0,
-        }
+        let found = Found { damage, ..Found::default() };
+        Self { store, arguments, prefix, found, writes: JoinSet::new(), long: None, is_increment: false }
     }
 
-    async fn all(&mut self, source: &mut Source, sofar: &Sofar) -> anyhow::Result<()> {
-        while let Some(next) = source.next()? {
+    /// Restores the backups one after the other, and counts what is there then.
+    async fn chain(&mut self, links: Vec<Opened>, sofar: &Sofar) -> anyhow::Result<()> {
+        let mut before = ((0, 0), 0);
+        for mut opened in links {
+            self.is_increment = self.found.links > 0;
+            self.all(&mut opened, before, sofar).await?;
+            before = sum(before, opened.source.counts());
+            self.found.links += 1;
+        }
+        // A snapshot applies everything: the counts are exact then.
+        drop(self.store.snapshot().await.context("the restored objects cannot be counted")?);
+        let stat = self.store.stat();
+        (self.found.objects, self.found.value_bytes) = (stat.objects, stat.live_value_bytes);
+        Ok(())
+    }
+
+    async fn all(&mut self, opened: &mut Opened, before: Counts, sofar: &Sofar) -> anyhow::Result<()> {
+        while let Some(next) = opened.source.next()? {
             sofar.go_on()?;
             match next {
                 Ok(event) => self.take(event).await?,
                 Err(found) => {
-                    see(found, self.arguments, &mut self.damage)?;
+                    see(found, &opened.link.path, self.arguments.past_damage, &mut self.found.damage)?;
                     self.cut();
                 }
             }
-            let (counts, bytes) = source.counts();
+            let (counts, bytes) = sum(before, opened.source.counts());
             sofar.set(counts, bytes);
         }
-        while let Some(done) = self.puts.join_next().await {
-            self.done(done)?;
+        // The next backup may have the same keys.
+        while let Some(done) = self.writes.join_next().await {
+            done.context("a write of the restore broke off")??;
         }
         Ok(())
     }
@@ -226,72 +291,117 @@ impl<'a> Restore<'a> {
         match event {
             Event::Objects(objects) => {
                 for object in objects {
-                    let Some(options) = self.wanted(&object.head) else { continue };
-                    if self.puts.len() >= PUTS_AT_ONCE
-                        && let Some(done) = self.puts.join_next().await
-                    {
-                        self.done(done)?;
+                    let key = object.head.key.clone();
+                    match self.wanted(&object.head) {
+                        Wanted::No => {}
+                        Wanted::Expired => self.delete(key).await?,
+                        Wanted::Put(options) => {
+                            let store = self.store.clone();
+                            self.write(async move { put(&store, &key, &object.value, *options).await })
+                                .await?;
+                        }
                     }
-                    let (store, key) = (self.store.clone(), object.head.key);
-                    self.puts.spawn(async move {
-                        put(&store, &key, &object.value, options).await?;
-                        Ok(object.value.len() as u64)
-                    });
                 }
             }
             Event::Begin(head) => {
-                self.long = match self.wanted(&head) {
-                    Some(options) => {
-                        let stream = self.store.put_stream(&head.key, options);
-                        let stream = stream.with_context(|| cannot(&head.key))?;
-                        Some((head.key, head.value_bytes, stream))
+                self.long = None;
+                match self.wanted(&head) {
+                    Wanted::No => {}
+                    Wanted::Expired => self.delete(head.key).await?,
+                    Wanted::Put(options) => {
+                        let stream = self.store.put_stream(&head.key, *options);
+                        self.long = Some((head.key.clone(), stream.with_context(|| cannot(&head.key))?));
                     }
-                    None => None,
-                };
+                }
             }
             Event::Piece { bytes, is_last } => {
-                let Some((key, _, stream)) = &mut self.long else { return Ok(()) };
+                let Some((key, stream)) = &mut self.long else { return Ok(()) };
                 stream.write(&bytes).await.with_context(|| cannot(key))?;
-                if is_last && let Some((key, bytes, stream)) = self.long.take() {
+                if is_last && let Some((key, stream)) = self.long.take() {
                     stream.finish().await.with_context(|| cannot(&key))?;
-                    self.restored += 1;
-                    self.value_bytes += bytes;
+                }
+            }
+            Event::Deleted(keys) => {
+                for key in keys {
+                    if self.is_of_part(&key) {
+                        self.delete(key).await?;
+                    }
                 }
             }
             Event::Loss(loss) => {
                 self.long = None;
-                self.losses += 1;
-                warn(&format!("shoal: warning: {}", words(&loss)));
+                self.found.losses += 1;
+                warn(&format!("shoal: warning: {}{}", words(&loss), self.older_copy()));
             }
             Event::Skipped(_) => self.cut(),
-            Event::Header(_) | Event::End(_) => {}
+            Event::Header(_) | Event::Index(_) | Event::End(_) => {}
         }
         Ok(())
+    }
+
+    /// Begins a write, as soon as there are not too many.
+    async fn write(
+        &mut self,
+        write: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) -> anyhow::Result<()> {
+        if self.writes.len() >= WRITES_AT_ONCE
+            && let Some(done) = self.writes.join_next().await
+        {
+            done.context("a write of the restore broke off")??;
+        }
+        self.writes.spawn(write);
+        Ok(())
+    }
+
+    /// Deletes the copy of an object that a backup before had, if any.
+    async fn delete(&mut self, key: ObjectKey) -> anyhow::Result<()> {
+        if !self.is_increment {
+            return Ok(());
+        }
+        let store = self.store.clone();
+        self.write(async move {
+            loop {
+                match store.delete(&key, RejectRules::default()).await {
+                    Ok(_) => return Ok(()),
+                    Err(Error::Busy(_)) => tokio::time::sleep(BUSY_PAUSE).await,
+                    Err(error) => {
+                        return Err(error).with_context(|| {
+                            format!("cannot delete {:?} in bucket {:?}", show_key(key.key()), key.bucket())
+                        });
+                    }
+                }
+            }
+        })
+        .await
     }
 
     /// The object in pieces stays without its end.
     fn cut(&mut self) {
-        if let Some((key, _, _)) = self.long.take() {
-            self.cut += 1;
+        if let Some((key, _)) = self.long.take() {
+            self.found.cut += 1;
             warn(&format!(
-                "shoal: {:?} in bucket {:?} is not whole in the backup, and is left out",
+                "shoal: {:?} in bucket {:?} is not whole in the backup, and is left out{}",
                 show_key(key.key()),
-                key.bucket()
+                key.bucket(),
+                self.older_copy()
             ));
         }
     }
 
-    fn done(&mut self, joined: Result<anyhow::Result<u64>, tokio::task::JoinError>) -> anyhow::Result<()> {
-        self.value_bytes += joined.context("a write of the restore broke off")??;
-        self.restored += 1;
-        Ok(())
+    /// The fate of an object that an increment lacks, in words.
+    fn older_copy(&self) -> &'static str {
+        if self.is_increment { "; the copy of a backup in front of it stays, if there is one" } else { "" }
     }
 
-    /// The options of the object's put; none: it is not to be restored.
-    fn wanted(&mut self, head: &ObjectHead) -> Option<PutOptions> {
-        let is_of_bucket = self.arguments.bucket.as_deref().is_none_or(|bucket| bucket == head.key.bucket());
-        if !is_of_bucket || !head.key.key().starts_with(self.prefix) {
-            return None;
+    /// Whether the object is one of those that are restored.
+    fn is_of_part(&self, key: &ObjectKey) -> bool {
+        let is_of_bucket = self.arguments.bucket.as_deref().is_none_or(|bucket| bucket == key.bucket());
+        is_of_bucket && key.key().starts_with(self.prefix)
+    }
+
+    fn wanted(&mut self, head: &ObjectHead) -> Wanted {
+        if !self.is_of_part(&head.key) {
+            return Wanted::No;
         }
         let expiry = match head.expiry {
             None => Expiry::Never,
@@ -299,8 +409,8 @@ impl<'a> Restore<'a> {
                 let now_ns =
                     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
                 if at_ns <= now_ns {
-                    self.expired += 1;
-                    return None;
+                    self.found.expired += 1;
+                    return Wanted::Expired;
                 }
                 if is_relative {
                     Expiry::After(Duration::from_nanos(at_ns - now_ns))
@@ -310,8 +420,26 @@ impl<'a> Restore<'a> {
             }
         };
         let metadata = head.metadata.clone();
-        Some(PutOptions { metadata, modified_ns: Some(head.modified_ns), expiry, ..PutOptions::default() })
+        let options =
+            PutOptions { metadata, modified_ns: Some(head.modified_ns), expiry, ..PutOptions::default() };
+        Wanted::Put(Box::new(options))
     }
+}
+
+/// The fate of an object of a backup.
+enum Wanted {
+    Put(Box<PutOptions>),
+    /// Its time is over: an older copy of it goes, too.
+    Expired,
+    /// It is of another part of the store.
+    No,
+}
+
+/// Whole objects with the bytes of their values, and bytes of backups.
+type Counts = ((u64, u64), u64);
+
+fn sum(((objects, values), bytes): Counts, ((more, more_values), more_bytes): Counts) -> Counts {
+    ((objects + more, values + more_values), bytes + more_bytes)
 }
 
 fn cannot(key: &ObjectKey) -> String {

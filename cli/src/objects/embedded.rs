@@ -253,6 +253,7 @@ pub(super) fn from_error(error: shoal_engine::Error) -> Error {
         Engine::Unknown(what) => Error::Unknown(what),
         Engine::Poisoned(_) | Engine::ReadOnly | Engine::Closed => Error::ReadOnly(text),
         Engine::Changed { .. } => Error::Changed,
+        Engine::SnapshotDropped { .. } => Error::SnapshotDropped(text),
         // `Invalid`, `Unopenable`, and what later versions of the engine may add.
         _ => Error::Invalid(text),
     }
@@ -275,6 +276,13 @@ mod tests {
                 Err(error) => assert!(index == 7 && matches!(error, Error::Unknown(_))),
             }
         }
+    }
+
+    /// A backup of a closed store whose snapshot was dropped said that the request was wrong.
+    #[test]
+    fn a_dropped_snapshot_is_named() {
+        let error = shoal_engine::Error::SnapshotDropped { version: shoal_engine::Lsn(7), why: "it was old" };
+        assert!(matches!(from_error(error), Error::SnapshotDropped(why) if why.contains("it was old")));
     }
 
     #[test]

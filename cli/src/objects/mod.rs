@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use bytes::Bytes;
-use shoal_backup::BackupStream;
+use shoal_backup::{BackupStream, LastBackup};
 use shoal_base::{BLOCK_BYTES, Entropy, SystemEntropy};
 use shoal_client::{
-    BucketPage, ByteRange, Client, ConnectOptions, DeleteItem, DeleteResult, Error, GetItem, ListPage,
-    ListRequest, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run, Stat,
+    BackupSince, BucketPage, ByteRange, Client, ConnectOptions, DeleteItem, DeleteResult, Error, GetItem,
+    ListPage, ListRequest, Lsn, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run,
+    Stat,
 };
 use shoal_engine::Store;
 
@@ -214,12 +215,26 @@ impl Objects {
         }
     }
 
-    /// A backup of all objects as they are now.
-    pub(crate) async fn backup(&self) -> Result<Backup> {
+    /// A backup of all objects as they are now; or what changed since another one.
+    pub(crate) async fn backup(&self, since: Option<&LastBackup>) -> Result<Backup> {
         match self {
-            Self::Remote(client) => Ok(Backup::Remote(Box::new(client.backup().await?))),
+            Self::Remote(client) => {
+                let backup = match since {
+                    None => client.backup().await?,
+                    Some(last) => {
+                        let (version, pages) = (Lsn(last.version.0), last.pages_as_bytes().into());
+                        let up_to = last.up_to.clone().map(|(tablet, key)| (tablet.0, key.into()));
+                        client.backup_since(BackupSince { store: last.store, version, pages, up_to }).await?
+                    }
+                };
+                Ok(Backup::Remote(Box::new(backup)))
+            }
             Self::Embedded(embedded) => {
-                let stream = BackupStream::begin(&embedded.store, SystemEntropy.next_u64()).await;
+                let number = SystemEntropy.next_u64();
+                let stream = match since {
+                    None => BackupStream::begin(&embedded.store, number).await,
+                    Some(last) => BackupStream::begin_since(&embedded.store, number, last).await,
+                };
                 Ok(Backup::Embedded(Box::new(stream.map_err(from_error)?)))
             }
         }

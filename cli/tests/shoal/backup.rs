@@ -179,13 +179,13 @@ fn damage_and_what_is_there_already() {
     let exists = restore(&dest, &[]);
     assert!(exists.code == 1 && exists.stderr.contains("exists"), "{exists:?}");
 
-    // A flipped bit in the middle; a cut.
+    // A flipped bit in a value; a cut.
     fs::remove_file(&new).unwrap();
     let whole = fs::read(&dest).unwrap();
     let (flipped, cut) = (folder.path().join("flipped"), folder.path().join("cut"));
     let mut bytes = whole.clone();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 4;
+    let place = bytes.windows(64).position(|some| some == [3; 64]).expect("the value is in the backup");
+    bytes[place] ^= 4;
     fs::write(&flipped, &bytes).unwrap();
     fs::write(&cut, &whole[..whole.len() - 20]).unwrap();
     for backup in [&flipped, &cut] {
@@ -259,6 +259,11 @@ fn an_unreadable_object_is_named_by_each_command() {
             "{missing}"
         );
     }
+    // What is missing in the last backup would be missing in every increment behind it, and named in none.
+    let next = at("next");
+    let refused = run(&["backup", path(&next), "--data", path(&data), "--incremental-from", path(&dest)]);
+    assert!(refused.code == 1 && refused.stderr.contains("make a full backup"), "{refused:?}");
+    assert!(!next.exists());
     let shown = run(&["backup", "verify", path(&dest)]);
     assert!(!shown.text().contains("it is whole") && shown.text().contains("missing"), "{}", shown.text());
     let restored = run(&["restore", "--data", path(&new), path(&dest), "--json", "--size", "64M"]);

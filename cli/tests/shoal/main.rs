@@ -18,6 +18,7 @@ mod format;
 mod from_redis;
 mod grow;
 mod harness;
+mod increments;
 mod keys;
 mod kill;
 mod linear;

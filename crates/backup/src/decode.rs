@@ -1,11 +1,16 @@
 //! A backup is read: bytes in, records out. Whatever the bytes hold, there is a record, or a damage with its place.
 
+use std::ops::Range;
+
 use bytes::{Buf, Bytes, BytesMut};
+use shoal_base::TabletId;
 use shoal_base::checksum::Crc32c;
 use shoal_base::codec::Reader;
+use shoal_engine::{KeyPlace, ObjectKey};
 
 use crate::frame::{FRAME_HEAD_BYTES, FrameHead, Kind, Look, MAGIC, look};
-use crate::record::{End, Header, Loss, ObjectHead, ObjectRecord, Wrong, decode_objects};
+use crate::index::{IndexKeys, decode_deleted, decode_index};
+use crate::record::{Contents, End, Header, Loss, ObjectHead, ObjectRecord, Wrong, decode_objects};
 
 /// A damaged place of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +53,10 @@ pub enum Event {
     },
     /// Something that the store could not read when the backup was made. An object in pieces ends with it.
     Loss(Loss),
+    /// Keys that are alive at the backup's version.
+    Index(IndexKeys),
+    /// Objects of the backup before that do not exist any more.
+    Deleted(Vec<ObjectKey>),
     /// A damaged place was passed, and the object in pieces, if any, is not complete.
     Skipped(Skipped),
     /// The end. Where no damage was passed, everything before agrees with it.
@@ -68,6 +77,12 @@ pub struct Decoder {
     crc: Crc32c,
     seen: End,
     has_header: bool,
+    /// The backup is a stream of changes.
+    is_changes: bool,
+    /// The last key of the index so far.
+    indexed: Option<(TabletId, Vec<u8>)>,
+    /// Where the last frame lies that was taken.
+    frame: Range<u64>,
     /// Length of the value that comes in pieces, and the next byte of it.
     long: Option<(u64, u64)>,
     /// Bytes were passed since the last whole frame: so many.
@@ -95,6 +110,9 @@ impl Decoder {
             crc: Crc32c::new(),
             seen: End::default(),
             has_header: false,
+            is_changes: false,
+            indexed: None,
+            frame: 0..0,
             long: None,
             passing: None,
             was_damaged: false,
@@ -116,6 +134,18 @@ impl Decoder {
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// The random number of the backup; none: no frame was read.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        self.backup
+    }
+
+    /// Where the frame of the last event lies.
+    #[must_use]
+    pub fn last_frame(&self) -> Range<u64> {
+        self.frame.clone()
     }
 
     /// Whole objects so far, and the bytes of their values.
@@ -232,7 +262,8 @@ impl Decoder {
             ..self.seen
         };
         self.crc.update(&frame);
-        self.offset += frame.len() as u64;
+        self.frame = self.offset..self.offset + frame.len() as u64;
+        self.offset = self.frame.end;
         self.number += 1;
         let body = frame.split_off(FRAME_HEAD_BYTES);
         let Some(kind) = head.kind else {
@@ -244,6 +275,7 @@ impl Decoder {
         match kind {
             Kind::Header => {
                 let header = Header::decode(&body)?;
+                self.is_changes = matches!(header.contents, Contents::Changes { .. });
                 let is_first = !std::mem::replace(&mut self.has_header, true);
                 Ok(is_first.then_some(Event::Header(header)))
             }
@@ -271,6 +303,12 @@ impl Decoder {
                 self.long = None;
                 Ok(Some(Event::Loss(loss)))
             }
+            Kind::Index => self.take_index(&body).map(Some),
+            Kind::Deleted => {
+                let keys = decode_deleted(&body)?;
+                self.seen.deleted += keys.len() as u64;
+                Ok(Some(Event::Deleted(keys)))
+            }
             Kind::End => {
                 let end = End::decode(&body)?;
                 self.is_over = true;
@@ -280,6 +318,32 @@ impl Decoder {
                 Ok(Some(Event::End(end)))
             }
         }
+    }
+
+    fn take_index(&mut self, body: &[u8]) -> Result<Event, Wrong> {
+        let index = decode_index(body)?;
+        for placed in &index.keys {
+            let is_alive = match placed.place {
+                KeyPlace::Above | KeyPlace::Page(_) => true,
+                KeyPlace::Gone | KeyPlace::Kept(_) if !self.is_changes && self.has_header => {
+                    return Err("the index names what only a stream of changes may name");
+                }
+                KeyPlace::Kept(_) => continue,
+                KeyPlace::Gone => false,
+            };
+            let is_behind = self
+                .indexed
+                .as_ref()
+                .is_none_or(|(tablet, last)| (tablet.0, &last[..]) < (index.tablet.0, &placed.key[..]));
+            if !is_behind {
+                return Err("the keys of the index are not in order");
+            }
+            let (tablet, last) = self.indexed.get_or_insert_with(|| (index.tablet, Vec::new()));
+            *tablet = index.tablet;
+            last.clone_from(&placed.key);
+            self.seen.keys += u64::from(is_alive);
+        }
+        Ok(Event::Index(index))
     }
 
     fn take_piece(&mut self, mut body: Bytes) -> Result<Option<Event>, Wrong> {

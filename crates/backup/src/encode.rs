@@ -3,15 +3,16 @@
 use std::collections::VecDeque;
 
 use futures_util::future::join_all;
-use shoal_base::Lsn;
-use shoal_base::checksum::Crc32c;
+use shoal_base::{Lsn, TabletId};
 use shoal_engine::{
-    ByteRange, DamagedRange, Error, ObjectInfo, ObjectKey, Result, Snapshot, SnapshotPlace, Store,
+    ByteRange, ChangesPlace, DamagedRange, Error, KeyPlace, ObjectInfo, ObjectKey, PlacedKey, Result, Since,
+    Snapshot, Store, TreePage,
 };
 
 use crate::FORMAT_VERSION;
-use crate::frame::{Kind, put_frame};
-use crate::record::{End, ExpiresAt, Header, Loss, ObjectHead};
+use crate::frame::{FrameWriter, Kind};
+use crate::index::IndexWriter;
+use crate::record::{Contents, ExpiresAt, Header, Loss, ObjectHead};
 
 /// A value up to this length is in one frame with other objects.
 pub const SHORT_BYTES_MAX: u64 = 64 << 10;
@@ -24,17 +25,65 @@ const READ_BYTES_MAX: u64 = 512 << 10;
 /// A frame of whole objects is full from this length of its body on.
 const OBJECTS_FRAME_BYTES: usize = 192 << 10;
 
-/// All objects of a snapshot as a backup.
+/// The index follows the objects after so many bytes, and a page of keys.
+const INDEX_EVERY_BYTES: u64 = 4 << 20;
+/// Pages of a [`LastBackup`] at most.
+pub const PAGES_MAX: usize = 300_000;
+/// Bytes of a page among [`LastBackup::pages_as_bytes`].
+const PAGE_BYTES: usize = 12;
+
+/// The backup that an increment goes on from, as the store must know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastBackup {
+    /// The identity of its store.
+    pub store: [u8; 16],
+    /// Its version.
+    pub version: Lsn,
+    /// The pages that its index names, up to [`PAGES_MAX`]. A page that is left out costs reads, and nothing else.
+    pub pages: Vec<TreePage>,
+    /// The last key of a part, encoded, with its tablet; none: the backup has all keys.
+    pub up_to: Option<(TabletId, Vec<u8>)>,
+}
+
+impl LastBackup {
+    /// The pages as bytes: of each its block (8 bytes) and its checksum (4), little-endian.
+    #[must_use]
+    pub fn pages_as_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.pages.len() * PAGE_BYTES);
+        for page in &self.pages {
+            out.extend_from_slice(&page.block.to_le_bytes());
+            out.extend_from_slice(&page.crc.to_le_bytes());
+        }
+        out
+    }
+
+    /// The same from such bytes; none where they are no pages, or too many.
+    #[must_use]
+    pub fn of_bytes(store: [u8; 16], version: Lsn, pages: &[u8]) -> Option<Self> {
+        if !pages.len().is_multiple_of(PAGE_BYTES) || pages.len() > PAGES_MAX * PAGE_BYTES {
+            return None;
+        }
+        let page = |bytes: &[u8]| {
+            let mut reader = shoal_base::codec::Reader::new(bytes);
+            Some(TreePage { block: reader.u64().ok()?, crc: reader.u32().ok()? })
+        };
+        let pages = pages.chunks_exact(PAGE_BYTES).map(page).collect::<Option<Vec<_>>>()?;
+        Some(Self { store, version, pages, up_to: None })
+    }
+}
+
+/// All objects of a snapshot as a backup; or its changes, of which an [`IncrementWriter`](crate::IncrementWriter) makes one.
 pub struct BackupStream {
     snapshot: Snapshot,
-    /// The random number of this backup, in each of its frames.
-    backup: u64,
-    /// The next frame.
-    number: u64,
-    crc: Crc32c,
-    end: End,
+    since: Option<Since>,
+    frames: FrameWriter,
+    index: IndexWriter,
+    /// Keys that were listed, and whose objects are on their way: the index gets them when these are there.
+    indexed_next: Vec<(TabletId, PlacedKey)>,
+    /// The bytes in front of which all objects are in the index.
+    indexed_at: u64,
     /// Where the snapshot is read on; none: at its end.
-    place: Option<SnapshotPlace>,
+    place: Option<ChangesPlace>,
     /// Listed, and not read.
     listed: VecDeque<(ObjectKey, ObjectInfo)>,
     /// The object whose pieces are on their way, with its length and the next byte.
@@ -52,7 +101,40 @@ impl BackupStream {
     /// As [`Store::snapshot`].
     pub async fn begin(store: &Store, backup: u64) -> Result<Self> {
         let snapshot = store.snapshot().await?;
+        Ok(Self::of(snapshot, backup, None))
+    }
+
+    /// The same for what changed since `last`.
+    ///
+    /// # Errors
+    /// As [`Store::snapshot`]; [`Error::Invalid`] where `last` is no backup of this store, or newer than the store.
+    pub async fn begin_since(store: &Store, backup: u64, last: &LastBackup) -> Result<Self> {
+        if last.store != store.identity() {
+            let why = "the last backup is one of another store: an increment goes on from a backup of the same store";
+            return Err(Error::Invalid(why.into()));
+        }
+        let snapshot = store.snapshot().await?;
+        if last.version > snapshot.version() {
+            return Err(Error::Invalid(format!(
+                "the last backup is of version {}, and the store is at version {}: it was put back from an older state, so make a full \
+                 backup of it",
+                last.version,
+                snapshot.version()
+            )));
+        }
+        let since = Since::new(last.version, last.pages.iter().copied());
+        let since = match last.up_to.clone() {
+            Some((tablet, key)) => since.up_to(tablet, key),
+            None => since,
+        };
+        Ok(Self::of(snapshot, backup, Some(since)))
+    }
+
+    fn of(snapshot: Snapshot, backup: u64, since: Option<Since>) -> Self {
+        let store = snapshot.store();
         let stat = store.stat();
+        let contents =
+            since.as_ref().map_or(Contents::Full, |since| Contents::Changes { from: since.version() });
         let header = Header {
             format: FORMAT_VERSION,
             store: store.identity(),
@@ -60,18 +142,17 @@ impl BackupStream {
             taken_ns: snapshot.taken_ns(),
             objects: stat.objects_with_log(),
             value_bytes: stat.live_value_bytes,
+            contents,
+            part: 0,
         };
-        Ok(Self::of(snapshot, backup, header))
-    }
-
-    fn of(snapshot: Snapshot, backup: u64, header: Header) -> Self {
         Self {
             snapshot,
-            backup,
-            number: 0,
-            crc: Crc32c::new(),
-            end: End::default(),
-            place: Some(SnapshotPlace::default()),
+            since,
+            frames: FrameWriter::new(backup),
+            index: IndexWriter::default(),
+            indexed_next: Vec::new(),
+            indexed_at: 0,
+            place: Some(ChangesPlace::default()),
             listed: VecDeque::new(),
             long: None,
             ranges: Vec::new(),
@@ -88,17 +169,16 @@ impl BackupStream {
 
     /// The next bytes, a frame or some; `None` at the end.
     ///
-    /// Objects that the store cannot read are told in the backup, which goes on behind them.
+    /// Objects that the store cannot read are told in the backup, which goes on behind them. Where keys cannot be read, changes end with
+    /// an error: nobody knows which of them were deleted.
     ///
     /// # Errors
-    /// [`Error::SnapshotDropped`]; as the device.
+    /// [`Error::SnapshotDropped`]; [`Error::Corrupt`] for changes; as the device.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         let mut out = Vec::new();
         while out.is_empty() && !self.is_done {
             if let Some(header) = self.header.take() {
-                let body = header.encode();
-                self.put(&mut out, Kind::Header, &body);
-                self.put(&mut out, Kind::Header, &body);
+                self.frames.put_header(&mut out, &header);
             } else if let Some((key, bytes, at)) = self.long.take() {
                 self.put_piece(&mut out, key, bytes, at).await?;
             } else if !self.listed.is_empty() {
@@ -106,42 +186,56 @@ impl BackupStream {
             } else if let Some(place) = self.place.take() {
                 self.list(&mut out, &place).await?;
             } else {
-                self.put_end(&mut out);
+                self.put_keys(&mut out);
+                let rest = self.index.finish();
+                self.put_index(&mut out, rest);
+                self.frames.put_end(&mut out);
+                self.is_done = true;
             }
         }
         Ok((!out.is_empty()).then_some(out))
     }
 
-    fn put(&mut self, out: &mut Vec<u8>, kind: Kind, body: &[u8]) {
-        let start = out.len();
-        put_frame(out, kind, self.backup, self.number, body);
-        self.number += 1;
-        self.end.frames += 1;
-        self.end.bytes += (out.len() - start) as u64;
-        self.crc.update(&out[start..]);
-    }
-
-    fn put_end(&mut self, out: &mut Vec<u8>) {
-        let end = End { crc: std::mem::take(&mut self.crc).finish(), ..self.end };
-        self.put(out, Kind::End, &end.encode());
-        self.is_done = true;
-    }
-
-    fn put_loss(&mut self, out: &mut Vec<u8>, loss: &Loss) {
-        match loss {
-            Loss::Object { .. } => self.end.unreadable += 1,
-            Loss::Range(_) => self.end.ranges += 1,
+    fn put_index(&mut self, out: &mut Vec<u8>, body: Option<Vec<u8>>) {
+        if let Some(body) = body {
+            self.frames.put(out, Kind::Index, &body);
         }
-        self.put(out, Kind::Loss, &loss.encode());
     }
 
-    async fn list(&mut self, out: &mut Vec<u8>, place: &SnapshotPlace) -> Result<()> {
-        let page = self.snapshot.objects(place, shoal_engine::SNAPSHOT_PAGE_MAX).await?;
+    /// Puts the keys of objects that are in the backup into the index.
+    fn put_keys(&mut self, out: &mut Vec<u8>) {
+        for (tablet, placed) in std::mem::take(&mut self.indexed_next) {
+            let is_alive = matches!(placed.place, KeyPlace::Above | KeyPlace::Page(_));
+            self.frames.end.keys += u64::from(is_alive);
+            let full = self.index.push(tablet, placed.place, &placed.key);
+            self.put_index(out, full);
+        }
+    }
+
+    async fn list(&mut self, out: &mut Vec<u8>, place: &ChangesPlace) -> Result<()> {
+        let limit = shoal_engine::SNAPSHOT_PAGE_MAX;
+        let page = self.snapshot.changes(self.since.as_ref(), place, limit).await?;
         self.place = page.next;
         self.listed.extend(page.objects);
+        self.put_keys(out);
+        // A run that is broken off can go on from here.
+        if self.frames.end.bytes - self.indexed_at > INDEX_EVERY_BYTES {
+            let some = self.index.finish();
+            self.put_index(out, some);
+            self.indexed_at = self.frames.end.bytes;
+        }
+        self.indexed_next.extend(page.keys.into_iter().map(|placed| (page.tablet, placed)));
         for range in page.damaged {
+            if self.since.is_some() {
+                let what = format!(
+                    "keys of tablet {} cannot be read ({}), so nobody knows which of them were deleted: make a full backup, which has \
+                     all that can be read; the page",
+                    range.tablet, range.why
+                );
+                return Err(Error::Corrupt { what, block: range.block });
+            }
             if !self.ranges.contains(&range) {
-                self.put_loss(out, &Loss::Range(range.clone()));
+                self.frames.put_loss(out, &Loss::Range(range.clone()));
                 self.ranges.push(range);
             }
         }
@@ -164,7 +258,7 @@ impl BackupStream {
             if let Some((key, info)) = self.listed.pop_front() {
                 let mut body = Vec::new();
                 head(&key, &info).encode(&mut body);
-                self.put(out, Kind::Begin, &body);
+                self.frames.put(out, Kind::Begin, &body);
                 self.long = Some((key, info.bytes, 0));
             }
             return Ok(());
@@ -178,18 +272,18 @@ impl BackupStream {
                 Ok(Some(object)) => {
                     head(&key, &object.info).encode(&mut body);
                     object.value.chunks().for_each(|chunk| body.extend_from_slice(chunk));
-                    self.end.objects += 1;
-                    self.end.value_bytes += object.info.bytes;
+                    self.frames.end.objects += 1;
+                    self.frames.end.value_bytes += object.info.bytes;
                 }
-                Ok(None) => self.put_loss(out, &gone(key)),
-                Err(error) => self.put_loss(out, &unreadable(key, error)?),
+                Ok(None) => self.frames.put_loss(out, &gone(key)),
+                Err(error) => self.frames.put_loss(out, &unreadable(key, error)?),
             }
             if body.len() >= OBJECTS_FRAME_BYTES {
-                self.put(out, Kind::Objects, &std::mem::take(&mut body));
+                self.frames.put(out, Kind::Objects, &std::mem::take(&mut body));
             }
         }
         if !body.is_empty() {
-            self.put(out, Kind::Objects, &body);
+            self.frames.put(out, Kind::Objects, &body);
         }
         Ok(())
     }
@@ -203,16 +297,16 @@ impl BackupStream {
                 let mut body = Vec::with_capacity(8 + object.value.len());
                 body.extend_from_slice(&at.to_le_bytes());
                 object.value.chunks().for_each(|chunk| body.extend_from_slice(chunk));
-                self.put(out, Kind::Piece, &body);
+                self.frames.put(out, Kind::Piece, &body);
                 if at + count < bytes {
                     self.long = Some((key, bytes, at + count));
                 } else {
-                    self.end.objects += 1;
-                    self.end.value_bytes += bytes;
+                    self.frames.end.objects += 1;
+                    self.frames.end.value_bytes += bytes;
                 }
             }
-            Ok(None) => self.put_loss(out, &gone(key)),
-            Err(error) => self.put_loss(out, &unreadable(key, error)?),
+            Ok(None) => self.frames.put_loss(out, &gone(key)),
+            Err(error) => self.frames.put_loss(out, &unreadable(key, error)?),
         }
         Ok(())
     }

@@ -3,6 +3,8 @@
 use shoal_base::checksum::Crc32c;
 use shoal_base::codec::Reader;
 
+use crate::record::{End, Header, Loss};
+
 /// Bytes of a frame in front of its body.
 pub const FRAME_HEAD_BYTES: usize = 32;
 /// Bytes of a frame's body at most.
@@ -25,11 +27,16 @@ pub(crate) enum Kind {
     Loss = 5,
     /// The [`End`](crate::End).
     End = 6,
+    /// Keys that are alive, with their places in the store.
+    Index = 7,
+    /// Keys that are not alive any more.
+    Deleted = 8,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        [Self::Header, Self::Objects, Self::Begin, Self::Piece, Self::Loss, Self::End]
+        use Kind::{Begin, Deleted, End, Header, Index, Loss, Objects, Piece};
+        [Header, Objects, Begin, Piece, Loss, End, Index, Deleted]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -43,6 +50,55 @@ pub(crate) struct FrameHead {
     pub backup: u64,
     pub number: u64,
     pub body_bytes: usize,
+}
+
+/// Numbers and counts the frames of a backup that is being written.
+pub(crate) struct FrameWriter {
+    /// The random number of this backup, in each of its frames.
+    backup: u64,
+    /// The next frame.
+    number: u64,
+    crc: Crc32c,
+    /// Everything so far.
+    pub(crate) end: End,
+}
+
+impl FrameWriter {
+    pub(crate) fn new(backup: u64) -> Self {
+        Self { backup, number: 0, crc: Crc32c::new(), end: End::default() }
+    }
+
+    /// Appends a frame to `out`.
+    pub(crate) fn put(&mut self, out: &mut Vec<u8>, kind: Kind, body: &[u8]) {
+        let start = out.len();
+        put_frame(out, kind, self.backup, self.number, body);
+        self.number += 1;
+        self.end.frames += 1;
+        self.end.bytes += (out.len() - start) as u64;
+        self.crc.update(&out[start..]);
+    }
+
+    /// Appends the header, twice.
+    pub(crate) fn put_header(&mut self, out: &mut Vec<u8>, header: &Header) {
+        let body = header.encode();
+        self.put(out, Kind::Header, &body);
+        self.put(out, Kind::Header, &body);
+    }
+
+    /// Appends a loss, and counts it.
+    pub(crate) fn put_loss(&mut self, out: &mut Vec<u8>, loss: &Loss) {
+        match loss {
+            Loss::Object { .. } => self.end.unreadable += 1,
+            Loss::Range(_) => self.end.ranges += 1,
+        }
+        self.put(out, Kind::Loss, &loss.encode());
+    }
+
+    /// Appends the end.
+    pub(crate) fn put_end(&mut self, out: &mut Vec<u8>) {
+        let end = End { crc: std::mem::take(&mut self.crc).finish(), ..self.end };
+        self.put(out, Kind::End, &end.encode());
+    }
 }
 
 /// Appends the frame of `body` to `out`.

@@ -6,12 +6,32 @@ use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::object::Metadata;
 use shoal_engine::{DamagedRange, ObjectKey};
 
-use crate::FORMAT_VERSION;
+use crate::{FORMAT_VERSION, FORMAT_VERSION_MIN};
 
 /// The deadline is a time to live ([`ExpiresAt::is_relative`]).
 const FLAG_RELATIVE: u8 = 2;
 /// There is a deadline.
 const FLAG_DEADLINE: u8 = 1;
+
+/// The contents of a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// All objects.
+    Full,
+    /// An increment: what changed since a version, deletions included, and the index of all keys.
+    Increment {
+        /// The version of the backup that it goes on from.
+        from: Lsn,
+    },
+    /// The front of a full backup that was broken off: the objects of its index, which has not all keys.
+    Part,
+    /// The changes since a version, as a store tells them: an [`IncrementWriter`](crate::IncrementWriter) makes an increment of them and of
+    /// the index of the backup of that version. It is no backup.
+    Changes {
+        /// That version.
+        from: Lsn,
+    },
+}
 
 /// Begins a backup. It stands there twice, so that one damaged place does not take it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +48,10 @@ pub struct Header {
     pub objects: u64,
     /// About how many bytes their values have.
     pub value_bytes: u64,
+    /// All of the store, or changes.
+    pub contents: Contents,
+    /// The random number of the part that an increment goes on from; 0: it goes on from a whole backup.
+    pub part: u64,
 }
 
 /// A deadline.
@@ -96,6 +120,10 @@ pub struct End {
     pub bytes: u64,
     /// CRC-32C of these bytes.
     pub crc: u32,
+    /// Keys that were deleted; 0 in format 1.
+    pub deleted: u64,
+    /// Keys that are alive, in the index; 0 in format 1.
+    pub keys: u64,
 }
 
 /// The bytes of a part make no sense.
@@ -107,11 +135,17 @@ fn truncated(_: Truncated) -> Wrong {
 
 impl Header {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64);
+        let mut out = Vec::with_capacity(72);
         out.extend_from_slice(&self.format.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        let (contents, from) = match self.contents {
+            Contents::Full => (0, 0),
+            Contents::Increment { from } => (1, from.0),
+            Contents::Changes { from } => (2, from.0),
+            Contents::Part => (3, 0),
+        };
+        out.extend_from_slice(&u32::to_le_bytes(contents));
         out.extend_from_slice(&self.store);
-        for number in [self.version.0, self.taken_ns, self.objects, self.value_bytes] {
+        for number in [self.version.0, self.taken_ns, self.objects, self.value_bytes, from, self.part] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out
@@ -120,22 +154,26 @@ impl Header {
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Wrong> {
         let mut reader = Reader::new(body);
         let format = reader.u32().map_err(truncated)?;
-        if format != FORMAT_VERSION {
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&format) {
             return Err(
                 "the backup has a format that this program does not know: use the version of shoal that wrote it",
             );
         }
-        reader.u32().map_err(truncated)?;
+        let contents = reader.u32().map_err(truncated)?;
         let store = reader.bytes(16).map_err(truncated)?.try_into().map_err(|_| "no identity")?;
         let mut number = || reader.u64().map_err(truncated);
-        Ok(Self {
-            format,
-            store,
-            version: Lsn(number()?),
-            taken_ns: number()?,
-            objects: number()?,
-            value_bytes: number()?,
-        })
+        let [version, taken_ns, objects, value_bytes] = [number()?, number()?, number()?, number()?];
+        let [from, part] = if format == 1 { [0, 0] } else { [number()?, number()?] };
+        let from = Lsn(from);
+        let contents = match contents {
+            _ if format == 1 => Contents::Full,
+            0 => Contents::Full,
+            1 => Contents::Increment { from },
+            2 => Contents::Changes { from },
+            3 => Contents::Part,
+            _ => return Err("the backup has contents that this program does not know"),
+        };
+        Ok(Self { format, store, version: Lsn(version), taken_ns, objects, value_bytes, contents, part })
     }
 }
 
@@ -254,12 +292,14 @@ impl Loss {
 
 impl End {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(52);
+        let mut out = Vec::with_capacity(68);
         for number in [self.objects, self.value_bytes, self.unreadable, self.ranges, self.frames, self.bytes]
         {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(&self.crc.to_le_bytes());
+        out.extend_from_slice(&self.deleted.to_le_bytes());
+        out.extend_from_slice(&self.keys.to_le_bytes());
         out
     }
 
@@ -269,6 +309,9 @@ impl End {
         let [objects, value_bytes, unreadable, ranges, frames, bytes] =
             [number()?, number()?, number()?, number()?, number()?, number()?];
         let crc = reader.u32().map_err(truncated)?;
-        Ok(Self { objects, value_bytes, unreadable, ranges, frames, bytes, crc })
+        let is_of_format_1 = reader.is_empty();
+        let mut number = || if is_of_format_1 { Ok(0) } else { reader.u64().map_err(truncated) };
+        let [deleted, keys] = [number()?, number()?];
+        Ok(Self { objects, value_bytes, unreadable, ranges, frames, bytes, crc, deleted, keys })
     }
 }

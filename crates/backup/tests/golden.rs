@@ -1,4 +1,5 @@
-//! A backup of a small store, byte by byte; and what a reader makes of each damage to it.
+//! Backups of a small store, byte by byte: one of format 1, a full one and an increment of format 2; and what a reader makes of each
+//! damage to them.
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used)]
@@ -6,32 +7,79 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shoal_backup::{BackupStream, Damage, Decoder, Event, ObjectRecord};
+use shoal_backup::{
+    BackupStream, Contents, Damage, Decoder, Event, IncrementWriter, IndexKeys, LastBackup, NotChanges,
+    ObjectRecord,
+};
 use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    Environment, Expiry, FormatOptions, Metadata, ObjectKey, OpenOptions, PutOptions, Store, block_on,
+    Environment, Expiry, FormatOptions, KeyPlace, Metadata, ObjectKey, OpenOptions, PutOptions, RejectRules,
+    Store, block_on,
 };
 
-const GOLDEN: &[u8] = include_bytes!("golden.shoal");
+/// Of format 1, which no program writes any more.
+const FORMAT_1: &[u8] = include_bytes!("golden.shoal");
+const FULL: &[u8] = include_bytes!("golden-full.shoal");
+const INCREMENT: &[u8] = include_bytes!("golden-increment.shoal");
 const LONG_BYTES: usize = 300_000;
 
 fn long_value() -> Vec<u8> {
     (0..LONG_BYTES).map(|at| (at / 1000) as u8).collect()
 }
 
+fn put(store: &Store, bucket: &str, key: &[u8], value: &[u8], options: PutOptions) {
+    let key = ObjectKey::new(bucket, key).unwrap();
+    block_on(store.put(&key, value.to_vec().into(), options)).unwrap();
+}
+
+fn all(mut stream: BackupStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Some(some) = block_on(stream.next()).unwrap() {
+        bytes.extend_from_slice(&some);
+    }
+    bytes
+}
+
+/// The index of a backup, frame by frame.
+fn index(events: &[Event]) -> Vec<IndexKeys> {
+    let keys = |event: &Event| if let Event::Index(keys) = event { Some(keys.clone()) } else { None };
+    events.iter().filter_map(keys).collect()
+}
+
+/// The increment that goes on from `last`.
+fn increment(store: &Store, last: &[u8]) -> Vec<u8> {
+    let (events, _) = read(last, 1_000);
+    let Some(Event::Header(header)) = events.first() else { panic!("{events:?}") };
+    let index = index(&events);
+    let pages = index.iter().flat_map(|keys| &keys.keys).filter_map(|placed| match placed.place {
+        KeyPlace::Page(page) => Some(page),
+        _ => None,
+    });
+    let last =
+        LastBackup { store: header.store, version: header.version, pages: pages.collect(), up_to: None };
+    let stream = block_on(BackupStream::begin_since(store, 0xFEDC_BA98_7654_3210, &last)).unwrap();
+    let (events, damage) = read(&all(stream), 10_000);
+    assert_eq!(damage, []);
+    let mut index = index.into_iter();
+    let (mut writer, mut out) = (IncrementWriter::new(0x0123_4567_89AB_CDEF), Vec::new());
+    for event in events {
+        writer.take::<NotChanges>(event, &mut || Ok(index.next()), &mut out).unwrap();
+    }
+    out
+}
+
 /// Four objects: with metadata, with both kinds of deadlines, empty; and one in two pieces.
-fn backup(long: bool) -> Vec<u8> {
+fn store(long: bool) -> (Store, Arc<ManualClock>) {
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
     let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
-    let environment = Environment { clock, entropy: Arc::new(SeededEntropy::new(7)) };
+    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
     let format = FormatOptions { tablets: 2, ..FormatOptions::for_blocks(4_096) };
     block_on(Store::format(&device, &format, &environment)).unwrap();
     let options = OpenOptions { cache_bytes: 4 << 20, background: false, ..OpenOptions::default() };
     let store = block_on(Store::open(device, options, environment)).unwrap();
     let put = |bucket: &str, key: &[u8], value: &[u8], options: PutOptions| {
-        let key = ObjectKey::new(bucket, key).unwrap();
-        block_on(store.put(&key, value.to_vec().into(), options)).unwrap();
+        put(&store, bucket, key, value, options)
     };
     let metadata = Metadata {
         content_type: "text/plain".into(),
@@ -50,14 +98,38 @@ fn backup(long: bool) -> Vec<u8> {
     if long {
         put("beta", b"long", &long_value(), PutOptions::default());
     }
-    let mut stream = block_on(BackupStream::begin(&store, 0x0123_4567_89AB_CDEF)).unwrap();
-    let mut bytes = Vec::new();
-    while let Some(some) = block_on(stream.next()).unwrap() {
-        bytes.extend_from_slice(&some);
-    }
-    drop(stream);
+    (store, clock)
+}
+
+fn full(store: &Store) -> Vec<u8> {
+    all(block_on(BackupStream::begin(store, 0x0123_4567_89AB_CDEF)).unwrap())
+}
+
+fn backup(long: bool) -> Vec<u8> {
+    let (store, _) = store(long);
+    let bytes = full(&store);
     block_on(store.close()).unwrap();
     bytes
+}
+
+/// A full backup, and an increment of one change, one deletion and one new object; one object expired meanwhile.
+fn chain() -> (Vec<u8>, Vec<u8>) {
+    let (store, clock) = store(false);
+    let full = full(&store);
+    clock.advance(61_000_000_000);
+    put(
+        &store,
+        "alpha",
+        b"\0\xFF/..",
+        b"again",
+        PutOptions { modified_ns: Some(6), ..PutOptions::default() },
+    );
+    put(&store, "beta", b"new", b"n", PutOptions { modified_ns: Some(7), ..PutOptions::default() });
+    let key = ObjectKey::new("beta", b"at").unwrap();
+    block_on(store.delete(&key, RejectRules::default())).unwrap();
+    let increment = increment(&store, &full);
+    block_on(store.close()).unwrap();
+    (full, increment)
 }
 
 /// Everything in `bytes`, pushed in pieces of `piece` bytes.
@@ -100,19 +172,60 @@ fn objects(events: &[Event]) -> Vec<ObjectRecord> {
 
 #[test]
 fn the_bytes_are_those_of_the_format() {
-    let bytes = backup(false);
+    let (full, increment) = chain();
     if std::env::var_os("SHOAL_WRITE_GOLDEN").is_some() {
-        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden.shoal"), &bytes).unwrap();
+        let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
+        std::fs::write(format!("{tests}/golden-full.shoal"), &full).unwrap();
+        std::fs::write(format!("{tests}/golden-increment.shoal"), &increment).unwrap();
     }
-    assert!(bytes == GOLDEN, "{bytes:x?}");
+    assert!(full == FULL, "{full:x?}");
+    assert!(increment == INCREMENT, "{increment:x?}");
 }
 
 #[test]
-fn the_image_is_read() {
-    let (events, damage) = read(GOLDEN, 7);
+fn an_increment_is_read() {
+    let (events, damage) = read(INCREMENT, 9);
+    assert_eq!(damage, []);
+    let (full, _) = read(FULL, usize::MAX);
+    let (Event::Header(header), Event::Header(before)) = (&events[0], &full[0]) else { panic!("{events:?}") };
+    assert_eq!(header.contents, Contents::Increment { from: before.version });
+    assert_eq!((header.store, header.format), (before.store, 2));
+    assert_eq!(before.contents, Contents::Full);
+    let mut values: Vec<_> = objects(&events).into_iter().map(|object| object.value.to_vec()).collect();
+    values.sort();
+    assert_eq!(values, [b"again".to_vec(), b"n".to_vec()]);
+    let deleted = events.iter().filter_map(|event| match event {
+        Event::Deleted(keys) => Some(keys.iter().map(|key| key.key().to_vec())),
+        _ => None,
+    });
+    let mut deleted: Vec<_> = deleted.flatten().collect();
+    deleted.sort();
+    // The store knew at its version that the time of one was over.
+    assert_eq!(deleted, [b"after".to_vec(), b"at".to_vec()]);
+    let mut keys: Vec<_> =
+        index(&events).into_iter().flat_map(|keys| keys.keys).map(|placed| placed.key).collect();
+    keys.sort();
+    assert_eq!(keys, [b"alpha\0\0\xFF/..".to_vec(), b"beta\0new".to_vec()]);
+    let Some(Event::End(end)) = events.last() else { panic!("{events:?}") };
+    assert_eq!((end.objects, end.deleted, end.keys, end.value_bytes), (2, 2, 2, 6));
+}
+
+#[test]
+fn the_full_images_are_read() {
+    for (format, image) in [(1, FORMAT_1), (2, FULL)] {
+        read_full(format, image);
+    }
+    assert!(index(&read(FORMAT_1, 7).0).is_empty());
+    let keys: usize = index(&read(FULL, 7).0).iter().map(|keys| keys.keys.len()).sum();
+    assert_eq!(keys, 3);
+}
+
+fn read_full(format: u32, image: &[u8]) {
+    let (events, damage) = read(image, 7);
     assert_eq!(damage, []);
     let Some(Event::Header(header)) = events.first() else { panic!("{events:?}") };
-    assert_eq!((header.format, header.taken_ns), (1, 1_700_000_000_000_000_000));
+    assert_eq!((header.format, header.taken_ns), (format, 1_700_000_000_000_000_000));
+    assert_eq!(header.contents, Contents::Full);
     let mut all = objects(&events);
     all.sort_by(|a, b| a.head.key.encoded().cmp(b.head.key.encoded()));
     let keys: Vec<&[u8]> = all.iter().map(|object| object.head.key.key()).collect();
@@ -128,32 +241,41 @@ fn the_image_is_read() {
     assert_eq!((end.objects, end.value_bytes, end.unreadable, end.ranges), (3, 6, 0, 0));
 }
 
+/// Damage of every kind of frame: there is no bit whose change is not noticed, or takes more than its frame.
 #[test]
 fn every_flipped_bit_is_noticed_and_the_rest_is_read() {
-    let whole = objects(&read(GOLDEN, usize::MAX).0);
-    for bit in 0..GOLDEN.len() * 8 {
-        let mut bytes = GOLDEN.to_vec();
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        let (events, damage) = read(&bytes, 100);
-        assert!(!damage.is_empty(), "bit {bit}");
-        assert!(damage[0].offset <= bit as u64 / 8, "bit {bit}: {damage:?}");
-        assert!(matches!(events[0], Event::Header(_)) || matches!(events[1], Event::Header(_)), "bit {bit}");
-        // The frames of objects are one here: all of it, or nothing.
-        let found = objects(&events);
-        assert!(found.is_empty() || found == whole, "bit {bit}");
+    for image in [FORMAT_1, FULL, INCREMENT] {
+        let whole = read(image, usize::MAX).0;
+        for bit in 0..image.len() * 8 {
+            let mut bytes = image.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let (events, damage) = read(&bytes, 100);
+            assert!(!damage.is_empty(), "bit {bit}");
+            assert!(damage[0].offset <= bit as u64 / 8, "bit {bit}: {damage:?}");
+            assert!(
+                matches!(events[0], Event::Header(_)) || matches!(events[1], Event::Header(_)),
+                "bit {bit}"
+            );
+            let kept = events.iter().filter(|event| !matches!(event, Event::Skipped(_)));
+            let kept: Vec<_> = kept.collect();
+            assert!(kept.len() + 1 >= whole.len(), "bit {bit}: more than one frame is lost");
+            assert!(kept.iter().all(|event| whole.contains(event)), "bit {bit}: an event was made up");
+        }
     }
 }
 
 #[test]
 fn every_cut_is_noticed() {
-    for length in 0..GOLDEN.len() {
-        let (events, damage) = read(&GOLDEN[..length], 64);
-        assert!(!damage.is_empty(), "{length} bytes");
-        assert!(!events.iter().any(|event| matches!(event, Event::End(_))), "{length} bytes");
+    for image in [FORMAT_1, FULL, INCREMENT] {
+        for length in 0..image.len() {
+            let (events, damage) = read(&image[..length], 64);
+            assert!(!damage.is_empty(), "{length} bytes");
+            assert!(!events.iter().any(|event| matches!(event, Event::End(_))), "{length} bytes");
+        }
+        let more = [image, b"x"].concat();
+        let (_, damage) = read(&more, 64);
+        assert_eq!((damage.len(), damage[0].offset), (1, image.len() as u64));
     }
-    let more = [GOLDEN, b"x"].concat();
-    let (_, damage) = read(&more, 64);
-    assert_eq!((damage.len(), damage[0].offset), (1, GOLDEN.len() as u64));
 }
 
 /// A backup in the value of another one is no part of it, wherever that is damaged.

@@ -41,6 +41,9 @@ pub enum Error {
     /// The object changed while it was read in pieces.
     #[error("the object changed while it was read; read it again")]
     Changed,
+    /// The store dropped the snapshot of a backup, because of its age or of the space that it held.
+    #[error("{0}")]
+    SnapshotDropped(String),
     /// The caller may not do this.
     #[error("{0}")]
     Denied(String),

@@ -45,7 +45,7 @@ mod transport;
 mod trust;
 mod wire;
 
-pub use backup::Backup;
+pub use backup::{Backup, BackupSince};
 pub use client::Client;
 pub use create_or_get::CreateOrGet;
 pub use error::{Error, Result};

@@ -117,6 +117,7 @@ fn described_failure(described: Described, server: &str) -> Failed {
         Kind::Device => Failed::refused(Error::Device(message)),
         Kind::UnknownOutcome => Failed { error: Error::Unknown(message), outcome: Outcome::Open },
         Kind::ReadOnly => Failed::refused(Error::ReadOnly(message)),
+        Kind::SnapshotDropped => Failed::refused(Error::SnapshotDropped(message)),
         Kind::Changed => Failed::refused(Error::Changed),
         Kind::Closed => Failed { error: unavailable(message), outcome: Outcome::NotApplied },
         Kind::Denied => Failed::refused(Error::Denied(message)),

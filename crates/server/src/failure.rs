@@ -106,6 +106,7 @@ impl Failure {
             Error::Unknown(_) => (Kind::UnknownOutcome, Code::Unknown),
             Error::Poisoned(_) | Error::ReadOnly => (Kind::ReadOnly, Code::Internal),
             Error::Changed { .. } => (Kind::Changed, Code::Aborted),
+            Error::SnapshotDropped { .. } => (Kind::SnapshotDropped, Code::Aborted),
             Error::Closed | Error::Unopenable(_) => (Kind::Closed, Code::Unavailable),
             // Whether a write had an effect is not known of an error that this program does not know.
             _ => (Kind::UnknownOutcome, Code::Unknown),
@@ -209,6 +210,14 @@ mod tests {
             assert_eq!(described.failure.rule(), rule);
             assert_eq!(described.failure.current_version, current.map(|version| version.0));
         }
+    }
+
+    /// A backup whose snapshot was dropped said that the outcome of a write is not known: the error fell among those without a name.
+    #[test]
+    fn a_dropped_snapshot_is_named() {
+        let Failure(described) = Failure::of(&Error::SnapshotDropped { version: Lsn(7), why: "it was old" });
+        assert_eq!((described.failure.kind(), described.code), (Kind::SnapshotDropped, Code::Aborted));
+        assert!(described.message.contains("it was old") && described.message.contains("take a new one"));
     }
 
     #[test]

@@ -159,6 +159,10 @@ pub(crate) struct Arguments {
     /// Bytes that a scrub reads in a second [default: 8M].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SCRUB_RATE", hide_env_values = true)]
     pub(crate) scrub_rate: Option<Size>,
+    /// How long the snapshot behind a backup may hold the space of what is overwritten and deleted meanwhile. Then it is dropped, and the
+    /// backup fails; or off [default: 24h].
+    #[arg(long, value_name = "DURATION|off", env = "SHOAL_SNAPSHOT_MAX_AGE", hide_env_values = true)]
+    pub(crate) snapshot_max_age: Option<String>,
     /// Answer gRPC's health check (grpc.health.v1.Health/Check) without credentials, too.
     #[arg(long, value_name = "BOOL", env = "SHOAL_OPEN_HEALTH", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) open_health: Option<bool>,

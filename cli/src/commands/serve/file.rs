@@ -72,7 +72,7 @@ mod tests {
                     tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\n\
                     kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
                     password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-pending = '64M'\nresp-tls = 'off'\nlog = 'debug'\n\
-                    metrics = 'off'\nopen-health = true\nlog-format = 'json'\nslow = '5ms'\naccess-log = true\nscrub-every = '2d'\nscrub-rate = '1M'\nown-space = ['films']\ndiscard = true\npause-relocation = true\nstop-timeout = 9\n";
+                    metrics = 'off'\nopen-health = true\nlog-format = 'json'\nslow = '5ms'\naccess-log = true\nscrub-every = '2d'\nscrub-rate = '1M'\nsnapshot-max-age = '6h'\nown-space = ['films']\ndiscard = true\npause-relocation = true\nstop-timeout = 9\n";
         let config = parse(text).unwrap();
         let expected = Arguments {
             data: Some("/srv/shoal.data".into()),
@@ -107,6 +107,7 @@ mod tests {
             access_log: Some(true),
             scrub_every: Some("2d".into()),
             scrub_rate: Some(Size(1 << 20)),
+            snapshot_max_age: Some("6h".into()),
             own_space: Some(vec!["films".into()]),
             discard: Some(true),
             pause_relocation: Some(true),

@@ -16,7 +16,7 @@ use crate::logging::LogFormat;
 use crate::memory_limit::default_cache;
 use crate::size::Size;
 use crate::stopping::STOP_TIMEOUT_S;
-use crate::store_file::{Access, SCRUB_EVERY, SCRUB_RATE, StoreOptions};
+use crate::store_file::{Access, SCRUB_EVERY, SCRUB_RATE, SNAPSHOT_MAX_AGE, StoreOptions};
 
 const DEFAULT_DATA: &str = "./shoal.data";
 pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
@@ -71,6 +71,11 @@ impl Settings {
                     "--scrub-every",
                     arguments.scrub_every.or(file.scrub_every).as_deref(),
                     Some(SCRUB_EVERY),
+                )?,
+                snapshot_max_age: parse_duration(
+                    "--snapshot-max-age",
+                    arguments.snapshot_max_age.or(file.snapshot_max_age).as_deref(),
+                    Some(SNAPSHOT_MAX_AGE),
                 )?,
                 scrub_rate: scrub_rate(arguments.scrub_rate.or(file.scrub_rate))?,
             },

@@ -201,6 +201,7 @@ _KINDS: Mapping[int, tuple[Callable[[str], ShoalError], Leaves]] = {
     pb.Failure.DENIED: (DeniedError, Leaves.REFUSED),
     pb.Failure.TOO_SLOW: (UnavailableError, Leaves.NOT_APPLIED),
     pb.Failure.INCOMPLETE: (UnavailableError, Leaves.NOT_APPLIED),
+    pb.Failure.SNAPSHOT_DROPPED: (BusyError, Leaves.REFUSED),
 }
 
 

@@ -126,6 +126,12 @@ impl ObjectKey {
         if bucket == SYSTEM_BUCKET { Some(Self::system(key)) } else { Self::new(bucket, key).ok() }
     }
 
+    /// The user's object with this encoded name; `None` if it is not the name of one.
+    #[must_use]
+    pub fn of_name(encoded: &[u8]) -> Option<Self> {
+        Self::of_encoded(encoded).filter(|key| !key.is_system())
+    }
+
     /// The bucket's name.
     #[must_use]
     pub fn bucket(&self) -> &str {

@@ -72,7 +72,7 @@ fn check(request: &ListRequest) -> Result<()> {
 }
 
 /// Records of an overlay that are read at a time under its lock.
-const CHUNK_RECORDS: usize = 512;
+pub(super) const CHUNK_RECORDS: usize = 512;
 
 /// Damaged ranges that one page lists separately; a page that met as many ends if it can. If it has no key to end
 /// after, it joins further ranges with their neighbours of the same tablet.
@@ -503,12 +503,12 @@ impl<'a> TabletStream<'a> {
 }
 
 /// The range of an entry that cannot be decoded: its own key.
-fn gap_of_entry(key: &[u8], error: &Error) -> Gap {
+pub(super) fn gap_of_entry(key: &[u8], error: &Error) -> Gap {
     Gap { block: 0, low: key.to_vec(), high: Some([key, &[0]].concat()), why: error.to_string() }
 }
 
 /// The records of an overlay in order, read in chunks, so that its lock is never held for long.
-struct RecordQueue<'a> {
+pub(super) struct RecordQueue<'a> {
     overlay: Arc<Overlay>,
     committer: &'a Committer,
     chunk: usize,
@@ -518,17 +518,17 @@ struct RecordQueue<'a> {
 }
 
 impl<'a> RecordQueue<'a> {
-    fn new(overlay: Arc<Overlay>, committer: &'a Committer, chunk: usize) -> Self {
+    pub(super) fn new(overlay: Arc<Overlay>, committer: &'a Committer, chunk: usize) -> Self {
         Self { overlay, committer, chunk, queue: VecDeque::new(), next: Bound::Unbounded, done: true }
     }
 
-    fn seek(&mut self, start: &[u8]) {
+    pub(super) fn seek(&mut self, start: &[u8]) {
         self.queue.clear();
         self.next = Bound::Included(Bytes::copy_from_slice(start));
         self.done = false;
     }
 
-    async fn fill(&mut self) {
+    pub(super) async fn fill(&mut self) {
         if !self.queue.is_empty() || self.done {
             return;
         }
@@ -541,11 +541,11 @@ impl<'a> RecordQueue<'a> {
         }
     }
 
-    fn front(&self) -> Option<&Arc<Record>> {
+    pub(super) fn front(&self) -> Option<&Arc<Record>> {
         self.queue.front()
     }
 
-    fn pop_if(&mut self, key: &[u8]) {
+    pub(super) fn pop_if(&mut self, key: &[u8]) {
         if self.front().is_some_and(|record| record.key() == key) {
             self.queue.pop_front();
         }

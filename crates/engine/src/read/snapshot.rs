@@ -8,9 +8,9 @@ use shoal_base::task::Boxed;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, ListPage, ListRequest, Metadata, Object, ObjectInfo};
+use crate::common::object::{ByteRange, ListPage, ListRequest, Object, ObjectInfo};
 use crate::log::driver::uninterrupted;
-use crate::read::get::{FoundEntry, check_single, is_unreadable};
+use crate::read::get::{FoundEntry, check_single};
 use crate::read::list::{list_frozen, walk_frozen};
 use crate::store::Store;
 use crate::tablet::snapshots::{Frozen, Holding};
@@ -156,18 +156,12 @@ impl Snapshot {
             damaged: walked.damaged,
         };
         for (key, found) in walked.entries {
-            let info = match self.info(&frozen, &found).await {
-                Ok(info) => info,
-                // A reader of the value meets the damage, too, and tells it.
-                Err(error) if is_unreadable(&error) => inner.info_of(&found, Metadata::default()),
-                Err(error) => return Err(error),
-            };
-            page.objects.push((key, info));
+            page.objects.push((key, self.info_of_walked(&frozen, &found).await?));
         }
         Ok(page)
     }
 
-    fn held(&self) -> Result<Arc<Frozen>> {
+    pub(super) fn held(&self) -> Result<Arc<Frozen>> {
         self.store.0.check_open()?;
         self.holding.get()
     }
@@ -180,7 +174,7 @@ impl Snapshot {
         Ok(found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version)))
     }
 
-    async fn info(&self, frozen: &Frozen, found: &FoundEntry) -> Result<ObjectInfo> {
+    pub(super) async fn info(&self, frozen: &Frozen, found: &FoundEntry) -> Result<ObjectInfo> {
         let mut info = self.store.0.info(found).await?;
         info.expiry = found.entry.end.map(|end| frozen.moment.deadline(end));
         Ok(info)

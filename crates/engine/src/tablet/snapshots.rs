@@ -87,7 +87,7 @@ impl Snapshots {
     /// Drops those whose time ended before `now_ns`.
     pub(crate) fn expire(&self, now_ns: u64) {
         for holding in self.all().into_iter().filter(|holding| holding.until_ns < now_ns) {
-            holding.let_go("it was held for longer than snapshots may be (snapshot_max_age_ns)");
+            holding.let_go("it was held for longer than snapshots may be (`shoal serve --snapshot-max-age`, `Tuning::snapshot_max_age_ns`)");
         }
     }
 

@@ -8,16 +8,34 @@ use std::sync::Arc;
 
 use crate::common::error::{Error, Result};
 use crate::tablet::layers::{Layers, Trees, is_tombstone};
-use crate::tablet::tree::{Cursor, Found, Gap, LeafFinder, LeafPlace, PageSource, Probe, Root, Tree};
+use crate::tablet::tree::{
+    Cursor, Found, Gap, KnownPages, LeafFinder, LeafPlace, PageRef, PageSource, Probe, Root, Tree,
+};
 use crate::testing::injected_bug::{Bug, injected};
 
 /// An entry and its key.
 type Item<P> = (Vec<u8>, Found<P>);
 
+/// An entry or a tombstone that decides, with its key and its place.
+pub(crate) struct Placed<P> {
+    pub key: Vec<u8>,
+    /// Its bytes; none for a tombstone.
+    pub found: Option<Found<P>>,
+    /// The base's page of level 1 above it, or the base's only leaf; none: a layer has it.
+    pub page: Option<PageRef>,
+}
+
+/// The next item of one tree, and the [`Cursor::page_above`] of it.
+struct Head<P> {
+    key: Vec<u8>,
+    found: Found<P>,
+    page: Option<PageRef>,
+}
+
 struct Source<S: PageSource> {
     root: Root,
     cursor: Cursor<S>,
-    head: Option<Item<S::Page>>,
+    head: Option<Head<S::Page>>,
     /// Ranges in which older trees have a say only of keys that the filters of this one deny, because it is damaged there.
     hides: Vec<Gap>,
     /// Finds these filters.
@@ -81,6 +99,26 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         Self { is_past_damage: true, ..self }
     }
 
+    /// The same without the entries of the base under `known` pages.
+    pub(crate) fn passing(mut self, known: &KnownPages) -> Self {
+        self.sources = std::mem::take(&mut self.sources)
+            .into_iter()
+            .enumerate()
+            .map(|(index, source)| {
+                let is_base = index == self.layers.list.len();
+                let cursor = if is_base { source.cursor.passing(known.clone()) } else { source.cursor };
+                Source { cursor, ..source }
+            })
+            .collect();
+        self
+    }
+
+    /// Known pages that were passed since this was asked last. The page comes before every entry, also of a layer, whose key is not
+    /// below all of the page's keys.
+    pub(crate) fn take_passed(&mut self) -> Vec<PageRef> {
+        self.sources.last_mut().map(|base| base.cursor.take_passed()).unwrap_or_default()
+    }
+
     /// Goes to the first key not below `start` as far as memory goes; all trees ask the device before the first one waits.
     pub(crate) fn approach(&mut self, start: &[u8]) {
         (self.winner, self.is_primed) = (None, false);
@@ -107,8 +145,8 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     pub(crate) async fn next(&mut self) -> Result<Option<Item<S::Page>>> {
         loop {
             match self.step().await? {
-                Some((index, _, found)) if index < self.layers.list.len() && is_tombstone(&found) => {}
-                step => return Ok(step.map(|(_, key, found)| (key, found))),
+                Some((index, Head { found, .. })) if self.is_tombstone(index, &found) => {}
+                step => return Ok(step.map(|(_, Head { key, found, .. })| (key, found))),
             }
         }
     }
@@ -118,14 +156,31 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub(crate) async fn next_with_tombstones(&mut self) -> Result<Option<Item<S::Page>>> {
-        Ok(self.step().await?.map(|(_, key, found)| (key, found)))
+        Ok(self.step().await?.map(|(_, Head { key, found, .. })| (key, found)))
+    }
+
+    /// The same with the place of each.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) async fn next_placed(&mut self) -> Result<Option<Placed<S::Page>>> {
+        let step = self.step().await?;
+        Ok(step.map(|(index, Head { key, found, page })| {
+            let is_gone = self.is_tombstone(index, &found);
+            let page = page.filter(|_| index == self.layers.list.len());
+            Placed { key, found: (!is_gone).then_some(found), page }
+        }))
+    }
+
+    fn is_tombstone(&self, index: usize, found: &Found<S::Page>) -> bool {
+        index < self.layers.list.len() && is_tombstone(found)
     }
 
     /// The next entry that decides, and its tree's number.
-    async fn step(&mut self) -> Result<Option<(usize, Vec<u8>, Found<S::Page>)>> {
+    async fn step(&mut self) -> Result<Option<(usize, Head<S::Page>)>> {
         // The base alone has nobody to be compared with.
         if let [_] = &self.sources[..] {
-            return Ok(self.following(0).await?.map(|(key, found)| (0, key, found)));
+            return Ok(self.following(0).await?.map(|head| (0, head)));
         }
         if !self.is_primed {
             for index in 0..self.sources.len() {
@@ -137,25 +192,25 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             let Some((index, runner_up)) = self.winner.take().or_else(|| self.elect()) else {
                 return Ok(None);
             };
-            let Some((key, found)) = self.sources[index].head.take() else { return Ok(None) };
+            let Some(head) = self.sources[index].head.take() else { return Ok(None) };
             // Before anything else: an error leaves the entry to be given again.
             if let Err(error) = self.pull(index).await {
-                self.sources[index].head = Some((key, found));
+                self.sources[index].head = Some(head);
                 return Err(error);
             }
-            if runner_up.as_ref() == Some(&key) {
+            if runner_up.as_ref() == Some(&head.key) {
                 for older in index + 1..self.sources.len() {
-                    if self.sources[older].head.as_ref().is_some_and(|(other, _)| *other == key) {
+                    if self.sources[older].head.as_ref().is_some_and(|other| other.key == head.key) {
                         self.pull(older).await?;
                     }
                 }
-            } else if let Some((next, _)) = &self.sources[index].head
-                && runner_up.as_ref().is_none_or(|other| next < other)
+            } else if let Some(next) = &self.sources[index].head
+                && runner_up.as_ref().is_none_or(|other| next.key < *other)
             {
                 self.winner = Some((index, runner_up));
             }
-            if !self.is_hidden(index, &key).await? {
-                return Ok(Some((index, key, found)));
+            if !self.is_hidden(index, &head.key).await? {
+                return Ok(Some((index, head)));
             }
         }
     }
@@ -163,7 +218,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     /// The source with the least head, the newest of equals, and the least head of the others.
     fn elect(&self) -> Option<(usize, Option<Vec<u8>>)> {
         let heads = || {
-            self.sources.iter().enumerate().filter_map(|(at, source)| Some((at, &source.head.as_ref()?.0)))
+            self.sources.iter().enumerate().filter_map(|(at, source)| Some((at, &source.head.as_ref()?.key)))
         };
         // `min_by` gives the first of equals.
         let (winner, _) = heads().min_by(|one, other| one.1.cmp(other.1))?;
@@ -194,12 +249,15 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     }
 
     /// The next entry of a tree, past damage, which is noted.
-    async fn following(&mut self, index: usize) -> Result<Option<Item<S::Page>>> {
+    async fn following(&mut self, index: usize) -> Result<Option<Head<S::Page>>> {
         let source = &mut self.sources[index];
         loop {
             match source.cursor.next().await {
                 Ok(item) => {
-                    return Ok(item.map(|item| (item.key.to_vec(), item.found())));
+                    let Some((key, found)) = item.map(|item| (item.key.to_vec(), item.found())) else {
+                        return Ok(None);
+                    };
+                    return Ok(Some(Head { key, found, page: source.cursor.page_above() }));
                 }
                 Err(error @ Error::Corrupt { .. }) => {
                     let mut gap = source.cursor.take_gap().ok_or(error)?;

@@ -11,6 +11,7 @@
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod changes;
 mod clocks;
 mod closing;
 mod common;

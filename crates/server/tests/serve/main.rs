@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod admission;
+mod backups;
 mod counted;
 mod credentials;
 mod deadline;

@@ -194,7 +194,7 @@ async fn every_method_keeps_to_the_rights() {
     attack::<kv::Delete>(&server, tried, write, vec![kv::DeleteRequest { key }]).await;
     attack::<v1::Stat>(&server, tried, Need::ReadAll, vec![v1::StatRequest {}]).await;
     attack::<v1::ListBuckets>(&server, tried, Need::ReadAll, vec![v1::ListBucketsRequest::default()]).await;
-    attack::<v1::Backup>(&server, tried, Need::ReadAll, vec![v1::BackupRequest {}]).await;
+    attack::<v1::Backup>(&server, tried, Need::ReadAll, vec![v1::BackupRequest::default()]).await;
     attack::<v1::FreeSpace>(&server, tried, Need::ReadAll, vec![v1::FreeSpaceRequest {}]).await;
     attack::<v1::Report>(&server, tried, Need::Administer, vec![v1::ReportRequest {}]).await;
     for pause in [true, false] {

@@ -553,8 +553,24 @@ class GrowResponse(_message.Message):
     def __init__(self, bytes_before: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_of_room: _Optional[int] = ...) -> None: ...
 
 class BackupRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("since",)
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    since: BackupSince
+    def __init__(self, since: _Optional[_Union[BackupSince, _Mapping]] = ...) -> None: ...
+
+class BackupSince(_message.Message):
+    __slots__ = ("store", "version", "pages", "up_to_tablet", "up_to_key")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_TABLET_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_KEY_FIELD_NUMBER: _ClassVar[int]
+    store: bytes
+    version: int
+    pages: bytes
+    up_to_tablet: int
+    up_to_key: bytes
+    def __init__(self, store: _Optional[bytes] = ..., version: _Optional[int] = ..., pages: _Optional[bytes] = ..., up_to_tablet: _Optional[int] = ..., up_to_key: _Optional[bytes] = ...) -> None: ...
 
 class BackupResponse(_message.Message):
     __slots__ = ("chunk",)
@@ -608,6 +624,7 @@ class Failure(_message.Message):
         DENIED: _ClassVar[Failure.Kind]
         TOO_SLOW: _ClassVar[Failure.Kind]
         INCOMPLETE: _ClassVar[Failure.Kind]
+        SNAPSHOT_DROPPED: _ClassVar[Failure.Kind]
     KIND_UNSPECIFIED: Failure.Kind
     CONDITION_FAILED: Failure.Kind
     NOT_FOUND: Failure.Kind
@@ -624,6 +641,7 @@ class Failure(_message.Message):
     DENIED: Failure.Kind
     TOO_SLOW: Failure.Kind
     INCOMPLETE: Failure.Kind
+    SNAPSHOT_DROPPED: Failure.Kind
     class Rule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RULE_UNSPECIFIED: _ClassVar[Failure.Rule]

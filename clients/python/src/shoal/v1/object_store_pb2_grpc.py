@@ -238,7 +238,8 @@ class ObjectStoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Backup(self, request, context):
-        """All objects of one version, as a backup: the bytes of docs/format/backup.md, in order. Two callers at a time; others get UNAVAILABLE.
+        """All objects of one version, as a backup, or the changes since another one: the bytes of docs/format/backup.md, in order. Two callers
+        at a time; others get UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -7,7 +7,11 @@
 //! continues after that range, or, in a leaf marked "base lost", with the entries that the leaf still has.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::Arc;
+
+use shoal_base::Lsn;
 
 use super::format::{Damage, PageRef};
 use super::lookup::{Found, LOST};
@@ -85,6 +89,15 @@ pub(crate) struct Gap {
     pub(crate) why: String,
 }
 
+/// Pages that were in the tree before: a cursor passes a page among them, with all that lies under it.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownPages {
+    /// The pages.
+    pub(crate) pages: Arc<HashSet<PageRef>>,
+    /// None of them was written by a later apply. A page in a reused block has a larger number.
+    pub(crate) written_by: Lsn,
+}
+
 /// See the top of the file.
 pub(crate) struct Cursor<S: PageSource> {
     tree: Tree,
@@ -103,6 +116,9 @@ pub(crate) struct Cursor<S: PageSource> {
     key: Vec<u8>,
     /// The keys that the last reported damage hides.
     gap: Option<Gap>,
+    known: Option<KnownPages>,
+    /// Known pages that were passed since this was taken last.
+    passed: Vec<PageRef>,
 }
 
 impl<S: PageSource> Cursor<S> {
@@ -121,7 +137,38 @@ impl<S: PageSource> Cursor<S> {
             leaf: None,
             key: Vec::new(),
             gap: None,
+            known: None,
+            passed: Vec::new(),
         }
+    }
+
+    /// The same, which passes `known` pages and gives no entry under them. Nothing under such a page is read.
+    pub(crate) fn passing(mut self, known: KnownPages) -> Self {
+        self.known = Some(known);
+        self
+    }
+
+    /// Takes the known pages that were passed since this was asked last. A page may be given twice.
+    pub(crate) fn take_passed(&mut self) -> Vec<PageRef> {
+        std::mem::take(&mut self.passed)
+    }
+
+    /// The page of level 1 above the last entry, or its leaf where that is the whole tree.
+    pub(crate) fn page_above(&self) -> Option<PageRef> {
+        self.path.last().map(|step| step.at).or(self.leaf.as_ref().map(|leaf| leaf.at))
+    }
+
+    /// Passes a page, if it is a known one.
+    fn passes(&mut self, at: PageRef, level: u8, page: &S::Page) -> bool {
+        let Some(known) = self.known.as_ref().filter(|known| known.pages.contains(&at)) else { return false };
+        let is_old = match self.tree.parse(page, at, level) {
+            Ok(view) => view.header().lsn <= known.written_by.0,
+            Err(_) => false,
+        };
+        if is_old {
+            self.passed.push(at);
+        }
+        is_old
     }
 
     /// Sets the number of entries that the caller is going to read. The cursor then prefetches the leaves that hold
@@ -313,6 +360,9 @@ impl<S: PageSource> Cursor<S> {
                 let read = read.take_if(|(block, _)| *block == at).map(|(_, page)| page);
                 let page = held.or(read).or_else(|| self.source.cached(at, level, ReadHint::Scan));
                 let Some(page) = page else { return Ok(Descent::Needs(at, level)) };
+                if self.passes(at, level, &page) {
+                    return Ok(Descent::There);
+                }
                 if level == 0 {
                     return self.enter_leaf(at, page, Some(key)).map(|()| Descent::There);
                 }
@@ -416,7 +466,13 @@ impl<S: PageSource> Cursor<S> {
             // Done before the child is read: its bounds are those of the child before the next one.
             self.skip_child();
             let depth = self.path.len();
-            let entered = match self.source.page(child, level - 1, ReadHint::Scan).await {
+            let read = self.source.page(child, level - 1, ReadHint::Scan).await;
+            if let Ok(page) = &read
+                && self.passes(child, level - 1, page)
+            {
+                continue;
+            }
+            let entered = match read {
                 Ok(page) if level == 1 => self.enter_leaf(child, page, None),
                 Ok(page) => self.enter_inner(child, level - 1, page),
                 Err(error) if level == 1 => Err(self.damaged(depth, error)),

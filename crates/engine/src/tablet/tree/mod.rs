@@ -40,7 +40,7 @@ mod tests;
 pub(crate) use apply::LostRange;
 pub(crate) use apply::{Applied, Apply, Change, Merge, Old};
 pub(crate) use bulk::TreeWriter;
-pub(crate) use cursor::{Cursor, Gap};
+pub(crate) use cursor::{Cursor, Gap, KnownPages};
 pub(crate) use filter::Probe;
 pub(crate) use format::{Draft, PageRef};
 pub(crate) use format::{ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};

@@ -1,0 +1,64 @@
+//! The part of a full backup that was broken off: what its file holds up to the last frame of its index becomes a file of its own, from
+//! which an increment goes on.
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use shoal_backup::{Contents, End, Event, IncrementWriter};
+use shoal_base::{Entropy, SystemEntropy};
+
+use crate::backup::sink::Sink;
+use crate::backup::source::Source;
+
+/// Makes the file `part` of the file `unfinished`, which stays.
+///
+/// # Errors
+/// There is nothing in it from which a backup could go on; things are missing in it; another backup writes to it.
+pub(crate) fn make(unfinished: &Path, part: &Path) -> anyhow::Result<()> {
+    let name = unfinished.display();
+    let file = File::open(unfinished).with_context(|| {
+        format!("there is no backup to go on with: cannot open {name}; make it without --resume")
+    })?;
+    if file.try_lock_shared().is_err() {
+        bail!("cannot go on with {name}: another backup writes to it");
+    }
+    let whole = whole_bytes(unfinished)?;
+    let mut source = Source::open(unfinished)?;
+    let mut sink = Sink::open(part, false)?;
+    let mut writer = IncrementWriter::of_part(SystemEntropy.next_u64());
+    let mut out = Vec::new();
+    while let Some(Ok(event)) = source.next()? {
+        if source.last_frame().end > whole {
+            break;
+        }
+        writer.take(event, &mut || anyhow::Ok(None), &mut out)?;
+        sink.write(&out)?;
+        out.clear();
+    }
+    writer.take(Event::End(End::default()), &mut || anyhow::Ok(None), &mut out)?;
+    sink.write(&out)?;
+    sink.finish()
+}
+
+/// The bytes up to the last whole frame of the index.
+fn whole_bytes(unfinished: &Path) -> anyhow::Result<u64> {
+    let name = unfinished.display();
+    let (mut source, mut whole) = (Source::open(unfinished)?, 0);
+    while let Some(Ok(event)) = source.next()? {
+        match event {
+            Event::Header(header) if header.contents != Contents::Full || header.format == 1 => bail!(
+                "{name} is no full backup of this version of Shoal: only such a one goes on; make it without --resume"
+            ),
+            Event::Loss(_) => bail!(
+                "{name} is not of all objects, because the store could not read some: nothing goes on from it; make it without --resume"
+            ),
+            Event::Index(_) => whole = source.last_frame().end,
+            _ => {}
+        }
+    }
+    if whole == 0 {
+        bail!("{name} has too little to go on from: make the backup without --resume");
+    }
+    Ok(whole)
+}

@@ -1,0 +1,205 @@
+//! The index: all keys that are alive at a backup's version, each with its place in the store; and lists of deleted keys.
+//!
+//! Keys stand in the order of tablets, and in each tablet in their own. Neighbours share their beginning, and the place stands once in
+//! front of all keys that have it.
+
+use shoal_base::TabletId;
+use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
+use shoal_engine::{KeyPlace, ObjectKey, PlacedKey, TreePage};
+
+use crate::frame::{FRAME_HEAD_BYTES, Kind, Look, look};
+use crate::record::Wrong;
+
+/// A frame of keys is full from this length of its body on.
+const KEYS_FRAME_BYTES: usize = 128 << 10;
+/// Bytes of an encoded key at most: bucket, a zero byte, key.
+const KEY_BYTES_MAX: usize = 63 + 1 + 1_024;
+
+/// The places of a run of keys, as bytes.
+const ABOVE: u8 = 0;
+const PAGE: u8 = 1;
+/// The page that the frame named last.
+const SAME_PAGE: u8 = 2;
+const GONE: u8 = 3;
+const KEPT: u8 = 4;
+
+/// Some keys of the index, all of one tablet, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexKeys {
+    /// The tablet.
+    pub tablet: TabletId,
+    /// The keys; in a stream of changes also keys that are gone, and pages that were kept.
+    pub keys: Vec<PlacedKey>,
+}
+
+/// Makes the bodies of the frames of the index.
+#[derive(Default)]
+pub(crate) struct IndexWriter {
+    body: Vec<u8>,
+    tablet: Option<TabletId>,
+    last_key: Vec<u8>,
+    last_page: Option<TreePage>,
+    /// The keys of the last place, their number, and their bytes.
+    run: Option<(KeyPlace, u64, Vec<u8>)>,
+}
+
+impl IndexWriter {
+    /// Adds a key, or a page that was kept. Gives the body of a frame that is full.
+    pub(crate) fn push(&mut self, tablet: TabletId, place: KeyPlace, key: &[u8]) -> Option<Vec<u8>> {
+        let held = self.body.len() + self.run.as_ref().map_or(0, |(_, _, bytes)| bytes.len());
+        let full = if self.tablet != Some(tablet) || held >= KEYS_FRAME_BYTES { self.finish() } else { None };
+        if self.tablet.is_none() {
+            self.tablet = Some(tablet);
+            self.body.extend_from_slice(&tablet.0.to_le_bytes());
+        }
+        if self.run.as_ref().is_none_or(|(of_run, _, _)| *of_run != place) {
+            self.end_run();
+            self.run = Some((place, 0, Vec::new()));
+        }
+        if let Some((place, count, bytes)) = &mut self.run
+            && !matches!(place, KeyPlace::Kept(_))
+        {
+            put_key(bytes, &mut self.last_key, key);
+            *count += 1;
+        }
+        full
+    }
+
+    fn end_run(&mut self) {
+        let Some((place, count, keys)) = self.run.take() else { return };
+        let page = match place {
+            KeyPlace::Above => (ABOVE, None),
+            KeyPlace::Page(page) if self.last_page == Some(page) => (SAME_PAGE, None),
+            KeyPlace::Page(page) => (PAGE, Some(page)),
+            KeyPlace::Gone => (GONE, None),
+            KeyPlace::Kept(page) => (KEPT, Some(page)),
+        };
+        self.body.push(page.0);
+        if let Some(page) = page.1 {
+            put_varint(&mut self.body, page.block);
+            self.body.extend_from_slice(&page.crc.to_le_bytes());
+        }
+        match place {
+            KeyPlace::Page(page) => self.last_page = Some(page),
+            KeyPlace::Kept(_) => return,
+            KeyPlace::Above | KeyPlace::Gone => {}
+        }
+        put_varint(&mut self.body, count);
+        self.body.extend_from_slice(&keys);
+    }
+
+    /// The body of the last frame, where there is something in it.
+    pub(crate) fn finish(&mut self) -> Option<Vec<u8>> {
+        self.end_run();
+        let body = std::mem::take(self).body;
+        (!body.is_empty()).then_some(body)
+    }
+}
+
+/// Makes the bodies of the frames of deleted keys.
+#[derive(Default)]
+pub(crate) struct DeletedWriter {
+    body: Vec<u8>,
+    last_key: Vec<u8>,
+}
+
+impl DeletedWriter {
+    /// Adds an encoded key. Gives the body of a frame that is full.
+    pub(crate) fn push(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        let full = if self.body.len() >= KEYS_FRAME_BYTES { self.finish() } else { None };
+        put_key(&mut self.body, &mut self.last_key, key);
+        full
+    }
+
+    /// The body of the last frame, where there is something in it.
+    pub(crate) fn finish(&mut self) -> Option<Vec<u8>> {
+        let body = std::mem::take(self).body;
+        (!body.is_empty()).then_some(body)
+    }
+}
+
+/// Appends what `key` does not share with `last`, which becomes it.
+fn put_key(out: &mut Vec<u8>, last: &mut Vec<u8>, key: &[u8]) {
+    let shared = last.iter().zip(key).take_while(|(one, other)| one == other).count();
+    put_varint(out, shared as u64);
+    put_prefixed(out, &key[shared..]);
+    last.truncate(shared);
+    last.extend_from_slice(&key[shared..]);
+}
+
+fn truncated(_: Truncated) -> Wrong {
+    "a list of keys is longer than its frame"
+}
+
+/// Reads a key behind `last`, which becomes it.
+fn take_key(reader: &mut Reader<'_>, last: &mut Vec<u8>) -> Result<(), Wrong> {
+    let shared = usize::try_from(reader.varint().map_err(truncated)?).unwrap_or(usize::MAX);
+    let rest = reader.prefixed().map_err(truncated)?;
+    if shared > last.len() || shared + rest.len() > KEY_BYTES_MAX {
+        return Err("a key of a list cannot be");
+    }
+    last.truncate(shared);
+    last.extend_from_slice(rest);
+    Ok(())
+}
+
+fn take_page(reader: &mut Reader<'_>) -> Result<TreePage, Wrong> {
+    let block = reader.varint().map_err(truncated)?;
+    Ok(TreePage { block, crc: reader.u32().map_err(truncated)? })
+}
+
+/// The keys of a frame of the index.
+pub(crate) fn decode_index(body: &[u8]) -> Result<IndexKeys, Wrong> {
+    let mut reader = Reader::new(body);
+    let tablet = TabletId(reader.u16().map_err(truncated)?);
+    let (mut keys, mut last, mut last_page) = (Vec::new(), Vec::new(), None);
+    while !reader.is_empty() {
+        let place = match reader.u8().map_err(truncated)? {
+            ABOVE => KeyPlace::Above,
+            PAGE => KeyPlace::Page(*last_page.insert(take_page(&mut reader)?)),
+            SAME_PAGE => KeyPlace::Page(last_page.ok_or("the index names no page in front of this one")?),
+            GONE => KeyPlace::Gone,
+            KEPT => {
+                let place = KeyPlace::Kept(take_page(&mut reader)?);
+                keys.push(PlacedKey { place, key: Vec::new() });
+                continue;
+            }
+            _ => return Err("a place of the index is of a kind that is not known"),
+        };
+        for _ in 0..reader.varint().map_err(truncated)? {
+            take_key(&mut reader, &mut last)?;
+            if ObjectKey::of_name(&last).is_none() {
+                return Err("a key of the index cannot be");
+            }
+            keys.push(PlacedKey { place, key: last.clone() });
+        }
+    }
+    Ok(IndexKeys { tablet, keys })
+}
+
+/// The keys of a frame of deleted keys.
+pub(crate) fn decode_deleted(body: &[u8]) -> Result<Vec<ObjectKey>, Wrong> {
+    let mut reader = Reader::new(body);
+    let (mut keys, mut last) = (Vec::new(), Vec::new());
+    while !reader.is_empty() {
+        take_key(&mut reader, &mut last)?;
+        keys.push(ObjectKey::of_name(&last).ok_or("a deleted object has a bucket or a key that cannot be")?);
+    }
+    Ok(keys)
+}
+
+/// The keys of one frame of the index, read again from its place ([`Decoder::last_frame`](crate::Decoder::last_frame)).
+///
+/// # Errors
+/// The damage in words.
+pub fn index_of_frame(frame: &[u8]) -> Result<IndexKeys, &'static str> {
+    match look(frame) {
+        Look::Frame(head) if head.kind == Some(Kind::Index) => {
+            let body = frame.get(FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + head.body_bytes);
+            decode_index(body.unwrap_or_default())
+        }
+        Look::Frame(_) => Err("the frame is none of the index any more"),
+        Look::Short(_) => Err("the frame is cut off"),
+        Look::Wrong(why) => Err(why),
+    }
+}

@@ -1,0 +1,78 @@
+//! Backups of a store whose index is damaged: a full one has the rest and names what is missing; changes are refused.
+
+// Clippy's exception for tests does not reach the helpers of an integration test.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use shoal_backup::{BackupStream, Decoder, Event, LastBackup, Loss};
+use shoal_base::{ManualClock, SeededEntropy};
+use shoal_device::Device;
+use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_engine::{
+    Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, Result, Store, block_on,
+};
+
+const BLOCKS: u64 = 2_048;
+const OBJECTS: u8 = 60;
+
+fn on(image: Image) -> (Arc<SimDevice>, Device) {
+    let sim = SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() });
+    (sim.clone(), Device::new(sim))
+}
+
+fn open(device: Device) -> Store {
+    let environment = Environment {
+        clock: Arc::new(ManualClock::new(1_700_000_000_000_000_000)),
+        entropy: Arc::new(SeededEntropy::new(7)),
+    };
+    let options = OpenOptions { cache_bytes: 4 << 20, background: false, ..OpenOptions::default() };
+    block_on(Store::open(device, options, environment)).unwrap()
+}
+
+fn events(mut stream: BackupStream) -> Result<Vec<Event>> {
+    let (mut decoder, mut events) = (Decoder::new(), Vec::new());
+    while let Some(bytes) = block_on(stream.next())? {
+        decoder.push(&bytes);
+        while let Some(event) = decoder.next_event().unwrap() {
+            events.push(event);
+        }
+    }
+    Ok(events)
+}
+
+#[test]
+fn a_full_backup_has_the_rest_and_changes_are_refused() {
+    let (sim, device) = on(Image::new(BLOCKS));
+    let format = FormatOptions { tablets: 2, ..FormatOptions::for_blocks(BLOCKS) };
+    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
+    let store = open(device);
+    for which in 0..OBJECTS {
+        let key = ObjectKey::new("b", &[&[which; 300][..], b"k"].concat()).unwrap();
+        block_on(store.put(&key, vec![which; 20].into(), PutOptions::default())).unwrap();
+    }
+    let whole = events(block_on(BackupStream::begin(&store, 1)).unwrap()).unwrap();
+    let Some(Event::Header(header)) = whole.first() else { panic!("{whole:?}") };
+    let last = LastBackup { store: header.store, version: header.version, pages: Vec::new(), up_to: None };
+    block_on(store.close()).unwrap();
+    drop(store);
+
+    let image = sim.image();
+    let is_leaf = |block: &u64| image.block(*block)[4..6] == *b"Sp" && image.block(*block)[7] == 0;
+    let leaf = (0..BLOCKS).rfind(is_leaf).unwrap();
+    let (sim, device) = on(image.clone());
+    sim.corrupt(leaf, 1_000, 1);
+    let store = open(device);
+    let found = events(block_on(BackupStream::begin(&store, 2)).unwrap()).unwrap();
+    let lost = found.iter().filter(|event| matches!(event, Event::Loss(Loss::Range(_)))).count();
+    let Some(Event::End(end)) = found.last() else { panic!("{found:?}") };
+    assert_eq!((lost as u64, end.ranges), (1, 1));
+    assert!(end.objects > 0 && end.objects < u64::from(OBJECTS) && end.keys == end.objects, "{end:?}");
+    let stream = block_on(BackupStream::begin_since(&store, 3, &last)).unwrap();
+    let error = events(stream).unwrap_err();
+    assert!(
+        matches!(&error, Error::Corrupt { block, .. } if *block == leaf)
+            && error.to_string().contains("make a full backup"),
+        "{error}"
+    );
+}

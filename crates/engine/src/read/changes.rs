@@ -1,0 +1,294 @@
+//! The changes between an earlier version and a snapshot: what an increment of a backup is made of.
+//!
+//! The walk goes through the tablets one after the other, and through the keys of each in order. It reads all layers and overlays, and of
+//! the base the pages that were not there at the earlier version. A page of level 1 is known by block and checksum, which the reader kept
+//! from then: pages are written once, so the same page holds the same entries, and so does all that lies under it. The walk passes such a
+//! page, and names it.
+//!
+//! A key that the page held, and that was alive then, is alive now unless the walk gives it as an object, or as gone: the newest tree that
+//! has an entry decides, and the walk gives all of what the layers say. A key that lay in a layer or in an overlay then is alive only
+//! where the walk gives it: its entry may have been merged away with the tombstone that took it, and the base never heard of it.
+//! `docs/adr/2026-11-25-increments-by-known-pages.md` has the reasons.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use shoal_base::{Lsn, TabletId};
+
+use crate::checkpoint::copies;
+use crate::common::damaged_range::DamagedRange;
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{Metadata, ObjectInfo};
+use crate::log::format::RecordKind;
+use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record, is_unreadable};
+use crate::read::list::{CHUNK_RECORDS, DAMAGED_RANGES_MAX, RecordQueue, gap_of_entry};
+use crate::read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot};
+use crate::store::Inner;
+use crate::tablet::damage;
+use crate::tablet::snapshots::Frozen;
+use crate::tablet::tree::{KnownPages, PageRef};
+use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::tablet::trees_cursor::TreesCursor;
+use crate::tablet::view::View;
+use crate::value::packed::RESERVED;
+
+/// A page of the base of a tablet: of level 1, or its only leaf. The same block and checksum at two versions are the same page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TreePage {
+    /// Its block.
+    pub block: u64,
+    /// Its checksum.
+    pub crc: u32,
+}
+
+/// An earlier version of a store, as the reader of its changes knows it.
+#[derive(Clone, Debug)]
+pub struct Since {
+    version: Lsn,
+    pages: Arc<HashSet<PageRef>>,
+    /// The reader has the keys up to this one only.
+    up_to: Option<(TabletId, Vec<u8>)>,
+}
+
+impl Since {
+    /// The version of a snapshot, and pages that its walk named. A page that is left out costs reads, and nothing else.
+    #[must_use]
+    pub fn new(version: Lsn, pages: impl IntoIterator<Item = TreePage>) -> Self {
+        let pages = pages.into_iter().map(|TreePage { block, crc }| PageRef { block, crc });
+        Self { version, pages: Arc::new(pages.collect()), up_to: None }
+    }
+
+    /// The same for a reader that has the keys up to this encoded one only, because its walk was broken off: all objects behind it are
+    /// new.
+    #[must_use]
+    pub fn up_to(self, tablet: TabletId, key: Vec<u8>) -> Self {
+        Self { up_to: Some((tablet, key)), ..self }
+    }
+
+    /// Whether an object is new to the reader.
+    fn is_new(&self, tablet: TabletId, key: &[u8], version: Lsn) -> bool {
+        let is_behind = |(of, last): &(TabletId, Vec<u8>)| (tablet.0, key) > (of.0, &last[..]);
+        version > self.version || self.up_to.as_ref().is_some_and(is_behind)
+    }
+
+    /// The version.
+    #[must_use]
+    pub fn version(&self) -> Lsn {
+        self.version
+    }
+}
+
+/// The place of a key, or the fate of a page, as the walk tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// The object exists, and its entry lies in a layer or an overlay.
+    Above,
+    /// The object exists, and its entry lies under this page.
+    Page(TreePage),
+    /// A layer or an overlay says that there is no such object.
+    Gone,
+    /// Of no key: this page was known, and what lies under it is the same as before.
+    Kept(TreePage),
+}
+
+/// A key with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedKey {
+    /// The place.
+    pub place: KeyPlace,
+    /// The encoded key (bucket, a zero byte, key); empty for a page that was kept.
+    pub key: Vec<u8>,
+}
+
+/// Some of the changes, all of one tablet.
+#[derive(Clone, Debug)]
+pub struct ChangesPage {
+    /// The tablet.
+    pub tablet: TabletId,
+    /// Objects whose version is newer than the earlier one.
+    pub objects: Vec<(ObjectKey, ObjectInfo)>,
+    /// Keys in order, also those of `objects`, and between them the pages that were kept: a page comes before each key that is not below
+    /// all keys of the page.
+    pub keys: Vec<PlacedKey>,
+    /// The place to go on from; none: there are no more.
+    pub next: Option<ChangesPlace>,
+    /// Ranges of encoded keys that the walk skipped, because they are damaged. Nothing is said of a key in there.
+    pub damaged: Vec<DamagedRange>,
+}
+
+/// A place in the order of the walk. The default is in front of everything.
+#[derive(Clone, Debug, Default)]
+pub struct ChangesPlace {
+    tablet: usize,
+    key: Vec<u8>,
+}
+
+impl Snapshot {
+    /// Some changes since an earlier version from `place` on; without `since` all objects, which are new then. `limit` keys are read at
+    /// most (1 to [`SNAPSHOT_PAGE_MAX`]). A page may be empty and yet not be the last one.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotDropped`]; [`Error::Busy`] where the device reads nothing at all; as the device.
+    pub async fn changes(
+        &self,
+        since: Option<&Since>,
+        place: &ChangesPlace,
+        limit: usize,
+    ) -> Result<ChangesPage> {
+        let frozen = self.held()?;
+        let inner = &*self.store().0;
+        let view = frozen.views.get(place.tablet).ok_or(Error::Closed)?;
+        let limit = limit.clamp(1, SNAPSHOT_PAGE_MAX);
+        let mut walk = Walk::begin(inner, view, since, &place.key, limit);
+        let (objects, keys, damaged) = Default::default();
+        let mut page = ChangesPage { tablet: view.tablet, objects, keys, next: None, damaged };
+        let mut last = None;
+        for _ in 0..limit {
+            let next = walk.next().await?;
+            page.keys.extend(walk.passed());
+            let Some(Placed { key, found, page: under }) = next else {
+                last = None;
+                break;
+            };
+            last = Some([&key[..], &[0]].concat());
+            let Some(name) = ObjectKey::of_encoded(&key).filter(|name| !name.is_system()) else { continue };
+            let found = found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version));
+            let place = match (&found, under) {
+                (Some(_), Some(PageRef { block, crc })) => KeyPlace::Page(TreePage { block, crc }),
+                (Some(_), None) => KeyPlace::Above,
+                (None, _) if since.is_some() => KeyPlace::Gone,
+                (None, _) => continue,
+            };
+            let is_new =
+                |found: &FoundEntry| since.is_none_or(|since| since.is_new(view.tablet, &key, found.version));
+            let found = found.filter(is_new);
+            page.keys.push(PlacedKey { place, key });
+            if let Some(found) = found {
+                let info = self.info_of_walked(&frozen, &found).await?;
+                page.objects.push((name, info));
+            }
+            if walk.damaged.len() >= DAMAGED_RANGES_MAX {
+                break;
+            }
+        }
+        if !walk.damaged.is_empty() && !copies::answers(&inner.device).await {
+            return Err(Error::Busy("its device does not read anything, not even superblocks"));
+        }
+        let damaged = std::mem::take(&mut walk.damaged).into_iter();
+        page.damaged = damaged.filter(|range| range.overlaps(&place.key, last.as_deref())).collect();
+        page.damaged.sort();
+        page.damaged.iter().for_each(|range| inner.tablets.met.note(range));
+        page.next = match last {
+            Some(key) => Some(ChangesPlace { tablet: place.tablet, key }),
+            None if place.tablet + 1 < frozen.views.len() => {
+                Some(ChangesPlace { tablet: place.tablet + 1, key: Vec::new() })
+            }
+            None => None,
+        };
+        Ok(page)
+    }
+
+    /// The information of an object. A reader of its value meets damage of its metadata, too, and tells it.
+    pub(super) async fn info_of_walked(&self, frozen: &Frozen, found: &FoundEntry) -> Result<ObjectInfo> {
+        match self.info(frozen, found).await {
+            Err(error) if is_unreadable(&error) => Ok(self.store().0.info_of(found, Metadata::default())),
+            info => info,
+        }
+    }
+}
+
+/// The state of a key of a tablet, and the page above its entry where the base has it.
+struct Placed {
+    key: Vec<u8>,
+    /// None: it does not exist.
+    found: Option<FoundEntry>,
+    page: Option<PageRef>,
+}
+
+/// The keys of one tablet of a snapshot, in order.
+struct Walk<'a> {
+    view: &'a View,
+    queues: Vec<RecordQueue<'a>>,
+    cursor: TreesCursor<PoolPages<'a>>,
+    /// The trees' next key; none: it is to be read.
+    head: Option<Option<Placed>>,
+    damaged: Vec<DamagedRange>,
+}
+
+impl<'a> Walk<'a> {
+    fn begin(inner: &'a Inner, view: &'a View, since: Option<&Since>, start: &[u8], limit: usize) -> Self {
+        let chunk = limit.min(CHUNK_RECORDS);
+        let overlays = [Some(view.active.clone()), view.frozen.clone()];
+        let new = |overlay| RecordQueue::new(overlay, &inner.log.committer, chunk);
+        let mut queues: Vec<_> = overlays.into_iter().flatten().map(new).collect();
+        queues.iter_mut().for_each(|queue| queue.seek(start));
+        // An unreadable block counts as damaged here: the walk has the rest.
+        let source = PoolPages::new(&inner.pool).giving_up(true);
+        let tree = tree_of(inner.identity, view.tablet);
+        let mut cursor = TreesCursor::new(tree, &source, &view.trees, Some(&[RESERVED]), Some(limit));
+        if let Some(since) = since {
+            let pages = Arc::clone(&since.pages);
+            cursor = cursor.passing(&KnownPages { pages, written_by: since.version });
+        }
+        cursor.approach(start);
+        Self { view, queues, cursor, head: None, damaged: Vec::new() }
+    }
+
+    /// The known pages that the walk has passed since this was asked last.
+    fn passed(&mut self) -> Vec<PlacedKey> {
+        let kept = |PageRef { block, crc }| KeyPlace::Kept(TreePage { block, crc });
+        let kept = |page| PlacedKey { place: kept(page), key: Vec::new() };
+        self.cursor.take_passed().into_iter().map(kept).collect()
+    }
+
+    /// The next key of the trees.
+    async fn read_head(&mut self) -> Result<Option<Placed>> {
+        loop {
+            let next = self.cursor.next_placed().await;
+            for gap in self.cursor.take_gaps() {
+                let range = DamagedRange::new(self.view.tablet, gap);
+                damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
+            }
+            let Some(placed) = next? else { return Ok(None) };
+            let Some(found) = placed.found else {
+                return Ok(Some(Placed { key: placed.key, found: None, page: None }));
+            };
+            let (bytes, range) = found.into_parts();
+            match entry_of_leaf(&bytes.into_bytes().slice(range)) {
+                Ok(found) => {
+                    return Ok(Some(Placed { key: placed.key, found: Some(found), page: placed.page }));
+                }
+                Err(error) => {
+                    let range = DamagedRange::new(self.view.tablet, gap_of_entry(&placed.key, &error));
+                    damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
+                }
+            }
+        }
+    }
+
+    /// The next key of overlays and trees.
+    async fn next(&mut self) -> Result<Option<Placed>> {
+        if self.head.is_none() {
+            self.head = Some(self.read_head().await?);
+        }
+        for queue in &mut self.queues {
+            queue.fill().await;
+        }
+        let records = self.queues.iter().filter_map(|queue| queue.front());
+        // The first queue with this key is the newer overlay: `min_by` returns the first of equal items.
+        let record = records.min_by(|a, b| a.key().cmp(b.key())).cloned();
+        let of_trees = self.head.as_ref().and_then(|head| head.as_ref()).map(|head| &head.key[..]);
+        let Some(record) = record.filter(|record| of_trees.is_none_or(|key| record.key() <= key)) else {
+            return Ok(self.head.take().flatten());
+        };
+        if of_trees == Some(record.key()) {
+            self.head = None;
+        }
+        for queue in &mut self.queues {
+            queue.pop_if(record.key());
+        }
+        let found = if record.kind() == RecordKind::Put { Some(entry_of_record(&record)?) } else { None };
+        Ok(Some(Placed { key: record.key().to_vec(), found, page: None }))
+    }
+}
