@@ -13,6 +13,7 @@ mod both;
 mod check;
 mod damage;
 mod disk;
+mod drill;
 mod everyday;
 mod format;
 mod from_redis;

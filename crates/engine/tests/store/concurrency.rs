@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -18,7 +18,7 @@ use shoal_engine::{
 };
 use shoal_testkit::{Condition, Value};
 
-use crate::common::{assert_clean, device, format, key, rules, tiny, within};
+use crate::common::{self, assert_clean, device, format, key, rules, tiny, within};
 
 const BLOCKS: u64 = 2_048;
 const THREADS: u64 = 8;
@@ -532,4 +532,65 @@ fn listings_hold_everything_acknowledged() {
             }
         }
     });
+}
+
+/// A snapshot of the volume under a running store (LVM, ZFS, a disk of a cloud), which has all of the device at one moment, is a
+/// store with everything that was acknowledged before.
+#[test]
+fn an_atomic_copy_of_the_device_is_a_store() {
+    const WRITERS: usize = 3;
+    const KEYS: u64 = 20;
+    let value = |number: u64| {
+        let mut value = number.to_le_bytes().to_vec();
+        value.resize([30, 3_000, 9_000, 40_000][number as usize % 4], number as u8);
+        value
+    };
+    let name = |writer: usize, number: u64| key(format!("{writer}/{}", number % KEYS).as_bytes());
+    let sim =
+        SimDevice::with_options(Image::new(8_000), SimOptions { record: false, ..SimOptions::default() });
+    let device = Device::new(sim.clone());
+    format(&device, 8_000, 2);
+    let store = common::open(&device, OpenOptions { background: true, ..tiny() }).unwrap();
+    let acknowledged: [AtomicU64; WRITERS] = Default::default();
+    let stop = AtomicBool::new(false);
+    let mut copies = Vec::new();
+    thread::scope(|scope| {
+        for (writer, acknowledged) in acknowledged.iter().enumerate() {
+            let (store, stop) = (&store, &stop);
+            scope.spawn(move || {
+                for number in 1.. {
+                    let key = name(writer, number);
+                    block_on(store.put(&key, value(number).into(), PutOptions::default())).unwrap();
+                    acknowledged.store(number, Ordering::Release);
+                    if stop.load(Ordering::Acquire) {
+                        return;
+                    }
+                }
+            });
+        }
+        for copy in 1..=12 {
+            while acknowledged.iter().any(|number| number.load(Ordering::Acquire) < 25 * copy) {
+                thread::yield_now();
+            }
+            let before = [0, 1, 2].map(|writer| acknowledged[writer].load(Ordering::Acquire));
+            copies.push((before, sim.image()));
+        }
+        stop.store(true, Ordering::Release);
+    });
+    drop(store);
+    for (before, image) in copies {
+        let device = Device::new(SimDevice::from_image(image));
+        let store = common::open(&device, tiny()).unwrap();
+        for (writer, &before) in before.iter().enumerate() {
+            for newest in before.saturating_sub(KEYS - 1)..=before {
+                let object = block_on(store.get(&name(writer, newest), ByteRange::ALL)).unwrap().unwrap();
+                let found = object.value.to_vec();
+                let number = u64::from_le_bytes(found[..8].try_into().unwrap());
+                assert!(found == value(number), "writer {writer}: the value of {number}");
+                assert!(number >= newest && number % KEYS == newest % KEYS, "{number} instead of {newest}");
+            }
+        }
+        drop(store);
+        assert_clean(&device, "an atomic copy");
+    }
 }
