@@ -1,4 +1,4 @@
-//! The changes between an earlier version and a snapshot: what an increment of a backup is made of.
+//! The changes between an earlier version and a snapshot: what an increment of a backup is made of (INV-39).
 //!
 //! The walk goes through the tablets one after the other, and through the keys of each in order. It reads all layers and overlays, and of
 //! the base the pages that were not there at the earlier version. A page of level 1 is known by block and checksum, which the reader kept
@@ -31,6 +31,7 @@ use crate::tablet::tree::{KnownPages, PageRef};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::View;
+use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::RESERVED;
 
 /// A page of the base of a tablet: of level 1, or its only leaf. The same block and checksum at two versions are the same page.
@@ -157,7 +158,7 @@ impl Snapshot {
             let place = match (&found, under) {
                 (Some(_), Some(PageRef { block, crc })) => KeyPlace::Page(TreePage { block, crc }),
                 (Some(_), None) => KeyPlace::Above,
-                (None, _) if since.is_some() => KeyPlace::Gone,
+                (None, _) if since.is_some() && !injected(Bug::GoneNotTold) => KeyPlace::Gone,
                 (None, _) => continue,
             };
             let is_new =

@@ -166,6 +166,8 @@ pub(crate) enum Bug {
     LogMovedWithRecords,
     /// INV-38: the blocks of a longer ring stay free.
     LongerRingFree,
+    /// INV-39: a walk of changes does not tell the keys that a layer says are gone.
+    GoneNotTold,
 }
 
 /// Returns true if this bug is active.
