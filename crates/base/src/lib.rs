@@ -1,5 +1,5 @@
 //! Things that every layer shares and no layer owns: units, ids, checksums, named limits, hash slots, the clock
-//! and randomness (passed in as arguments, so that tests decide them), locks and atomics, a minimal executor, histograms
+//! and randomness (passed in as arguments, so that tests decide them), patterns of keys, locks and atomics, a minimal executor, histograms
 //! of durations, and the values that the verbs of the engine and of the client share.
 //!
 //! Nothing here does I/O or knows another crate of the workspace.
@@ -8,6 +8,7 @@ pub mod checksum;
 pub mod clock;
 pub mod codec;
 pub mod entropy;
+pub mod glob;
 pub mod hash;
 pub mod histogram;
 pub mod id;

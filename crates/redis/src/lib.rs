@@ -29,7 +29,6 @@ mod working_set;
 
 mod clients;
 mod cursors;
-mod glob;
 mod number;
 
 pub use listen::{ListenError, Running, Server};

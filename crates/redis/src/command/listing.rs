@@ -4,7 +4,6 @@ use bytes::Bytes;
 
 use super::call::{Call, Command, Order, Part, SYNTAX, is};
 use crate::answer::{Answer, Failed};
-use crate::glob;
 
 pub(super) const PARTS: &[Part] = &[
     Part::new("count", 0..=0, "", "How many commands there are."),
@@ -76,7 +75,7 @@ fn list(commands: &'static [Command], words: &[Bytes]) -> Result<Answer, Failed>
             &|command, _| categories(command).iter().any(|category| is(word, category))
         }
         [filter, kind, word] if is(filter, "filterby") && is(kind, "pattern") => {
-            &|_, name| glob::matches(&word.to_ascii_lowercase(), name.as_bytes())
+            &|_, name| shoal_base::glob::matches(&word.to_ascii_lowercase(), name.as_bytes())
         }
         _ => return Err(SYNTAX.into()),
     };

@@ -2,13 +2,13 @@
 //! moment; what this connection was told before is durable when they begin. After every page the others of the thread have
 //! their turn. Damaged ranges are gone past: `SHOAL.DAMAGE` names them.
 
+use shoal_base::glob;
 use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_engine::{DamagedRange, ListPage};
 
 use super::call::{Call, Finished, KEYS_A_TURN, Outcome, SYNTAX, give_way, integer, is};
 use super::write;
 use crate::answer::{Answer, Failed};
-use crate::glob;
 
 /// Keys that SCAN looks at where nothing else is said.
 const COUNT_DEFAULT: usize = 10;

@@ -2,12 +2,11 @@
 
 use std::fmt::Write;
 
-use shoal_base::BLOCK_BYTES;
+use shoal_base::{BLOCK_BYTES, glob};
 
 use super::call::{Call, ConnectionState, Outcome, Part, integer, is};
 use super::{figures, scan};
 use crate::answer::{Answer, Failed};
-use crate::glob;
 use crate::options::Durability;
 use shoal_metrics::Usage;
 

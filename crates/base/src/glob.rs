@@ -1,9 +1,11 @@
-//! Patterns as KEYS and SCAN take them: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and a backslash before what is meant literally.
+//! Patterns of keys: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and a backslash before what is meant literally. They are those of KEYS and SCAN of Redis, and
+//! match bytes: a star also stands for slashes.
 
 /// Whether `text` matches `pattern`.
 ///
 /// Takes at most the product of their lengths: after a `*` only the newest one is ever tried again.
-pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+#[must_use]
+pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
     // Where to go on when something behind the newest star does not match.
     let mut star: Option<(usize, usize)> = None;
@@ -72,7 +74,8 @@ fn in_set(set: &[u8], byte: u8) -> Option<usize> {
 }
 
 /// The bytes with which every text that matches begins.
-pub(crate) fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
     let mut prefix = Vec::new();
     let mut rest = pattern;
     loop {
