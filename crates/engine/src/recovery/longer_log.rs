@@ -69,7 +69,8 @@ impl Recovery {
         let superblock = &self.superblock;
         let wanted = log_blocks_for(superblock.layout.blocks_max);
         let is_whole = !self.is_cut && self.damage.is_empty() && self.image.incomplete().next().is_none();
-        let may_write = !options.read_only
+        // A repair may look for lost objects in the ring as it is.
+        let may_write = !(options.read_only || options.accept_damaged_log)
             && superblock.version == FORMAT_VERSION
             && superblock.features.check_writable().is_ok();
         // The log of a store that never grew has the length that it was made with.
