@@ -8,10 +8,10 @@ use shoal_base::glob;
 pub(crate) struct Filter {
     /// Only keys that match one of these, without the prefix: * any bytes (/ too), ? one byte, [a-z]. May be given several
     /// times.
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", value_parser = whole)]
     include: Vec<String>,
     /// No keys that match one of these, whatever --include says. May be given several times.
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", value_parser = whole)]
     exclude: Vec<String>,
 }
 
@@ -21,6 +21,16 @@ impl Filter {
         let is_one_of =
             |patterns: &[String]| patterns.iter().any(|pattern| glob::matches(pattern.as_bytes(), relative));
         (self.include.is_empty() || is_one_of(&self.include)) && !is_one_of(&self.exclude)
+    }
+}
+
+/// A pattern whose sets have their ends.
+fn whole(pattern: &str) -> Result<String, String> {
+    match glob::cut_at(pattern.as_bytes()) {
+        None => Ok(pattern.to_owned()),
+        Some(at) => Err(format!(
+            "at byte {at} it has a set without `]`, or a last backslash: write `\\[` or `\\\\` for the byte"
+        )),
     }
 }
 

@@ -73,6 +73,33 @@ fn in_set(set: &[u8], byte: u8) -> Option<usize> {
     (found != negated).then_some(at)
 }
 
+/// The place of a set without its end, or of a last backslash: a person that wrote one meant something else.
+#[must_use]
+pub fn cut_at(pattern: &[u8]) -> Option<usize> {
+    let (mut at, mut set) = (0, None);
+    loop {
+        at += match (pattern.get(at..).unwrap_or(&[]), set) {
+            ([], set) => return set,
+            ([b'\\'], None) => return Some(at),
+            ([b'\\', ..], _) => 2,
+            ([b'[', b'^', ..], None) => {
+                set = Some(at);
+                2
+            }
+            ([b'[', ..], None) => {
+                set = Some(at);
+                1
+            }
+            ([b']', ..], Some(_)) => {
+                set = None;
+                1
+            }
+            ([_, b'-', _, ..], Some(_)) => 3,
+            _ => 1,
+        };
+    }
+}
+
 /// The bytes with which every text that matches begins.
 #[must_use]
 pub fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
@@ -117,6 +144,23 @@ mod tests {
             ("[]", "a", false),
         ] {
             assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_is_found() {
+        for (pattern, place) in [
+            ("", None),
+            ("a[b-d]*", None),
+            ("a\\[", None),
+            ("x[", Some(1)),
+            ("[^", Some(0)),
+            ("[a-]", Some(0)),
+            ("[a\\]", Some(0)),
+            ("[]][b", Some(3)),
+            ("a\\", Some(1)),
+        ] {
+            assert_eq!(cut_at(pattern.as_bytes()), place, "{pattern}");
         }
     }
 
