@@ -79,11 +79,15 @@ impl Recovery {
             .then_some(wanted)
     }
 
-    /// The store with its records applied, read again.
+    /// The store with its records applied, as far as that succeeds, read again.
     async fn applied(self, options: &OpenOptions, environment: &Environment) -> Result<Self> {
         let device = self.device.clone();
         let quiet = OpenOptions { background: false, ..options.clone() };
-        self.start(quiet, environment.clone()).await?.close().await?;
+        let closed = async { self.start(quiet, environment.clone()).await?.close().await };
+        // The opening that follows meets a failure that lasts, and tells it.
+        if let Err(error) = closed.await {
+            tracing::warn!("the log could not be emptied for a longer one: {error}");
+        }
         Self::read(device, options).await
     }
 
@@ -108,6 +112,11 @@ impl Recovery {
         let LongerRing { ring, device_blocks, is_free } = place;
         let inner = self.device.inner().clone();
         let before = inner.blocks();
+        if is_free {
+            // The superblock before the newest may name what lay in these blocks (R9): one that has them free takes its place.
+            self.superblock.number += 1;
+            copies::write(&self.device, &self.superblock).await?;
+        }
         // As in a new file, only the first part of the ring takes space of the file system at first.
         let prepared = if inner.can_grow() { PREPARED_FIRST.min(ring.blocks) } else { ring.blocks };
         let extended = if is_free { Ok(()) } else { inner.extend(device_blocks) };
