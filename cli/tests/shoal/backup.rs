@@ -259,7 +259,7 @@ fn an_unreadable_object_is_named_by_each_command() {
             "{missing}"
         );
     }
-    // What is missing in the last backup would be missing in every increment behind it, and named in none.
+    // An object that the last backup lacks would be missing in every increment behind it, and named in none.
     let next = at("next");
     let refused = run(&["backup", path(&next), "--data", path(&data), "--incremental-from", path(&dest)]);
     assert!(refused.code == 1 && refused.stderr.contains("make a full backup"), "{refused:?}");

@@ -60,7 +60,7 @@ impl Kept {
                         continue;
                     }
                     place => {
-                        // What is older than this key and lies under a page that is kept must be decided by now.
+                        // A key in front of this one, under a page that is kept, must be decided by now.
                         let from = last.clone().map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
                         for ((_, before), old) in
                             self.keys.range((from, std::ops::Bound::Excluded(key.clone())))

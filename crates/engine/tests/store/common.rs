@@ -14,7 +14,7 @@ use shoal_engine::{
     ListRequest, Lsn, Metadata, Object, ObjectKey, OpenOptions, Outcome, PutOptions, PutResult, ReadLevel,
     RejectRules, RequestId, Store, TransactOptions, Tuning, Updated, Write, block_on,
 };
-use shoal_testkit::{Condition, Effect, Model, Observed, Operation};
+use shoal_testkit::{Condition, Effect, Model, Observed, Operation, Workload};
 
 /// Elapsed time stands still, and every reading of the wall clock shows another time, days ahead or back: no result of
 /// these tests may depend on it (R18).
@@ -235,6 +235,22 @@ pub(crate) fn step(
         Err(Error::Unknown(_) | Error::Io(_)) if faulty => {}
         Err(error) => panic!("{operation:?}: {error}"),
     }
+}
+
+/// Performs the next operation on a store on `sim`, with a mark before it and one behind it: mark n stands for `models[n]`.
+pub(crate) fn marked_step(
+    store: &Store,
+    sim: &SimDevice,
+    workload: &mut Workload,
+    (model, models): (&mut Model, &mut Vec<Model>),
+) {
+    let operation = workload.next(model);
+    step(store, model, &operation, false, |begun| {
+        models.push(begun.clone());
+        sim.mark(models.len() as u64 - 1);
+    });
+    models.push(model.clone());
+    sim.mark(models.len() as u64 - 1);
 }
 
 /// Reads a key and returns what the model needs to judge it.

@@ -13,8 +13,8 @@ use shoal_engine::{ByteRange, CheckOptions, Error, PutOptions, block_on, check};
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    self, device, format, key, lab_number, observe_all, open, open_read_only, recover_all, rot_newest, step,
-    tiny,
+    self, device, format, key, lab_number, marked_step, observe_all, open, open_read_only, recover_all,
+    rot_newest, step, tiny,
 };
 
 const BLOCKS: u64 = 320;
@@ -43,13 +43,7 @@ fn run_on(
     let mut models = vec![model.clone()];
     sim.mark(0);
     for _ in 0..operations {
-        let operation = workload.next(&model);
-        step(&store, &mut model, &operation, false, |begun| {
-            models.push(begun.clone());
-            sim.mark(models.len() as u64 - 1);
-        });
-        models.push(model.clone());
-        sim.mark(models.len() as u64 - 1);
+        marked_step(&store, &sim, &mut workload, (&mut model, &mut models));
     }
     observe_all(&store, &mut model);
     drop(store);

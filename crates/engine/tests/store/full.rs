@@ -13,7 +13,7 @@ use shoal_engine::{
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    assert_clean, environment, key, open, recover_all, step, tiny, tiny_without_layers, within,
+    assert_clean, environment, key, marked_step, open, recover_all, step, tiny, tiny_without_layers, within,
 };
 
 fn store_on(device: &Device, blocks: u64, options: OpenOptions) -> Store {
@@ -232,13 +232,7 @@ fn crashes_while_growing(growing: fn(Image) -> Arc<SimDevice>) {
     let mut models = vec![model.clone()];
     sim.mark(0);
     for _ in 0..60 {
-        let operation = workload.next(&model);
-        step(&store, &mut model, &operation, false, |begun| {
-            models.push(begun.clone());
-            sim.mark(models.len() as u64 - 1);
-        });
-        models.push(model.clone());
-        sim.mark(models.len() as u64 - 1);
+        marked_step(&store, &sim, &mut workload, (&mut model, &mut models));
     }
     assert!(device.blocks() > before + 64, "it grew from {before} to {} blocks", device.blocks());
     drop(store);
@@ -537,13 +531,7 @@ fn a_log_is_prepared_as_it_is_needed_and_crashes() {
     let mut models = vec![model.clone()];
     sim.mark(0);
     for _ in 0..150 {
-        let operation = workload.next(&model);
-        step(&store, &mut model, &operation, false, |begun| {
-            models.push(begun.clone());
-            sim.mark(models.len() as u64 - 1);
-        });
-        models.push(model.clone());
-        sim.mark(models.len() as u64 - 1);
+        marked_step(&store, &sim, &mut workload, (&mut model, &mut models));
     }
     drop(store);
     assert!(prepared(&sim.image()) > 2 * PREPARED, "{} blocks are prepared", prepared(&sim.image()));

@@ -7,7 +7,9 @@ use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_engine::{CheckOptions, Error, OpenOptions, PutOptions, RejectRules, Store, block_on, check};
 use shoal_testkit::{Model, Workload, WorkloadOptions};
 
-use crate::common::{assert_clean, format, key, observe_all, open, read, recover_all, step, tiny};
+use crate::common::{
+    assert_clean, format, key, marked_step, observe_all, open, read, recover_all, step, tiny,
+};
 
 const BLOCKS: u64 = 320;
 const GROWN: u64 = 600;
@@ -224,13 +226,7 @@ fn every_crash_of_a_growth_leaves_the_old_cap_or_the_new_one() {
     models.push(model.clone());
     sim.mark(opened);
     for _ in 0..16 {
-        let operation = workload.next(&model);
-        step(&store, &mut model, &operation, false, |begun| {
-            models.push(begun.clone());
-            sim.mark(models.len() as u64 - 1);
-        });
-        models.push(model.clone());
-        sim.mark(models.len() as u64 - 1);
+        marked_step(&store, &sim, &mut workload, (&mut model, &mut models));
     }
     drop(store);
     let mut caps = [0, 0];
@@ -291,7 +287,6 @@ fn the_log_fits_the_size_from_the_next_opening_on() {
             let store = open(&device, tiny()).unwrap();
             let stat = store.stat();
             assert_eq!(stat.log_blocks, LOGS[1], "file: {is_file}, closed: {is_closed}, round {round}");
-            // What a batch may hold grows with the log.
             add(&store, &mut objects, 300);
             for which in 0..objects {
                 let (_, value) = read(&store, format!("{which:05}").as_bytes()).unwrap().unwrap();
@@ -380,13 +375,7 @@ fn every_crash_of_a_longer_log_keeps_every_write() {
         let store = open(&Device::new(sim.clone()), tiny()).unwrap();
         assert_eq!(store.stat().log_blocks, LOGS[1]);
         for _ in 0..16 {
-            let operation = workload.next(&model);
-            step(&store, &mut model, &operation, false, |begun| {
-                models.push(begun.clone());
-                sim.mark(models.len() as u64 - 1);
-            });
-            models.push(model.clone());
-            sim.mark(models.len() as u64 - 1);
+            marked_step(&store, &sim, &mut workload, (&mut model, &mut models));
         }
         drop(store);
         let mut logs = [0, 0];
@@ -414,4 +403,52 @@ fn every_crash_of_a_longer_log_keeps_every_write() {
         });
         assert!(logs.iter().all(|&states| states > 20), "both logs are seen: {logs:?}");
     }
+}
+
+/// A first attempt to empty the log fails: the store opens with its log, and the next opening gives it the longer one.
+#[test]
+fn a_log_that_cannot_be_emptied_stays() {
+    let sim = SimDevice::new(LONGER);
+    let device = Device::new(sim.clone());
+    format(&device, BLOCKS, 1);
+    let store = open(&device, tiny()).unwrap();
+    let objects = fill(&store, 0);
+    block_on(store.grow(Some(LONGER))).unwrap();
+    block_on(store.put(&key(b"last"), vec![7; 9_000].into(), PutOptions::default())).unwrap();
+    drop(store);
+    sim.inject(Fault::fail(FaultOp::Write, libc::EIO));
+    let store = open(&device, tiny()).unwrap();
+    assert_eq!((store.stat().log_blocks, sim.injected()), (LOGS[0], 1));
+    assert_eq!(read(&store, b"last").unwrap().unwrap().1, [7; 9_000]);
+    drop(store);
+    let store = open(&device, tiny()).unwrap();
+    assert_eq!(store.stat().log_blocks, LOGS[1]);
+    for which in 0..objects {
+        assert!(read(&store, format!("{which:05}").as_bytes()).unwrap().is_some());
+    }
+    drop(store);
+    assert_clean(&device, "a store whose log was not emptied at first");
+}
+
+/// The ring takes free blocks that the superblock before the newest may name: one that has them free replaces it first (R9).
+#[test]
+fn a_longer_ring_is_not_written_beside_an_older_superblock() {
+    let sim = SimDevice::new(LONGER);
+    let device = Device::new(sim.clone());
+    format(&device, BLOCKS, 1);
+    let store = open(&device, tiny()).unwrap();
+    block_on(store.grow(Some(LONGER))).unwrap();
+    block_on(store.close()).unwrap();
+    drop(store);
+    // Closed: the opening does not empty the log first.
+    let sim = SimDevice::with_options(sim.image(), SimOptions::default());
+    let store = open(&Device::new(sim.clone()), tiny()).unwrap();
+    assert_eq!(store.stat().log_blocks, LOGS[1]);
+    drop(store);
+    let newest = [0, 1].map(|slot| *sim.image().block(slot));
+    let ring = u64::from_le_bytes(newest[0][176..184].try_into().unwrap());
+    let history = sim.history();
+    let blocks: Vec<u64> = history.writes().iter().map(|write| write.block).collect();
+    let first = blocks.iter().position(|block| (ring..ring + LOGS[1]).contains(block)).unwrap();
+    assert!(blocks[..first].iter().any(|&block| block < 34), "{blocks:?}");
 }

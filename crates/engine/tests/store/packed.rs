@@ -14,7 +14,8 @@ use shoal_engine::{
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    self, assert_clean, device, format, key, observe_all, open, recover_all, rot_newest, step, tiny, within,
+    self, assert_clean, device, format, key, marked_step, observe_all, open, recover_all, rot_newest, step,
+    tiny, within,
 };
 
 /// Sizes of which nearly all are packed, and one that is not.
@@ -86,13 +87,7 @@ fn crashes_while_runs_are_rewritten_and_freed() {
         sim.mark(0);
         let mut most_runs = 0;
         for _ in 0..170 {
-            let operation = workload.next(&model);
-            step(&store, &mut model, &operation, false, |begun| {
-                models.push(begun.clone());
-                sim.mark(models.len() as u64 - 1);
-            });
-            models.push(model.clone());
-            sim.mark(models.len() as u64 - 1);
+            marked_step(&store, &sim, &mut workload, (&mut model, &mut models));
             most_runs = most_runs.max(store.stat().packed_runs);
         }
         observe_all(&store, &mut model);
@@ -329,13 +324,7 @@ fn a_rotten_newest_superblock_finds_its_runs() {
         let mut models = vec![model.clone()];
         sim.mark(0);
         for _ in 0..120 {
-            let operation = workload.next(&model);
-            step(&store, &mut model, &operation, false, |begun| {
-                models.push(begun.clone());
-                sim.mark(models.len() as u64 - 1);
-            });
-            models.push(model.clone());
-            sim.mark(models.len() as u64 - 1);
+            marked_step(&store, &sim, &mut workload, (&mut model, &mut models));
         }
         drop(store);
         sim.history().for_each_crash_state(2, seed, |point, mut image| {
