@@ -18,12 +18,11 @@ use crate::output::bytes_of;
 use crate::store_file::Access;
 use crate::tarball;
 use crate::target::Target;
-use crate::transfer::feed::Feed;
+use crate::transfer::destination::Destination;
 use crate::transfer::filter::Filter;
 use crate::transfer::progress;
 use crate::transfer::report::{IMPORT, IMPORT_STRINGS, IMPORT_TAR, Manner, Report};
 use crate::transfer::work::JOBS_MAX;
-use crate::tree::load::Load;
 use crate::tree::walk::{Visit, Walk};
 
 const EXAMPLES: &str = "\
@@ -142,21 +141,14 @@ impl Work {
         let begin = || Walk::new(dir, &self.prefix).with_context(|| format!("cannot read {}", dir.display()));
         let (walk, counting_walk) = (begin()?, begin()?);
         let objects = self.open().await?;
-        let load = Load {
-            objects: objects.clone(),
-            handle: Handle::current(),
-            bucket: self.arguments.target.bucket.clone(),
-            prefix: self.prefix.clone(),
-            filter: self.arguments.filter.clone(),
-            report: self.report.clone(),
-        };
+        let store = self.destination(&objects);
         if self.report.bar().is_some() {
             let (report, filter) = (self.report.clone(), self.arguments.filter.clone());
             let prefix_bytes = self.prefix.len();
             std::thread::spawn(move || count(counting_walk, prefix_bytes, &filter, &report));
         }
         let jobs = self.arguments.jobs;
-        self.finish(objects, move || load.run(walk, jobs)).await
+        self.finish(objects, move || store.load(walk, jobs)).await
     }
 
     async fn tar(&self, path: &Path) -> anyhow::Result<()> {
@@ -168,9 +160,9 @@ impl Work {
             }
         };
         let objects = self.open().await?;
-        let (feed, jobs) = (self.feed(&objects), self.arguments.jobs);
+        let (store, jobs) = (self.destination(&objects), self.arguments.jobs);
         let input = io::BufReader::with_capacity(1 << 20, input);
-        self.finish(objects, move || feed.run(jobs, |feeder| tarball::load::run(input, feeder))).await
+        self.finish(objects, move || store.feed(jobs, |feeder| tarball::load::run(input, feeder))).await
     }
 
     async fn redis(&self, address: &str) -> anyhow::Result<()> {
@@ -180,8 +172,8 @@ impl Work {
         let password = password.as_deref().map(<[u8]>::trim_ascii_end);
         let source = tokio::task::block_in_place(|| Source::connect(address, password, redis.redis_db))?;
         let objects = self.open().await?;
-        let (feed, jobs, address) = (self.feed(&objects), self.arguments.jobs, address.to_owned());
-        self.finish(objects, move || feed.run(jobs, |feeder| source.run(&address, feeder))).await
+        let (store, jobs, address) = (self.destination(&objects), self.arguments.jobs, address.to_owned());
+        self.finish(objects, move || store.feed(jobs, |feeder| source.run(&address, feeder))).await
     }
 
     async fn open(&self) -> anyhow::Result<Objects> {
@@ -191,8 +183,8 @@ impl Work {
         Ok(objects)
     }
 
-    fn feed(&self, objects: &Objects) -> Feed {
-        Feed {
+    fn destination(&self, objects: &Objects) -> Destination {
+        Destination {
             objects: objects.clone(),
             handle: Handle::current(),
             bucket: self.arguments.target.bucket.clone(),

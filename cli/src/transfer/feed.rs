@@ -4,33 +4,19 @@
 //! puts of one key keep their order: the next one waits until the one before is answered.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use shoal_base::limits::KEY_BYTES_MAX;
-use shoal_client::{Error, PutItem, PutOptions, RejectRules};
-use tokio::runtime::Handle;
+use shoal_client::{PutItem, PutOptions, RejectRules};
 
 use crate::copying::{Place, copy};
 use crate::failure::one_line;
-use crate::objects::{Objects, is_lasting};
 use crate::output::show_key;
 use crate::transfer::attributes::Kind;
-use crate::transfer::filter::Filter;
+use crate::transfer::destination::Destination;
 use crate::transfer::report::Report;
 use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
-
-/// The store as the other end of a source.
-pub(crate) struct Feed {
-    pub(crate) objects: Objects,
-    pub(crate) handle: Handle,
-    pub(crate) bucket: String,
-    /// Put before every key.
-    pub(crate) prefix: Vec<u8>,
-    pub(crate) filter: Filter,
-    pub(crate) report: Arc<Report>,
-}
 
 /// A value that is to be put.
 struct Item {
@@ -47,19 +33,19 @@ struct Pending {
 
 /// Where the thread that reads the source puts what it finds.
 pub(crate) struct Feeder<'a> {
-    feed: &'a Feed,
+    to: &'a Destination,
     pending: &'a Pending,
     batches: &'a mut Batches<Item>,
 }
 
-impl Feed {
+impl Destination {
     /// Runs `source` on this thread and the puts with `jobs` workers. Blocks; not to be called on a thread of the runtime.
-    pub(crate) fn run<R>(&self, jobs: u16, source: impl FnOnce(&mut Feeder<'_>) -> R) -> R {
+    pub(crate) fn feed<R>(&self, jobs: u16, source: impl FnOnce(&mut Feeder<'_>) -> R) -> R {
         let pending = Pending::default();
         work::run(
             jobs,
             |batch| self.put_batch(batch, &pending),
-            |batches| source(&mut Feeder { feed: self, pending: &pending, batches }),
+            |batches| source(&mut Feeder { to: self, pending: &pending, batches }),
         )
     }
 
@@ -72,7 +58,7 @@ impl Feed {
             for ((key, (kind, bytes)), result) in keys.iter().zip(sizes).zip(results) {
                 match result {
                     Ok(_) => self.report.done(kind, bytes),
-                    Err(error) => self.failed(key, &error),
+                    Err(error) => self.failed(&show_key(key), &error),
                 }
             }
         }
@@ -80,28 +66,21 @@ impl Feed {
         keys.iter().for_each(|key| _ = waiting.remove(key));
         pending.answered.notify_all();
     }
-
-    fn failed(&self, key: &[u8], error: &Error) {
-        self.report.failed(&show_key(key), &error.to_string());
-        if is_lasting(error) {
-            self.report.stop(&error.to_string());
-        }
-    }
 }
 
 impl Feeder<'_> {
     /// The report of the import.
     pub(crate) fn report(&self) -> &Report {
-        &self.feed.report
+        &self.to.report
     }
 
     /// The key of what the source calls `name`; none: it does not take part, or no key can be made of it.
     pub(crate) fn key(&self, name: &[u8]) -> Option<Bytes> {
-        if !self.feed.filter.takes(name) {
+        if !self.to.filter.takes(name) {
             self.report().excluded();
             return None;
         }
-        let key = [&self.feed.prefix, name].concat();
+        let key = [&self.to.prefix, name].concat();
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             let why = format!("its key would have {} bytes, 1 to {KEY_BYTES_MAX} are allowed", key.len());
             self.report().refused(&show_key(&key), &why);
@@ -118,10 +97,10 @@ impl Feeder<'_> {
         }
         self.wait_for(&key);
         if bytes > BATCH_BYTES_MAX {
-            let put = self.feed.objects.put(&self.feed.bucket, &key, value, options);
-            return match self.feed.handle.block_on(put) {
+            let put = self.to.objects.put(&self.to.bucket, &key, value, options);
+            return match self.to.handle.block_on(put) {
                 Ok(_) => self.report().done(kind, bytes),
-                Err(error) => self.feed.failed(&key, &error),
+                Err(error) => self.to.failed(&show_key(&key), &error),
             };
         }
         self.pending.keys.lock().insert(key.clone());
@@ -139,33 +118,33 @@ impl Feeder<'_> {
         mut next: impl FnMut() -> Result<Option<Bytes>, E>,
     ) -> Result<(), E> {
         self.wait_for(key);
-        let feed = self.feed;
-        let mut stream = match feed.objects.put_stream(&feed.bucket, key, options) {
+        let to = self.to;
+        let mut stream = match to.objects.put_stream(&to.bucket, key, options) {
             Ok(stream) => Some(stream),
             Err(error) => {
-                feed.failed(key, &error);
+                to.failed(&show_key(key), &error);
                 None
             }
         };
         let mut sent = 0;
         // The pieces behind a failure are read, too: the source goes on behind them.
-        while let Some(piece) = next().inspect_err(|_| feed.report.take_back_bytes(sent))? {
+        while let Some(piece) = next().inspect_err(|_| to.report.take_back_bytes(sent))? {
             let Some(open) = &mut stream else { continue };
             let bytes = piece.len() as u64;
-            if let Err(error) = feed.handle.block_on(open.write(piece)) {
-                feed.report.take_back_bytes(std::mem::take(&mut sent));
-                feed.failed(key, &error);
+            if let Err(error) = to.handle.block_on(open.write(piece)) {
+                to.report.take_back_bytes(std::mem::take(&mut sent));
+                to.failed(&show_key(key), &error);
                 stream = None;
                 continue;
             }
-            feed.report.add_bytes(bytes);
+            to.report.add_bytes(bytes);
             sent += bytes;
         }
-        match stream.map(|stream| feed.handle.block_on(stream.finish())) {
-            Some(Ok(_)) => feed.report.done(Kind::File, 0),
+        match stream.map(|stream| to.handle.block_on(stream.finish())) {
+            Some(Ok(_)) => to.report.done(Kind::File, 0),
             Some(Err(error)) => {
-                feed.report.take_back_bytes(sent);
-                feed.failed(key, &error);
+                to.report.take_back_bytes(sent);
+                to.failed(&show_key(key), &error);
             }
             None => {}
         }
@@ -174,13 +153,13 @@ impl Feeder<'_> {
 
     /// Makes `key` a copy of the object of what the source calls `name`, which was put before.
     pub(crate) fn copy(&mut self, name: &[u8], key: Bytes) {
-        let source = Bytes::from([&self.feed.prefix, name].concat());
+        let source = Bytes::from([&self.to.prefix, name].concat());
         self.wait_for(&source);
         self.wait_for(&key);
-        let place = |key: &Bytes| Place { bucket: self.feed.bucket.clone(), key: key.clone() };
+        let place = |key: &Bytes| Place { bucket: self.to.bucket.clone(), key: key.clone() };
         let (from, to) = (place(&source), place(&key));
-        let copied = copy(&self.feed.objects, &from, &to, RejectRules::default());
-        match self.feed.handle.block_on(copied) {
+        let copied = copy(&self.to.objects, &from, &to, RejectRules::default());
+        match self.to.handle.block_on(copied) {
             Ok(copied) => self.report().done(Kind::File, copied.bytes),
             Err(error) => {
                 let why = format!("it is a hard link: {}", one_line(&error));

@@ -5,21 +5,17 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::fs::{CWD, Mode, OFlags};
 use shoal_base::limits::VALUE_BYTES_MAX;
 use shoal_client::{Error, PutItem};
-use tokio::runtime::Handle;
 
-use crate::objects::{Objects, is_lasting};
 use crate::output::show_key;
 use crate::size::Size;
 use crate::transfer::attributes::{Attributes, Kind};
+use crate::transfer::destination::Destination;
 use crate::transfer::extras::{Extras, now_ns};
-use crate::transfer::filter::Filter;
-use crate::transfer::report::Report;
 use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
 use crate::tree::compare::{Existing, is_same};
 use crate::tree::walk::{Found, Visit, Walk, is_file};
@@ -27,17 +23,6 @@ use crate::tree::xattr;
 
 /// A file that does not fit in a batch is read and sent in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
-
-/// An import.
-pub(crate) struct Load {
-    pub(crate) objects: Objects,
-    pub(crate) handle: Handle,
-    pub(crate) bucket: String,
-    /// Put before every key.
-    pub(crate) prefix: Vec<u8>,
-    pub(crate) filter: Filter,
-    pub(crate) report: Arc<Report>,
-}
 
 /// A file as it was read.
 struct Content {
@@ -54,9 +39,9 @@ enum Outcome {
     Large(File),
 }
 
-impl Load {
+impl Destination {
     /// Stores everything that `walk` finds, with `jobs` workers. Blocks; not to be called on a thread of the runtime.
-    pub(crate) fn run(&self, walk: Walk, jobs: u16) {
+    pub(crate) fn load(&self, walk: Walk, jobs: u16) {
         let existing = Existing::new(self.objects.clone(), self.handle.clone(), &self.bucket, &self.prefix);
         work::run(jobs, |batch| self.store_batch(batch), |batches| self.plan(walk, existing, batches));
     }
@@ -126,15 +111,8 @@ impl Load {
         for ((path, kind, bytes), result) in put.into_iter().zip(results) {
             match result {
                 Ok(_) => self.report.done(kind, bytes),
-                Err(error) => self.put_failed(&path, &error),
+                Err(error) => self.failed(&shown(&path), &error),
             }
-        }
-    }
-
-    fn put_failed(&self, path: &Path, error: &Error) {
-        self.report.failed(&shown(path), &error.to_string());
-        if is_lasting(error) {
-            self.report.stop(&error.to_string());
         }
     }
 
@@ -145,7 +123,7 @@ impl Load {
             Ok(false) => self.report.expired(),
             Err(Trouble::Store(error)) => {
                 self.report.take_back_bytes(sent);
-                self.put_failed(&found.path, &error);
+                self.failed(&shown(&found.path), &error);
             }
             Err(Trouble::File(why)) => {
                 self.report.take_back_bytes(sent);
