@@ -12,6 +12,8 @@ use crate::record::Wrong;
 
 /// A frame of keys is full from this length of its body on.
 const KEYS_FRAME_BYTES: usize = 128 << 10;
+/// A frame of keys is full from so many bytes of whole keys on, too: neighbours share their beginnings, so a short body may stand for many.
+const WHOLE_KEYS_BYTES: usize = 4 << 20;
 /// Bytes of an encoded key at most: bucket, a zero byte, key.
 const KEY_BYTES_MAX: usize = 63 + 1 + 1_024;
 
@@ -38,6 +40,7 @@ pub(crate) struct IndexWriter {
     body: Vec<u8>,
     tablet: Option<TabletId>,
     last_key: Vec<u8>,
+    whole_keys_bytes: usize,
     last_page: Option<TreePage>,
     /// The keys of the last place, their number, and their bytes.
     run: Option<(KeyPlace, u64, Vec<u8>)>,
@@ -47,7 +50,8 @@ impl IndexWriter {
     /// Adds a key, or a page that was kept. Gives the body of a frame that is full.
     pub(crate) fn push(&mut self, tablet: TabletId, place: KeyPlace, key: &[u8]) -> Option<Vec<u8>> {
         let held = self.body.len() + self.run.as_ref().map_or(0, |(_, _, bytes)| bytes.len());
-        let full = if self.tablet != Some(tablet) || held >= KEYS_FRAME_BYTES { self.finish() } else { None };
+        let is_full = held >= KEYS_FRAME_BYTES || self.whole_keys_bytes >= WHOLE_KEYS_BYTES;
+        let full = if self.tablet != Some(tablet) || is_full { self.finish() } else { None };
         if self.tablet.is_none() {
             self.tablet = Some(tablet);
             self.body.extend_from_slice(&tablet.0.to_le_bytes());
@@ -60,6 +64,7 @@ impl IndexWriter {
             && !matches!(place, KeyPlace::Kept(_))
         {
             put_key(bytes, &mut self.last_key, key);
+            self.whole_keys_bytes += key.len();
             *count += 1;
         }
         full
@@ -101,13 +106,16 @@ impl IndexWriter {
 pub(crate) struct DeletedWriter {
     body: Vec<u8>,
     last_key: Vec<u8>,
+    whole_keys_bytes: usize,
 }
 
 impl DeletedWriter {
     /// Adds an encoded key. Gives the body of a frame that is full.
     pub(crate) fn push(&mut self, key: &[u8]) -> Option<Vec<u8>> {
-        let full = if self.body.len() >= KEYS_FRAME_BYTES { self.finish() } else { None };
+        let is_full = self.body.len() >= KEYS_FRAME_BYTES || self.whole_keys_bytes >= WHOLE_KEYS_BYTES;
+        let full = if is_full { self.finish() } else { None };
         put_key(&mut self.body, &mut self.last_key, key);
+        self.whole_keys_bytes += key.len();
         full
     }
 
@@ -131,16 +139,29 @@ fn truncated(_: Truncated) -> Wrong {
     "a list of keys is longer than its frame"
 }
 
-/// Reads a key behind `last`, which becomes it.
-fn take_key(reader: &mut Reader<'_>, last: &mut Vec<u8>) -> Result<(), Wrong> {
-    let shared = usize::try_from(reader.varint().map_err(truncated)?).unwrap_or(usize::MAX);
-    let rest = reader.prefixed().map_err(truncated)?;
-    if shared > last.len() || shared + rest.len() > KEY_BYTES_MAX {
-        return Err("a key of a list cannot be");
+/// The last key that was read of a frame, and the bytes of all of them.
+#[derive(Default)]
+struct Keys {
+    last: Vec<u8>,
+    bytes: usize,
+}
+
+impl Keys {
+    /// Reads the next key.
+    fn take(&mut self, reader: &mut Reader<'_>) -> Result<&[u8], Wrong> {
+        let shared = usize::try_from(reader.varint().map_err(truncated)?).unwrap_or(usize::MAX);
+        let rest = reader.prefixed().map_err(truncated)?;
+        if shared > self.last.len() || shared + rest.len() > KEY_BYTES_MAX {
+            return Err("a key of a list cannot be");
+        }
+        self.last.truncate(shared);
+        self.last.extend_from_slice(rest);
+        self.bytes += self.last.len();
+        if self.bytes > WHOLE_KEYS_BYTES + KEY_BYTES_MAX {
+            return Err("a list of keys stands for more bytes than one may");
+        }
+        Ok(&self.last)
     }
-    last.truncate(shared);
-    last.extend_from_slice(rest);
-    Ok(())
 }
 
 fn take_page(reader: &mut Reader<'_>) -> Result<TreePage, Wrong> {
@@ -152,7 +173,7 @@ fn take_page(reader: &mut Reader<'_>) -> Result<TreePage, Wrong> {
 pub(crate) fn decode_index(body: &[u8]) -> Result<IndexKeys, Wrong> {
     let mut reader = Reader::new(body);
     let tablet = TabletId(reader.u16().map_err(truncated)?);
-    let (mut keys, mut last, mut last_page) = (Vec::new(), Vec::new(), None);
+    let (mut keys, mut read, mut last_page) = (Vec::new(), Keys::default(), None);
     while !reader.is_empty() {
         let place = match reader.u8().map_err(truncated)? {
             ABOVE => KeyPlace::Above,
@@ -167,11 +188,11 @@ pub(crate) fn decode_index(body: &[u8]) -> Result<IndexKeys, Wrong> {
             _ => return Err("a place of the index is of a kind that is not known"),
         };
         for _ in 0..reader.varint().map_err(truncated)? {
-            take_key(&mut reader, &mut last)?;
-            if ObjectKey::of_name(&last).is_none() {
+            let key = read.take(&mut reader)?;
+            if ObjectKey::of_name(key).is_none() {
                 return Err("a key of the index cannot be");
             }
-            keys.push(PlacedKey { place, key: last.clone() });
+            keys.push(PlacedKey { place, key: key.to_vec() });
         }
     }
     Ok(IndexKeys { tablet, keys })
@@ -180,10 +201,10 @@ pub(crate) fn decode_index(body: &[u8]) -> Result<IndexKeys, Wrong> {
 /// The keys of a frame of deleted keys.
 pub(crate) fn decode_deleted(body: &[u8]) -> Result<Vec<ObjectKey>, Wrong> {
     let mut reader = Reader::new(body);
-    let (mut keys, mut last) = (Vec::new(), Vec::new());
+    let (mut keys, mut read) = (Vec::new(), Keys::default());
     while !reader.is_empty() {
-        take_key(&mut reader, &mut last)?;
-        keys.push(ObjectKey::of_name(&last).ok_or("a deleted object has a bucket or a key that cannot be")?);
+        let key = read.take(&mut reader)?;
+        keys.push(ObjectKey::of_name(key).ok_or("a deleted object has a bucket or a key that cannot be")?);
     }
     Ok(keys)
 }
@@ -201,5 +222,47 @@ pub fn index_of_frame(frame: &[u8]) -> Result<IndexKeys, &'static str> {
         Look::Frame(_) => Err("the frame is none of the index any more"),
         Look::Short(_) => Err("the frame is cut off"),
         Look::Wrong(why) => Err(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u32) -> Vec<u8> {
+        [b"bucket\0".as_slice(), &[b'k'; 1_000], &number.to_be_bytes()].concat()
+    }
+
+    /// Keys of 1,011 bytes that share 1,009 of them: four bytes of a body stand for each.
+    #[test]
+    fn frames_of_keys_that_share_much_stay_short() {
+        let (mut index, mut deleted) = (IndexWriter::default(), DeletedWriter::default());
+        let (mut keys, mut gone, mut frames) = (0, 0, 0);
+        let mut read = |index: Option<Vec<u8>>, deleted: Option<Vec<u8>>| {
+            frames += index.iter().len();
+            keys += index.map_or(0, |body| decode_index(&body).unwrap().keys.len());
+            gone += deleted.map_or(0, |body| decode_deleted(&body).unwrap().len());
+        };
+        for number in 0..10_000 {
+            let full = index.push(TabletId(3), KeyPlace::Above, &key(number));
+            read(full, deleted.push(&key(number)));
+        }
+        read(index.finish(), deleted.finish());
+        assert_eq!((keys, gone, frames), (10_000, 10_000, 3));
+    }
+
+    /// A body that no writer makes: 80 KiB of it stand for 20 MB.
+    #[test]
+    fn a_body_that_stands_for_too_much_is_damage() {
+        let mut body = Vec::new();
+        let mut last = Vec::new();
+        (0..20_000).for_each(|number| put_key(&mut body, &mut last, &key(number)));
+        assert!(body.len() < 128 << 10, "{}", body.len());
+        let why = decode_deleted(&body).unwrap_err();
+        assert!(why.contains("more bytes"), "{why}");
+        let mut whole = vec![0, 0, ABOVE];
+        put_varint(&mut whole, 20_000);
+        whole.extend_from_slice(&body);
+        assert_eq!(decode_index(&whole).unwrap_err(), why);
     }
 }
