@@ -91,6 +91,9 @@ impl<S: Read + Write> Source<S> {
         };
         let (mut names, mut once) = (Vec::new(), HashSet::new());
         for name in &found {
+            if feeder.report().is_stopped() {
+                break;
+            }
             match name {
                 Reply::Value(name) if once.insert(name) => names.push(name.clone()),
                 Reply::Value(_) => {}
@@ -100,6 +103,9 @@ impl<S: Read + Write> Source<S> {
         }
         let mut asked = Vec::new();
         for name in names {
+            if feeder.report().is_stopped() {
+                break;
+            }
             let Some(key) = feeder.key(&name) else { continue };
             if asked.len() >= BATCH_ITEMS_MAX || self.link.added_bytes() + 2 * name.len() > REQUEST_BYTES_MAX
             {

@@ -121,6 +121,18 @@ fn strings_come_with_their_deadlines_and_the_rest_is_named() {
     );
     assert!(done.stderr.contains("long: refused: it has 4.0 MiB"), "{}", done.stderr);
 
+    let mut four = redis.connection(4);
+    for index in 0..20 {
+        put(&mut four, &format!("{}{index:02}", "n".repeat(1025)), b"", &[]);
+    }
+    let done = with(&["--redis-db", "4"]);
+    assert_eq!(
+        (done.code, done.json()["refused"].as_u64()),
+        (1, Some(1)),
+        "the first loss ends it: {}",
+        done.stderr
+    );
+
     put(&mut redis.connection(3), "third", b"3", &[]);
     assert_eq!(with(&["--redis-db", "3"]).json()["files"], 1);
     assert_eq!(server.ok(&["get", "third"]), b"3");
