@@ -24,7 +24,7 @@ const JOBS: usize = 16;
 
 /// An object's bucket and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) bucket: String,
     pub(crate) key: Bytes,
 }
@@ -42,8 +42,8 @@ pub(crate) struct Copied {
 /// Copies one version of the object at `from`, with its metadata and times, to `to`, unless `rules` reject.
 pub(crate) async fn copy(
     objects: &Objects,
-    from: &Place,
-    to: &Place,
+    from: &Location,
+    to: &Location,
     rules: RejectRules,
 ) -> anyhow::Result<Copied> {
     let reading = || about("cannot read", &from.bucket, &from.key);
@@ -78,8 +78,8 @@ pub(crate) async fn copy(
 /// moved.
 pub(crate) async fn rename(
     objects: &Objects,
-    from: &Place,
-    to: &Place,
+    from: &Location,
+    to: &Location,
     rules: RejectRules,
 ) -> anyhow::Result<Copied> {
     let is_new = rules.if_exists;
@@ -124,7 +124,7 @@ pub(crate) async fn rename(
     Err(anyhow!("{what}: the object keeps changing; {:?} is a copy of an older version", show_key(&to.key)))
 }
 
-async fn delete(objects: &Objects, place: &Place, rules: RejectRules) -> Result<(), Error> {
+async fn delete(objects: &Objects, place: &Location, rules: RejectRules) -> Result<(), Error> {
     let results = objects.delete_many(&place.bucket, vec![place.key.clone()], rules).await;
     results.into_iter().next().unwrap_or(Err(Error::NotFound)).map(drop)
 }
@@ -133,9 +133,9 @@ async fn delete(objects: &Objects, place: &Place, rules: RejectRules) -> Result<
 #[derive(Clone, Debug)]
 pub(crate) struct Prefixes {
     /// The bucket and the prefix of the sources.
-    pub(crate) from: Place,
+    pub(crate) from: Location,
     /// The bucket of the copies, and the prefix in place of the sources'.
-    pub(crate) to: Place,
+    pub(crate) to: Location,
     /// The conditions of each copy.
     pub(crate) rules: RejectRules,
     /// Whether the sources go.
@@ -191,8 +191,8 @@ impl Prefixes {
                 let own = self.clone();
                 let objects = objects.clone();
                 running.spawn(async move {
-                    let from = Place { key: entry.key, ..own.from };
-                    let to = Place { key: to_key, ..own.to };
+                    let from = Location { key: entry.key, ..own.from };
+                    let to = Location { key: to_key, ..own.to };
                     let done = match own.moves {
                         true => rename(&objects, &from, &to, own.rules).await,
                         false => copy(&objects, &from, &to, own.rules).await,
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     fn prefixes(from: &str, to: &str, to_bucket: &str) -> Prefixes {
-        let place = |bucket: &str, key: &str| Place {
+        let place = |bucket: &str, key: &str| Location {
             bucket: bucket.into(),
             key: Bytes::copy_from_slice(key.as_bytes()),
         };

@@ -130,22 +130,22 @@ impl Default for StoreOptions {
 pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<Store> {
     let what = || format!("cannot open the store {}", path.display());
     let environment = Environment::default();
-    match Place::look(path).with_context(what)? {
-        Place::Nothing if options.access != Access::Create => {
+    match Existing::at(path).with_context(what)? {
+        Existing::Nothing if options.access != Access::Create => {
             bail!(
                 "there is no store {}; `shoal format` creates one, as do `serve`, `put` and `import`",
                 path.display()
             )
         }
-        Place::Nothing => {
+        Existing::Nothing => {
             create(path, options, &environment).await?;
         }
-        Place::Empty => bail!(
+        Existing::Empty => bail!(
             "{0} is a file of 0 bytes: there is no store in it. Where one is to be, `shoal format {0}` makes it; where one was, \
              restore it from your backup",
             path.display()
         ),
-        Place::There => {
+        Existing::There => {
             if options.tablets.is_some() {
                 let when = "they were chosen when it was created";
                 tracing::warn!("{} exists: its tablets stay, {when}", path.display());
@@ -189,7 +189,7 @@ pub(crate) struct Grown {
 /// Raises the cap of the closed store at `path` to `size`; without a size, to all of its device.
 pub(crate) async fn grow(path: &Path, size: Option<Size>, io: Io) -> anyhow::Result<Grown> {
     let what = || format!("cannot grow the store {}", path.display());
-    if Place::look(path).with_context(what)? != Place::There {
+    if Existing::at(path).with_context(what)? != Existing::There {
         bail!("{}: there is no store; `shoal format` creates one", what());
     }
     let options = StoreOptions { access: Access::Write, io, cache: GROW_CACHE, ..StoreOptions::default() };
@@ -268,7 +268,7 @@ async fn no_store(path: &Path, device: &Device, environment: &Environment) -> an
 /// writer.
 pub(crate) fn open_existing(path: &Path, access: Access, io: Io) -> anyhow::Result<Device> {
     let what = || format!("cannot open the store {}", path.display());
-    if Place::look(path).with_context(what)? == Place::Nothing {
+    if Existing::at(path).with_context(what)? == Existing::Nothing {
         bail!("there is no store {}", path.display());
     }
     open_device(path, &StoreOptions { access, io, ..StoreOptions::default() }, false).with_context(what)
@@ -293,7 +293,7 @@ pub(crate) async fn format(
 ) -> anyhow::Result<Formatted> {
     let what = || format!("cannot format {}", path.display());
     let environment = Environment::default();
-    if Place::look(path).with_context(what)? == Place::Nothing {
+    if Existing::at(path).with_context(what)? == Existing::Nothing {
         return Ok(Formatted::New(create(path, options, &environment).await?));
     }
     let device = open_device(path, options, false).with_context(what)?;
@@ -330,13 +330,13 @@ impl NewStore {
         value_bytes: u64,
     ) -> anyhow::Result<Self> {
         let what = || format!("cannot create the store {}", path.display());
-        let unfinished = match Place::look(path).with_context(what)? {
-            Place::Nothing if is_place_of_devices(folder_of(path)) => {
+        let unfinished = match Existing::at(path).with_context(what)? {
+            Existing::Nothing if is_place_of_devices(folder_of(path)) => {
                 bail!("there is no device {}, and no file is made in its place", path.display())
             }
-            Place::Nothing => Some(unfinished_name(path)),
-            Place::There if !fs::metadata(path).with_context(what)?.is_file() => None,
-            Place::There | Place::Empty => bail!("{}: it exists; name a file that does not", what()),
+            Existing::Nothing => Some(unfinished_name(path)),
+            Existing::There if !fs::metadata(path).with_context(what)?.is_file() => None,
+            Existing::There | Existing::Empty => bail!("{}: it exists; name a file that does not", what()),
         };
         let place = unfinished.as_deref().unwrap_or(path);
         let device = open_device(place, options, unfinished.is_some()).with_context(what)?;
@@ -436,9 +436,9 @@ fn file_options(options: &StoreOptions, create: bool) -> FileOptions {
     FileOptions { create, read_only, io: options.io.into(), ..FileOptions::default() }
 }
 
-/// The thing at the place of the data file.
+/// The thing at the path of the data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Existing {
     /// The path does not exist.
     Nothing,
     /// A file of 0 bytes.
@@ -447,8 +447,8 @@ enum Place {
     There,
 }
 
-impl Place {
-    fn look(path: &Path) -> anyhow::Result<Self> {
+impl Existing {
+    fn at(path: &Path) -> anyhow::Result<Self> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::Nothing),
@@ -545,16 +545,16 @@ mod tests {
     fn tells_empty_places_from_filled_ones() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");
-        assert_eq!(Place::look(&path).unwrap(), Place::Nothing);
+        assert_eq!(Existing::at(&path).unwrap(), Existing::Nothing);
         fs::write(&path, b"").unwrap();
-        assert_eq!(Place::look(&path).unwrap(), Place::Empty);
+        assert_eq!(Existing::at(&path).unwrap(), Existing::Empty);
         fs::write(&path, [0; 4096]).unwrap();
         assert_eq!(
-            Place::look(&path).unwrap(),
-            Place::There,
+            Existing::at(&path).unwrap(),
+            Existing::There,
             "zeros may be a store that lost its superblock"
         );
-        assert!(Place::look(folder.path()).is_err());
-        assert!(Place::look(&path.join("x")).is_err());
+        assert!(Existing::at(folder.path()).is_err());
+        assert!(Existing::at(&path.join("x")).is_err());
     }
 }

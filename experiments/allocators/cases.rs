@@ -11,7 +11,7 @@ use super::load::Sizes;
 use super::network::network;
 use super::reference::{Bitmap, Grouped, Pooled, Record, Tree};
 use super::run::{GIB, Run, TIB};
-use super::shift::Way;
+use super::shift::Treatment;
 use super::{ceph, churn, own, parallel, rebuild, seed, service, shift};
 
 /// The allocators, and how clients and servers share one.
@@ -131,9 +131,9 @@ impl Case {
             Kind::Drift => shift::drift(&*allocator, 90, run),
             Kind::Shift { runs_max, moves } => {
                 let way = match (variant.ends_with("compacted"), moves) {
-                    (true, _) => Way::Compacts,
-                    (false, true) => Way::Moves,
-                    (false, false) => Way::Stays,
+                    (true, _) => Treatment::Compacts,
+                    (false, true) => Treatment::Moves,
+                    (false, false) => Treatment::Stays,
                 };
                 shift::shift(&*allocator, runs_max, way, run)
             }

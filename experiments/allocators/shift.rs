@@ -39,7 +39,7 @@ const KEPT_EVERY: u64 = 256;
 
 /// The treatment of the holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Treatment {
     /// Nothing.
     Stays,
     /// Live values move.
@@ -49,18 +49,18 @@ pub(crate) enum Way {
 }
 
 /// Fills the device with small values, frees most, and puts large ones in until one fits in no `runs_max` runs. Where the
-/// allocator lets values be moved, `Way::Moves` makes room first; `Way::Compacts` merges what is free once, after the frees.
-pub(crate) fn shift(allocator: &dyn Allocator, runs_max: usize, way: Way, run: &mut Run) -> Figures {
+/// allocator lets values be moved, `Treatment::Moves` makes room first; `Treatment::Compacts` merges what is free once, after the frees.
+pub(crate) fn shift(allocator: &dyn Allocator, runs_max: usize, way: Treatment, run: &mut Run) -> Figures {
     let mut figures = Figures::default();
     let mut random = Random::new(SEED);
     let Some(live) = first_phase(allocator, &mut random, &mut figures, run) else { return figures };
     run.begin();
-    if way == Way::Compacts {
+    if way == Treatment::Compacts {
         let began = Instant::now();
         allocator.compact();
         figures.compact_ms = Some(began.elapsed().as_secs_f64() * 1000.0);
     }
-    let space = allocator.space().filter(|_| way == Way::Moves);
+    let space = allocator.space().filter(|_| way == Treatment::Moves);
     let mut mover = space.map(Mover::new);
     let mut pieces =
         Pieces::new(allocator.status().blocks, space.map_or(1 << 16, shoal_space::Space::group_blocks));

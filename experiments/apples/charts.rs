@@ -6,7 +6,7 @@ use shoal_bench::plot::{Axis, LineChart, Mark};
 
 use super::choice::{Choice, Orchard, Supply};
 use super::law::{Law, expected_maximum};
-use super::simulate::{Round, Way, figures, on_all_cores, play};
+use super::simulate::{Round, Stepping, figures, on_all_cores, play};
 use super::walk::{pools_mean, turnovers_law};
 use super::{Answer, ApplesOptions, Progress, WALK_DEVICES, Walked};
 
@@ -103,7 +103,7 @@ pub(super) fn by_depth(
         let (choice, depth) = (number as usize / DEPTHS.len(), number as usize % DEPTHS.len());
         let orchard = Orchard::new(options.buckets, DEPTHS[depth], choices[choice], options.supply());
         let share = 100.0 / orchard.total() as f64;
-        let rounds = play(&orchard, Way::Leaps, DEPTH_ROUNDS, options.seed, &|_| {});
+        let rounds = play(&orchard, Stepping::Leaps, DEPTH_ROUNDS, options.seed, &|_| {});
         let drawn = figures(rounds.iter().map(|round| round.apples)).mean * share;
         (Law::new(&orchard).apples().figures().mean * share, drawn)
     };

@@ -30,7 +30,7 @@ use choice::Orchard;
 use law::{Figures, Law};
 use random::Random;
 use shoal_bench::report::{Metric, Report};
-use simulate::{Round, Way, figures, on_all_cores, play};
+use simulate::{Round, Stepping, figures, on_all_cores, play};
 
 /// Most buckets.
 pub(crate) const BUCKETS_MAX: u32 = 1 << 16;
@@ -118,7 +118,7 @@ type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 /// The answers for one choice.
 struct Answer {
     choice: Choice,
-    way: Way,
+    way: Stepping,
     orchard: Orchard,
     law: Law,
     rounds: Vec<Round>,
@@ -192,9 +192,9 @@ fn answer(options: &ApplesOptions, choice: Choice, progress: Progress<'_>) -> an
     let law = Law::new(&orchard);
     let days = law.day().mean * options.rounds() as f64;
     let way = match options.method {
-        Method::Days => Way::Days,
-        Method::Auto if days <= DAYS_MAX => Way::Days,
-        Method::Auto | Method::Leaps => Way::Leaps,
+        Method::Days => Stepping::Days,
+        Method::Auto if days <= DAYS_MAX => Stepping::Days,
+        Method::Auto | Method::Leaps => Stepping::Leaps,
     };
     let what = choice.to_string();
     let rounds =
@@ -231,7 +231,7 @@ fn print_facts(options: &ApplesOptions, answers: &[Answer], out: &mut dyn Write)
     report.fact("shoal", crate::VERSION)?;
     report.fact("buckets", &options.buckets.to_string())?;
     report.fact("apples", &supply)?;
-    let ways: Vec<&str> = [(Way::Days, "day by day"), (Way::Leaps, "in leaps")]
+    let ways: Vec<&str> = [(Stepping::Days, "day by day"), (Stepping::Leaps, "in leaps")]
         .into_iter()
         .filter(|(way, _)| answers.iter().any(|answer| answer.way == *way))
         .map(|(_, name)| name)

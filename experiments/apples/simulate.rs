@@ -30,7 +30,7 @@ pub(super) struct Round {
 
 /// How a round is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Stepping {
     Days,
     Leaps,
 }
@@ -38,7 +38,7 @@ pub(super) enum Way {
 /// Plays `rounds` rounds on all cores; `progress` hears from one thread or another how many are done.
 pub(super) fn play(
     orchard: &Orchard,
-    way: Way,
+    way: Stepping,
     rounds: u64,
     seed: u64,
     progress: &(dyn Fn(u64) + Sync),
@@ -47,8 +47,8 @@ pub(super) fn play(
     let play_round = |round: u64| {
         let mut random = Random::new(seed, round);
         match way {
-            Way::Days => by_days(orchard, &picker, &mut random),
-            Way::Leaps => by_leaps(orchard, &mut random),
+            Stepping::Days => by_days(orchard, &picker, &mut random),
+            Stepping::Leaps => by_leaps(orchard, &mut random),
         }
     };
     on_all_cores(rounds, ROUNDS_AT_ONCE, &play_round, progress)
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    fn check(buckets: u32, apples: u32, choice: Choice, supply: Supply, way: Way, rounds: u64) {
+    fn check(buckets: u32, apples: u32, choice: Choice, supply: Supply, way: Stepping, rounds: u64) {
         let orchard = Orchard::new(buckets, apples, choice, supply);
         let law = Law::new(&orchard);
         let drawn = play(&orchard, way, rounds, 7, &quiet);
@@ -188,28 +188,28 @@ mod tests {
     #[test]
     fn day_by_day_agrees_with_the_law() {
         for choice in Choice::ALL {
-            check(64, 30, choice, Supply::Equal, Way::Days, 1500);
+            check(64, 30, choice, Supply::Equal, Stepping::Days, 1500);
         }
-        check(64, 30, Choice::Linear, Supply::Matched, Way::Days, 1500);
-        check(1024, 10, Choice::Uniform, Supply::Equal, Way::Days, 1000);
-        check(256, 200, Choice::Uniform, Supply::Equal, Way::Days, 400);
+        check(64, 30, Choice::Linear, Supply::Matched, Stepping::Days, 1500);
+        check(1024, 10, Choice::Uniform, Supply::Equal, Stepping::Days, 1000);
+        check(256, 200, Choice::Uniform, Supply::Equal, Stepping::Days, 400);
     }
 
     #[test]
     fn leaps_agree_with_the_law() {
         for choice in Choice::ALL {
-            check(64, 30, choice, Supply::Equal, Way::Leaps, 1500);
-            check(64, 1_000_000, choice, Supply::Matched, Way::Leaps, 1000);
+            check(64, 30, choice, Supply::Equal, Stepping::Leaps, 1500);
+            check(64, 1_000_000, choice, Supply::Matched, Stepping::Leaps, 1000);
         }
         for apples in [100, 1_000_000] {
-            check(1024, apples, Choice::Uniform, Supply::Equal, Way::Leaps, 500);
+            check(1024, apples, Choice::Uniform, Supply::Equal, Stepping::Leaps, 500);
         }
     }
 
     #[test]
     fn rounds_do_not_depend_on_the_threads() {
         let orchard = Orchard::new(16, 20, Choice::Linear, Supply::Equal);
-        for way in [Way::Days, Way::Leaps] {
+        for way in [Stepping::Days, Stepping::Leaps] {
             let rounds = play(&orchard, way, 50, 3, &quiet);
             assert_eq!(rounds, play(&orchard, way, 50, 3, &quiet));
             assert_ne!(rounds, play(&orchard, way, 50, 4, &quiet));
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_bucket_of_one_is_empty_on_the_second_day() {
         let orchard = Orchard { probabilities: vec![1.0], apples: vec![1] };
-        for way in [Way::Days, Way::Leaps] {
+        for way in [Stepping::Days, Stepping::Leaps] {
             assert_eq!(play(&orchard, way, 1, 1, &quiet), [Round { day: 2.0, apples: 0.0, value: 0.0 }]);
         }
     }

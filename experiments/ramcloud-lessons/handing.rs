@@ -89,12 +89,12 @@ const TURN: Duration = Duration::from_micros(2);
 
 /// The time until a worker has handed its work to a busy dispatch thread: it waits for the lock that stops dispatch, or for the queue's,
 /// which is held for a moment.
-pub(super) fn hand_over(time: Duration) -> Result<Pair> {
+pub(super) fn pass_on(time: Duration) -> Result<Pair> {
     let mut figures = [Vec::new(), Vec::new()];
     for slice in 0..10 {
         let by_queue = slice % 2 == 1;
         if let Some(figures) = figures.get_mut(usize::from(by_queue)) {
-            figures.push(hand_over_once(time / 10, by_queue));
+            figures.push(pass_once(time / 10, by_queue));
         }
     }
     let [old, new] = figures.map(median);
@@ -102,7 +102,7 @@ pub(super) fn hand_over(time: Duration) -> Result<Pair> {
 }
 
 /// The mean wait of a hand-over, in nanoseconds.
-fn hand_over_once(time: Duration, by_queue: bool) -> f64 {
+fn pass_once(time: Duration, by_queue: bool) -> f64 {
     let dispatch: Mutex<Vec<u64>> = Mutex::default();
     let queue: Mutex<Vec<u64>> = Mutex::default();
     let is_over = AtomicBool::new(false);

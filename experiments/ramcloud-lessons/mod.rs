@@ -125,7 +125,7 @@ const LESSONS: &[Lesson] = &[
         forms: "work for the dispatch thread: by its lock | through a queue (what the worker waits)",
         seed: Some((14_400.0, 13_400.0)),
         says: "14.4 to 13.4 us a write",
-        measure: handing::hand_over,
+        measure: handing::pass_on,
     },
     Lesson {
         name: "tablet-once",

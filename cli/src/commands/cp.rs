@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Map, json};
 
 use crate::conditions::Conditions;
-use crate::copying::{Place, Prefixes, copy};
+use crate::copying::{Location, Prefixes, copy};
 use crate::failure::Usage;
 use crate::objects::Objects;
 use crate::output::{Output, bytes_of, set_bytes, show_count, show_key};
@@ -66,8 +66,8 @@ impl CopyArguments {
         target: &Target,
         source: &OsString,
         destination: &OsString,
-    ) -> Result<(Place, Place), Usage> {
-        let place = |bucket: &String, key: &OsString| Place {
+    ) -> Result<(Location, Location), Usage> {
+        let place = |bucket: &String, key: &OsString| Location {
             bucket: bucket.clone(),
             key: Bytes::copy_from_slice(bytes_of(key)),
         };
@@ -127,8 +127,8 @@ pub(crate) async fn all(
 pub(crate) fn say_one(
     shared: &CopyArguments,
     verb: &str,
-    from: &Place,
-    to: &Place,
+    from: &Location,
+    to: &Location,
     version: u64,
     bytes: u64,
 ) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use shoal_base::limits::KEY_BYTES_MAX;
 use shoal_client::{PutItem, PutOptions, RejectRules};
 
-use crate::copying::{Place, copy};
+use crate::copying::{Location, copy};
 use crate::failure::one_line;
 use crate::output::show_key;
 use crate::transfer::attributes::Kind;
@@ -156,7 +156,7 @@ impl Feeder<'_> {
         let source = Bytes::from([&self.to.prefix, name].concat());
         self.wait_for(&source);
         self.wait_for(&key);
-        let place = |key: &Bytes| Place { bucket: self.to.bucket.clone(), key: key.clone() };
+        let place = |key: &Bytes| Location { bucket: self.to.bucket.clone(), key: key.clone() };
         let (from, to) = (place(&source), place(&key));
         let copied = copy(&self.to.objects, &from, &to, RejectRules::default());
         match self.to.handle.block_on(copied) {

@@ -66,7 +66,7 @@ struct Planned<'a> {
 /// Why an object did not become a file.
 enum Trouble {
     Store(Error),
-    Place(Obstacle),
+    Target(Obstacle),
     /// It does not exist any more.
     Gone,
     Other(String),
@@ -80,13 +80,13 @@ impl From<Error> for Trouble {
 
 impl From<Obstacle> for Trouble {
     fn from(obstacle: Obstacle) -> Self {
-        Self::Place(obstacle)
+        Self::Target(obstacle)
     }
 }
 
 impl From<std::io::Error> for Trouble {
     fn from(error: std::io::Error) -> Self {
-        Self::Place(Obstacle::Failed(error))
+        Self::Target(Obstacle::Failed(error))
     }
 }
 
@@ -159,7 +159,7 @@ impl Unload {
     /// Decides whether an object can become a file, and which.
     fn judge<'a>(&self, entry: &'a ListEntry, above: &mut FilesAbove) -> Result<Planned<'a>, Trouble> {
         let ListEntry { key, info } = entry;
-        let unheld = |why: &str| Trouble::Place(Obstacle::Unheld(why.into()));
+        let unheld = |why: &str| Trouble::Target(Obstacle::Unheld(why.into()));
         if let Some(file) = above.find(key) {
             return Err(unheld(&format!("the object {:?} has the name of its folder", show_key(file))));
         }
@@ -216,7 +216,7 @@ impl Unload {
     /// The object `key` cannot have its metadata or deadline there: it goes on without them where that is allowed.
     fn lose(&self, key: &[u8], why: String) -> Result<(), Trouble> {
         if !self.report.manner().lossy {
-            return Err(Trouble::Place(Obstacle::Unheld(why)));
+            return Err(Trouble::Target(Obstacle::Unheld(why)));
         }
         self.report.dropped(&show_key(key), &why);
         Ok(())
@@ -291,7 +291,7 @@ impl Unload {
         let attributes = Attributes::of_object(&wanted.key, stream.info()).map_err(Trouble::Other)?;
         if attributes.kind == Kind::Symlink {
             let why = format!("the target of a symlink has at most {LINK_BYTES_MAX} bytes");
-            return Err(Trouble::Place(Obstacle::Unheld(why)));
+            return Err(Trouble::Target(Obstacle::Unheld(why)));
         }
         let mut written = 0;
         let result = self.write_pieces(wanted, &mut stream, &attributes, &mut written);
@@ -338,9 +338,9 @@ impl Unload {
                     self.report.stop(&error.to_string());
                 }
             }
-            Trouble::Place(Obstacle::Unheld(why)) => self.report.refused(&name, &why),
-            Trouble::Place(Obstacle::InTheWay(why)) => self.report.failed(&name, why),
-            Trouble::Place(Obstacle::Failed(error)) => {
+            Trouble::Target(Obstacle::Unheld(why)) => self.report.refused(&name, &why),
+            Trouble::Target(Obstacle::InTheWay(why)) => self.report.failed(&name, why),
+            Trouble::Target(Obstacle::Failed(error)) => {
                 self.report.failed(&name, &error.to_string());
                 let full = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS].map(Errno::raw_os_error);
                 if error.raw_os_error().is_some_and(|code| full.contains(&code)) {

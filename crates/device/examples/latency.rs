@@ -18,12 +18,12 @@ type Done = Result<(), DeviceError>;
 
 /// Runs on the calling thread or in the background.
 #[derive(Clone, Copy)]
-enum Way {
+enum Method {
     Execute,
     Submit,
 }
 
-impl Way {
+impl Method {
     fn run<M: IoMemory>(self, request: IoFuture<M>) -> Outcome<M> {
         match self {
             Self::Execute => block_on(request),
@@ -58,7 +58,7 @@ impl Bench {
         self.random.below(FILE_BLOCKS)
     }
 
-    fn write(&self, way: Way) -> Done {
+    fn write(&self, way: Method) -> Done {
         way.run(self.device.write(self.block(), IoBuf::copied_from(&[1; 4096]))).result
     }
 
@@ -66,7 +66,7 @@ impl Bench {
         (0..count).map(|_| self.device.write(self.block(), IoBuf::copied_from(&[1; 4096]))).collect()
     }
 
-    fn flush(&self, way: Way) -> Done {
+    fn flush(&self, way: Method) -> Done {
         way.run(self.device.flush()).result
     }
 
@@ -94,7 +94,7 @@ impl Bench {
 
     fn all(&self) -> Result<(), Box<dyn Error>> {
         let device = &self.device;
-        let both = [("execute", Way::Execute), ("submit", Way::Submit)];
+        let both = [("execute", Method::Execute), ("submit", Method::Submit)];
         for (name, way) in both {
             let read = || way.run(device.read(self.block(), IoBuf::new(1))).result;
             self.measure(&format!("read 4 KiB, {name}"), 1, read)?;
@@ -120,7 +120,8 @@ impl Bench {
             })?;
         }
         let deep = || {
-            Way::Submit.run_all(device, (0..64).map(|_| device.read(self.block(), IoBuf::new(1))).collect())
+            Method::Submit
+                .run_all(device, (0..64).map(|_| device.read(self.block(), IoBuf::new(1))).collect())
         };
         self.measure("64 reads 4 KiB, submit", 64, deep)
     }

@@ -15,7 +15,7 @@ use shoal_device::{
 const BLOCKS: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Submission {
     /// On the calling thread.
     Here,
     /// Submitted.
@@ -58,8 +58,8 @@ fn request() -> impl Strategy<Value = Request> {
     ]
 }
 
-fn way() -> impl Strategy<Value = Way> {
-    prop_oneof![Just(Way::Here), Just(Way::Background)]
+fn way() -> impl Strategy<Value = Submission> {
+    prop_oneof![Just(Submission::Here), Just(Submission::Background)]
 }
 
 struct Checked {
@@ -73,10 +73,10 @@ fn is_out_of_range(error: &DeviceError) -> bool {
     matches!(error, DeviceError::OutOfRange { .. })
 }
 
-fn finish<M: shoal_device::IoMemory>(way: Way, future: IoFuture<M>) -> Outcome<M> {
+fn finish<M: shoal_device::IoMemory>(way: Submission, future: IoFuture<M>) -> Outcome<M> {
     match way {
-        Way::Here => block_on(future),
-        Way::Background => block_on(future.in_background()),
+        Submission::Here => block_on(future),
+        Submission::Background => block_on(future.in_background()),
     }
 }
 
@@ -105,7 +105,7 @@ impl Checked {
         self.model[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn run(&mut self, request: &Request, way: Way) {
+    fn run(&mut self, request: &Request, way: Submission) {
         match request {
             Request::Read { block, segments } => self.read(*block, segments, way),
             Request::Write { block, segments, durable } => self.write(*block, segments, *durable, way),
@@ -124,7 +124,7 @@ impl Checked {
         assert_eq!(self.device.blocks() as usize * BLOCK_BYTES, self.model.len());
     }
 
-    fn read(&mut self, block: u64, segments: &[usize], way: Way) {
+    fn read(&mut self, block: u64, segments: &[usize], way: Submission) {
         let memory: Vec<IoBuf> = segments.iter().map(|&blocks| IoBuf::new(blocks)).collect();
         let outcome = finish(way, self.device.read(block, memory));
         if !self.fits(block, segments.iter().sum()) {
@@ -137,7 +137,7 @@ impl Checked {
         );
     }
 
-    fn write(&mut self, block: u64, segments: &[usize], durable: bool, way: Way) {
+    fn write(&mut self, block: u64, segments: &[usize], durable: bool, way: Submission) {
         let memory: Vec<IoBuf> = segments.iter().map(|&blocks| self.filled(blocks)).collect();
         let write = if durable { Device::write_durable } else { Device::write };
         let outcome = finish(way, write(&self.device, block, memory));
@@ -148,7 +148,7 @@ impl Checked {
         self.model_write(block, &written);
     }
 
-    fn batch(&mut self, first: u64, count: u64, step: u64, way: Way) {
+    fn batch(&mut self, first: u64, count: u64, step: u64, way: Submission) {
         let blocks: Vec<u64> = (0..count).map(|number| first + number * step).collect();
         let mut batch = self.device.batch();
         let mut writes = Vec::new();
@@ -182,10 +182,10 @@ impl Checked {
     }
 }
 
-fn start(batch: shoal_device::Batch, way: Way) {
+fn start(batch: shoal_device::Batch, way: Submission) {
     match way {
-        Way::Here => block_on(async { batch.start() }),
-        Way::Background => batch.start_in_background(),
+        Submission::Here => block_on(async { batch.start() }),
+        Submission::Background => batch.start_in_background(),
     }
 }
 
@@ -198,7 +198,7 @@ fn file(folder: &Path, io: IoMode, direct: bool) -> Device {
     device
 }
 
-fn check(make: impl Fn(&Path) -> Device, requests: &[(Request, Way)]) {
+fn check(make: impl Fn(&Path) -> Device, requests: &[(Request, Submission)]) {
     let folder = tempfile::tempdir().unwrap();
     let mut checked = Checked::new(make(folder.path()));
     for (request, way) in requests {

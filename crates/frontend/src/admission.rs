@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A connection, as others reach it.
 pub trait Connection {
-    /// The connection has to go: wakes its task, which looks at [`Place::is_evicted`]. Called under the lock of all connections.
+    /// The connection has to go: wakes its task, which looks at [`Admitted::is_evicted`]. Called under the lock of all connections.
     fn wake(&self);
 }
 
@@ -65,7 +65,7 @@ impl<C: Connection> Admission<C> {
 
     /// Takes a new connection, which `make` makes of its number; where there is no room, the oldest one that has shown nothing
     /// makes some. None where all others have shown credentials.
-    pub fn enter(self: &Arc<Self>, make: impl FnOnce(u64) -> C) -> Option<Place<C>> {
+    pub fn enter(self: &Arc<Self>, make: impl FnOnce(u64) -> C) -> Option<Admitted<C>> {
         let most = self.connections_max;
         let mut state = self.lock();
         if state.len() >= most && self.evict_one(&mut state) {
@@ -88,7 +88,7 @@ impl<C: Connection> Admission<C> {
             connection: make(number),
         });
         state.unauthenticated.insert(number, Arc::clone(&entry));
-        Some(Place { admission: Arc::clone(self), number, entry })
+        Some(Admitted { admission: Arc::clone(self), number, entry })
     }
 
     fn evict_one(&self, state: &mut State<C>) -> bool {
@@ -156,13 +156,13 @@ impl<C> State<C> {
 }
 
 /// A connection among all of them, as long as this lives.
-pub struct Place<C: Connection> {
+pub struct Admitted<C: Connection> {
     admission: Arc<Admission<C>>,
     number: u64,
     entry: Arc<Entry<C>>,
 }
 
-impl<C: Connection> Place<C> {
+impl<C: Connection> Admitted<C> {
     /// The peer has shown that it may come in.
     pub fn set_authenticated(&self) {
         // Relaxed: only how long it may stay follows from this.
@@ -190,7 +190,7 @@ impl<C: Connection> Place<C> {
     }
 }
 
-impl<C: Connection> Deref for Place<C> {
+impl<C: Connection> Deref for Admitted<C> {
     type Target = C;
 
     fn deref(&self) -> &C {
@@ -198,7 +198,7 @@ impl<C: Connection> Deref for Place<C> {
     }
 }
 
-impl<C: Connection> Drop for Place<C> {
+impl<C: Connection> Drop for Admitted<C> {
     fn drop(&mut self) {
         let mut state = self.admission.lock();
         let gone = (state.unauthenticated.remove(&self.number), state.authenticated.remove(&self.number));

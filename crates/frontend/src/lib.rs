@@ -13,7 +13,7 @@ mod listen;
 mod min_rate;
 mod rights;
 
-pub use admission::{Admission, Connection, Place};
+pub use admission::{Admission, Admitted, Connection};
 pub use certificate::{name_of, rest_of_life};
 pub use credentials::{
     BadCredentials, Credentials, Security, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TOKENS_MAX, TlsPem, Tokens,

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Wake;
 
 use parking_lot::Mutex;
-use shoal_frontend::{Admission, Connection, Place};
+use shoal_frontend::{Admission, Admitted, Connection};
 
 use crate::mailbox::ConnectionWaker;
 
 /// All connections of the frontend.
 pub(crate) type Clients = Admission<Arc<Client>>;
 /// A connection's entry among all of them, as long as this lives.
-pub(crate) type Entered = Place<Arc<Client>>;
+pub(crate) type Entered = Admitted<Arc<Client>>;
 
 /// The name and library that a client gave of itself.
 #[derive(Clone, Debug, Default)]

@@ -34,12 +34,12 @@ pub(crate) enum Leaves {
 }
 
 /// A connection's place among all of them, and until when it has to show credentials.
-pub(crate) struct Place {
-    entered: shoal_frontend::Place<Eviction>,
+pub(crate) struct AdmittedConnection {
+    entered: shoal_frontend::Admitted<Eviction>,
     deadline: Instant,
 }
 
-impl Place {
+impl AdmittedConnection {
     /// Takes a new connection; none where there is no room.
     pub(crate) fn enter(all: &Arc<Admission>, unauthenticated_max: Duration) -> Option<Self> {
         let entered = all.enter(|_| Eviction::default())?;
@@ -104,7 +104,7 @@ mod tests {
     #[tokio::test]
     async fn an_evicted_connection_ends() {
         let all = Admission::new(2);
-        let enter = || Place::enter(&all, Duration::from_secs(3600)).unwrap();
+        let enter = || AdmittedConnection::enter(&all, Duration::from_secs(3600)).unwrap();
         let (first, second) = (enter(), enter());
         first.set_authenticated();
         let _third = enter();
@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_shows_nothing_has_little_time() {
         let all = Admission::new(3);
-        let enter = || Place::enter(&all, Duration::from_millis(10)).unwrap();
+        let enter = || AdmittedConnection::enter(&all, Duration::from_millis(10)).unwrap();
         let (silent, known) = (enter(), enter());
         let mut held = Box::pin(known.hold(pending::<()>()));
         assert!((&mut held).now_or_never().is_none());

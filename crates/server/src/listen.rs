@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::admission::{Admission, Leaves, Place};
+use crate::admission::{Admission, AdmittedConnection, Leaves};
 use crate::auth::Gate;
 use crate::connection;
 use crate::dispatch::Dispatch;
@@ -216,8 +216,8 @@ impl Connections {
 
     fn add(&mut self, stream: TcpStream, peer: SocketAddr) {
         while self.tasks.try_join_next().is_some() {}
-        let place = Place::enter(&self.dispatch.admission, self.limits.unauthenticated_max);
-        let Some(place) = place.map(Arc::new) else { return };
+        let admitted = AdmittedConnection::enter(&self.dispatch.admission, self.limits.unauthenticated_max);
+        let Some(admitted) = admitted.map(Arc::new) else { return };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "closed: it ended at once");
             return;
@@ -225,9 +225,9 @@ impl Connections {
         let (dispatch, limits) = (Arc::clone(&self.dispatch), Arc::clone(&self.limits));
         let drain = self.drain.clone();
         let serve = async move {
-            let its = Arc::clone(&place);
+            let its = Arc::clone(&admitted);
             let served = connection::serve(stream, peer, its, Arc::clone(&dispatch), &limits, drain);
-            match place.hold(served).await {
+            match admitted.hold(served).await {
                 Ok(()) => {}
                 Err(Leaves::Evicted) => tracing::debug!(%peer, "closed: a new connection took its place"),
                 Err(Leaves::Overdue) => {

@@ -126,7 +126,7 @@ impl Checkpointer {
         let Some(marker) = tablet.freeze(|marker| self.log.committer.submit(Item::Marker(marker))) else {
             return Ok(0);
         };
-        self.log.committer.drive();
+        self.log.committer.drive_all();
         let applied = self.log.committer.wait_marker(&marker).await?;
         self.apply_frozen(tablet, applied).await
     }

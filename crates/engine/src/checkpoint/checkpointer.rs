@@ -15,7 +15,7 @@ use crate::common::counters::OperationCounters;
 use crate::common::error::Result;
 use crate::common::event::{Bell, Token};
 use crate::common::options::Tuning;
-use crate::log::driver::uninterrupted;
+use crate::log::driver::run_to_end;
 use crate::log::owner::Log;
 use crate::space::growth::Growth;
 use crate::space::manager::SpaceManager;
@@ -76,8 +76,8 @@ impl Checkpointer {
 
     /// Names the newest superblock in a flushed batch, and makes the blocks that it freed reusable (R9).
     pub(crate) async fn make_freed_reusable(&self) {
-        uninterrupted(self.log.committer.seal());
-        self.log.committer.drive();
+        run_to_end(self.log.committer.seal());
+        self.log.committer.drive_all();
         self.limit_snapshots();
         self.tablets.held_streams.expire(self.now_ns());
         self.space.reclaim(self.log.committer.named_superblock());

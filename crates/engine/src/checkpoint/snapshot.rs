@@ -55,7 +55,7 @@ impl Checkpointer {
         }
         let marker = marker.unwrap_or_else(|| Tablet::freeze_all(tablets, queue));
         let moment = self.log.moment();
-        self.log.committer.drive();
+        self.log.committer.drive_all();
         let version = self.log.committer.wait_marker(&marker).await?;
         for tablet in tablets {
             self.apply_frozen(tablet, version).await?;

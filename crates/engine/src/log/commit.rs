@@ -282,7 +282,7 @@ impl Committer {
     }
 
     /// Commits one batch if there is one. Returns false if another thread drives: that one continues until the queue is
-    /// empty, or hands over.
+    /// empty, or requests that.
     pub(super) async fn commit_one(&self) -> bool {
         let Some(mut driver) = self.driver.try_take() else { return false };
         if self.has_work() {

@@ -1,11 +1,11 @@
 //! Chooses the thread that commits the queued records.
 //!
-//! A thread that may block ([`may_block`]) drives the commit itself, without a hand-off. All others hand over to the
+//! A thread that may block ([`may_block`]) drives the commit itself, without a hand-off. All others request it from the
 //! committer's thread, so no thread of a server ever drives. In a store without such a thread, or in one that is being
-//! closed, callers commit. A driver continues until its own record is durable, and hands over the records queued by
+//! closed, callers commit. A driver continues until its own record is durable, and requests the commit of records queued by
 //! then.
 //!
-//! A thread that serves many requests a turn gathers ([`Committer::gather`]): it hands its writes over at once, and
+//! A thread that serves many requests a turn gathers ([`Committer::gather`]): one request commits all its writes, and
 //! they share a batch. A thread that serves one client has nothing else to do until that client's write is durable: it
 //! commits a single write itself, and saves two hand-offs ([`AtEnd::Commit`]).
 
@@ -28,15 +28,15 @@ const GATHERING_MAX: Duration = Duration::from_millis(1);
 /// A thread commits its single write itself if the batch before took at most this long: on a slow device the two
 /// hand-offs cost nothing beside the flush, and a device that hangs must not take a thread that serves clients with it.
 const QUICK_BATCH_NS_MAX: u64 = 2_000_000;
-/// Writes that a thread gathers before it hands them over: with more the committer begins while the thread continues.
+/// Writes that a thread gathers before it requests their commit: with more the committer begins while the thread continues.
 const GATHERED_MAX: usize = 256;
 
 /// The end of a gathering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtEnd {
-    /// The writes are handed over to the committer's thread.
-    HandOver,
-    /// A single write is committed by this thread, several are handed over.
+    /// The committer's thread commits the writes.
+    RequestCommit,
+    /// A single write is committed by this thread, the committer's thread several.
     Commit,
 }
 
@@ -45,14 +45,14 @@ pub(crate) enum AtEnd {
 struct Gathering {
     /// The address of the committer for which the thread gathers; zero if it does not gather.
     committer: usize,
-    /// Writes since the last hand-over.
+    /// Writes since the last request.
     writes: usize,
     at_end: AtEnd,
 }
 
 thread_local! {
     static GATHERING: Cell<Gathering> =
-        const { Cell::new(Gathering { committer: 0, writes: 0, at_end: AtEnd::HandOver }) };
+        const { Cell::new(Gathering { committer: 0, writes: 0, at_end: AtEnd::RequestCommit }) };
 }
 
 /// Ends the gathering of a thread, also after a panic: the queued writes must be committed.
@@ -69,10 +69,10 @@ impl Drop for Gathered<'_> {
             let commits =
                 gathering.at_end == AtEnd::Commit && gathering.writes == 1 && self.committer.is_quick();
             if commits && !std::thread::panicking() {
-                uninterrupted(self.committer.commit_one());
+                run_to_end(self.committer.commit_one());
             }
             if self.committer.has_work() {
-                self.committer.hand_over(1);
+                self.committer.request_commit(1);
             }
         }
     }
@@ -81,14 +81,14 @@ impl Drop for Gathered<'_> {
 impl Committer {
     /// Ensures that the queued records are committed. `writes` is their number since the last call. Does not wait for
     /// the commit if the store has a thread that commits.
-    pub(crate) fn hand_over(&self, writes: usize) {
+    pub(crate) fn request_commit(&self, writes: usize) {
         match self.bell() {
             Some(bell) => {
-                if !self.is_put_off(writes) {
+                if !self.defer_request(writes) {
                     bell.ring();
                 }
             }
-            None => uninterrupted(self.commit_all()),
+            None => run_to_end(self.commit_all()),
         }
     }
 
@@ -106,13 +106,13 @@ impl Committer {
     }
 
     /// Sees to it that all that is queued is committed: here, where this thread may block and nobody else does it.
-    pub(crate) fn drive(&self) {
+    pub(crate) fn drive_all(&self) {
         self.drive_while(|| self.has_work());
     }
 
     fn drive_while(&self, goes_on: impl Fn() -> bool) {
-        if !may_block() || uninterrupted(self.commit_while(goes_on)) {
-            self.hand_over(1);
+        if !may_block() || run_to_end(self.commit_while(goes_on)) {
+            self.request_commit(1);
         }
     }
 
@@ -142,12 +142,12 @@ impl Committer {
         self.thread.bell.as_deref().filter(|bell| !bell.is_closed())
     }
 
-    /// One turn of the committer's thread. Returns the longest time that it may sleep until a hand-over, or `None` if
+    /// One turn of the committer's thread. Returns the longest time that it may sleep until a request, or `None` if
     /// there is more to do.
     pub(crate) fn turn(&self, seal_after_ns: u64) -> Option<Duration> {
         let is_driven = self.has_work() && !block_on(self.commit_one());
         if self.has_work() {
-            // More writes are coming, and their hand-over rings: a batch now would be a small one. If another thread
+            // More writes are coming, and their request rings: a batch now would be a small one. If another thread
             // drives, polling would only take its core away.
             let can_wait = is_driven || self.thread.gathering.load(Ordering::Relaxed) > 0;
             return can_wait.then_some(GATHERING_MAX);
@@ -165,7 +165,7 @@ impl Committer {
         (!self.has_work()).then_some(PERIOD)
     }
 
-    /// Runs `work`. The writes that it queues are committed or handed over at its end, or handed over earlier if there
+    /// Runs `work`. The writes that it queues are committed or requested at its end, or requested earlier if there
     /// are many. `work` must not wait for any of them.
     pub(crate) fn gather<T>(&self, at_end: AtEnd, work: impl FnOnce() -> T) -> T {
         let before = GATHERING.replace(Gathering { committer: self.address(), writes: 0, at_end });
@@ -194,9 +194,9 @@ impl Committer {
         (may_block() || (gathers && gathering.writes == 0 && self.is_quick())) && self.is_idle()
     }
 
-    /// Returns true if the hand-over of queued writes is left to the end of the gathering. A thread that may block can
+    /// Returns true if the request of queued writes is left to the end of the gathering. A thread that may block can
     /// wait for its own writes.
-    fn is_put_off(&self, writes: usize) -> bool {
+    fn defer_request(&self, writes: usize) -> bool {
         let mut gathering = GATHERING.get();
         if may_block() || gathering.committer != self.address() {
             return false;
@@ -221,6 +221,6 @@ impl Committer {
 /// written, or writes under way on blocks that are handed out again (R8).
 ///
 /// It is called in plain functions, not in a caller's future: each crate that awaits a put would compile the apply anew.
-pub(crate) fn uninterrupted<F: Future>(work: F) -> F::Output {
+pub(crate) fn run_to_end<F: Future>(work: F) -> F::Output {
     block_on(work)
 }

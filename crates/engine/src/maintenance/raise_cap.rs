@@ -22,7 +22,7 @@ use crate::checkpoint::publish::Changes;
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
 use crate::common::error::{Error, Result};
-use crate::log::driver::uninterrupted;
+use crate::log::driver::run_to_end;
 use crate::space::manager::DataBlocks;
 use crate::store::{Inner, Store};
 use crate::tablet::admission::records_max;
@@ -163,7 +163,7 @@ impl Store {
     pub fn grow(&self, blocks_max: Option<u64>) -> Boxed<'_, Result<Grown>> {
         Box::pin(async move {
             self.0.check_writable()?;
-            uninterrupted(self.0.raise_cap(blocks_max))
+            run_to_end(self.0.raise_cap(blocks_max))
         })
     }
 

@@ -4,7 +4,7 @@ use shoal_base::sync::atomic::Ordering;
 
 use crate::checkpoint::relocate::Progress;
 use crate::common::error::Result;
-use crate::log::driver::uninterrupted;
+use crate::log::driver::run_to_end;
 use crate::store::Store;
 use crate::store::worker::Duty;
 
@@ -31,7 +31,7 @@ impl Store {
     /// As the device. A failed write poisons the store.
     pub async fn move_step(&self) -> Result<bool> {
         self.0.check_writable()?;
-        let progress = uninterrupted(self.0.relocator.step())?;
+        let progress = run_to_end(self.0.relocator.step())?;
         Ok(progress == Progress::Worked)
     }
 }

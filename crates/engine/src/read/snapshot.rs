@@ -9,7 +9,7 @@ use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{ByteRange, ListPage, ListRequest, Object, ObjectInfo};
-use crate::log::driver::uninterrupted;
+use crate::log::driver::run_to_end;
 use crate::read::get::{FoundEntry, check_single};
 use crate::read::list::{list_frozen, walk_frozen};
 use crate::store::Store;
@@ -64,7 +64,7 @@ impl Store {
         Box::pin(async {
             let inner = &*self.0;
             inner.check_open()?;
-            let (version, frozen) = uninterrupted(inner.checkpointer.freeze_at_one_version())?;
+            let (version, frozen) = run_to_end(inner.checkpointer.freeze_at_one_version())?;
             let taken_ns = frozen.moment.wall_ns();
             let until_ns = inner.now_ns().saturating_add(inner.tuning.snapshot_max_age_ns);
             let holding = Holding::new(version, until_ns, frozen);

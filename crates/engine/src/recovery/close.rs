@@ -11,7 +11,7 @@ use shoal_base::sync::atomic::Ordering;
 use shoal_base::task::Boxed;
 
 use crate::common::error::{Error, Result};
-use crate::log::driver::uninterrupted;
+use crate::log::driver::run_to_end;
 use crate::store::{Inner, Store};
 
 /// Rounds over all tablets. New writes are refused, so the second round finds at most the records queued during the
@@ -88,7 +88,7 @@ impl Store {
         if inner.check_writable().is_ok() {
             if inner.own.len() > 0 {
                 // Values that go home now take groups, too. The apply below returns these errors.
-                let _ = uninterrupted(inner.apply_before_close());
+                let _ = run_to_end(inner.apply_before_close());
             }
             if let Err(error) = self.save_own_space().await {
                 tracing::warn!("which groups belong to which bucket could not be saved: {error}");
@@ -105,7 +105,7 @@ impl Store {
         if let Some(worker) = &inner.maintenance.worker {
             worker.stop();
         }
-        uninterrupted(async {
+        run_to_end(async {
             inner.log.committer.commit_all().await;
             if was_poisoned {
                 return Ok(Closed { records_left: inner.records_left() });

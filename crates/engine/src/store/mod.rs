@@ -27,7 +27,7 @@ use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::options::{Environment, Tuning};
-use crate::log::driver::uninterrupted;
+use crate::log::driver::run_to_end;
 use crate::log::owner::Log;
 use crate::space::manager::{Shortage, SpaceManager};
 use crate::space::own_space::OwnSpace;
@@ -177,13 +177,13 @@ impl Inner {
     /// device cannot grow. Other writers may take what a step made before the caller does.
     fn make_room(&self, step: u32, shortage: &Shortage) -> Result<bool> {
         match step {
-            0 => uninterrupted(self.checkpointer.free_what_is_dead()).map(|()| true),
-            _ if uninterrupted(self.checkpointer.grow_for(shortage.needed))? => Ok(true),
+            0 => run_to_end(self.checkpointer.free_what_is_dead()).map(|()| true),
+            _ if run_to_end(self.checkpointer.grow_for(shortage.needed))? => Ok(true),
             _ if self.drop_snapshots_for(shortage) => {
-                uninterrupted(self.checkpointer.make_freed_reusable());
+                run_to_end(self.checkpointer.make_freed_reusable());
                 Ok(true)
             }
-            _ => uninterrupted(self.checkpointer.tidy_for_room()),
+            _ => run_to_end(self.checkpointer.tidy_for_room()),
         }
     }
 

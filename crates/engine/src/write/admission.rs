@@ -4,7 +4,7 @@ use shoal_base::task::Boxed;
 
 use crate::common::error::Result;
 use crate::log::commit::Committer;
-use crate::log::driver::uninterrupted;
+use crate::log::driver::run_to_end;
 use crate::store::Inner;
 use crate::store::worker::Duty;
 use crate::tablet::admission::OverlayPermit;
@@ -69,7 +69,7 @@ impl Inner {
         Box::pin(async move {
             let attempt = || self.try_admit(records, memory_bytes, blocks);
             if !self.log.committer.ring.suits(blocks) {
-                uninterrupted(self.checkpointer.prepare_for_step(blocks))?;
+                run_to_end(self.checkpointer.prepare_for_step(blocks))?;
             }
             loop {
                 if let Some(permit) = attempt() {
@@ -89,9 +89,9 @@ impl Inner {
                     return waited.await;
                 }
                 if self.checkpointer.wants_log() {
-                    uninterrupted(self.checkpointer.prepare_log(0))?;
+                    run_to_end(self.checkpointer.prepare_log(0))?;
                 }
-                uninterrupted(self.checkpointer.apply_all())?;
+                run_to_end(self.checkpointer.apply_all())?;
                 // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
                 let is_applied =
                     || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
@@ -114,9 +114,9 @@ impl Inner {
             Some(worker) => worker.wake(Duty::Apply),
             None if self.tablets.admission.fill_permille() >= 700 || self.log.fill_permille() >= 700 => {
                 if self.checkpointer.wants_log() {
-                    uninterrupted(self.checkpointer.prepare_log(0))?;
+                    run_to_end(self.checkpointer.prepare_log(0))?;
                 }
-                uninterrupted(self.checkpointer.apply_fullest())?;
+                run_to_end(self.checkpointer.apply_fullest())?;
             }
             None => {}
         }

@@ -59,7 +59,7 @@ impl Store {
         let mut batch = batch.into();
         let Some(write) = batch.take_single() else { return self.write_as_transaction(batch).await };
         let (record, before) = self.0.queue_write(write).await?;
-        self.0.log.committer.hand_over(1);
+        self.0.log.committer.request_commit(1);
         Ok(Ticket::new(self.clone(), record).with_before(before))
     }
 

@@ -111,7 +111,7 @@ impl Store {
     /// Runs `work`. The writes of this store that it queues are handed to the committer at its end, or earlier if there
     /// are many, so that they share a batch. `work` must not wait for any of them.
     pub fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.0.log.committer.gather(AtEnd::HandOver, work)
+        self.0.log.committer.gather(AtEnd::RequestCommit, work)
     }
 
     /// As [`Self::gather`], for a thread that has nothing else to do until its writes are durable: it commits a single

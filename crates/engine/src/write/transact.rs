@@ -300,7 +300,7 @@ impl<'a> Trial<'a> {
         let Some(last) = last else { return Ok(Carried::Done(self.seen_in_flight())) };
         // Other batches have their turn while this one is committed.
         self.tries = Tries::new(&inner.tablets.turns);
-        inner.log.committer.hand_over(1);
+        inner.log.committer.request_commit(1);
         OperationCounters::add(&inner.counters.puts, (writes - deletes) as u64);
         OperationCounters::add(&inner.counters.deletes, deletes as u64);
         Ok(Carried::Done(SmallVec::from_iter([Ticket::new(self.store.clone(), last)])))
@@ -346,7 +346,7 @@ impl Inner {
             if let Attempt::Done(_) =
                 self.try_queue(Condition::Seen { keys, seen, watches: &[] }, &mut batch)?
             {
-                self.log.committer.hand_over(1);
+                self.log.committer.request_commit(1);
                 return Ok(Reaped::Deleted);
             }
         }

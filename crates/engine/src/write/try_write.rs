@@ -66,7 +66,7 @@ impl Store {
         let Ok(Attempt::Done(_)) = inner.try_queue(Condition::Always, &mut Some(admitted)) else {
             return None;
         };
-        inner.log.committer.hand_over(puts.len());
+        inner.log.committer.request_commit(puts.len());
         let value_bytes: usize = puts.iter().map(|(_, value)| value.len()).sum();
         OperationCounters::add(&inner.counters.value_bytes_written, value_bytes as u64);
         OperationCounters::add(&inner.counters.puts, puts.len() as u64);

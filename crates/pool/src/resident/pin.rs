@@ -36,13 +36,13 @@ impl Residents {
 
     /// Makes the frames readable as the unit that their slot [names](Slot::name), pinned `pins` times.
     pub(crate) fn publish(self: &Arc<Self>, frames: Frames, pins: u32) -> SmallVec<[Pinned; 2]> {
-        let index = self.hand_over(frames, pins);
+        let index = self.give_frames(frames, pins);
         (0..pins).map(|_| self.pinned(index)).collect()
     }
 
     /// As [`publish`](Self::publish), pinned once.
     pub(crate) fn publish_one(self: &Arc<Self>, frames: Frames) -> Pinned {
-        let index = self.hand_over(frames, 1);
+        let index = self.give_frames(frames, 1);
         self.pinned(index)
     }
 

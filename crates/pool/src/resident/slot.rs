@@ -112,7 +112,7 @@ impl Residents {
 
     /// Gives the frames to the word of their slot, which [names](Slot::name) the unit and then has `pins` pins; returns
     /// the slot.
-    pub(crate) fn hand_over(&self, frames: Frames, pins: u32) -> u32 {
+    pub(crate) fn give_frames(&self, frames: Frames, pins: u32) -> u32 {
         let index = frames.list().head;
         let slot = self.slot(index);
         assert!(frames.are_of(&self.memory), "frames of another pool");
@@ -152,7 +152,7 @@ impl Residents {
     /// The caller brought the slot's word from resident or doomed to vacant.
     unsafe fn frames_of(&self, index: u32) -> Frames {
         let count = self.slot(index).unit().blocks() as u32;
-        // SAFETY: `hand_over` gave the frames to the word, and the word gave them to the caller.
+        // SAFETY: `give_frames` gave the frames to the word, and the word gave them to the caller.
         unsafe { self.memory.claim(List { head: index, count }) }
     }
 }

@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 
 use self::io::Rewound;
 use self::tasks::{Cork, Spawner, WithTasks};
-use crate::admission::Place;
+use crate::admission::AdmittedConnection;
 use crate::dispatch::{Dispatch, Peer};
 use crate::flow::{ConnectionFlow, deadline_after};
 use crate::options::Limits;
@@ -56,14 +56,14 @@ const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 pub(crate) async fn serve(
     stream: TcpStream,
     address: SocketAddr,
-    place: Arc<Place>,
+    admitted: Arc<AdmittedConnection>,
     dispatch: Arc<Dispatch>,
     limits: &Limits,
     mut drain: watch::Receiver<bool>,
 ) {
     let cork = Cork::of(&stream);
     let Some(acceptor) = dispatch.security.tls().map(TlsAcceptor::from) else {
-        let peer = Arc::new(Peer { address, place, certificate: None, expires: None });
+        let peer = Arc::new(Peer { address, admitted, certificate: None, expires: None });
         return speak(stream, cork, peer, dispatch, limits, drain).await;
     };
     let accepted = tokio::select! {
@@ -81,12 +81,12 @@ pub(crate) async fn serve(
             }
             let peer = Arc::new(Peer {
                 address,
-                place,
+                admitted,
                 certificate: chain.first().map(name_of),
                 expires: rest.map(deadline_after),
             });
             if let Some(name) = &peer.certificate {
-                peer.place.set_authenticated();
+                peer.admitted.set_authenticated();
                 tracing::debug!(peer = %address, %name, "showed a certificate");
             }
             speak(stream, cork, peer, dispatch, limits, drain).await;
@@ -124,7 +124,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         let (dispatch, flow, peer) = (Arc::clone(&dispatch), Arc::clone(&flow), Arc::clone(&peer));
         async move { Ok::<_, Infallible>(dispatch.answer(&peer, flow, request).await) }
     });
-    let bounds = Bounds { limits, flow: &flow, place: &peer.place, expires: peer.expires, drain };
+    let bounds = Bounds { limits, flow: &flow, admitted: &peer.admitted, expires: peer.expires, drain };
     let ended = if is_http2 {
         let spawner = Spawner::default();
         let connection = Box::pin(http2(limits, spawner.clone()).serve_connection(stream, requests));
@@ -159,7 +159,7 @@ enum Ended {
 struct Bounds<'a> {
     limits: &'a Limits,
     flow: &'a ConnectionFlow,
-    place: &'a Place,
+    admitted: &'a AdmittedConnection,
     expires: Option<Instant>,
     drain: watch::Receiver<bool>,
 }
@@ -173,7 +173,7 @@ impl Bounds<'_> {
     ) -> Ended {
         let mut stalled = pin!(stalled(self.flow, self.limits.min_rate.silence_max));
         let mut expired = pin!(until(self.expires));
-        let mut overdue = pin!(self.place.overdue());
+        let mut overdue = pin!(self.admitted.overdue());
         let mut cut = pin!(until(self.expires.map(|expires| expires + self.limits.drain_max)));
         let mut draining = false;
         loop {

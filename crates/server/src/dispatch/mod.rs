@@ -23,7 +23,7 @@ use tonic::Status;
 
 use self::standard::Standard;
 use self::web::{Dialect, Origins};
-use crate::admission::{Admission, Place};
+use crate::admission::{Admission, AdmittedConnection};
 use crate::answer::body::ResponseBody;
 use crate::answer::pack;
 use crate::auth::{Caller, Denied, Gate, Revoked, Shown};
@@ -45,7 +45,7 @@ use crate::timing::{StreamTimer, Timer};
 /// The other end of a connection.
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    pub(crate) place: Arc<Place>,
+    pub(crate) admitted: Arc<AdmittedConnection>,
     /// The name in the certificate that it showed.
     pub(crate) certificate: Option<Arc<str>>,
     /// When that certificate, or one that it rests on, ends; none: never.
@@ -216,7 +216,7 @@ impl Dispatch {
                            grpc-accept-encoding has those that it takes";
             return Err(Failure::encoding(problem));
         }
-        peer.place.set_authenticated();
+        peer.admitted.set_authenticated();
         let revoked = is_stream(path.path()).then(|| {
             let certificate = peer.certificate.clone();
             let rights = admitted.rights().cloned();

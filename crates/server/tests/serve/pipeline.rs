@@ -124,15 +124,15 @@ async fn there_is_an_end_of_the_room() {
     server.stop().await;
 }
 
-/// A way to the server that a test can break.
-struct Way {
+/// A proxy before the server that a test can break.
+struct Proxy {
     address: SocketAddr,
     /// Nothing that the server says arrives any more.
     is_mute: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
-impl Way {
+impl Proxy {
     async fn to(server: SocketAddr) -> Self {
         Self::from("127.0.0.1:0".parse().unwrap(), server).await
     }
@@ -201,7 +201,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn a_broken_way_fails_what_was_sent_and_the_next_operation_takes_another() {
     let server = Running::start().await;
-    let way = Way::to(server.address).await;
+    let way = Proxy::to(server.address).await;
     let client = way.client(LONG).await;
     let mut pipeline = client.pipeline("b");
     let operations = client.operations("b");
@@ -239,7 +239,7 @@ async fn a_broken_way_fails_what_was_sent_and_the_next_operation_takes_another()
     assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
     assert!(!is_there(b"e").await);
 
-    let _again = Way::from(address, server.address).await;
+    let _again = Proxy::from(address, server.address).await;
     assert_eq!(pipeline.get(b"c", ByteRange::ALL, 4), Ok(()));
     assert!(matches!(pipeline.next().await, Some((4, Ok(Answer::Got(Some(_)))))));
     assert!(operations.get("d".into(), ByteRange::ALL).await.unwrap().is_some());
@@ -250,7 +250,7 @@ async fn a_broken_way_fails_what_was_sent_and_the_next_operation_takes_another()
 #[tokio::test]
 async fn a_silent_server_is_given_up() {
     let server = Running::start().await;
-    let way = Way::to(server.address).await;
+    let way = Proxy::to(server.address).await;
     let client = way.client(Duration::from_millis(300)).await;
     let mut pipeline = client.pipeline("b");
     assert_eq!(pipeline.put(b"k", b"1", &PutOptions::default(), 0), Ok(()));
@@ -306,7 +306,7 @@ fn the_end_of_the_runtime_is_the_end_of_the_wait() {
     let (here, there) = (runtime(), runtime());
     let (server, way, operations) = there.block_on(async {
         let server = Running::start().await;
-        let way = Way::to(server.address).await;
+        let way = Proxy::to(server.address).await;
         let operations = way.client(LONG).await.operations("b");
         operations.put("k".into(), "1".into(), PutOptions::default()).await.unwrap();
         way.mute();
