@@ -37,6 +37,8 @@ const MERGED_PER_FRESH: u64 = 2;
 /// The factor by which slices are longer where many layers wait. A slice is put into the base between two applies, so it must merge more
 /// entries than an apply adds.
 const SLICE_BEHIND: u64 = 4;
+/// A write that finds no room merges layers with so many entries in all: about a second's work.
+const ENTRIES_FOR_ROOM_MAX: u64 = 1 << 18;
 /// Layers of about one size that become one.
 const LAYERS_A_TIER: usize = 8;
 /// Entries of the largest layers of the lowest tier but one; each tier has eight times as many.
@@ -143,6 +145,8 @@ pub(crate) enum Wanted {
     BySize,
     /// Their pages are in the way, or no more of them may be.
     ByForce,
+    /// A write finds no room. Merges into the base: a merge among layers takes as much room as it gives.
+    ForRoom,
 }
 
 impl Checkpointer {
@@ -228,7 +232,7 @@ impl Checkpointer {
     pub(crate) async fn merge_some(&self, tablet: &Tablet, wanted: Wanted) -> Result<Merged> {
         self.log.poison.check()?;
         let (trees, applied) = trees_of(tablet);
-        let step = self.next_merge(tablet, &trees);
+        let step = if wanted == Wanted::ForRoom { None } else { self.next_merge(tablet, &trees) };
         let claim = match step {
             None if wanted == Wanted::BySize => return Ok(Merged::Nothing),
             Some(Step::Newest(count)) => tablet.merges.claim_layers(&trees.layers.list[..count]),
@@ -264,6 +268,30 @@ impl Checkpointer {
             }
             merged => merged,
         }
+    }
+
+    /// A step of the merge of each tablet that has layers, and makes the pages that it freed reusable. Returns true if there was one.
+    /// None is made where the layers are large: a write does not wait for that, and their pages are a small part of the store.
+    ///
+    /// # Errors
+    /// As an apply. A lack of space for the pages of the base is no error.
+    pub(crate) async fn merge_for_room(&self) -> Result<bool> {
+        let entries: u64 = self.tablets.all().iter().map(|tablet| tablet.view().trees.layers.entries()).sum();
+        if entries > ENTRIES_FOR_ROOM_MAX {
+            return Ok(false);
+        }
+        let mut any = false;
+        for tablet in self.tablets.all() {
+            match self.merge_some(tablet, Wanted::ForRoom).await {
+                Ok(merged) => any |= merged != Merged::Nothing,
+                Err(Error::Full { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if any {
+            self.make_freed_reusable().await;
+        }
+        Ok(any)
     }
 
     /// Merges all layers of a tablet into its base, also those that came meanwhile. Where `gives_up`, what damaged layers hid is

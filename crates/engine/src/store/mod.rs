@@ -38,6 +38,8 @@ use crate::tablet::tablets::Tablets;
 /// looks at is gone in a moment, and its blocks are no reason to refuse the write.
 const READERS_AWAITED: u32 = 10;
 const READER_PAUSE: Duration = Duration::from_millis(1);
+/// A write that finds too few blocks merges so many slices of layers at most before it is refused.
+const MERGES_AWAITED: u32 = 64;
 
 /// An open store. Cheap to clone; all clones are the same store.
 #[derive(Clone)]
@@ -179,6 +181,7 @@ impl Inner {
         match step {
             0 => run_to_end(self.checkpointer.free_what_is_dead()).map(|()| true),
             _ if run_to_end(self.checkpointer.grow_for(shortage.needed))? => Ok(true),
+            ..=MERGES_AWAITED if run_to_end(self.checkpointer.merge_for_room())? => Ok(true),
             _ if self.drop_snapshots_for(shortage) => {
                 run_to_end(self.checkpointer.make_freed_reusable());
                 Ok(true)

@@ -472,6 +472,30 @@ fn a_full_device_of_layers_is_empty_again() {
     });
 }
 
+/// A write is refused only where no layer's pages could be room for it. A regression: the writes of a full store each had an apply
+/// write a layer, and were refused before the merge thread had a core.
+#[test]
+fn a_full_store_has_no_layers() {
+    let device = Device::new(Arc::new(MemDevice::new(320)));
+    format(&device, 320, 3);
+    let mut options = tiny_with_layers();
+    options.tuning.merge_permille = NEVER;
+    let store = open(&device, options).unwrap();
+    let mut most = 0;
+    let full = (0..).find_map(|which| {
+        let name = key(format!("{which:05}").as_bytes());
+        let put = block_on(store.put(&name, vec![1; 9_000].into(), PutOptions::default()));
+        most = most.max(store.stat().layers);
+        put.err()
+    });
+    assert!(matches!(full, Some(Error::Full { .. })), "{full:?}");
+    assert!(most > 4, "{most} layers at most");
+    assert_eq!(store.stat().layers, 0, "their pages are room for objects");
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device, "a full store");
+}
+
 // Damage.
 
 /// A closed store whose tablets have several layers, one of them of two levels, and what it holds.
