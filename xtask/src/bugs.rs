@@ -123,9 +123,9 @@ const HUNTS: &[Hunt] = &[
         STORE,
         "growing::a_full_store_takes_writes_again_once_its_cap_is_raised_twice_in_a_row",
     ),
-    ("LogMovedWithRecords", STORE, "growing::the_log_fits_the_size_from_the_next_opening_on"),
+    ("LogMovedWithRecords", STORE, "growing::the_log_fits_the_size_behind_a_growth"),
     ("GoneNotTold", STORE, "changes::a_chain_of_changes_is_the_store_of_each_version"),
-    ("LongerRingFree", STORE, "growing::the_log_fits_the_size_from_the_next_opening_on"),
+    ("LongerRingFree", STORE, "growing::the_log_fits_the_size_behind_a_growth"),
 ];
 
 /// The options of the command line.

@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`apply`], [`home`] (the places of values), [`replace`] (the entries that a tree gets and loses),
 //! [`liveness`] (the live values of packed runs), [`compact`] (the choice of runs to rewrite), [`publish`],
-//! [`superblock`], [`space_image`], [`grow`] (growth of the file, which a publish makes usable),
+//! [`superblock`], [`space_image`], [`grow`] (growth of the file, which a publish makes usable), [`longer_log`],
 //! [`relocate`] (an apply that empties groups).
 
 pub(crate) mod apply;
@@ -20,6 +20,7 @@ pub(crate) mod grow;
 pub(crate) mod home;
 pub(crate) mod layout;
 pub(crate) mod liveness;
+pub(crate) mod longer_log;
 pub(crate) mod losses;
 pub(crate) mod merge;
 pub(crate) mod publish;

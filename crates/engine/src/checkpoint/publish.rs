@@ -1,6 +1,7 @@
 //! Publishing: the only place that composes superblocks (R5, R9, R10, R15, R20).
 
 use std::future::Future;
+use std::sync::Arc;
 
 use shoal_base::{Lsn, Run, TabletId};
 
@@ -14,6 +15,7 @@ use crate::checkpoint::superblock::Superblock;
 use crate::common::error::{Error, Result};
 use crate::tablet::layers::LayersRef;
 use crate::tablet::tree::Root;
+use crate::tablet::view::Tablet;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
 
@@ -32,6 +34,13 @@ pub(crate) struct TabletChange {
     pub has_filters: bool,
 }
 
+/// A layout with another ring for the log, of which the first `prepared` blocks may be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MovedLog {
+    pub layout: Layout,
+    pub prepared: u32,
+}
+
 /// The changes of a new superblock.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
@@ -47,6 +56,8 @@ pub(crate) struct Changes {
     pub layout: Option<Layout>,
     /// The new length of the prepared part of the log's ring.
     pub log_prepared: Option<u32>,
+    /// Another ring for the log (INV-38). No batch of the ring before is needed, and none is written meanwhile.
+    pub moved_log: Option<MovedLog>,
     /// The losses of a repair, in addition to those that the superblock lists already.
     pub losses: Option<Losses>,
 }
@@ -89,15 +100,7 @@ impl Checkpointer {
         next.number += 1;
         // Read first: any record that is numbered later is above it, so the tail stays before that record.
         let assigned = self.log.committer.assigned();
-        let mut tail = assigned.next().0;
-        for tablet in self.tablets.all() {
-            let first = match &changes.tablet {
-                Some(change) if change.id == tablet.id => tablet.view().active.first_lsn(),
-                _ if injected(Bug::TailIgnoresOthers) => None,
-                _ => tablet.first_unapplied(),
-            };
-            tail = tail.min(first.unwrap_or(u64::MAX));
-        }
+        let tail = self.first_needed(&changes).unwrap_or(u64::MAX).min(assigned.next().0);
         if let Some(TabletChange { id, root, layers, applied, totals, has_filters }) = changes.tablet {
             if has_filters {
                 next.features.incompatible |= LAYERS;
@@ -122,6 +125,19 @@ impl Checkpointer {
         if let Some(blocks) = changes.log_prepared {
             next.log_prepared = blocks;
         }
+        if let Some(moved) = changes.moved_log {
+            let head = self.log.committer.place_of(assigned.next());
+            assert!(
+                next.log_tail == head || injected(Bug::LogMovedWithRecords),
+                "the log gets another ring while batches are needed (INV-38)"
+            );
+            next.move_log(moved.layout, moved.prepared);
+        }
+        assert!(
+            next.layout.is_sensible(next.device_blocks, next.features.incompatible),
+            "areas or ring overlap each other or what is in use (INV-37, INV-38): {:?}",
+            next.layout
+        );
         if let Some(more) = changes.losses {
             next.losses = next.losses.and(more, next.number);
         }
@@ -140,6 +156,16 @@ impl Checkpointer {
         self.flushed(copies::flush(&self.device)).await?;
         self.log.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
         Ok(next)
+    }
+
+    /// The first record that an opening would have to replay with `changes`.
+    fn first_needed(&self, changes: &Changes) -> Option<u64> {
+        let first_of = |tablet: &Arc<Tablet>| match &changes.tablet {
+            Some(change) if change.id == tablet.id => tablet.view().active.first_lsn(),
+            _ if injected(Bug::TailIgnoresOthers) => None,
+            _ => tablet.first_unapplied(),
+        };
+        self.tablets.all().iter().filter_map(first_of).min()
     }
 
     /// See [`Poison::flushed`](crate::log::poison::Poison::flushed).

@@ -126,13 +126,10 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The limit on all tablets' overlays, in bytes, for a log ring of `log_blocks` blocks: the caller's value, else an
-    /// eighth of the cache but at least 16 MiB and at most 128 MiB; never above a third of the log, so that a frozen
-    /// and an active overlay and the batches' padding fit in it.
-    #[must_use]
-    pub fn overlay_bytes(&self, log_blocks: u32) -> usize {
-        let wanted = self.overlay_bytes.unwrap_or((self.cache_bytes / 8).clamp(16 << 20, 128 << 20));
-        wanted.min(log_blocks as usize * BLOCK_BYTES / 3).max(BLOCK_BYTES)
+    /// The limit on all tablets' overlays, in bytes: the caller's value, else an eighth of the cache but at least 16 MiB and at most
+    /// 128 MiB. A short log allows less.
+    pub(crate) fn overlay_bytes(&self) -> usize {
+        self.overlay_bytes.unwrap_or((self.cache_bytes / 8).clamp(16 << 20, 128 << 20)).max(BLOCK_BYTES)
     }
 }
 

@@ -114,17 +114,13 @@ impl Committer {
     pub(crate) fn new(device: Device, pool: Pool, start: CommitStart, poison: Arc<Poison>) -> Self {
         let next_lsn = start.head.first_lsn;
         let last = next_lsn.0 - 1;
-        let ring_bytes = start.ring.blocks as usize * BLOCK_BYTES;
         Self {
             device,
             pool,
             ring: RingSpace::new(start.ring, start.prepared, start.tail, start.head.position),
             seed: start.seed,
             epoch: start.epoch,
-            batch_bytes_max: start
-                .batch_bytes_max
-                .min(ring_bytes / 4)
-                .min(BATCH_BLOCKS_MAX as usize * BLOCK_BYTES / 2),
+            batch_bytes_max: start.batch_bytes_max.min(BATCH_BLOCKS_MAX as usize * BLOCK_BYTES / 2),
             queue: Mutex::default(),
             driver: Token::new(DriverState { next_lsn }),
             durable: AtomicU64::new(last),
@@ -275,10 +271,15 @@ impl Committer {
             .await
     }
 
+    /// Lets no record into the log until the result is dropped: writers wait, as for room.
+    pub(crate) fn close_log(&self) -> ClosedLog<'_> {
+        self.ring.close();
+        ClosedLog(self)
+    }
+
     /// Prevents every commit until the result is dropped.
-    #[cfg(test)]
-    pub(crate) async fn hold(&self) -> impl Drop + '_ {
-        self.driver.take().await
+    pub(crate) async fn stop(&self) -> StoppedLog<'_> {
+        StoppedLog { committer: self, _driver: self.driver.take().await }
     }
 
     /// Commits one batch if there is one. Returns false if another thread drives: that one continues until the queue is
@@ -381,6 +382,7 @@ impl Committer {
         let mut drained = Drained::new(self);
         let head = self.index.lock().head().position;
         let rest = self.ring.rest(head) as usize * BLOCK_BYTES;
+        let bytes_max = self.batch_bytes_max.min(self.ring.ring_bytes() / 4);
         let mut bytes = BATCH_HEADER_BYTES;
         let mut queue = self.queue.lock();
         while let Some(item) = queue.front() {
@@ -390,7 +392,7 @@ impl Committer {
                 // A write batch is never divided (R22). The first one may go to the ring's start; later ones must not
                 // cause that.
                 let alone = injected(Bug::WriteBatchDivided);
-                if !first && (alone || with > self.batch_bytes_max || (bytes <= rest && with > rest)) {
+                if !first && (alone || with > bytes_max || (bytes <= rest && with > rest)) {
                     break;
                 }
                 bytes = with;
@@ -588,6 +590,51 @@ impl Newest for Committer {
         // The queued records get the next numbers, in this order.
         let queued: u64 = queue.iter().map(records).sum();
         mark(Lsn(self.assigned().0 + queued));
+    }
+}
+
+/// A log that lets no record in.
+pub(crate) struct ClosedLog<'a>(&'a Committer);
+
+impl ClosedLog<'_> {
+    /// Waits until every record that was on its way into the log is durable.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub(crate) async fn is_drained(&self) -> Result<()> {
+        let Self(committer) = self;
+        committer.drive_all();
+        committer
+            .moved
+            .wait_until(|| {
+                let failed = || committer.poison.check().err().map(Err);
+                failed().or_else(|| committer.ring.is_unreserved().then_some(Ok(())))
+            })
+            .await
+    }
+}
+
+impl Drop for ClosedLog<'_> {
+    fn drop(&mut self) {
+        self.0.ring.open();
+        self.0.moved.notify();
+    }
+}
+
+/// A log in which nobody commits.
+pub(crate) struct StoppedLog<'a> {
+    committer: &'a Committer,
+    _driver: TokenGuard<'a, DriverState>,
+}
+
+impl StoppedLog<'_> {
+    /// Goes on at the start of another ring, which a durable superblock names (INV-38). The log is closed, and no batch is needed.
+    pub(crate) fn move_log(&self, ring: Ring, prepared: u32) {
+        let mut index = self.committer.index.lock();
+        let head = index.head();
+        let head = LogPlace { position: ring.turn(head.position), ..head };
+        index.push_head(head);
+        self.committer.ring.move_to(ring, prepared, head.position);
     }
 }
 

@@ -12,9 +12,14 @@ pub(crate) const LOG_MARGIN_BLOCKS: u32 = 10;
 /// Bytes of records in one write batch at most, whatever the ring's size: a log batch has at most 16 MiB.
 const WRITE_BATCH_BYTES_MAX: usize = 8 << 20;
 
+/// The bit of `reserved` that says that the log lets no record in.
+const CLOSED: u64 = 1 << 63;
+
 /// The ring, with its used part.
 pub(crate) struct RingSpace {
-    ring: Ring,
+    /// The place of the ring. Changed by the driver, while the log lets no record in ([`move_to`](Self::move_to)).
+    first: AtomicU64,
+    blocks: AtomicU32,
     /// The position of the oldest batch that recovery needs.
     tail: AtomicU64,
     /// Blocks of the ring, from its start on, in which batches may lie; a batch that would exceed them begins at the
@@ -23,13 +28,15 @@ pub(crate) struct RingSpace {
     /// The position of the next batch, as in the index. Release by the driver before it frees reserved blocks; pairs
     /// with the acquire in `used_blocks`.
     head: AtomicU64,
+    /// Reserved blocks, and [`CLOSED`].
     reserved: AtomicU64,
 }
 
 impl RingSpace {
     pub(super) fn new(ring: Ring, prepared: u32, tail: u64, head: u64) -> Self {
         Self {
-            ring,
+            first: AtomicU64::new(ring.first),
+            blocks: AtomicU32::new(ring.blocks),
             tail: AtomicU64::new(tail),
             prepared: AtomicU32::new(prepared),
             head: AtomicU64::new(head),
@@ -37,19 +44,23 @@ impl RingSpace {
         }
     }
 
+    fn ring(&self) -> Ring {
+        Ring { first: self.first.load(Ordering::Acquire), blocks: self.blocks.load(Ordering::Acquire) }
+    }
+
     /// The block of the device at `position`.
     pub(super) fn block(&self, position: u64) -> u64 {
-        self.ring.block(position)
+        self.ring().block(position)
     }
 
     /// The position at the ring's start that follows `position`.
     pub(super) fn turn(&self, position: u64) -> u64 {
-        self.ring.turn(position)
+        self.ring().turn(position)
     }
 
     /// Returns true if batches up to the position `end` overwrite nothing from the tail on.
     pub(super) fn holds(&self, end: u64) -> bool {
-        end - self.tail.load(Ordering::Acquire) <= u64::from(self.ring.blocks)
+        end - self.tail.load(Ordering::Acquire) <= u64::from(self.ring().blocks)
     }
 
     /// Sets the tail: a durable superblock needs nothing before it.
@@ -85,7 +96,7 @@ impl RingSpace {
     pub(super) fn free_blocks(&self) -> u64 {
         let tail = self.tail.load(Ordering::Acquire);
         let head = self.head.load(Ordering::Acquire);
-        let ring = u64::from(self.ring.blocks);
+        let ring = u64::from(self.ring().blocks);
         let room = if head / ring == tail / ring { u64::from(self.prepared()) } else { ring };
         room.saturating_sub(head.saturating_sub(tail))
     }
@@ -98,14 +109,14 @@ impl RingSpace {
 
     /// Blocks from `position` to the end of the prepared part.
     pub(super) fn rest(&self, position: u64) -> u32 {
-        let offset = (position % u64::from(self.ring.blocks)) as u32;
+        let offset = (position % u64::from(self.ring().blocks)) as u32;
         self.prepared().saturating_sub(offset)
     }
 
     /// Returns true if a write batch that reserves `blocks` blocks fits once everything is applied, with room left for
     /// others.
     pub(crate) fn suits(&self, blocks: u32) -> bool {
-        self.prepared() == self.ring.blocks || blocks.saturating_mul(4) <= self.prepared()
+        self.prepared() == self.ring().blocks || blocks.saturating_mul(4) <= self.prepared()
     }
 
     /// Blocks of the ring that a record of this many bytes takes at most, in a batch of its own.
@@ -116,8 +127,12 @@ impl RingSpace {
     /// Bytes of the records of one write batch at most: its log batch must fit in the ring several times, however full
     /// the ring is.
     pub(crate) fn write_batch_bytes_max(&self) -> usize {
-        let ring_bytes = self.ring.blocks as usize * BLOCK_BYTES;
-        (ring_bytes / 8).min(WRITE_BATCH_BYTES_MAX)
+        (self.ring_bytes() / 8).min(WRITE_BATCH_BYTES_MAX)
+    }
+
+    /// Bytes of the ring.
+    pub(super) fn ring_bytes(&self) -> usize {
+        self.ring().blocks as usize * BLOCK_BYTES
     }
 
     /// Blocks of the ring that a write batch of several records takes at most. Its log batch may be so long that the
@@ -132,7 +147,8 @@ impl RingSpace {
         self.reserved
             .try_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
                 let wanted = reserved + u64::from(blocks);
-                (wanted + margin <= self.free_blocks()).then_some(wanted)
+                let has_room = reserved & CLOSED == 0 && wanted + margin <= self.free_blocks();
+                has_room.then_some(wanted)
             })
             .is_ok()
     }
@@ -140,6 +156,39 @@ impl RingSpace {
     /// Frees reserved blocks that no record will use.
     pub(crate) fn unreserve(&self, blocks: u32) {
         let before = self.reserved.fetch_sub(u64::from(blocks), Ordering::AcqRel);
-        assert!(before >= u64::from(blocks), "more blocks of the log released than were reserved (R3)");
+        assert!(
+            before & !CLOSED >= u64::from(blocks),
+            "more blocks of the log released than were reserved (R3)"
+        );
+    }
+
+    /// From here on nothing can be reserved, until the ring is [opened](Self::open) again.
+    pub(super) fn close(&self) {
+        self.reserved.fetch_or(CLOSED, Ordering::AcqRel);
+    }
+
+    /// Ends [`close`](Self::close).
+    pub(super) fn open(&self) {
+        self.reserved.fetch_and(!CLOSED, Ordering::AcqRel);
+    }
+
+    /// Returns true if nothing is reserved.
+    pub(super) fn is_unreserved(&self) -> bool {
+        self.reserved.load(Ordering::Acquire) & !CLOSED == 0
+    }
+
+    /// Takes another ring, in which the next batch begins at `position` and the first `prepared` blocks may be written. The caller
+    /// drives; the ring before is closed, and no batch in it is needed.
+    pub(super) fn move_to(&self, ring: Ring, prepared: u32, position: u64) {
+        let reserved = self.reserved.load(Ordering::Acquire);
+        assert!(
+            reserved == CLOSED,
+            "the log gets another ring while records are on their way into it (INV-38)"
+        );
+        self.first.store(ring.first, Ordering::Release);
+        self.blocks.store(ring.blocks, Ordering::Release);
+        self.prepared.store(prepared, Ordering::Release);
+        self.tail.store(position, Ordering::Release);
+        self.head.store(position, Ordering::Release);
     }
 }

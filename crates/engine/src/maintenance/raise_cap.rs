@@ -163,7 +163,9 @@ impl Store {
     pub fn grow(&self, blocks_max: Option<u64>) -> Boxed<'_, Result<Grown>> {
         Box::pin(async move {
             self.0.check_writable()?;
-            run_to_end(self.0.raise_cap(blocks_max))
+            let grown = run_to_end(self.0.raise_cap(blocks_max))?;
+            run_to_end(self.0.checkpointer.fit_log());
+            Ok(grown)
         })
     }
 

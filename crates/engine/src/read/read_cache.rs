@@ -384,7 +384,7 @@ mod tests {
         let store = store(Environment::default());
         let mut cache = store.read_cache(1 << 20);
         put(&store, "a", b"old", PutOptions::default());
-        let token = block_on(store.0.log.committer.hold());
+        let token = block_on(store.0.log.committer.stop());
         let (done, held) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let store = &store;

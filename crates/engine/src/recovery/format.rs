@@ -11,6 +11,7 @@ use crate::checkpoint::copies::Found;
 use crate::checkpoint::features::Features;
 use crate::checkpoint::grow::zero;
 use crate::checkpoint::layout::Layout;
+use crate::checkpoint::longer_log::PREPARED_FIRST;
 use crate::checkpoint::losses::Losses;
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::{self, FORMAT_VERSION, Superblock};
@@ -23,8 +24,6 @@ use crate::tablet::tree::Root;
 use crate::tablet::view::TabletRecord;
 use crate::value::packed::Totals;
 
-/// Blocks of the log's ring that are prepared in a new file: 8 MiB.
-pub(crate) const PREPARED_FIRST: u32 = 2_048;
 /// Blocks for objects in a new file, besides the minimum: 8 MiB.
 const INITIAL_BLOCKS: u64 = 1_984;
 /// The largest number that the first write of a store may have: counters on the device end at 2^60.

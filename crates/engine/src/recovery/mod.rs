@@ -3,7 +3,6 @@
 pub(crate) mod close;
 pub(crate) mod format;
 pub(crate) mod grow;
-pub(crate) mod longer_log;
 pub(crate) mod open;
 pub(crate) mod open_path;
 pub(crate) mod owners;

@@ -23,6 +23,7 @@ use crate::common::event::{Bell, Token};
 use crate::common::key::slot_of_encoded;
 use crate::common::options::{Environment, OpenOptions};
 use crate::log::commit::{CommitStart, Committer};
+use crate::log::driver::run_to_end;
 use crate::log::expiry::{ExpiryClock, FoundTime, Numbered};
 use crate::log::format::RecordKind;
 use crate::log::owner::Log;
@@ -64,7 +65,16 @@ impl Store {
             if let Some(blocks_max) = options.grow_to {
                 opened.grow_to(blocks_max, options.read_only).await?;
             }
-            opened.with_fitting_log(&options, &environment).await?.start(options, environment).await
+            // A repair may look for lost objects in the ring as it is.
+            let may_move_log = !options.read_only
+                && !options.accept_damaged_log
+                && !opened.is_cut
+                && opened.damage.is_empty();
+            let store = opened.start(options, environment).await?;
+            if may_move_log {
+                run_to_end(store.0.checkpointer.fit_log());
+            }
+            Ok(store)
         })
     }
 }
@@ -281,9 +291,9 @@ fn empty_tablets(
     options: &OpenOptions,
 ) -> Result<Tablets> {
     let layout = superblock.layout;
-    let overlay_bytes = options.overlay_bytes(layout.log_blocks);
     let records_max = records_max(&options.tuning, layout.blocks_max);
-    Tablets::new(&superblock.tablets, layers, Admission::new(overlay_bytes, records_max))
+    let admission = Admission::new(options.overlay_bytes(), layout.log_blocks, records_max);
+    Tablets::new(&superblock.tablets, layers, admission)
 }
 
 /// The allocator over the published image, in which no area of the image itself is free (INV-37), nor a ring among the data (INV-38).

@@ -342,6 +342,19 @@ impl SpaceManager {
         self.reserve.store(reserve_for(blocks_max, tablets), Ordering::Relaxed);
     }
 
+    /// The end of the data, in blocks.
+    pub(crate) fn data_end(&self) -> u64 {
+        self.data.lock().blocks.end
+    }
+
+    /// Takes `data` for the blocks of objects and pages, after superblock `superblock` moved the ring of the log. The blocks of the ring
+    /// before are handed out once a flushed batch names that superblock (R9).
+    pub(crate) fn move_log(&self, data: DataBlocks, superblock: u64, old: Option<Run>) {
+        *self.data.lock() = data;
+        let tablets = self.state.lock().pending.len() - 1;
+        self.free_later(tablets, superblock, Weak::new(), old.into_iter().collect());
+    }
+
     /// The groups that were given back to the device.
     pub(crate) fn discarded(&self) -> Arc<Discarded> {
         self.discarded.load_full()

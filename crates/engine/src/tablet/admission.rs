@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use shoal_base::BLOCK_BYTES;
 use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::options::Tuning;
@@ -16,14 +17,22 @@ pub(crate) struct Admission {
     records: AtomicUsize,
     /// Batches of several records that wait for an apply to make room.
     waiting: AtomicUsize,
-    bytes_max: usize,
-    /// Raised where the store grows; a few writes that still see the old limit do no harm.
+    /// The limit on bytes that the user wants; the log allows less where it is short.
+    bytes_wanted: usize,
+    /// Raised where the store grows, as the next one. A few writes that still see the old limit do no harm.
+    bytes_max: AtomicUsize,
     records_max: AtomicUsize,
 }
 
 /// Records of all overlays at most: a fraction of a small store, where the pages of an apply need space beside the objects.
 pub(crate) fn records_max(tuning: &Tuning, blocks_max: u64) -> usize {
     tuning.overlay_records_max.min((blocks_max / 16).max(16) as usize)
+}
+
+/// Bytes of all overlays at most: never above a third of the log, so that a frozen and an active overlay and the batches' padding fit
+/// in it.
+fn bytes_max(wanted: usize, log_blocks: u32) -> usize {
+    wanted.min(log_blocks as usize * BLOCK_BYTES / 3)
 }
 
 /// A write batch's share of the overlays.
@@ -34,9 +43,16 @@ pub(crate) struct OverlayPermit {
 }
 
 impl Admission {
-    pub(crate) fn new(bytes_max: usize, records_max: usize) -> Arc<Self> {
+    /// Overlays of at most `bytes_wanted` bytes, or what a log of `log_blocks` blocks allows, and of `records_max` records.
+    pub(crate) fn new(bytes_wanted: usize, log_blocks: u32, records_max: usize) -> Arc<Self> {
         let (bytes, records, waiting) = Default::default();
-        Arc::new(Self { bytes, records, waiting, bytes_max, records_max: AtomicUsize::new(records_max) })
+        let bytes_max = AtomicUsize::new(bytes_max(bytes_wanted, log_blocks));
+        let records_max = AtomicUsize::new(records_max);
+        Arc::new(Self { bytes, records, waiting, bytes_wanted, bytes_max, records_max })
+    }
+
+    fn bytes_max(&self) -> usize {
+        self.bytes_max.load(Ordering::Relaxed)
     }
 
     fn records_max(&self) -> usize {
@@ -48,9 +64,14 @@ impl Admission {
         self.records_max.store(records_max, Ordering::Relaxed);
     }
 
+    /// Sets the bytes of all overlays at most: for a log that became longer.
+    pub(crate) fn set_log_blocks(&self, log_blocks: u32) {
+        self.bytes_max.store(bytes_max(self.bytes_wanted, log_blocks), Ordering::Relaxed);
+    }
+
     /// Bits of the filter of an overlay, for as many records as it may get.
     pub(crate) fn filter_bits(&self) -> usize {
-        self.records_max().min(self.bytes_max / 256).max(64) * 2
+        self.records_max().min(self.bytes_max() / 256).max(64) * 2
     }
 
     /// Admits `records` records of `bytes` bytes in total, if they fit now. A batch above the limit is admitted only
@@ -58,7 +79,7 @@ impl Admission {
     pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<OverlayPermit> {
         let before = self.records.fetch_add(records, Ordering::AcqRel);
         let held = self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        if before > 0 && (before + records > self.records_max() || held + bytes > self.bytes_max) {
+        if before > 0 && (before + records > self.records_max() || held + bytes > self.bytes_max()) {
             self.release(records, bytes);
             return None;
         }
@@ -83,7 +104,7 @@ impl Admission {
 
     /// The fill of the overlays in thousandths of the limit that is closer to being reached: bytes or records.
     pub(crate) fn fill_permille(&self) -> usize {
-        let bytes = self.bytes.load(Ordering::Acquire).saturating_mul(1000) / self.bytes_max;
+        let bytes = self.bytes.load(Ordering::Acquire).saturating_mul(1000) / self.bytes_max();
         let records = self.records.load(Ordering::Acquire).saturating_mul(1000) / self.records_max();
         bytes.max(records)
     }
@@ -142,7 +163,7 @@ mod tests {
 
     #[test]
     fn bounds_and_gives_back() {
-        let admission = Admission::new(100, 3);
+        let admission = Admission::new(100, 64, 3);
         let first = admission.try_admit(1, 60).unwrap();
         assert!(admission.try_admit(1, 60).is_none());
         let second = admission.try_admit(1, 40).unwrap();

@@ -257,7 +257,7 @@ mod tests {
             totals: Totals::default(),
             layers: None,
         };
-        Tablet::new(TabletId(0), &published, Arc::default(), Admission::new(1 << 14, 64))
+        Tablet::new(TabletId(0), &published, Arc::default(), Admission::new(1 << 14, 64, 64))
     }
 
     fn put(tablet: &Tablet, key: &[u8], lsn: u64) {

@@ -200,7 +200,7 @@ mod tests {
         for pending in few {
             block_on(pending.durable()).unwrap();
         }
-        let token = block_on(store.0.log.committer.hold());
+        let token = block_on(store.0.log.committer.stop());
         let pending = store.gather_alone(|| store.try_write(&[(&key("c"), b"value")]).unwrap());
         assert!(!pending.is_durable());
         drop(token);

@@ -259,17 +259,23 @@ const LONGER: u64 = 20_000;
 /// Blocks of the log: of the small store, and of one of [`LONGER`] blocks.
 const LOGS: [u64; 2] = [24, LONGER / 128];
 
-/// The next opening after a growth gives the store a log that fits, whether the store was closed or not.
+/// A growth gives the store a log that fits, whether the store is closed behind it or not.
 #[test]
-fn the_log_fits_the_size_from_the_next_opening_on() {
+fn the_log_fits_the_size_behind_a_growth() {
     for (is_file, is_closed) in [(true, true), (true, false), (false, true), (false, false)] {
         let device =
             if is_file { Device::new(growable(Image::new(1))) } else { Device::new(SimDevice::new(LONGER)) };
         format(&device, BLOCKS, 2);
         let store = open(&device, tiny()).unwrap();
-        let mut objects = fill(&store, 0);
+        // In the log, and in no tree: the growth applies it.
+        block_on(store.put(&key(b"first"), vec![1; 30].into(), PutOptions::default())).unwrap();
+        assert!(store.stat().log_used_blocks > 0 && store.stat().log_blocks == LOGS[0]);
         block_on(store.grow(Some(LONGER))).unwrap();
-        assert_eq!(store.stat().log_blocks, LOGS[0], "a store in use keeps its log");
+        assert_eq!(store.stat().log_blocks, LOGS[1], "a store in use, file: {is_file}");
+        drop(store);
+        let store = open(&device, tiny()).unwrap();
+        assert_eq!(read(&store, b"first").unwrap().unwrap().1, [1; 30], "file: {is_file}");
+        let mut objects = 0;
         let add = |store: &Store, objects: &mut u32, count: u32| {
             for which in *objects..*objects + count {
                 let name = format!("{which:05}");
@@ -309,24 +315,46 @@ fn the_log_fits_the_size_from_the_next_opening_on() {
     }
 }
 
-/// A growth of a closed store and its longer log come with one opening; what a read-only opening sees is the store as it is.
-#[test]
-fn a_closed_store_gets_the_longer_log_with_its_growth() {
-    let sim = growable(Image::new(1));
+/// A store of [`LONGER`] blocks, filled by `prepare`, that lost power between its growth and the longer log.
+fn grown_with_the_short_log<T>(is_file: bool, prepare: impl FnOnce(&Store) -> T) -> (Arc<SimDevice>, T) {
+    let sim = if is_file { growable(Image::new(1)) } else { SimDevice::new(LONGER) };
     let device = Device::new(sim.clone());
-    format(&device, BLOCKS, 1);
+    format(&device, BLOCKS, 2);
     let store = open(&device, tiny()).unwrap();
-    let objects = fill(&store, 0);
+    let prepared = prepare(&store);
+    sim.mark(1);
     block_on(store.grow(Some(LONGER))).unwrap();
-    block_on(store.close()).unwrap();
     drop(store);
+    let mut found = None;
+    sim.history().for_each_crash_state(4, 1, |point, image| {
+        let device = Device::new(again(is_file, image.clone()));
+        let is_later = !point.marks.is_empty();
+        if is_later && let Ok(seen) = open(&device, OpenOptions { read_only: true, ..tiny() }) {
+            let stat = seen.stat();
+            if (stat.blocks_max, stat.log_blocks) == (LONGER, LOGS[0]) {
+                found.get_or_insert(image);
+            }
+        }
+    });
+    (again(is_file, found.expect("a crash between the growth and the longer log")), prepared)
+}
+
+fn again(is_file: bool, image: Image) -> Arc<SimDevice> {
+    if is_file { growable(image) } else { SimDevice::with_options(image, SimOptions::default()) }
+}
+
+/// An opening gives the store the longer log that its growth could not; what a read-only opening sees is the store as it is.
+#[test]
+fn an_opening_gives_a_store_its_longer_log() {
+    let (sim, objects) = grown_with_the_short_log(true, |store| fill(store, 0));
+    let device = Device::new(sim.clone());
     let before = sim.image();
     let seen = open(&device, OpenOptions { read_only: true, ..tiny() }).unwrap();
     assert_eq!(seen.stat().log_blocks, LOGS[0]);
     drop(seen);
     assert!(before.differences(&sim.image()).is_empty());
     // A file system without room: the store keeps its log and works.
-    sim.inject(Fault::fail(FaultOp::Grow, libc::ENOSPC));
+    sim.inject(Fault::fail(FaultOp::Grow, libc::ENOSPC).for_good());
     let store = open(&device, tiny()).unwrap();
     assert_eq!(store.stat().log_blocks, LOGS[0]);
     assert!(read(&store, b"00001").unwrap().is_some());
@@ -345,9 +373,6 @@ fn a_closed_store_gets_the_longer_log_with_its_growth() {
 #[test]
 fn every_crash_of_a_longer_log_keeps_every_write() {
     for is_file in [true, false] {
-        let sim = if is_file { growable(Image::new(1)) } else { SimDevice::new(LONGER) };
-        let device = Device::new(sim.clone());
-        format(&device, BLOCKS, 2);
         let options = WorkloadOptions {
             keys: 9,
             sizes: vec![30, 3_000, 9_000],
@@ -356,20 +381,13 @@ fn every_crash_of_a_longer_log_keeps_every_write() {
         };
         let mut workload = Workload::new(3, options);
         let mut model = Model::new();
-        let store = open(&device, tiny()).unwrap();
-        block_on(store.grow(Some(LONGER))).unwrap();
-        for _ in 0..12 {
-            let operation = workload.next(&model);
-            step(&store, &mut model, &operation, false, |_| {});
-        }
-        observe_all(&store, &mut model);
-        drop(store);
-        // Not closed: the opening applies what the log has first.
-        let sim = if is_file {
-            growable(sim.image())
-        } else {
-            SimDevice::with_options(sim.image(), SimOptions::default())
-        };
+        let (sim, ()) = grown_with_the_short_log(is_file, |store| {
+            for _ in 0..12 {
+                let operation = workload.next(&model);
+                step(store, &mut model, &operation, false, |_| {});
+            }
+            observe_all(store, &mut model);
+        });
         let mut models = vec![model.clone()];
         sim.mark(0);
         let store = open(&Device::new(sim.clone()), tiny()).unwrap();
@@ -381,11 +399,7 @@ fn every_crash_of_a_longer_log_keeps_every_write() {
         let mut logs = [0, 0];
         sim.history().for_each_crash_state(12, 2, |point, image| {
             let Some(&mark) = point.marks.last() else { return };
-            let device = if is_file {
-                Device::new(growable(image))
-            } else {
-                Device::new(SimDevice::with_options(image, SimOptions::default()))
-            };
+            let device = Device::new(again(is_file, image));
             // A read-only opening shows which log the crash left.
             let seen = open(&device, OpenOptions { read_only: true, ..tiny() }).unwrap();
             let log = seen.stat().log_blocks;
@@ -405,48 +419,86 @@ fn every_crash_of_a_longer_log_keeps_every_write() {
     }
 }
 
-/// A first attempt to empty the log fails: the store opens with its log, and the next opening gives it the longer one.
+/// The first block of the log's ring (`docs/format/superblock.md`).
+fn ring_first(image: &Image) -> u64 {
+    let slots = [0, 1].map(|slot| *image.block(slot));
+    let newest =
+        slots.iter().max_by_key(|slot| u64::from_le_bytes(slot[32..40].try_into().unwrap())).unwrap();
+    u64::from_le_bytes(newest[176..184].try_into().unwrap())
+}
+
+/// A longer ring cannot be written: the store keeps its log and works, and the next growth gives it the longer one.
 #[test]
-fn a_log_that_cannot_be_emptied_stays() {
-    let sim = SimDevice::new(LONGER);
-    let device = Device::new(sim.clone());
-    format(&device, BLOCKS, 1);
-    let store = open(&device, tiny()).unwrap();
-    let objects = fill(&store, 0);
-    block_on(store.grow(Some(LONGER))).unwrap();
-    block_on(store.put(&key(b"last"), vec![7; 9_000].into(), PutOptions::default())).unwrap();
-    drop(store);
-    sim.inject(Fault::fail(FaultOp::Write, libc::EIO));
-    let store = open(&device, tiny()).unwrap();
-    assert_eq!((store.stat().log_blocks, sim.injected()), (LOGS[0], 1));
-    assert_eq!(read(&store, b"last").unwrap().unwrap().1, [7; 9_000]);
-    drop(store);
-    let store = open(&device, tiny()).unwrap();
-    assert_eq!(store.stat().log_blocks, LOGS[1]);
-    for which in 0..objects {
-        assert!(read(&store, format!("{which:05}").as_bytes()).unwrap().is_some());
+fn a_longer_log_that_cannot_be_written_waits() {
+    for is_file in [true, false] {
+        let start = || {
+            let sim = if is_file { growable(Image::new(1)) } else { SimDevice::new(LONGER) };
+            let device = Device::new(sim.clone());
+            format(&device, BLOCKS, 1);
+            let store = open(&device, tiny()).unwrap();
+            let objects = fill(&store, 0);
+            (sim, device, store, objects)
+        };
+        let (sim, _device, store, _) = start();
+        block_on(store.grow(Some(LONGER))).unwrap();
+        let ring = ring_first(&sim.image());
+        let (sim, device, store, objects) = start();
+        sim.inject(Fault::fail(FaultOp::Write, libc::EIO).at(ring..ring + LOGS[1]));
+        block_on(store.grow(Some(LONGER))).unwrap();
+        assert_eq!((store.stat().log_blocks, sim.injected()), (LOGS[0], 1), "file: {is_file}");
+        let put = |name: &[u8]| {
+            block_on(store.put(&key(name), vec![7; 9_000].into(), PutOptions::default())).unwrap();
+        };
+        put(b"between");
+        block_on(store.grow(Some(LONGER))).unwrap();
+        assert_eq!(store.stat().log_blocks, LOGS[1]);
+        put(b"last");
+        drop(store);
+        let store = open(&device, tiny()).unwrap();
+        for name in [&b"between"[..], b"last"] {
+            assert_eq!(read(&store, name).unwrap().unwrap().1, [7; 9_000]);
+        }
+        for which in 0..objects {
+            assert!(read(&store, format!("{which:05}").as_bytes()).unwrap().is_some());
+        }
+        drop(store);
+        assert_clean(&device, "a store whose longer log waited");
     }
-    drop(store);
-    assert_clean(&device, "a store whose log was not emptied at first");
+}
+
+/// Both superblocks name the longer ring before a record lies in it: with one of them lost, an opening would look for records in the
+/// ring of the other.
+#[test]
+fn a_superblock_that_is_lost_behind_a_longer_log_takes_no_write_along() {
+    for is_file in [true, false] {
+        let sim = if is_file { growable(Image::new(1)) } else { SimDevice::new(LONGER) };
+        let device = Device::new(sim.clone());
+        format(&device, BLOCKS, 1);
+        let store = open(&device, tiny()).unwrap();
+        block_on(store.grow(Some(LONGER))).unwrap();
+        assert_eq!(store.stat().log_blocks, LOGS[1]);
+        block_on(store.put(&key(b"last"), vec![7; 900].into(), PutOptions::default())).unwrap();
+        drop(store);
+        let slots = [0, 1].map(|slot| *sim.image().block(slot));
+        let number = |slot: usize| u64::from_le_bytes(slots[slot][32..40].try_into().unwrap());
+        let newest = u64::from(number(1) > number(0));
+        for copy in [newest, newest + 32] {
+            sim.corrupt(copy, 50, 1);
+        }
+        if let Ok(store) = open(&device, tiny()) {
+            assert!(read(&store, b"last").unwrap().is_some(), "file: {is_file}");
+        }
+    }
 }
 
 /// The ring takes free blocks that the superblock before the newest may name: one that has them free replaces it first (R9).
 #[test]
 fn a_longer_ring_is_not_written_beside_an_older_superblock() {
-    let sim = SimDevice::new(LONGER);
-    let device = Device::new(sim.clone());
-    format(&device, BLOCKS, 1);
-    let store = open(&device, tiny()).unwrap();
-    block_on(store.grow(Some(LONGER))).unwrap();
-    block_on(store.close()).unwrap();
-    drop(store);
-    // Closed: the opening does not empty the log first.
-    let sim = SimDevice::with_options(sim.image(), SimOptions::default());
+    let (sim, ()) = grown_with_the_short_log(false, |_| {});
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();
     assert_eq!(store.stat().log_blocks, LOGS[1]);
     drop(store);
-    let newest = [0, 1].map(|slot| *sim.image().block(slot));
-    let ring = u64::from_le_bytes(newest[0][176..184].try_into().unwrap());
+    let ring = ring_first(&sim.image());
     let history = sim.history();
     let blocks: Vec<u64> = history.writes().iter().map(|write| write.block).collect();
     let first = blocks.iter().position(|block| (ring..ring + LOGS[1]).contains(block)).unwrap();

@@ -243,7 +243,8 @@ fn every_crash_of_a_growth_under_load() {
     let seeds = lab_number("GROWTHS", 3);
     let mut seen = [0; 3];
     for seed in 0..seeds {
-        let sim = growable(Image::new(1));
+        let is_file = seed % 2 == 0;
+        let sim = if is_file { growable(Image::new(1)) } else { SimDevice::new(caps[2]) };
         let device = Device::new(sim.clone());
         format(&device, BLOCKS, 2 + seed);
         let store = open(&device, with_threads()).unwrap();
@@ -282,7 +283,10 @@ fn every_crash_of_a_growth_under_load() {
         drop(store);
         sim.history().for_each_crash_state(7, seed, |point, image| {
             let Some(&acknowledged) = point.marks.last() else { return };
-            let device = Device::new(growable(image));
+            let device = match is_file {
+                true => Device::new(growable(image)),
+                false => Device::new(SimDevice::with_options(image, SimOptions::default())),
+            };
             let store = open(&device, tiny()).unwrap();
             let cap = store.stat().blocks_max;
             seen[caps.iter().position(|&known| known == cap).unwrap()] += 1;
