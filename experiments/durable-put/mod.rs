@@ -85,6 +85,9 @@ pub(crate) struct ServerOptions {
     /// Where it listens.
     #[arg(long, value_name = "ADDRESS")]
     listen: SocketAddr,
+    /// Connections at a time: the bare program serves one with blocking calls.
+    #[arg(long, value_name = "N")]
+    clients: usize,
 }
 
 /// Serves until it is killed.
@@ -95,7 +98,12 @@ pub(crate) fn serve(options: &ServerOptions) -> Result<()> {
     match options.variant.as_str() {
         "bare" => {
             let folder = options.data.parent().context("the file has no folder")?;
-            bare::serve(&mut LogFile::new(folder)?, &TcpListener::bind(options.listen)?)
+            let (mut log, listener) = (LogFile::new(folder)?, TcpListener::bind(options.listen)?);
+            if options.clients > 1 {
+                bare::serve_many(&mut log, listener)
+            } else {
+                bare::serve(&mut log, &listener)
+            }
         }
         "shoal" => {
             let place = StoreLocation::File(Some(&options.data), IoMode::Auto);
@@ -147,11 +155,7 @@ pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
         let turn = variants.len().max(1);
         for &variant in (0..turn).filter_map(|place| variants.get((place + round) % turn)) {
             for case in CASES.iter().filter(|case| cases.contains(&case.0)) {
-                // The bare program serves one connection.
-                if variant == "bare" && case.2 > 1 {
-                    continue;
-                }
-                let server = start(options, variant, cores)?;
+                let server = start(options, variant, case.2, cores)?;
                 all.push((case.0, variant, measure(server.address, &|| server.cpu_time(), case, time)?));
             }
         }
@@ -181,7 +185,7 @@ pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Starts a server on a new folder.
-fn start(options: &PutOptions, variant: &str, cores: Option<Cores>) -> Result<Remote> {
+fn start(options: &PutOptions, variant: &str, clients: usize, cores: Option<Cores>) -> Result<Remote> {
     let folder = options.folder.join(format!("shoal-durable-put-{}", std::process::id()));
     std::fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let address = peer::free_address()?;
@@ -196,6 +200,7 @@ fn start(options: &PutOptions, variant: &str, cores: Option<Cores>) -> Result<Re
             let mut command = Command::new(std::env::current_exe()?);
             command.args(["durable-put-server", "--variant", variant]);
             command.args(["--listen", &address.to_string()]).arg("--data").arg(folder.join("data"));
+            command.args(["--clients", &clients.to_string()]);
             command
         }
     };
@@ -248,12 +253,15 @@ mod tests {
             );
         }
         let folder = tempfile::tempdir().unwrap();
-        let mut log = LogFile::new(folder.path()).unwrap();
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        // It serves until the test's process ends.
-        std::thread::spawn(move || bare::serve(&mut log, &listener));
-        for case in CASES.iter().filter(|case| case.2 == 1) {
+        for case in &CASES {
+            let mut log = LogFile::new(folder.path()).unwrap();
+            let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            let address = listener.local_addr().unwrap();
+            // It serves until the test's process ends.
+            std::thread::spawn(move || match case.2 {
+                1 => bare::serve(&mut log, &listener),
+                _ => bare::serve_many(&mut log, listener),
+            });
             assert!(measure(address, &machine::cpu_time, case, Duration::ZERO).unwrap().per_s > 0.0);
         }
     }
