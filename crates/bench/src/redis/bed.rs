@@ -16,8 +16,8 @@ use crate::data_file::NewFile;
 
 /// Blocks of a store in memory: 1 GiB.
 const MEMORY_BLOCKS: u64 = 1 << 18;
-/// Blocks that a store in a file may grow to: 16 GiB.
-const FILE_BLOCKS: u64 = 1 << 22;
+/// Blocks that a store in a file may grow to: 32 GiB, so that its log is as long as that of a store of any larger size.
+const FILE_BLOCKS: u64 = 1 << 23;
 /// Commands that are loaded at a time.
 const LOADED_AT_ONCE: usize = 1_000;
 
@@ -55,8 +55,11 @@ impl Bed {
     /// # Errors
     /// As [`Bed::new`].
     pub fn at(place: StoreLocation<'_>, listen: SocketAddr) -> Result<Self> {
+        // In a file as `shoal serve` does it by default.
+        let mut options = OpenOptions::default();
         let (device, file, blocks) = match place {
             StoreLocation::Memory => {
+                options.cache_bytes = 256 << 20;
                 (Device::new(Arc::new(MemDevice::new(MEMORY_BLOCKS))), None, MEMORY_BLOCKS)
             }
             StoreLocation::File(path, io) => {
@@ -65,7 +68,6 @@ impl Bed {
             }
         };
         block_on(Store::format(&device, &FormatOptions::for_blocks(blocks), &Environment::default()))?;
-        let options = OpenOptions { cache_bytes: 256 << 20, ..OpenOptions::default() };
         let store = block_on(Store::open(device, options, Environment::default()))?;
         let cores = Cores::take();
         let (address, running) = Cores::on_servers(cores, || -> Result<_> {
