@@ -52,14 +52,16 @@ impl Pool {
         self.try_take_or(count, hint, false)
     }
 
+    pub(crate) fn exhausted(&self) -> PoolError {
+        self.shared().stats.exhausted.add(1);
+        PoolError::Exhausted { frames: self.frames() }
+    }
+
     /// Takes `count` frames; waits for an unpin or the end of a request, as long as the options allow. Returns the
     /// device's error if writes failed meanwhile.
     pub(crate) async fn take(&self, count: usize, hint: Hint) -> Result<Frames, PoolError> {
         let shared = self.shared();
-        let exhausted = || {
-            shared.stats.exhausted.add(1);
-            PoolError::Exhausted { frames: self.frames() }
-        };
+        let exhausted = || self.exhausted();
         if count > self.frames() {
             return Err(exhausted());
         }

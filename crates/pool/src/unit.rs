@@ -150,7 +150,10 @@ impl Unit {
     }
 
     /// Verifies the unit's bytes, given in pieces as they lie in memory.
-    pub(crate) fn verify<'a>(&self, mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), PoolError> {
+    ///
+    /// # Errors
+    /// [`PoolError::Corrupt`].
+    pub fn verify<'a>(&self, mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), PoolError> {
         let (expected, found) = match self.check {
             Check::Page { crc } => (crc, page_crc(pieces.next().unwrap_or_default(), crc)),
             Check::Bytes { crc, .. } => {

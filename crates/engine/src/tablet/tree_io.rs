@@ -1,10 +1,12 @@
 //! The trees' pages come from the pool, and the new pages of an apply go through it to fresh blocks.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES, Run, TabletId};
-use shoal_device::DeviceError;
+use shoal_device::{DeviceError, IoBuf};
 use shoal_pool::{Hint, Keep, Pinned, Pool, PoolError, Unit, Writer, WriterOptions};
 
 use crate::common::error::{Error, Result};
@@ -41,6 +43,16 @@ impl<'a> PoolPages<'a> {
         Self { pool, gives_up: false }
     }
 
+    /// The page, without a frame of the pool.
+    fn read_past(&self, unit: Unit) -> Boxed<'_, std::result::Result<PoolPage, PoolError>> {
+        Box::pin(async move {
+            let read = self.pool.device().read(unit.id.block, IoBuf::unfilled(1)).await;
+            let bytes = read.ok().map_err(PoolError::Device)?;
+            unit.verify(std::iter::once(&bytes[..]))?;
+            Ok(PoolPage::Past(Arc::new(bytes)))
+        })
+    }
+
     /// The same source. With `gives_up`, a page that the device reports as unreadable is damaged.
     pub(crate) fn giving_up(self, gives_up: bool) -> Self {
         Self { gives_up, ..self }
@@ -55,15 +67,23 @@ pub(crate) fn is_of_medium(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Io { code: Some(code), .. } if !error.is_write() && CODES.contains(code))
 }
 
-/// A page in a pinned frame.
+/// A verified page.
 #[derive(Clone)]
-pub(crate) struct PoolPage(Pinned);
+pub(crate) enum PoolPage {
+    /// In a pinned frame.
+    Pinned(Pinned),
+    /// Read past the pool, in which no frame was free.
+    Past(Arc<IoBuf>),
+}
 
 impl PoolPage {
-    /// The page's bytes; they keep the frame pinned.
+    /// The page's bytes; they keep a frame pinned.
     pub(crate) fn into_bytes(self) -> Bytes {
-        // A page is one frame: there is one chunk.
-        self.0.into_bytes().next().unwrap_or_default()
+        match self {
+            // A page is one frame: there is one chunk.
+            Self::Pinned(pinned) => pinned.into_bytes().next().unwrap_or_default(),
+            Self::Past(bytes) => Bytes::copy_from_slice(&bytes),
+        }
     }
 }
 
@@ -71,7 +91,13 @@ impl Deref for PoolPage {
     type Target = [u8; BLOCK_BYTES];
 
     fn deref(&self) -> &Self::Target {
-        self.0.page()
+        match self {
+            Self::Pinned(pinned) => pinned.page(),
+            Self::Past(bytes) => match bytes.first_chunk() {
+                Some(page) => page,
+                None => unreachable!("a page was read as one block"),
+            },
+        }
     }
 }
 
@@ -92,7 +118,7 @@ impl PageSource for PoolPages<'_> {
             return None;
         }
         let unit = Unit::page(page.block, page.crc);
-        self.pool.get_hinted(&unit, hint_of(level, hint)).map(PoolPage)
+        self.pool.get_hinted(&unit, hint_of(level, hint)).map(PoolPage::Pinned)
     }
 
     async fn page(&self, page: PageRef, level: u8, hint: ReadHint) -> Result<PoolPage> {
@@ -104,7 +130,7 @@ impl PageSource for PoolPages<'_> {
         }
         let mut unit = Unit::page(page.block, page.crc);
         if injected(Bug::ParentNotAsked) {
-            let bytes = self.pool.device().read(page.block, shoal_device::IoBuf::unfilled(1)).await.ok()?;
+            let bytes = self.pool.device().read(page.block, IoBuf::unfilled(1)).await.ok()?;
             unit = Unit::page(page.block, shoal_base::codec::Reader::new(&bytes).u32().unwrap_or_default());
         }
         // A scan must not look pages up as a lookup does: pages that were scanned would seem wanted, and those that
@@ -112,7 +138,16 @@ impl PageSource for PoolPages<'_> {
         if let Some(page) = self.cached(page, level, hint) {
             return Ok(page);
         }
-        self.pool.fetch(unit, hint_of(level, hint)).await.map(PoolPage).map_err(|error| match error {
+        // A scan of many trees may itself pin every frame of a small pool, and an apply must not wait for scans.
+        let fetched = match hint {
+            ReadHint::Point => self.pool.fetch(unit, hint_of(level, hint)).await,
+            ReadHint::Scan | ReadHint::Apply => self.pool.fetch_at_once(unit, hint_of(level, hint)).await,
+        };
+        let found = match fetched {
+            Err(PoolError::Exhausted { .. }) => self.read_past(unit).await,
+            fetched => fetched.map(PoolPage::Pinned),
+        };
+        found.map_err(|error| match error {
             PoolError::Corrupt { block, .. } => {
                 Error::Corrupt { what: format!("a page of level {level} of an index tree"), block }
             }

@@ -1,8 +1,8 @@
 //! Stores that earlier programs wrote still open, byte for byte what they held (T14 of `docs/reliability.md`): one image for
-//! each version of the formats, in `golden/`. Stores of other versions are refused: `format_refusal.rs`.
+//! each version of the formats, in `golden/`, and one with layers. Stores of other versions are refused: `format_refusal.rs`.
 //!
 //! An image is a list of blocks that are not zero: number (8 bytes, little-endian), then 4,096 bytes. Whoever changes a format
-//! gives it a new version and adds an image: `cargo test -p shoal-engine --test store golden::write -- --ignored`.
+//! gives it a new version and adds images: `cargo test -p shoal-engine --test store golden::write -- --ignored`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{ByteRange, Expiry, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::Value;
 
-use crate::common::{assert_clean, format, key, name_in_image as name, open, tiny};
+use crate::common::{assert_clean, format, key, name_in_image as name_of, open, tiny, tiny_with_layers};
 
 pub(crate) const BLOCKS: u64 = 192;
 /// An absolute deadline: in the year 2033.
@@ -22,10 +22,14 @@ const AT_NS: u64 = 2_000_000_000_000_000_000;
 const OLDEST: u32 = 2;
 /// The version that this program writes.
 const NEWEST: u32 = 3;
+/// The images, each with the version of its format.
+const IMAGES: [(&str, u32); 3] = [("v2", 2), ("v3", 3), (LAYERS, 3)];
+/// A store whose trees have layers, of a program that merges none.
+const LAYERS: &str = "v3-layers";
 const SIZES: [usize; 6] = [0, 30, 95, 700, 1_800, 5_000];
 
-fn path(version: u32) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/store/golden/v{version}.blocks"))
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/store/golden/{name}.blocks"))
 }
 
 /// The object `which` of the images; `None` if it was deleted.
@@ -42,7 +46,11 @@ fn held(which: u64) -> Option<(Value, Metadata)> {
 
 /// The image of `version`.
 pub(crate) fn image(version: u32) -> Image {
-    let bytes = std::fs::read(path(version)).unwrap();
+    image_of(&format!("v{version}"))
+}
+
+fn image_of(name: &str) -> Image {
+    let bytes = std::fs::read(path(name)).unwrap();
     let mut image = Image::new(BLOCKS);
     for entry in bytes.chunks(8 + BLOCK_BYTES) {
         let block = u64::from_le_bytes(entry[..8].try_into().unwrap());
@@ -54,7 +62,7 @@ pub(crate) fn image(version: u32) -> Image {
 /// Finds an object of the images that is not in `store` as it should be.
 pub(crate) fn find_missing(store: &Store) -> Result<(), String> {
     for which in 0..21 {
-        let found = block_on(store.get(&key(&name(which)), ByteRange::ALL))
+        let found = block_on(store.get(&key(&name_of(which)), ByteRange::ALL))
             .map_err(|error| format!("object {which}: {error}"))?;
         match (found, held(which)) {
             (None, None) => {}
@@ -81,56 +89,69 @@ fn expiry(which: u64) -> Expiry {
 
 fn put(store: &Store, which: u64, value: Value, metadata: Metadata) {
     let options = PutOptions { metadata, expiry: expiry(which), ..PutOptions::default() };
-    block_on(store.put(&key(&name(which)), value.to_vec().into(), options)).unwrap();
+    block_on(store.put(&key(&name_of(which)), value.to_vec().into(), options)).unwrap();
 }
 
-/// Writes the image of the newest version: part of it in the trees, part in the log, as a kill leaves it.
+/// Writes those images of the newest version that are not there: part of each in the trees, part in the log, as a kill leaves it.
 #[test]
-#[ignore = "writes the image that the other test reads"]
+#[ignore = "writes images that the other test reads"]
 fn write() {
-    let sim = SimDevice::new(BLOCKS);
-    let device = Device::new(sim.clone());
-    format(&device, BLOCKS, 2);
-    let store = open(&device, tiny()).unwrap();
-    for which in 0..21 {
-        // Overwritten or deleted below, or for good.
-        let (value, metadata) =
-            held(which).unwrap_or((Value { key: which, seed: 7, bytes: 60 }, Metadata::default()));
-        put(&store, which, value, metadata);
+    for (name, _) in IMAGES.iter().filter(|&&(name, version)| version == NEWEST && !path(name).exists()) {
+        let sim = SimDevice::new(BLOCKS);
+        let device = Device::new(sim.clone());
+        format(&device, BLOCKS, 2);
+        let mut options = tiny();
+        if *name == LAYERS {
+            options = tiny_with_layers();
+            options.tuning.merge_permille = 1_000_000;
+        }
+        let mut store = open(&device, options.clone()).unwrap();
+        for which in 0..21 {
+            // Overwritten or deleted below, or for good.
+            let (value, metadata) =
+                held(which).unwrap_or((Value { key: which, seed: 7, bytes: 60 }, Metadata::default()));
+            put(&store, which, value, metadata);
+            if *name == LAYERS && which % 4 == 3 {
+                // A close applies what the log has.
+                block_on(store.close()).unwrap();
+                store = open(&device, options.clone()).unwrap();
+            }
+        }
+        for which in [4, 9] {
+            block_on(store.delete(&key(&name_of(which)), RejectRules::default())).unwrap();
+        }
+        let (value, metadata) = held(20).unwrap();
+        put(&store, 20, value, metadata);
+        drop(store);
+        let image = sim.image();
+        let mut bytes = Vec::new();
+        for block in (0..BLOCKS).filter(|&block| image.block(block).iter().any(|&byte| byte != 0)) {
+            bytes.extend_from_slice(&block.to_le_bytes());
+            bytes.extend_from_slice(image.block(block));
+        }
+        std::fs::write(path(name), bytes).unwrap();
     }
-    for which in [4, 9] {
-        block_on(store.delete(&key(&name(which)), RejectRules::default())).unwrap();
-    }
-    let (value, metadata) = held(20).unwrap();
-    put(&store, 20, value, metadata);
-    drop(store);
-    let image = sim.image();
-    let mut bytes = Vec::new();
-    for block in (0..BLOCKS).filter(|&block| image.block(block).iter().any(|&byte| byte != 0)) {
-        bytes.extend_from_slice(&block.to_le_bytes());
-        bytes.extend_from_slice(image.block(block));
-    }
-    std::fs::create_dir_all(path(NEWEST).parent().unwrap()).unwrap();
-    std::fs::write(path(NEWEST), bytes).unwrap();
 }
 
 /// Twice each: an image of an older version is of the newest one after the first opening.
 #[test]
 fn images_of_all_versions_open() {
-    for version in OLDEST..=NEWEST {
-        let device = Device::new(SimDevice::from_image(image(version)));
+    assert!((OLDEST..=NEWEST).all(|version| IMAGES.iter().any(|image| image.1 == version)));
+    for (image, version) in IMAGES {
+        let device = Device::new(SimDevice::from_image(image_of(image)));
         for opening in 1..=2 {
-            let what = format!("version {version}, opening {opening}");
+            let what = format!("image {image}, opening {opening}");
             assert_clean(&device, &what);
             let store = open(&device, tiny()).unwrap();
+            assert!(opening > 1 || store.stat().layers >= 4 || image != LAYERS, "{what}: layers");
             find_missing(&store).unwrap_or_else(|missing| panic!("{what}: {missing}"));
-            let mut names: Vec<_> = (0..21).filter(|&which| held(which).is_some()).map(name).collect();
+            let mut names: Vec<_> = (0..21).filter(|&which| held(which).is_some()).map(name_of).collect();
             names.sort();
             let request = ListRequest { bucket: "default".into(), limit: 100, ..ListRequest::default() };
             let listed = block_on(store.list(&request)).unwrap().entries;
             assert!(listed.iter().map(|(key, _)| key).eq(&names), "{what}: the listing");
             let deadline = |which| {
-                block_on(store.head(&key(&name(which)))).unwrap().unwrap().expiry.filter(|_| version > 2)
+                block_on(store.head(&key(&name_of(which)))).unwrap().unwrap().expiry.filter(|_| version > 2)
             };
             // The clocks are those of another boot, and show the stored times.
             let relative = deadline(1).map(|it| (it.is_relative(), it.left_ns()));
@@ -139,6 +160,6 @@ fn images_of_all_versions_open() {
             assert_eq!([relative, absolute], expected, "{what}: deadlines");
             block_on(store.close()).unwrap();
         }
-        assert_clean(&device, &format!("version {version}, written on"));
+        assert_clean(&device, &format!("image {image}, written on"));
     }
 }

@@ -426,6 +426,28 @@ fn the_number_of_layers_is_bounded() {
     conforms(&store, &objects, 60, "at the end");
 }
 
+/// A cache of the least size: gets, listings, applies and a check work over as many layers as there may be.
+#[test]
+fn many_layers_under_a_small_cache() {
+    let (_, device, mut objects) = full_of_layers();
+    let options = || OpenOptions { cache_bytes: 0, ..one_apply() };
+    let store = open(&device, options()).unwrap();
+    conforms(&store, &objects, 60, "64 frames");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| conforms(&store, &objects, 60, "four listings beside each other"));
+        }
+    });
+    for which in 0..8 {
+        let value = value(which, 7 * which);
+        objects.insert(which, (put(&store, which, value), value));
+    }
+    conforms(&store, &objects, 60, "behind puts");
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device, "a small cache");
+}
+
 /// A full device whose objects lie in layers: deletes work, and all of its space comes back.
 #[test]
 fn a_full_device_of_layers_is_empty_again() {

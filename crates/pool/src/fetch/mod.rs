@@ -140,6 +140,18 @@ impl Pool {
     /// [`PoolError::Device`], [`PoolError::Corrupt`]: every fetch that shared the read gets it, and nothing stays.
     /// [`PoolError::Exhausted`] if no frame became free in the time of the options, [`PoolError::Invalid`].
     pub async fn fetch(&self, unit: Unit, hint: Hint) -> Result<Pinned, PoolError> {
+        self.fetch_as(unit, hint, true).await
+    }
+
+    /// As [`fetch`](Self::fetch), without waiting for a frame: for a caller that pins many units and could wait for itself.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch); [`PoolError::Exhausted`] if no frame is free.
+    pub async fn fetch_at_once(&self, unit: Unit, hint: Hint) -> Result<Pinned, PoolError> {
+        self.fetch_as(unit, hint, false).await
+    }
+
+    async fn fetch_as(&self, unit: Unit, hint: Hint, waits: bool) -> Result<Pinned, PoolError> {
         unit.validate()?;
         if let Some(pinned) = self.glance(&unit, hint) {
             return Ok(pinned);
@@ -170,8 +182,13 @@ impl Pool {
                     self.replenish();
                     wait
                 }
-                Attempt::FramesNeeded => {
+                Attempt::FramesNeeded if waits => {
                     frames = Some(self.take(unit.blocks(), hint).await?);
+                    continue;
+                }
+                Attempt::FramesNeeded => {
+                    let taken = self.try_take(unit.blocks(), hint);
+                    frames = Some(taken.ok_or_else(|| self.exhausted())?);
                     continue;
                 }
                 Attempt::Latched(index) => {
