@@ -126,7 +126,7 @@ fn answer(
     Ok(())
 }
 
-/// What one receive brought.
+/// The outcome of a receive.
 enum Received {
     Commands,
     Part,
