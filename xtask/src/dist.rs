@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 pub(crate) const USAGE: &str = "\
 Usage: cargo x dist [--target TRIPLE] [--binary FILE]
 
+Looks for known vulnerabilities of the crates where cargo-deny is installed (cargo install cargo-deny --locked) and its list can be had.
 Builds the binary with the profile dist (fat link-time optimisation, stripped) and writes into target/release-files:
   shoal                      the binary, static with the default target
   man/, completions/         written by the binary
@@ -54,6 +55,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let metadata = metadata(&options.target)?;
     let version = version_of(&metadata, "shoal")?;
     let target = &options.target;
+    check_advisories()?;
     if Path::new(OUT).exists() {
         fs::remove_dir_all(OUT).with_context(|| format!("cannot empty {OUT}"))?;
     }
@@ -77,6 +79,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     files.extend(debian_package(target)?);
     files.sort();
     checksums(&files)
+}
+
+/// Refuses a release with a crate that has a known vulnerability, or that was taken back. Without the tool or its list it says so, and the
+/// release goes on: a release can be made without a network.
+fn check_advisories() -> Result<()> {
+    let is_done = |words: &[&str]| Command::new("cargo-deny").args(words).status().map(|status| status.success());
+    match is_done(&["--locked", "fetch", "db"]) {
+        Err(_) => {
+            eprintln!("vulnerabilities were not looked for: cargo-deny is not installed; cargo install cargo-deny --locked");
+        }
+        Ok(false) => eprintln!(
+            "vulnerabilities were not looked for: cargo-deny could not fetch the list from github.com/rustsec/advisory-db"
+        ),
+        Ok(true) => super::run("cargo-deny", &["--locked", "check", "--disable-fetch", "advisories"])?,
+    }
+    Ok(())
 }
 
 fn completions(shoal: &str) -> Result<()> {
