@@ -7,10 +7,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context;
 use shoal_engine::check_bucket;
 use shoal_server::{Credentials, Security, TlsPem, Tokens};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::failure::Usage;
@@ -74,19 +73,15 @@ impl CredentialFiles {
     }
 
     /// Keeps `security` up to date with the files: checks them every second, and at once at SIGHUP. Files that cannot
-    /// be used change nothing, and are logged. Returns if there is no file.
-    pub(crate) async fn watch(self, security: Security) -> anyhow::Result<()> {
-        if self.all().next().is_none() {
-            return Ok(());
-        }
-        let mut hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    /// be used change nothing, and are logged. Where there is no file, a SIGHUP changes nothing, either.
+    pub(crate) async fn watch(self, security: Security, mut hang_ups: Signal) {
         let mut looks = interval(LOOK_PAUSE);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Empty at first: the files may have changed while the store was opened.
         let mut seen = Vec::new();
         loop {
             let asked = tokio::select! {
-                _ = hang_up.recv() => true,
+                _ = hang_ups.recv() => true,
                 _ = looks.tick() => false,
             };
             let now = self.stamps();
@@ -94,6 +89,10 @@ impl CredentialFiles {
                 continue;
             }
             seen = now;
+            if self.all().next().is_none() {
+                tracing::info!("SIGHUP: there are no files with credentials to be read again");
+                continue;
+            }
             match self.read() {
                 Ok(credentials) => {
                     security.replace(credentials);
@@ -116,7 +115,7 @@ pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     let mut file = File::open(path).map_err(cannot)?;
     let metadata = file.metadata().map_err(cannot)?;
     let mode = metadata.permissions().mode();
-    if !is_secret(mode, metadata.uid(), rustix::process::geteuid().as_raw()) {
+    if !is_secret(mode, (metadata.uid(), metadata.gid()), rustix::process::geteuid().as_raw()) {
         let (path, mode) = (path.display(), mode & 0o777);
         let problem = format!(
             "{path} holds {what} and is open to its group or to other users (mode {mode:03o}); chmod 600 {path} (or 640, where root owns \
@@ -129,10 +128,11 @@ pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Whether a file with these rights, which `owner` owns, is closed to all but those who need it. A service that is not root may
-/// read a file of root's by its group: so packages and Kubernetes give secrets to services.
-fn is_secret(mode: u32, owner: u32, user: u32) -> bool {
-    let is_given = owner == 0 && user != 0;
+/// Whether a file with these rights, of this owner and group, is closed to all but those who need it. A service that is not root may
+/// read a file of root's by its group: so packages and Kubernetes give secrets to services. Root may read it as well, to check a
+/// configuration; a file that root shares with its own group is given to nobody.
+fn is_secret(mode: u32, (owner, group): (u32, u32), user: u32) -> bool {
+    let is_given = owner == 0 && (user != 0 || group != 0);
     mode & NOT_THE_OWNER & !(if is_given { GROUP_READS } else { 0 }) == 0
 }
 
@@ -206,19 +206,21 @@ mod tests {
     #[test]
     fn a_group_may_read_what_root_gives_a_service() {
         for (mode, owner, user, expected) in [
-            (0o600, 0, 0, true),
-            (0o600, 7, 7, true),
-            (0o640, 0, 7, true),
-            (0o440, 0, 7, true),
-            (0o640, 0, 0, false),
-            (0o640, 7, 7, false),
-            (0o640, 7, 0, false),
-            (0o644, 0, 7, false),
-            (0o660, 0, 7, false),
-            (0o650, 0, 7, false),
-            (0o604, 0, 7, false),
+            (0o600, (0, 0), 0, true),
+            (0o600, (7, 7), 7, true),
+            (0o640, (0, 7), 7, true),
+            (0o440, (0, 0), 7, true),
+            // `shoal config check` as root refused what the service itself takes.
+            (0o640, (0, 7), 0, true),
+            (0o640, (0, 0), 0, false),
+            (0o640, (7, 7), 7, false),
+            (0o640, (7, 7), 0, false),
+            (0o644, (0, 7), 7, false),
+            (0o660, (0, 7), 0, false),
+            (0o650, (0, 7), 7, false),
+            (0o604, (0, 7), 7, false),
         ] {
-            assert_eq!(is_secret(0o100_000 | mode, owner, user), expected, "{mode:o} of {owner} by {user}");
+            assert_eq!(is_secret(0o100_000 | mode, owner, user), expected, "{mode:o} of {owner:?} by {user}");
         }
     }
 

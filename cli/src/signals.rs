@@ -1,4 +1,4 @@
-//! SIGINT (Ctrl-C) and SIGTERM: the first ends the work in order, the second the program.
+//! SIGINT (Ctrl-C) and SIGTERM: the first ends the work in order, the second the program. SIGHUP: a server reads its credentials again.
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -19,6 +19,11 @@ pub(crate) fn stop_in_order(stop: impl FnOnce() + Send + 'static) -> anyhow::Res
         std::process::exit(EXIT_FAILED.into());
     });
     Ok(())
+}
+
+/// The SIGHUPs to come. From now on none ends the program.
+pub(crate) fn hang_ups() -> anyhow::Result<Signal> {
+    signal(SignalKind::hangup()).context("cannot listen for SIGHUP")
 }
 
 async fn either(interrupt: &mut Signal, terminate: &mut Signal) {

@@ -105,6 +105,7 @@ impl<'a> Summary<'a> {
         }
         lines.push(("health", self.health()));
         lines.push(("damage", self.damage()));
+        lines.push(("last backup", self.last_backup()));
         if self.now.uptime_ns > 0 {
             let up = Duration::from_secs(self.now.uptime_ns / 1_000_000_000);
             let up = humantime::format_duration(up);
@@ -210,6 +211,16 @@ impl<'a> Summary<'a> {
             words.push(format!("the device failed {} requests", show_count(errors)));
         }
         words.join("; ")
+    }
+
+    fn last_backup(&self) -> String {
+        match self.now.figure("backup.taken") {
+            0 => "none".into(),
+            taken_s => {
+                let version = show_count(self.now.figure("backup.version"));
+                format!("{}, of version {version}", show_time(taken_s * 1_000_000_000))
+            }
+        }
     }
 
     fn damage(&self) -> String {
@@ -333,6 +344,9 @@ mod tests {
             "{damage}"
         );
         assert!(line(&ill, "objects").starts_with("about 5"));
+        assert_eq!(line(&ill, "last backup"), "none");
+        let kept = stat(&[("backup.taken", 1_700_000_000), ("backup.version", 1_234)], 1, 0);
+        assert_eq!(line(&kept, "last backup"), "2023-11-14T22:13:20Z, of version 1,234");
         // A closed store has no server, and no requests.
         let closed = Stat { frontends: Vec::new(), uptime_ns: 0, ..healthy };
         assert!(Summary::new(&closed).lines().iter().all(|(name, _)| !["server", "requests"].contains(name)));

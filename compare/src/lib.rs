@@ -1,3 +1,4 @@
 //! The parts that the programs of this workspace share.
 
+pub mod flips;
 pub mod lmdb;

@@ -1,6 +1,7 @@
 //! The same puts into plain files with fsync, into SQLite with grouped commits, and into Shoal, embedded: on a new file and
-//! on a written one. In one run, alternating; of several rounds the medians are printed. [`scale`] is another comparison: stores that grow.
+//! on a written one. In one run, alternating; of several rounds the medians are printed. [`scale`] is another comparison: stores that grow; [`charts`] asks five questions of them, and draws the answers.
 
+mod charts;
 mod peer;
 mod scale;
 
@@ -17,6 +18,7 @@ use shoal_bench::histogram::Histogram;
 use shoal_bench::machine;
 use shoal_bench::payload::{ObjectSet, Pool, Sizes};
 use shoal_bench::report::{Metric, Report};
+use shoal_compare::flips;
 
 use crate::peer::{Files, Peer, Shoal, Sqlite};
 
@@ -86,6 +88,10 @@ struct Arguments {
 enum Other {
     /// The same growing load into Shoal, RocksDB, SQLite, LMDB, redb and fjall.
     Scale(scale::Arguments),
+    /// Five questions of those who choose a store, asked of all of them, and a chart for each.
+    Charts(charts::Arguments),
+    /// One bit flips in a closed store: who notices?
+    Flips(flips::Arguments),
 }
 
 /// A case: its name, the values' sizes, the clients.
@@ -93,8 +99,11 @@ type Case = (String, Sizes, usize);
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
-    if let Some(Other::Scale(arguments)) = &arguments.other {
-        return scale::run(arguments);
+    match &arguments.other {
+        Some(Other::Scale(arguments)) => return scale::run(arguments),
+        Some(Other::Charts(arguments)) => return charts::run(arguments),
+        Some(Other::Flips(arguments)) => return flips::run(arguments, &["flips"]),
+        None => {}
     }
     if arguments.quick {
         (arguments.seconds, arguments.rounds) = (0.5, 1);

@@ -1,5 +1,5 @@
-//! `cargo x dist`: the files of a release, in target/release-files: a static binary, an archive, a Debian package, the list of
-//! what is in the binary, and checksums.
+//! `cargo x dist`: the files of a release, in target/release-files: a static binary, an archive, a Debian package, a container image, the
+//! list of what is in the binary, and checksums.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 pub(crate) const USAGE: &str = "\
 Usage: cargo x dist [--target TRIPLE] [--binary FILE]
 
+Looks for known vulnerabilities of the crates where cargo-deny is installed (cargo install cargo-deny --locked) and its list can be had.
 Builds the binary with the profile dist (fat link-time optimisation, stripped) and writes into target/release-files:
   shoal                      the binary, static with the default target
   man/, completions/         written by the binary
   shoal-VERSION-TRIPLE.tar.gz
   shoal_VERSION_ARCH.deb     where cargo-deb is installed (cargo install cargo-deb)
+  shoal-VERSION-image.tar    the container image, where buildah is installed and the binary is static
   shoal-VERSION.cdx.json     the crates in the binary, with their licences (CycloneDX)
   SHA256SUMS
 
@@ -54,6 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let metadata = metadata(&options.target)?;
     let version = version_of(&metadata, "shoal")?;
     let target = &options.target;
+    check_advisories()?;
     if Path::new(OUT).exists() {
         fs::remove_dir_all(OUT).with_context(|| format!("cannot empty {OUT}"))?;
     }
@@ -75,8 +78,28 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     fs::write(format!("{OUT}/{list}"), format!("{:#}\n", bill_of_materials(&metadata)?))?;
     let mut files = vec!["shoal".to_owned(), archive, list];
     files.extend(debian_package(target)?);
+    files.extend(image(&version, target)?);
     files.sort();
     checksums(&files)
+}
+
+/// Refuses a release with a crate that has a known vulnerability, or that was taken back. Without the tool or its list it says so, and the
+/// release goes on: a release can be made without a network.
+fn check_advisories() -> Result<()> {
+    let is_done =
+        |words: &[&str]| Command::new("cargo-deny").args(words).status().map(|status| status.success());
+    match is_done(&["--locked", "fetch", "db"]) {
+        Err(_) => {
+            eprintln!(
+                "vulnerabilities were not looked for: cargo-deny is not installed; cargo install cargo-deny --locked"
+            );
+        }
+        Ok(false) => eprintln!(
+            "vulnerabilities were not looked for: cargo-deny could not fetch the list from github.com/rustsec/advisory-db"
+        ),
+        Ok(true) => super::run("cargo-deny", &["--locked", "check", "--disable-fetch", "advisories"])?,
+    }
+    Ok(())
 }
 
 fn completions(shoal: &str) -> Result<()> {
@@ -152,6 +175,36 @@ fn debian_package(target: &str) -> Result<Option<String>> {
     let mut paths = fs::read_dir(OUT)?.filter_map(Result::ok).map(|entry| entry.path()).filter(is_package);
     let path = paths.next().context("cargo deb wrote no package")?;
     Ok(path.file_name().map(|name| name.to_string_lossy().into_owned()))
+}
+
+/// The container image, as `docker load` and `podman load` read it; none without buildah, and none of a binary that needs a libc.
+/// Nothing is fetched: the image is the binary and an empty folder.
+fn image(version: &str, target: &str) -> Result<Option<String>> {
+    if !target.ends_with("-musl") {
+        eprintln!("no container image: a binary for {target} needs a libc, and the image has none");
+        return Ok(None);
+    }
+    if Command::new("buildah").arg("--version").output().is_err() {
+        eprintln!("no container image: buildah is not installed; apt install buildah");
+        return Ok(None);
+    }
+    let (name, tag) = (format!("shoal-{version}-image.tar"), format!("localhost/shoal:{version}"));
+    let build = [
+        "bud",
+        "--build-arg",
+        "BINARY=prebuilt",
+        // The same image for the same binary.
+        "--timestamp",
+        "0",
+        "--file",
+        "deploy/docker/Dockerfile",
+        "--tag",
+        &tag,
+        ".",
+    ];
+    super::run("buildah", &build)?;
+    super::run("buildah", &["push", &tag, &format!("docker-archive:{OUT}/{name}:{tag}")])?;
+    Ok(Some(name))
 }
 
 fn checksums(files: &[String]) -> Result<()> {

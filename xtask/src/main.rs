@@ -31,7 +31,8 @@ Commands:
   fuzz    libFuzzer against every format and protocol, with a nightly compiler (fuzz --help)
   coverage
           lines of formats, recovery and error arms that no test reaches (coverage --help)
-  dist    the files of a release: static binary, archive, Debian package, list of crates, checksums (dist --help)
+  dist    the files of a release: static binary, archive, Debian package, container image, list of crates, checksums
+          (dist --help)
   book    the documents as a book, in target/book; needs mdBook
   miri    undefined behaviour in the message buffer's unsafe code, with a nightly compiler
   nightly the laboratory for hours, all injected bugs, many kills, fuzzers, coverage, miri";

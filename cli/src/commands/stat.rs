@@ -181,12 +181,25 @@ pub(crate) fn store_json(stat: &Stat, map: Option<&SpaceMap>) -> Value {
         "uptime_ns": stat.uptime_ns,
         "server_version": stat.server_version,
         "figures": figures,
+        "last_backup": last_backup_json(stat),
         "requests": stat.frontends.iter().map(requests_json).collect::<Map<_, _>>(),
     });
     if let (Some(object), Some(map)) = (object.as_object_mut(), map) {
         object.insert("map".into(), map.json());
     }
     object
+}
+
+/// The last backup; null where there was none.
+fn last_backup_json(stat: &Stat) -> Value {
+    match stat.figure("backup.taken") {
+        0 => Value::Null,
+        taken_s => json!({
+            "version": stat.figure("backup.version"),
+            "taken": show_time(taken_s.saturating_mul(1_000_000_000)),
+            "taken_s": taken_s,
+        }),
+    }
 }
 
 /// The requests of a frontend by operation and result: their number and durations.

@@ -146,6 +146,18 @@ fn credentials_are_read_again() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+/// `systemctl reload` sends SIGHUP: a server without credentials, which had nothing to read again, ended by it.
+#[test]
+fn a_hang_up_ends_no_server() {
+    let mut server = Server::start();
+    server.put("a", b"1", &[]);
+    signal(&server.child, Signal::HUP);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(server.ok(&["get", "a"]), b"1");
+    signal(&server.child, Signal::TERM);
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}
+
 /// An open server said nothing, and who tried tokens or passwords left no trace.
 #[test]
 fn open_addresses_and_strangers_are_logged() {

@@ -4,10 +4,10 @@
 //! each mark, and this one the report. What was written is counted twice: by the process (`/proc/self/io`), and by the disk, where
 //! other programs are in it. The files of a store are removed before the next one begins.
 
-mod peer;
+pub mod peer;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
-mod stores;
+pub mod stores;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -306,7 +306,7 @@ fn say(at: &str, figures: &[Option<f64>]) -> Result<()> {
 }
 
 /// Bytes on the disk of all files below `folder`.
-fn stored_bytes(folder: &Path) -> Result<u64> {
+pub fn stored_bytes(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

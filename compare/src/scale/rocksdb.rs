@@ -45,6 +45,16 @@ impl Target for Rocks {
 }
 
 impl Peer for Rocks {
+    fn get(&mut self, key: &[u8]) -> Result<bool> {
+        Ok(self.database.get(key)?.is_some())
+    }
+
+    fn delete(&mut self, keys: &[Vec<u8>]) -> Result<()> {
+        let mut write = WriteBatch::default();
+        keys.iter().for_each(|key| write.delete(key));
+        Ok(self.database.write_opt(write, &self.durable)?)
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         Ok(())
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use heed::types::Bytes;
-use redb::ReadableTable;
-use rusqlite::Connection;
+use redb::{ReadableDatabase, ReadableTable};
+use rusqlite::{Connection, OptionalExtension};
 use shoal_bench::scale::{Batch, Shoal, Target};
 use shoal_compare::lmdb;
 use shoal_device::FileOptions;
@@ -68,6 +68,14 @@ pub fn missing(name: &str) -> String {
 }
 
 impl Peer for Shoal {
+    fn get(&mut self, key: &[u8]) -> Result<bool> {
+        Shoal::get(self, key)
+    }
+
+    fn delete(&mut self, keys: &[Vec<u8>]) -> Result<()> {
+        Shoal::delete(self, keys)
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         Shoal::close(*self)
     }
@@ -104,6 +112,22 @@ impl Target for Sqlite {
 }
 
 impl Peer for Sqlite {
+    fn get(&mut self, key: &[u8]) -> Result<bool> {
+        let mut get = self.0.prepare_cached("SELECT value FROM objects WHERE key = ?1")?;
+        Ok(get.query_row([key], |row| row.get::<_, Vec<u8>>(0)).optional()?.is_some())
+    }
+
+    fn delete(&mut self, keys: &[Vec<u8>]) -> Result<()> {
+        let transaction = self.0.transaction()?;
+        {
+            let mut delete = transaction.prepare_cached("DELETE FROM objects WHERE key = ?1")?;
+            for key in keys {
+                delete.execute([&key[..]])?;
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         self.0.close().map_err(|(_, error)| error.into())
     }
@@ -139,6 +163,19 @@ impl Target for Lmdb {
 }
 
 impl Peer for Lmdb {
+    fn get(&mut self, key: &[u8]) -> Result<bool> {
+        let read = self.env.read_txn()?;
+        Ok(self.objects.get(&read, key)?.map(<[u8]>::to_vec).is_some())
+    }
+
+    fn delete(&mut self, keys: &[Vec<u8>]) -> Result<()> {
+        let mut write = self.env.write_txn()?;
+        for key in keys {
+            self.objects.delete(&mut write, key)?;
+        }
+        Ok(write.commit()?)
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         self.env.prepare_for_closing().wait();
         Ok(())
@@ -173,6 +210,22 @@ impl Target for Redb {
 }
 
 impl Peer for Redb {
+    fn get(&mut self, key: &[u8]) -> Result<bool> {
+        let objects = self.0.begin_read()?.open_table(REDB)?;
+        Ok(objects.get(key)?.map(|value| value.value().to_vec()).is_some())
+    }
+
+    fn delete(&mut self, keys: &[Vec<u8>]) -> Result<()> {
+        let write = self.0.begin_write()?;
+        {
+            let mut objects = write.open_table(REDB)?;
+            for key in keys {
+                objects.remove(&key[..])?;
+            }
+        }
+        Ok(write.commit()?)
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         Ok(())
     }
@@ -205,6 +258,16 @@ impl Target for Fjall {
 }
 
 impl Peer for Fjall {
+    fn get(&mut self, key: &[u8]) -> Result<bool> {
+        Ok(self.objects.get(key)?.is_some())
+    }
+
+    fn delete(&mut self, keys: &[Vec<u8>]) -> Result<()> {
+        let mut write = self.database.batch().durability(Some(fjall::PersistMode::SyncAll));
+        keys.iter().for_each(|key| write.remove(&self.objects, &key[..]));
+        Ok(write.commit()?)
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         Ok(())
     }
@@ -222,9 +285,19 @@ mod tests {
             for order in ORDERS {
                 let mut peer = create(name, &folder.join(format!("{name}-{order}")), 16 << 20).unwrap();
                 let mut load = Load::new(order, 100, 300, 0);
+                let mut keys = Vec::new();
                 for _ in 0..3 {
-                    peer.put(&load.batch(100)).unwrap();
+                    let batch = load.batch(100);
+                    peer.put(&batch).unwrap();
+                    keys.extend(batch.puts.into_iter().map(|put| put.key));
                 }
+                assert!(keys.iter().all(|key| peer.get(key).unwrap()), "{name} {order}");
+                // An order may name a key twice.
+                let (gone, kept) = keys.split_at(150);
+                peer.delete(gone).unwrap();
+                assert!(!gone.iter().any(|key| peer.get(key).unwrap()), "{name} {order}");
+                let is_kept = |key: &&Vec<u8>| !gone.contains(key);
+                assert!(kept.iter().filter(is_kept).all(|key| peer.get(key).unwrap()), "{name} {order}");
                 peer.close().unwrap();
             }
         }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use futures_util::future::join_all;
 use shoal_base::{Lsn, TabletId};
 use shoal_engine::{
-    ByteRange, ChangesPlace, DamagedRange, Error, KeyPlace, ObjectInfo, ObjectKey, PlacedKey, Result, Since,
-    Snapshot, Store, TreePage,
+    BackupNote, ByteRange, ChangesPlace, DamagedRange, Error, KeyPlace, ObjectInfo, ObjectKey, PlacedKey,
+    Result, Since, Snapshot, Store, TreePage,
 };
 
 use crate::FORMAT_VERSION;
@@ -165,6 +165,18 @@ impl BackupStream {
     #[must_use]
     pub fn version(&self) -> Lsn {
         self.snapshot.version()
+    }
+
+    /// Notes the backup with its store, where it is at its end and the store could read everything.
+    ///
+    /// # Errors
+    /// As [`Store::note_backup`].
+    pub async fn note(&self) -> Result<()> {
+        if !self.is_done || self.frames.end.unreadable > 0 || self.frames.end.ranges > 0 {
+            return Ok(());
+        }
+        let (version, taken_ns) = (self.snapshot.version(), self.snapshot.taken_ns());
+        self.snapshot.store().note_backup(BackupNote { version, taken_ns }).await
     }
 
     /// The next bytes, a frame or some; `None` at the end.

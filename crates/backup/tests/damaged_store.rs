@@ -30,7 +30,9 @@ fn open(device: Device) -> Store {
     block_on(Store::open(device, options, environment)).unwrap()
 }
 
+/// The events of a whole backup, which the store may note.
 fn events(mut stream: BackupStream) -> Result<Vec<Event>> {
+    block_on(stream.note())?;
     let (mut decoder, mut events) = (Decoder::new(), Vec::new());
     while let Some(bytes) = block_on(stream.next())? {
         decoder.push(&bytes);
@@ -38,6 +40,7 @@ fn events(mut stream: BackupStream) -> Result<Vec<Event>> {
             events.push(event);
         }
     }
+    block_on(stream.note())?;
     Ok(events)
 }
 
@@ -54,6 +57,8 @@ fn a_full_backup_has_the_rest_and_changes_are_refused() {
     let whole = events(block_on(BackupStream::begin(&store, 1)).unwrap()).unwrap();
     let Some(Event::Header(header)) = whole.first() else { panic!("{whole:?}") };
     let last = LastBackup { store: header.store, version: header.version, pages: Vec::new(), up_to: None };
+    let noted = store.stat().last_backup.map(|noted| (noted.version, noted.taken_ns));
+    assert_eq!(noted, Some((header.version, header.taken_ns)));
     block_on(store.close()).unwrap();
     drop(store);
 
@@ -68,6 +73,7 @@ fn a_full_backup_has_the_rest_and_changes_are_refused() {
     let Some(Event::End(end)) = found.last() else { panic!("{found:?}") };
     assert_eq!((lost as u64, end.ranges), (1, 1));
     assert!(end.objects > 0 && end.objects < u64::from(OBJECTS) && end.keys == end.objects, "{end:?}");
+    assert_eq!(store.stat().last_backup, None, "a backup that lacks objects is none to rely on");
     let stream = block_on(BackupStream::begin_since(&store, 3, &last)).unwrap();
     let error = events(stream).unwrap_err();
     assert!(

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
 //! figure depends on), [`disk`] (the kernel's counters), [`cores`] (where clients and servers run), [`report`] (table or lines),
-//! [`mod@plot`] (charts), [`select()`] (names of cases), then the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`] and [`scale`].
+//! [`mod@plot`] (charts), [`select()`] (names of cases), [`questions`] (the charts for those who choose a store), then the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`] and [`scale`].
 //!
 //! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
 
@@ -16,6 +16,7 @@ pub mod histogram;
 pub mod machine;
 pub mod payload;
 pub mod plot;
+pub mod questions;
 pub mod redis;
 pub mod report;
 pub mod scale;

@@ -79,6 +79,7 @@ pub use shoal_buffer::Buffer;
 pub use space::own_space::OWN_SPACES_MAX;
 pub use store::Store;
 pub use store::free_space::FreeSpace;
+pub use store::last_backup::BackupNote;
 pub use store::stat::StoreStat;
 pub use write::change::{Change, ReadLevel};
 pub use write::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT, RequestId};

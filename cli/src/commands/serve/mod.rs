@@ -25,7 +25,7 @@ use self::watch::Watching;
 use crate::failure::{Usage, one_line, output_error};
 use crate::logging;
 use crate::notify;
-use crate::signals::stop_in_order;
+use crate::signals::{hang_ups, stop_in_order};
 use crate::size::Size;
 use crate::stopping::{self, StopTime, say_left_over};
 use crate::store_file;
@@ -48,6 +48,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         // The receiver is dropped if the server is not running yet or not any more.
         let _ = stop.send(());
     })?;
+    let hang_ups = hang_ups()?;
     if settings.is_resp_open {
         tracing::warn!(
             "the Redis frontend is off: it would let in everybody on this machine, and gRPC asks for credentials; \
@@ -70,7 +71,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     warn_of_openness(&settings, &security, &server, redis.as_ref());
     let store = store_file::open(&settings.data, &settings.store).await?;
     warn_of_losses(&settings, &store);
-    let watching = tokio::spawn(settings.credentials.clone().watch(security));
+    let watching = tokio::spawn(settings.credentials.clone().watch(security, hang_ups));
     let health = watched.health().clone();
     let stopped = async move {
         drop(stopped.await);

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use scale::Scale;
 
@@ -171,7 +172,7 @@ impl LineChart {
         let legend = match self.legend.clone() {
             _ if !has_names => Legend::None,
             LegendPlace::Corner(position) => Legend::Corner(position),
-            LegendPlace::Beside => Legend::Beside(&self.series),
+            LegendPlace::Beside => Legend::Beside(self.series.iter().map(Named::of_series).collect()),
         };
         frame.svg(legend, |chart, frame| {
             for series in &self.series {
@@ -197,6 +198,8 @@ pub struct BarChart {
     y: Axis,
     categories: Vec<String>,
     series: Vec<(String, Vec<Option<f64>>)>,
+    /// The text above a bar, from its value.
+    label: Option<fn(f64) -> String>,
 }
 
 impl BarChart {
@@ -211,7 +214,15 @@ impl BarChart {
             y: y.with_zero(),
             categories,
             series: Vec::new(),
+            label: None,
         }
+    }
+
+    /// Writes the value above each bar, as `label` makes it: a bar of 0 is seen, too.
+    #[must_use]
+    pub fn with_values(mut self, label: fn(f64) -> String) -> Self {
+        self.label = Some(label);
+        self
     }
 
     /// Adds a series: a value for each category, or none.
@@ -235,21 +246,27 @@ impl BarChart {
         let width = BARS_SHARE / self.series.len().max(1) as f64;
         let legend = match self.series.len() {
             0 | 1 => Legend::None,
-            _ => Legend::Corner(SeriesLabelPosition::UpperRight),
+            // A bar may reach any corner of the plane.
+            _ => Legend::Beside(self.series.iter().enumerate().map(Named::of_bars).collect()),
         };
         frame.svg(legend, |chart, frame| {
-            for (index, (name, values)) in self.series.iter().enumerate() {
+            for (index, (_, values)) in self.series.iter().enumerate() {
                 let style = COLOURS[index % COLOURS.len()].filled();
                 let left = -BARS_SHARE / 2.0 + width * index as f64;
-                let bars = values.iter().enumerate().filter_map(|(place, value)| {
+                let shown = values.iter().enumerate().filter_map(|(place, value)| {
                     let value = value.filter(|value| frame.y.holds(*value))?;
-                    let left = place as f64 + left;
-                    Some(Rectangle::new([(left, frame.y.floor()), (left + width * 0.95, value)], style))
+                    Some((place as f64 + left, value))
                 });
-                let anno = chart.draw_series(bars)?;
-                if !name.is_empty() {
-                    anno.label(name)
-                        .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 18, y + 5)], style));
+                chart.draw_series(shown.clone().map(|(left, value)| {
+                    Rectangle::new([(left, frame.y.floor()), (left + width * 0.95, value)], style)
+                }))?;
+                if let Some(label) = self.label {
+                    let above = Pos::new(HPos::Center, VPos::Bottom);
+                    let font = TextStyle::from((FONT, 13).into_font()).pos(above);
+                    chart.draw_series(shown.map(|(left, value)| {
+                        EmptyElement::at((left + width * 0.475, value))
+                            + Text::new(label(value), (0, -3), font.clone())
+                    }))?;
                 }
             }
             Ok(())
@@ -277,8 +294,25 @@ fn write(directory: &Path, name: &str, svg: &str) -> anyhow::Result<PathBuf> {
 enum Legend<'a> {
     None,
     Corner(SeriesLabelPosition),
-    /// The names and marks of these, right of the plane.
-    Beside(&'a [Series]),
+    /// These names behind their marks, right of the plane.
+    Beside(Vec<Named<'a>>),
+}
+
+/// A name in a legend beside the plane, and the mark in front of it: a filled box for bars.
+struct Named<'a> {
+    name: &'a str,
+    colour: usize,
+    mark: Option<Mark>,
+}
+
+impl<'a> Named<'a> {
+    fn of_bars((index, (name, _)): (usize, &'a (String, Vec<Option<f64>>))) -> Self {
+        Self { name, colour: index, mark: None }
+    }
+
+    fn of_series(series: &'a Series) -> Self {
+        Self { name: &series.name, colour: series.colour, mark: Some(series.mark) }
+    }
 }
 
 /// The frame around the series.
@@ -313,12 +347,16 @@ impl Frame<'_> {
     ) -> Drawn {
         let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
+        let corner = match &legend {
+            Legend::Corner(position) => Some(position.clone()),
+            Legend::None | Legend::Beside(_) => None,
+        };
         let (plane, caption) = match legend {
-            Legend::Beside(series) => {
+            Legend::Beside(names) => {
                 // Over both: it may be longer than the plane is wide.
                 let below = area.titled(self.title, (FONT, 19))?;
                 let (plane, side) = below.split_horizontally(SIZE.0 - BESIDE_WIDTH);
-                draw_names(&side, series)?;
+                draw_names(&side, names)?;
                 (plane, None)
             }
             Legend::None | Legend::Corner(_) => (area.clone(), Some(self.title)),
@@ -345,7 +383,7 @@ impl Frame<'_> {
             .y_label_formatter(&|value| plotters::coord::ranged1d::ValueFormatter::format_ext(&self.y, value))
             .draw()?;
         draw(&mut chart, self)?;
-        if let Legend::Corner(position) = legend {
+        if let Some(position) = corner {
             chart
                 .configure_series_labels()
                 .position(position)
@@ -359,18 +397,19 @@ impl Frame<'_> {
     }
 }
 
-/// Draws the names of `series`, each behind its mark, one below the other.
-fn draw_names(side: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, series: &[Series]) -> Drawn {
-    let named = series.iter().filter(|series| !series.name.is_empty());
-    for (series, y) in named.zip((BESIDE_TOP..).step_by(BESIDE_STEP)) {
-        let colour = COLOURS[series.colour % COLOURS.len()];
+/// Draws the names, each behind its mark, one below the other; where there is no name there is no line.
+fn draw_names(side: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, names: Vec<Named<'_>>) -> Drawn {
+    let named = names.into_iter().filter(|named| !named.name.is_empty());
+    for (named, y) in named.zip((BESIDE_TOP..).step_by(BESIDE_STEP)) {
+        let colour = COLOURS[named.colour % COLOURS.len()];
         let style = colour.stroke_width(2);
-        match series.mark {
-            Mark::Line => side.draw(&PathElement::new([(0, y), (18, y)], style))?,
-            Mark::Dashed => side.draw(&PathElement::new([(0, y), (7, y)], style))?,
-            Mark::Points => side.draw(&Circle::new((9, y), POINT, colour.filled()))?,
+        match named.mark {
+            Some(Mark::Line) => side.draw(&PathElement::new([(0, y), (18, y)], style))?,
+            Some(Mark::Dashed) => side.draw(&PathElement::new([(0, y), (7, y)], style))?,
+            Some(Mark::Points) => side.draw(&Circle::new((9, y), POINT, colour.filled()))?,
+            None => side.draw(&Rectangle::new([(0, y - 5), (18, y + 5)], colour.filled()))?,
         }
-        side.draw(&Text::new(series.name.clone(), (24, y - 7), (FONT, 13)))?;
+        side.draw(&Text::new(named.name.to_owned(), (24, y - 7), (FONT, 13)))?;
     }
     Ok(())
 }

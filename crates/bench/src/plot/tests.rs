@@ -101,7 +101,16 @@ fn bars_are_as_high_as_their_values() {
     assert_eq!(heights.len(), 4, "{heights:?}");
     assert!((heights[2] - 2.0 * heights[3]).abs() <= 2.0, "{heights:?}");
     chart.add("p99", [Some(10.0), Some(20.0), Some(30.0)]);
-    assert!(chart.svg().unwrap().contains("p99"), "two series have a legend");
+    let svg = chart.svg().unwrap();
+    assert!(svg.contains("p99"), "two series have a legend");
+    // Beside the plane: behind the picture's own rectangle come the legend's two boxes, and five bars left of them.
+    let left = |rect: &str| rect.split("x=\"").nth(1)?.split('"').next()?.parse::<f64>().ok();
+    let lefts: Vec<f64> = svg.split("<rect ").skip(2).map(|rect| left(rect).unwrap()).collect();
+    let (boxes, bars) = lefts.split_at(2);
+    let farthest = bars.iter().copied().fold(0.0, f64::max);
+    assert!(bars.len() == 5 && boxes.iter().all(|left| *left > farthest + 40.0), "{lefts:?}");
+    let labelled = chart.with_values(|value| format!("{value:.1} ns")).svg().unwrap();
+    assert!(labelled.contains("100.0 ns") && labelled.contains("30.0 ns"));
 }
 
 #[test]

@@ -11,6 +11,11 @@ use crate::plot::{Axis, LineChart, Mark};
 const PROPER_NAMES: [(&str, &str); 4] =
     [("shoal", "Shoal"), ("rocksdb", "RocksDB"), ("sqlite", "SQLite"), ("lmdb", "LMDB")];
 
+/// A store's name as the store writes it.
+pub(crate) fn proper_name(name: &str) -> &str {
+    PROPER_NAMES.iter().find(|(known, _)| *known == name).map_or(name, |(_, proper)| proper)
+}
+
 /// A line: its name, and at each mark the puts so far and the puts a second since the mark before.
 pub struct Curve {
     /// In the legend.
@@ -42,7 +47,7 @@ pub fn curves_of(table: &str) -> Vec<Curve> {
         let mut words = line.split_whitespace();
         let (Some(name), Some(at), Some(rate)) = (words.next(), words.next(), words.next()) else { continue };
         let (Ok(at), Ok(rate)) = (at.parse(), rate.parse()) else { continue };
-        let name = PROPER_NAMES.iter().find(|(known, _)| *known == name).map_or(name, |(_, proper)| proper);
+        let name = proper_name(name);
         match curves.iter_mut().find(|curve| curve.name == name) {
             Some(curve) => curve.points.push((at, rate)),
             None => curves.push(Curve { name: name.into(), points: vec![(at, rate)] }),
@@ -87,7 +92,7 @@ fn title(curves: &[Curve]) -> String {
 }
 
 /// With two or three digits: `950`, `1.5k`, `24k`, `10M`.
-fn short(number: f64) -> String {
+pub(crate) fn short(number: f64) -> String {
     let (value, unit) = match number {
         1e9.. => (number / 1e9, "G"),
         1e6.. => (number / 1e6, "M"),

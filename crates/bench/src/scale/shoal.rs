@@ -9,8 +9,8 @@ use shoal_base::BLOCK_BYTES_U64;
 use shoal_buffer::Buffer;
 use shoal_device::{Device, FileOptions, IoMode};
 use shoal_engine::{
-    Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules, SHORT_PUTS_MAX,
-    Store, Ticket, Write, block_on,
+    ByteRange, Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules,
+    SHORT_PUTS_MAX, Store, Ticket, Write, block_on,
 };
 
 use super::climb::Target;
@@ -51,6 +51,34 @@ impl Shoal {
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// Whether there is an object of this key; its value is read.
+    ///
+    /// # Errors
+    /// As the store.
+    pub fn get(&self, key: &[u8]) -> Result<bool> {
+        let key = ObjectKey::new(BUCKET, key)?;
+        let found = block_on(self.store.get(&key, ByteRange::ALL))?;
+        Ok(found.is_some_and(|object| object.value.len() as u64 == object.info.bytes))
+    }
+
+    /// Deletes these objects; that is durable when this returns.
+    ///
+    /// # Errors
+    /// As the store.
+    pub fn delete(&self, keys: &[Vec<u8>]) -> Result<()> {
+        block_on(async {
+            let mut waiting = Vec::with_capacity(keys.len());
+            for key in keys {
+                let key = ObjectKey::new(BUCKET, key)?;
+                waiting.push(self.store.write(Write::delete(&key, RejectRules::default())).await?);
+            }
+            for ticket in waiting {
+                ticket.durable().await?;
+            }
+            Ok(())
+        })
     }
 
     /// Closes it in order.
@@ -131,7 +159,6 @@ mod tests {
     use std::sync::Arc;
 
     use shoal_device::MemDevice;
-    use shoal_engine::ByteRange;
 
     use super::*;
     use crate::scale::load::{Load, ORDERS};

@@ -3,6 +3,7 @@
 
 pub(crate) mod expiring;
 pub(crate) mod free_space;
+pub(crate) mod last_backup;
 pub(crate) mod maintenance;
 pub(crate) mod stat;
 #[cfg(test)]
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use shoal_base::TabletId;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
-use shoal_base::sync::pause;
+use shoal_base::sync::{Mutex, pause};
 use shoal_device::Device;
 use shoal_pool::Pool;
 
@@ -31,6 +32,7 @@ use crate::log::driver::run_to_end;
 use crate::log::owner::Log;
 use crate::space::manager::{Shortage, SpaceManager};
 use crate::space::own_space::OwnSpace;
+use crate::store::last_backup::BackupNote;
 use crate::store::maintenance::Maintenance;
 use crate::tablet::tablets::Tablets;
 
@@ -80,6 +82,8 @@ pub(crate) struct Inner {
     /// Keys whose newest record a repair could not replay: an older superblock uses the record's blocks for something else.
     pub not_replayed: Vec<Vec<u8>>,
     pub closed: AtomicBool,
+    /// The last backup, as it was noted.
+    pub last_backup: Mutex<Option<BackupNote>>,
     pub counters: Arc<OperationCounters>,
 }
 
@@ -110,6 +114,7 @@ impl Inner {
             losses,
             not_replayed,
             closed: AtomicBool::new(false),
+            last_backup: Mutex::new(None),
         }
     }
 

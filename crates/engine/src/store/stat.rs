@@ -7,6 +7,7 @@ use shoal_pool::PoolCounters;
 
 use crate::checkpoint::losses::Losses;
 use crate::store::Store;
+use crate::store::last_backup::BackupNote;
 
 /// Keys of an overlay whose kinds are counted to estimate the numbers of puts and deletes; its lock is held meanwhile.
 const KEYS_SAMPLED: usize = 1024;
@@ -139,6 +140,9 @@ pub struct StoreStat {
     pub scrub_problems: u64,
     /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended since the opening.
     pub scrub_ended_ns: u64,
+    /// The last backup that ended and lacks nothing, as [`Store::note_backup`] noted it; `None`: none was noted, or
+    /// [`Store::recall_backup`] was not called.
+    pub last_backup: Option<BackupNote>,
     /// Damaged ranges of keys that reads and listings met since the opening.
     pub damaged_ranges: u64,
     /// The device's counts.
@@ -153,7 +157,9 @@ impl StoreStat {
     /// an object that only the log holds counts once too little.
     #[must_use]
     pub fn objects_with_log(&self) -> u64 {
-        (self.objects + self.log_puts).saturating_sub(self.log_deletes)
+        // The note of a backup is an object of the store's own.
+        let own = u64::from(self.last_backup.is_some());
+        (self.objects + self.log_puts).saturating_sub(self.log_deletes + own)
     }
 
     /// The figures as name, unit and value, in a fixed order, as `shoal stat` shows them.
@@ -229,6 +235,8 @@ impl StoreStat {
             ("scrub.bytes", "bytes", self.scrub_bytes),
             ("scrub.problems", "count", self.scrub_problems),
             ("scrub.ended", "s", self.scrub_ended_ns / 1_000_000_000),
+            ("backup.version", "count", self.last_backup.map_or(0, |backup| backup.version.0)),
+            ("backup.taken", "s", self.last_backup.map_or(0, |backup| backup.taken_ns / 1_000_000_000)),
             ("damage.ranges", "count", self.damaged_ranges),
         ]
     }
@@ -318,6 +326,7 @@ impl Store {
                 .saturating_sub(free_blocks + pending_blocks),
             own_buckets: inner.own.len() as u64,
             own_blocks: inner.own.blocks(&inner.space),
+            last_backup: *inner.last_backup.lock(),
             damaged_ranges: inner.tablets.met.all().len() as u64,
             device: inner.device.counters(),
             pool: inner.pool.counters(),

@@ -381,6 +381,32 @@ pub(super) const METRICS: &[Metric] = &[
         },
     },
     Metric {
+        name: "shoal_backup_last_timestamp_seconds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "The moment of the last backup that was sent and lacks nothing, in seconds of the Unix epoch; left out where there was none",
+        read: |now, samples| {
+            now.stat(|stat| {
+                if let Some(backup) = stat.last_backup {
+                    samples.one(backup.taken_ns as f64 / 1e9);
+                }
+            });
+        },
+    },
+    Metric {
+        name: "shoal_backup_last_version",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "The version of the store at that moment; left out where there was none",
+        read: |now, samples| {
+            now.stat(|stat| {
+                if let Some(backup) = stat.last_backup {
+                    samples.count(backup.version.0);
+                }
+            });
+        },
+    },
+    Metric {
         name: "shoal_damaged_ranges",
         kind: Kind::Gauge,
         labels: &[],

@@ -77,6 +77,8 @@ pub(super) fn about_store(call: &Call) -> String {
         ("shoal_scrub_passes", stat.scrub_passes),
         ("shoal_scrub_problems", stat.scrub_problems),
         ("shoal_scrub_ended", stat.scrub_ended_ns / 1_000_000_000),
+        ("shoal_last_backup_time", stat.last_backup.map_or(0, |backup| backup.taken_ns / 1_000_000_000)),
+        ("shoal_last_backup_version", stat.last_backup.map_or(0, |backup| backup.version.0)),
     ];
     let lines = figures.iter().map(|(name, value)| format!("{name}:{value}\r\n"));
     format!("# Shoal\r\n{}", lines.collect::<String>())

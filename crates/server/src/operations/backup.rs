@@ -39,6 +39,9 @@ pub(crate) async fn backup(
     }
     Ok(stream::try_unfold(Sending { backup, _permit: permit }, |mut sending| async move {
         let next = sending.backup.next().await.map_err(|error| Failure::of(&error))?;
+        if next.is_none() {
+            sending.note().await;
+        }
         Ok(next.map(|chunk| (v1::BackupResponse { chunk: chunk.into() }, sending)))
     }))
 }
@@ -57,4 +60,17 @@ fn last_backup(since: v1::BackupSince) -> Result<LastBackup, Failure> {
 struct Sending {
     backup: BackupStream,
     _permit: OwnedSemaphorePermit,
+}
+
+impl Sending {
+    /// Notes that the backup was sent. A store that takes no writes keeps its older note: the backup is whole nevertheless.
+    async fn note(&self) {
+        match self.backup.note().await {
+            Ok(()) => tracing::info!("the backup of version {} was sent", self.backup.version()),
+            Err(error) => tracing::warn!(
+                "the backup of version {} was sent, and cannot be noted as the last one: {error}",
+                self.backup.version()
+            ),
+        }
+    }
 }

@@ -5,7 +5,7 @@ use shoal_api::v1;
 use shoal_backup::{Contents, Decoder, Event, Header};
 use shoal_client::{Backup, BackupSince, Error, PutOptions};
 
-use crate::support::{Running, kind, receive, value};
+use crate::support::{Running, figure, kind, receive, value};
 
 /// All events of a backup.
 async fn events(mut backup: Backup) -> Vec<Event> {
@@ -27,6 +27,33 @@ fn header(events: &[Event]) -> Header {
 
 fn objects(events: &[Event]) -> usize {
     events.iter().map(|event| if let Event::Objects(objects) = event { objects.len() } else { 0 }).sum()
+}
+
+/// The last backup is one that was sent to its end, with all objects: a client that goes away in the middle has none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_that_was_sent_is_noted() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    // More than the connection takes ahead of its reader.
+    for which in 0..40_u8 {
+        client.put("b", &[which], value(1 << 20, which), PutOptions::default()).await.unwrap();
+    }
+    let mut broken_off = client.backup().await.unwrap();
+    broken_off.next().await.unwrap().unwrap();
+    drop(broken_off);
+    assert_eq!((figure(&client, "backup.version").await, figure(&client, "backup.taken").await), (0, 0));
+
+    let full = header(&events(client.backup().await.unwrap()).await);
+    let noted = server.store.stat().last_backup.unwrap();
+    assert_eq!((noted.version, noted.taken_ns), (full.version, full.taken_ns));
+    assert_eq!(figure(&client, "backup.version").await, full.version.0);
+    assert_eq!(figure(&client, "backup.taken").await, full.taken_ns / 1_000_000_000);
+    assert_eq!(client.stat().await.unwrap().objects, 40, "the note is no object of a user");
+
+    let since = BackupSince { store: full.store, version: full.version, pages: Bytes::new(), up_to: None };
+    let changes = events(client.backup_since(since).await.unwrap()).await;
+    assert_eq!(objects(&changes), 0, "the note is no change");
+    assert_eq!(figure(&client, "backup.version").await, header(&changes).version.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
