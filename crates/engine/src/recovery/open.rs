@@ -98,17 +98,24 @@ struct Replayed {
 }
 
 impl Recovery {
-    /// Replays the log, begins a new epoch, and starts the store with what it saved about buckets of their own space.
+    /// Replays the log, begins a new epoch, and starts the store with what it saved about buckets of their own space, and with the note
+    /// of its last backup.
     ///
     /// # Errors
     /// As [`Store::open`].
     pub(crate) async fn start(self, options: OpenOptions, environment: Environment) -> Result<Store> {
         let store = self.start_threads(options, environment).await?;
         store.restore_own_space().await?;
+        store.recall_backup().await;
         Ok(store)
     }
 
-    async fn start_threads(mut self, options: OpenOptions, environment: Environment) -> Result<Store> {
+    /// As [`start`](Self::start), without what the store saved: none of its trees is read.
+    pub(crate) async fn start_threads(
+        mut self,
+        options: OpenOptions,
+        environment: Environment,
+    ) -> Result<Store> {
         for note in self.notes.iter().chain(&self.damage) {
             tracing::warn!("recovery: {note}");
         }

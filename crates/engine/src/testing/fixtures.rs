@@ -13,6 +13,7 @@ use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::Superblock;
 use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord, Stamp};
 use crate::log::read::read_log;
+use crate::recovery::read::Recovery;
 use crate::tablet::tree::fixtures::Made;
 use crate::tablet::tree::{PageRef, Root, Tree};
 use crate::tablet::tree_io::tree_of;
@@ -146,8 +147,12 @@ impl Fixture {
         block_on(self.device.write(ring.block(head.position), batch)).ok().unwrap();
     }
 
+    /// The store, of which nothing but the log was read: its cache is cold.
     pub(crate) fn open(&self) -> Result<Store> {
-        block_on(Store::open(self.device.clone(), options(), environment()))
+        block_on(async {
+            let recovery = Recovery::read(self.device.clone(), &options()).await?;
+            recovery.start_threads(options(), environment()).await
+        })
     }
 
     pub(crate) fn check(&self, repair: bool) -> CheckReport {
