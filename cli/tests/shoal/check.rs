@@ -5,9 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::Signal;
-
-use crate::harness::{Done, Server, command, run, run_with, serve, signal};
+use crate::harness::{Done, Server, command, run, run_with, serve};
 
 fn check(data: &Path, options: &[&str]) -> Done {
     let mut arguments: Vec<OsString> = vec!["check".into(), "--data".into(), data.into()];
@@ -24,8 +22,7 @@ fn stopped_store(server: &mut Server) -> PathBuf {
     }
     server.ok(&["import", tree.to_str().unwrap(), "--prefix", "small/"]);
     server.put("large", &b"0123456789abcdef".repeat(12_000), &[]);
-    signal(&server.child, Signal::TERM);
-    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    server.child.stop();
     server.folder.path().join("data")
 }
 
@@ -163,8 +160,7 @@ fn a_repair_with_losses_is_not_clean_until_acknowledged() {
     let (mut child, url) = serve(&data, &[]);
     let figures = run(&["stat", "--json", "--server", &url]).text().to_owned();
     assert!(figures.contains("losses.lost"), "{figures}");
-    signal(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    child.stop();
 
     let done = check(&data, &["--acknowledge"]);
     assert!(

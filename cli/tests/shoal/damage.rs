@@ -5,9 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::Signal;
-
-use crate::harness::{Done, Server, command, run, run_with, serve, signal};
+use crate::harness::{Done, Server, command, run, run_with, serve};
 
 const FILES: u32 = 6_000;
 const BLOCK_BYTES: usize = 4096;
@@ -24,8 +22,7 @@ fn damaged(server: &mut Server) -> PathBuf {
         fs::write(tree.join(format!("{number:05}")), value(number)).unwrap();
     }
     server.ok(&["import", tree.to_str().unwrap(), "--prefix", "small/"]);
-    signal(&server.child, Signal::TERM);
-    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    server.child.stop();
     let data = server.folder.path().join("data");
     assert_eq!(run(&["check", "--data", data.to_str().unwrap()]).code, 0);
     let bytes = fs::read(&data).unwrap();
@@ -112,8 +109,7 @@ fn listings_go_past_a_damaged_leaf_and_say_so() {
         "{}",
         done.stderr
     );
-    signal(&server.child, Signal::TERM);
-    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    server.child.stop();
 
     // A key that is given up is absent: nothing is wrong any more.
     let done = on(&data, &["check", "--acknowledge", "--json"]);

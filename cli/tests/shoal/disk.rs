@@ -1,23 +1,21 @@
 //! The disk under the data file: it is full, it is small, the process may not write more, the file is not there any more.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use rustix::process::Signal;
+use shoal_testkit::wait::eventually;
 
-use crate::harness::{command, run, run_with, signal};
+use crate::harness::{Process, command, run, run_with, signal};
 
-/// How long something may take that is sure to come: no machine that works is so slow.
-const COMES_WITHIN: Duration = Duration::from_secs(120);
 const MIB: u64 = 1 << 20;
 
 /// A server whose standard error is kept.
 struct Watched {
-    child: Child,
+    child: Process,
     url: String,
     said: PathBuf,
 }
@@ -25,12 +23,9 @@ struct Watched {
 impl Watched {
     fn start(mut serve: Command, data: &Path, said: &Path) -> Self {
         serve.args(["--listen", "127.0.0.1:0", "--cache", "16M", "--log", "warn", "--data"]).arg(data);
-        serve.stdout(Stdio::piped()).stderr(fs::File::create(said).unwrap());
-        let mut child = serve.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let url = line.strip_prefix("gRPC  ").unwrap_or_else(|| panic!("{line:?}, {}", read(said)));
-        Self { url: url.trim().to_owned(), child, said: said.to_owned() }
+        serve.stderr(fs::File::create(said).unwrap());
+        let mut child = Process::start(serve);
+        Self { url: child.says("gRPC  "), child, said: said.to_owned() }
     }
 
     fn said(&self) -> String {
@@ -51,25 +46,10 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn read(path: &Path) -> String {
     let mut text = String::new();
     fs::File::open(path).unwrap().read_to_string(&mut text).unwrap();
     text
-}
-
-fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < COMES_WITHIN, "{what}: it never came");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// A file system of so many MiB of its own, where this process may make one.

@@ -37,12 +37,7 @@ fn key(which: u32) -> Vec<u8> {
 fn value(which: u32, round: u32) -> Bytes {
     let random = SeededEntropy::new(u64::from(which) << 32 | u64::from(round));
     let bytes = (random.next_u64() % (BYTES_MAX + 1)) as usize;
-    let mut value = Vec::with_capacity(bytes + 8);
-    while value.len() < bytes {
-        value.extend_from_slice(&random.next_u64().to_le_bytes());
-    }
-    value.truncate(bytes);
-    value.into()
+    shoal_testkit::bytes::random(bytes, random.next_u64()).into()
 }
 
 async fn connect(url: &str) -> Client {

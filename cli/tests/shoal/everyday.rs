@@ -6,11 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::harness::{Done, Server, command, run_with, serve};
-
-fn lines(done: &Done) -> Vec<serde_json::Value> {
-    done.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
+use crate::harness::{Server, command, run_with, serve};
 
 #[test]
 fn exit_codes_tell_what_is_absent_and_what_is_rejected() {
@@ -60,7 +56,7 @@ fn a_put_tells_its_version() {
     assert_eq!(done.json()["bytes"], 3 << 20);
     let ttl_s = server.run(&["stat", "long", "--json"]).json()["ttl_ns"].as_u64().unwrap() / 1_000_000_000;
     assert!((3000..=3600).contains(&ttl_s), "{ttl_s}");
-    let listed = lines(&server.run(&["ls", "--json"]));
+    let listed = server.run(&["ls", "--json"]).json_lines();
     assert!(listed[0].get("expire_time_ns").is_none() && listed[1]["expire_time_ns"].is_u64());
 }
 
@@ -172,7 +168,7 @@ fn usage_and_buckets_are_counted() {
         server.put(key, &vec![0; bytes], &[]);
     }
     server.put("m", b"123", &["--bucket", "maps", "--ttl", "60"]);
-    let du = lines(&server.run(&["du", "--json", "--depth", "2"]));
+    let du = server.run(&["du", "--json", "--depth", "2"]).json_lines();
     let rows: Vec<_> = du
         .iter()
         .map(|row| {

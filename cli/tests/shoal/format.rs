@@ -3,11 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use rustix::process::Signal;
-
-use crate::harness::{Done, command, run, run_with, serve, signal};
+use crate::harness::{Done, command, run, run_with, serve};
+use crate::machine::LoopDevice;
 
 const MIB: u64 = 1 << 20;
 const BYTES: u64 = 128 * MIB;
@@ -48,32 +46,7 @@ fn serves(data: &Path) {
         } else {
             assert_eq!(run(&["get", "greeting", "--server", &url]).text(), "hello");
         }
-        signal(&child, Signal::TERM);
-        assert_eq!(child.wait().unwrap().code(), Some(0));
-    }
-}
-
-/// A loop device; taken down when it is dropped.
-struct Loop(String);
-
-impl Loop {
-    fn over(path: &Path) -> Option<Self> {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(path).output();
-        match output {
-            Ok(output) if output.status.success() => {
-                Some(Self(String::from_utf8(output.stdout).unwrap().trim().to_owned()))
-            }
-            failed => {
-                eprintln!("SKIPPED: this machine makes no loop device: {failed:?}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+        child.stop();
     }
 }
 
@@ -82,7 +55,7 @@ impl Drop for Loop {
 fn a_block_device_is_formatted_by_format_alone() {
     let folder = tempfile::tempdir().unwrap();
     let backing = blank(folder.path());
-    let Some(device) = Loop::over(&backing) else { return };
+    let Some(device) = LoopDevice::over(&backing, &[]) else { return };
     let (device, tree) = (&device.0[..], folder.path().join("tree"));
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join("file"), "content").unwrap();
@@ -111,8 +84,7 @@ fn a_block_device_is_formatted_by_format_alone() {
         refused(&run(arguments), "in use");
     }
     refused(&run(&["format", &format!("--force={device}"), device]), "in use");
-    signal(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    child.stop();
     assert_eq!(run(&["format", &format!("--force={device}"), device]).code, 0);
     assert_eq!(run(&["get", "greeting", "--data", device]).code, 3, "a new store is empty");
 }

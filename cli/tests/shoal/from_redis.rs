@@ -5,11 +5,12 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use shoal_testkit::wait::eventually;
 use tempfile::TempDir;
 
 use crate::harness::{Done, Frontends, Server, run_with};
+use crate::machine::free_port;
 
 /// A redis-server with a password, on a port of its own.
 struct Redis {
@@ -22,7 +23,7 @@ impl Redis {
     /// None where no redis-server is installed.
     fn start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let mut command = Command::new("redis-server");
         command.args([
             "--port",
@@ -43,11 +44,7 @@ impl Redis {
         let password = own.password();
         fs::write(&password, "sesame\n").unwrap();
         fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while std::net::TcpStream::connect(&own.address).is_err() {
-            assert!(Instant::now() < deadline, "the redis-server starts");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually("the redis-server starts", || std::net::TcpStream::connect(&own.address).is_ok());
         Some(own)
     }
 

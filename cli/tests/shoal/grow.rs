@@ -2,25 +2,21 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use shoal_base::{Entropy, SeededEntropy};
+use shoal_testkit::bytes::random;
 
-use crate::harness::{Done, command, run, run_with, serve, signal, started};
+use crate::harness::{Done, Process, command, run, run_with, serve, signal, started};
 
 const MIB: u64 = 1 << 20;
 const OBJECT: usize = 1 << 20;
 
-fn value(which: usize) -> Vec<u8> {
-    let dice = SeededEntropy::new(which as u64);
-    (0..OBJECT / 8).flat_map(|_| dice.next_u64().to_le_bytes()).collect()
-}
-
 fn put(url: &str, which: usize) -> Done {
     let key = format!("key-{which}");
-    run_with(command(&["put", &key, "-", "--server", url]), &value(which))
+    run_with(command(&["put", &key, "-", "--server", url]), &random(OBJECT, which as u64))
 }
 
 /// Puts objects from `from` on until the store is full; the number of the first that does not fit.
@@ -40,9 +36,8 @@ fn fill(url: &str, from: usize) -> usize {
     unreachable!("the store has a size")
 }
 
-fn stop(mut server: Child) {
-    signal(&server, Signal::TERM);
-    assert_eq!(server.wait().unwrap().code(), Some(0));
+fn stop(mut server: Process) {
+    server.stop();
 }
 
 fn grow_server(url: &str, size: &str) -> Done {
@@ -59,7 +54,11 @@ fn assert_whole(data: &Path, objects: usize) {
     assert_eq!(checked.code, 0, "{} {}", checked.text(), checked.stderr);
     for which in 0..objects {
         let got = run(&["get", &format!("key-{which}"), "--data", path]);
-        assert!(got.code == 0 && got.stdout == value(which), "object {which}: {}", got.stderr);
+        assert!(
+            got.code == 0 && got.stdout == random(OBJECT, which as u64),
+            "object {which}: {}",
+            got.stderr
+        );
     }
 }
 
@@ -98,7 +97,7 @@ fn a_full_store_goes_on_after_it_grew_and_grew_again() {
     assert_eq!((again.code, again.json()["grown"].as_bool()), (0, Some(false)));
 }
 
-fn serve_of(data: &Path, size: &str) -> (Child, String) {
+fn serve_of(data: &Path, size: &str) -> (Process, String) {
     let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--cache", "16M", "--log", "error"]);
     serve.args(["--size", size, "--data"]).arg(data);
     started(serve)

@@ -1,10 +1,11 @@
 //! Servers and commands as child processes.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -34,6 +35,12 @@ pub(crate) struct Done {
 impl Done {
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.stdout).unwrap()
+    }
+
+    /// Standard output of a command that succeeded, as one JSON object a line.
+    pub(crate) fn json_lines(&self) -> Vec<serde_json::Value> {
+        assert_eq!(self.code, 0, "{}", self.stderr);
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// Standard output as one JSON object.
@@ -66,9 +73,67 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
+/// A server as a child process. Killed where a test fails.
+pub(crate) struct Process {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Process {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdout }
+    }
+
+    /// Waits for the next line of its standard output, which begins with `start`; the rest of it, which is where it listens.
+    pub(crate) fn says(&mut self, start: &str) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        let rest = line.strip_prefix(start).unwrap_or_else(|| panic!("{line:?} begins not with {start:?}"));
+        rest.trim().to_owned()
+    }
+
+    /// Stops it in order.
+    pub(crate) fn stop(&mut self) {
+        signal(self, Signal::TERM);
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+
+    /// Stops it in order; its standard error, which was piped.
+    pub(crate) fn stop_and_read(&mut self) -> String {
+        signal(self, Signal::TERM);
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{log}");
+        log
+    }
+}
+
+impl Deref for Process {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.child
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.child
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// A running server on a new store, on a port of its own.
 pub(crate) struct Server {
-    pub(crate) child: Child,
+    pub(crate) child: Process,
     pub(crate) url: String,
     pub(crate) folder: TempDir,
 }
@@ -114,33 +179,24 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.child), Signal::KILL);
-        let _ = self.child.wait();
-    }
-}
-
 /// Starts a server and waits until it says where it listens.
-pub(crate) fn serve(data: &Path, options: &[&str]) -> (Child, String) {
+pub(crate) fn serve(data: &Path, options: &[&str]) -> (Process, String) {
     let mut command = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
     command.args(options).arg("--log").arg("warn").arg("--data").arg(data);
     started(command)
 }
 
 /// Starts the server that `command` names and waits until it says where it listens.
-pub(crate) fn started(mut command: Command) -> (Child, String) {
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let url = line.strip_prefix("gRPC  ").expect("where gRPC listens").trim().to_owned();
+pub(crate) fn started(command: Command) -> (Process, String) {
+    let mut child = Process::start(command);
+    let url = child.says("gRPC  ");
     assert!(url.starts_with("http://127.0.0.1:") && !url.ends_with(":0"), "{url}");
     (child, url)
 }
 
-/// A running server with both frontends. Killed where a test fails.
+/// A running server with both frontends.
 pub(crate) struct Frontends {
-    pub(crate) child: Child,
+    pub(crate) child: Process,
     pub(crate) grpc: String,
     /// Address and port.
     pub(crate) resp: String,
@@ -148,20 +204,10 @@ pub(crate) struct Frontends {
 
 impl Frontends {
     /// Starts what `command` says, and waits until it says where it listens.
-    pub(crate) fn start(mut command: Command) -> Self {
-        let child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut its = Self { child, grpc: String::new(), resp: String::new() };
-        let mut lines = BufReader::new(its.child.stdout.take().unwrap()).lines();
-        let mut url = |frontend: &str| {
-            let line = lines.next().unwrap().unwrap();
-            line.strip_prefix(frontend)
-                .unwrap_or_else(|| panic!("{line:?} names no {frontend}"))
-                .trim()
-                .to_owned()
-        };
-        its.grpc = url("gRPC");
-        its.resp = url("Redis").split_once("://").unwrap().1.to_owned();
-        its
+    pub(crate) fn start(command: Command) -> Self {
+        let mut child = Process::start(command);
+        let (grpc, resp) = (child.says("gRPC"), child.says("Redis redis://"));
+        Self { child, grpc, resp }
     }
 
     /// A server of a store of this size below the build's folder, which is on a disk, with a cache of 32 MiB.
@@ -187,14 +233,6 @@ impl Frontends {
 
     /// Stops it in order.
     pub(crate) fn stop(mut self) {
-        signal(&self.child, Signal::TERM);
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
-    }
-}
-
-impl Drop for Frontends {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.stop();
     }
 }

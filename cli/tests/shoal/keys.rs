@@ -2,15 +2,14 @@
 //! go away again. No key is a path, a pattern or text here.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 
 use bytes::Bytes;
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_client::ListRequest;
 
 use crate::both::Objects;
-use crate::harness::command;
+use crate::harness::{Frontends, command};
+use crate::machine::runtime;
 
 const BUCKET: &str = "strange";
 const KEYS: usize = 10_000;
@@ -90,19 +89,10 @@ fn strange_keys_pass_through_both_frontends() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--log", "error"]);
     command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--resp-bucket", BUCKET]);
-    let mut child =
-        command.arg("--data").arg(folder.path().join("data")).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut address = |frontend: &str| {
-        let line = lines.next().unwrap().unwrap();
-        line.strip_prefix(frontend)
-            .unwrap_or_else(|| panic!("{line:?} names no {frontend}"))
-            .trim()
-            .to_owned()
-    };
-    let (grpc, resp) = (address("gRPC"), address("Redis redis://"));
+    command.arg("--data").arg(folder.path().join("data"));
+    let Frontends { child: _server, grpc, resp } = Frontends::start(command);
     let keys = keys();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = runtime();
     let passes = async {
         let bucket = Objects::grpc(&grpc, BUCKET).await;
         let Objects::Grpc(client, _) = &bucket else { panic!("it is over gRPC") };
@@ -132,7 +122,5 @@ fn strange_keys_pass_through_both_frontends() {
     // The timer wants a runtime around it when it is made.
     let result =
         runtime.block_on(async { tokio::time::timeout(std::time::Duration::from_secs(120), passes).await });
-    child.kill().unwrap();
-    child.wait().unwrap();
     result.expect("the keys take too long");
 }

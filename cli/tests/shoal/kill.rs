@@ -8,7 +8,6 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -16,12 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::process::Signal;
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_client::{ByteRange, Client, ConnectOptions, Error, ListRequest, PutOptions, RejectRules};
 use shoal_testkit::Value;
+use shoal_testkit::lab;
 
-use crate::harness::{command, run, run_with, signal};
+use crate::harness::{Process, command, run, run_with, started};
+use crate::machine::runtime;
 
 const BUCKET: &str = "default";
 /// Clients that write at the same time.
@@ -60,20 +60,19 @@ fn acknowledged_writes_survive_kills() {
     });
 }
 
-/// As many short rounds as `LAB_KILLS` says, below the build's folder: that is on a disk. The laboratory's go past the kernel's
+/// As many short rounds as the laboratory's number KILLS says, below the build's folder: that is on a disk. The laboratory's go past the kernel's
 /// cache.
 #[test]
 fn rounds_of_the_laboratory() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let kills = number("LAB_KILLS");
+    let kills = lab::given("KILLS");
     rounds(&Settings {
         rounds: kills.unwrap_or(1),
         files: 300,
         reopen_max: Duration::from_secs(100),
         data: Some(folder.path().join("data")),
         direct: kills.is_some(),
-        seed: number("LAB_SEED").unwrap_or_else(clock),
+        seed: lab::given("SEED").unwrap_or_else(clock),
     });
 }
 
@@ -97,7 +96,7 @@ fn clock() -> u64 {
 }
 
 fn rounds(settings: &Settings) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = runtime();
     let folder = tempfile::tempdir().unwrap();
     println!("seed {}", settings.seed);
     let mut world = World::new(settings, folder.path());
@@ -111,8 +110,7 @@ fn rounds(settings: &Settings) {
     for round in 0..settings.rounds {
         runtime.block_on(world.round(round, settings));
     }
-    signal(&world.server.child, Signal::TERM);
-    assert_eq!(world.server.child.wait().unwrap().code(), Some(0));
+    world.server.child.stop();
     world.check("after a clean stop");
     println!(
         "{} kills in {:.0} s: nothing acknowledged was lost",
@@ -124,9 +122,9 @@ fn rounds(settings: &Settings) {
 /// The cache of the server under test.
 pub(crate) const CACHE_BYTES: u64 = 32 << 20;
 
-/// The server under test. Killed where a test fails.
+/// The server under test.
 pub(crate) struct Server {
-    pub(crate) child: Child,
+    pub(crate) child: Process,
     url: String,
 }
 
@@ -136,10 +134,7 @@ impl Server {
         let cache = format!("{}M", CACHE_BYTES >> 20);
         let mut command = command(&["serve", "--size", "4G", "--cache", &cache, "--log", "error"]);
         command.args(["--listen", listen]).arg("--data").arg(data);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let url = line.strip_prefix("gRPC  ").expect("where gRPC listens").trim().to_owned();
+        let (child, url) = started(command);
         Self { child, url }
     }
 
@@ -159,13 +154,6 @@ impl Server {
     pub(crate) async fn client(&self) -> Client {
         // One attempt: whether a write was acknowledged must not hang on a second one.
         Client::connect(ConnectOptions { attempts: 1, ..ConnectOptions::new(&self.url) }).await.unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

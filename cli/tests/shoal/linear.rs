@@ -5,17 +5,17 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_client::{Error, Lsn, RejectRules};
 use shoal_testkit::Value;
-use shoal_testkit::linear::{Action, Entry, History};
+use shoal_testkit::linear::{Action, Entry, History, World};
 
 use crate::both::Objects;
 use crate::harness::{Frontends, command};
+use crate::machine::runtime;
 
 const BUCKET: &str = "both";
 /// Clients of each frontend.
@@ -28,7 +28,7 @@ const SIZES: [usize; 5] = [16, 200, 2_000, 9_000, 40_000];
 #[test]
 fn both_frontends_are_linearizable_over_kills() {
     let number = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = runtime();
     let first = 100 * number("LINEAR_SEED", 1);
     let (mut kills, mut operations, mut pending) = (0, 0, 0);
     let began = Instant::now();
@@ -56,33 +56,8 @@ fn serve(data: &Path) -> Frontends {
     Frontends::start(command)
 }
 
-/// The state that all clients of a history share.
-#[derive(Default)]
-struct World {
-    clock: AtomicU64,
-    writes: AtomicU64,
-}
-
-impl World {
-    fn now(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::SeqCst)
-    }
-}
-
 fn name(key: u64) -> Vec<u8> {
     format!("key-{key}").into_bytes()
-}
-
-fn value(key: u64, number: u64) -> Value {
-    Value { key, seed: number, bytes: SIZES[(number % SIZES.len() as u64) as usize] }
-}
-
-/// The write that these bytes are the value of.
-fn number_of(key: u64, bytes: &Bytes) -> u64 {
-    let number =
-        u64::from_le_bytes(*bytes.first_chunk().expect("values of this test have 16 bytes at least"));
-    value(key, number).check(bytes).unwrap_or_else(|wrong| panic!("key {key}: {wrong}"));
-    number
 }
 
 /// One client: its number, its dice, what it noted.
@@ -104,7 +79,7 @@ impl User {
         match objects.get_versioned(&name(key)).await {
             Ok(found) => {
                 let answered = self.world.now();
-                let found = found.map(|(version, bytes)| (version, number_of(key, &bytes)));
+                let found = found.map(|(version, bytes)| (version, Value::write_of(key, &bytes, &SIZES)));
                 self.note(key, called, Some(answered), Action::Read(found.map(|(_, number)| number)));
                 Some(found)
             }
@@ -140,8 +115,8 @@ impl User {
         loop {
             let key = self.dice.below(KEYS);
             let kind = self.dice.below(8);
-            let number = 1 + self.world.writes.fetch_add(1, Ordering::Relaxed);
-            let bytes = Bytes::from(value(key, number).to_vec());
+            let number = self.world.next_write();
+            let bytes = Bytes::from(Value::of_write(key, number, &SIZES).to_vec());
             let goes_on = match kind {
                 0..=2 => self.read(&objects, key).await.is_some(),
                 3 | 4 => {

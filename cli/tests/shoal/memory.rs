@@ -11,15 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_client::{ByteRange, Client, Error, ListRequest, PutOptions, RejectRules};
 use shoal_testkit::Value;
+use shoal_testkit::lab;
 
-use crate::harness::{run, signal};
+use crate::harness::run;
 use crate::kill::{CACHE_BYTES, Server};
 use crate::load::disk_folder;
-use crate::process::{mib, middle, own_memory, size};
+use crate::machine::runtime;
+use crate::process::{mib, middle, own_memory};
 
 /// Memory that a server with a small cache may take besides it: overlays, I/O memory that is kept, requests and answers of the clients,
 /// stacks, and what the allocator holds back.
@@ -94,7 +95,7 @@ async fn load(client: Client, id: u64, end: Arc<AtomicBool>, done: Arc<AtomicU64
 
 #[test]
 fn memory_is_bounded_and_level_under_load() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = runtime();
     let folder = disk_folder();
     let data = folder.path().join("data");
     let mut server = Server::start(&data, "127.0.0.1:0");
@@ -107,7 +108,7 @@ fn memory_is_bounded_and_level_under_load() {
         runtime.spawn(load(client, id, end.clone(), done.clone()))
     });
     let clients: Vec<_> = clients.collect();
-    let wanted = Duration::from_secs(size("LAB_MEMORY_S", 4));
+    let wanted = Duration::from_secs(lab::number("MEMORY_S", 4));
     let (mut peak, mut times) = (0, 0);
     // The allocator holds back more or less memory; a leak grows each time.
     let (third, last) = loop {
@@ -152,8 +153,7 @@ fn memory_is_bounded_and_level_under_load() {
     if wanted >= LEVEL_AFTER {
         assert!(last <= third + third * GROWTH_PERCENT_MAX / 100, "it grows: from {third} to {last} bytes");
     }
-    signal(&server.child, Signal::TERM);
-    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    server.child.stop();
     let checked = run(&["check".into(), "--data".into(), data.into_os_string()]);
     assert_eq!(checked.code, 0, "{}{}", checked.text(), checked.stderr);
 }

@@ -4,13 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-use serde_json::Value;
-
 use crate::harness::{Server, run_with};
-
-fn lines(json: &[u8]) -> Vec<Value> {
-    std::str::from_utf8(json).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
 
 #[test]
 fn put_get_and_ranges() {
@@ -58,7 +52,7 @@ fn large_values_and_odd_keys() {
     let odd = OsStr::from_bytes(b"a\xff\n b");
     server.put(odd, b"odd", &[]);
     assert_eq!(server.ok(&[OsStr::new("get"), odd]), b"odd");
-    let listed = lines(&server.ok(&["ls", "a", "--json"]));
+    let listed = server.run(&["ls", "a", "--json"]).json_lines();
     assert_eq!(listed[0]["key_hex"], "61ff0a2062");
     let done = server.run(&["put", &"k".repeat(1025), "/dev/null"]);
     assert!(done.code == 1 && done.stderr.contains("1024"), "{}", done.stderr);
@@ -121,7 +115,7 @@ fn listing_and_deleting_by_prefix() {
     assert!(server.keys().is_sorted());
     let long = String::from_utf8(server.ok(&["ls", "a", "--long"])).unwrap();
     assert!(long.contains("     5  20") && long.ends_with("  a\n"), "{long}");
-    let json = lines(&server.ok(&["ls", "b/", "--json"]));
+    let json = server.run(&["ls", "b/", "--json"]).json_lines();
     assert_eq!((json.len(), json[2]["key"].as_str(), json[0]["bytes"].as_u64()), (3, Some("b/c/3"), Some(5)));
     server.ok(&["rm", "a", "c"]);
     assert_eq!(String::from_utf8(server.ok(&["rm", "--prefix", "many/"])).unwrap(), "2,101 deleted\n");
@@ -136,6 +130,6 @@ fn delimiters_roll_keys_up() {
     }
     assert_eq!(String::from_utf8(server.ok(&["ls", "--delimiter", "/"])).unwrap(), "a\nb/\nc\nd/\n");
     assert_eq!(String::from_utf8(server.ok(&["ls", "b/", "--delimiter", "/"])).unwrap(), "b/1\nb/2\nb/c/\n");
-    let json = lines(&server.ok(&["ls", "-d", "/", "--json"]));
+    let json = server.run(&["ls", "-d", "/", "--json"]).json_lines();
     assert_eq!((json[1]["prefix"].as_str(), json[2]["key"].as_str()), (Some("b/"), Some("c")));
 }

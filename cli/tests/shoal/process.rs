@@ -2,9 +2,6 @@
 
 use std::fs;
 
-/// Where a test that takes so long hangs: no machine is so slow.
-pub(crate) const HANGS_AFTER: std::time::Duration = std::time::Duration::from_secs(150);
-
 /// In which Linux counts processor time for others, whatever it does itself (USER_HZ).
 const TICKS_A_SECOND: f64 = 100.0;
 
@@ -60,17 +57,4 @@ pub(crate) fn mib(bytes: u64) -> f64 {
 pub(crate) fn middle(mut samples: Vec<u64>) -> u64 {
     samples.sort_unstable();
     samples[samples.len() / 2]
-}
-
-/// The size of an experiment: what the laboratory says by this variable, or `or`.
-pub(crate) fn size(name: &str, or: u64) -> u64 {
-    std::env::var(name).map_or(or, |text| text.parse().unwrap())
-}
-
-/// Files that this process may open, raised as far as it is allowed.
-pub(crate) fn raise_open_files() -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    getrlimit(Resource::Nofile).current.map_or(1 << 20, |most| most as usize)
 }

@@ -11,6 +11,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::harness::{Done, Server, command, run, run_with, serve};
+use crate::machine::LoopDevice;
 
 /// Nobody's number, and that of nobody's group.
 const NOBODY: u32 = 65_534;
@@ -115,15 +116,6 @@ fn a_file_that_may_not_be_written_is_read_and_not_changed() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was put beside it");
 }
 
-/// A loop device that is taken down when this is dropped.
-struct Detached(String);
-
-impl Drop for Detached {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
-}
-
 /// The same on a file that could be written, and on a device that cannot.
 #[test]
 fn reading_changes_nothing_on_a_device_either() {
@@ -133,16 +125,7 @@ fn reading_changes_nothing_on_a_device_either() {
     let start = |arguments: &[OsString]| command(arguments);
     everything_is_shown(&data, out.path(), &start);
     assert!(fs::read(&data).unwrap() == before, "the file was changed");
-    let losetup = Command::new("losetup").args(["--find", "--show", "--read-only"]).arg(&data).output();
-    let device = match losetup {
-        Ok(output) if output.status.success() => {
-            Detached(String::from_utf8(output.stdout).unwrap().trim().to_owned())
-        }
-        failed => {
-            eprintln!("SKIPPED: this machine makes no loop device: {failed:?}");
-            return;
-        }
-    };
+    let Some(device) = LoopDevice::over(&data, &["--read-only"]) else { return };
     everything_is_shown(Path::new(&device.0), out.path(), &start);
     let put = run_with(command(&["put", "key", "-", "--data", &device.0]), b"value");
     assert!(put.code == 1 && put.stderr.contains("Read-only"), "{}", put.stderr);

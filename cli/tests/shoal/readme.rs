@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::harness::command;
+use crate::machine::free_port;
 
 /// The shell blocks of a page, in their order.
 fn blocks(page: &str, language: &str) -> Vec<String> {
@@ -30,10 +30,6 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
 
 /// Waits until the server answers, half a minute at most.
 const WAIT: &str = "for _ in $(seq 300); do if shoal stat >/dev/null 2>&1; then break; fi; sleep 0.1; done\n";
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 /// Runs the shell blocks of the page one behind the other in an empty folder; gives what they printed.
 fn run_page(page: &str) -> String {

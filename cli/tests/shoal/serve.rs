@@ -1,17 +1,18 @@
 //! The server as a process: starting, stopping, and who may have the data file.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
+use shoal_testkit::certificates::Root;
+use shoal_testkit::wait::eventually;
 
-use crate::harness::{Server, command, run, serve, signal};
+use crate::harness::{Process, Server, command, run, serve, signal};
 
 #[test]
 fn stops_in_order_at_a_signal() {
@@ -55,8 +56,7 @@ fn the_configuration_file_is_obeyed() {
     assert_eq!(run(&["ls", "--server", &url]).code, 0);
     assert!(data.is_file());
     assert!(!folder.path().join("here.unfinished").exists());
-    signal(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    child.stop();
 }
 
 #[test]
@@ -65,38 +65,24 @@ fn redis_clients_are_served_beside_grpc() {
     let options = ["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--size", "256M", "--cache", "16M"];
     let mut serve = command(&["serve"]);
     serve.args(options).arg("--log").arg("warn").arg("--data").arg(folder.path().join("data"));
-    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let (grpc, redis) = (lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap());
-    let address = redis.strip_prefix("Redis redis://").expect("where the Redis frontend listens");
+    let mut child = Process::start(serve);
+    let (url, address) = (child.says("gRPC  "), child.says("Redis redis://"));
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
     stream.write_all(b"SET greeting hello\r\nGET greeting\r\nQUIT\r\n").unwrap();
     let mut answers = String::new();
     stream.read_to_string(&mut answers).unwrap();
     assert_eq!(answers, "+OK\r\n$5\r\nhello\r\n+OK\r\n");
-    let url = grpc.strip_prefix("gRPC  ").expect("where gRPC listens");
-    let done = run(&["get", "greeting", "--bucket", "redis", "--server", url]);
+    let done = run(&["get", "greeting", "--bucket", "redis", "--server", &url]);
     assert_eq!((done.code, done.text()), (0, "hello"), "{}", done.stderr);
-    signal(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    child.stop();
 }
 
 /// A root of certificates, and files with what it signed, in `folder`.
 fn write_credentials(folder: &Path) {
-    let root_key = KeyPair::generate().unwrap();
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let root = params.self_signed(&root_key).unwrap().pem();
-    let key = KeyPair::generate().unwrap();
-    let issuer = Issuer::new(params, root_key);
-    let server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    let server = server.signed_by(&key, &issuer).unwrap().pem();
-    let contents = [("root.pem", root), ("cert.pem", server), ("key.pem", key.serialize_pem())];
-    for (name, content) in contents {
-        fs::write(folder.join(name), content).unwrap();
-    }
-    fs::set_permissions(folder.join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
+    let root = Root::new();
+    fs::write(folder.join("root.pem"), root.pem()).unwrap();
+    root.sign("localhost", |_| {}).write_to(folder).unwrap();
 }
 
 fn write_tokens(path: &Path, tokens: &str) {
@@ -116,10 +102,8 @@ fn credentials_are_read_again() {
     let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
     serve.args(["--log", "warn", "--data", &path("data"), "--token-file", &path("tokens")]);
     serve.args(["--tls-cert", &path("cert.pem"), "--tls-key", &path("key.pem")]);
-    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let port = line.trim().strip_prefix("gRPC  https://127.0.0.1:").expect("where gRPC listens");
+    let mut child = Process::start(serve);
+    let port = child.says("gRPC  https://127.0.0.1:");
     let url = format!("https://localhost:{port}");
     let ls = |root: &str, tokens: &str| {
         run(&["stat", "--server", &url, "--ca-file", &path(root), "--token-file", &path(tokens)])
@@ -132,18 +116,13 @@ fn credentials_are_read_again() {
     write_tokens(Path::new(&path("tokens")), "incorrect-horse-battery\n");
     write_credentials(folder.path());
     signal(&child, Signal::HUP);
-    let replaced = (0..2_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        ls("root.pem", "tokens").code == 0
-    });
-    assert!(replaced, "{}", ls("root.pem", "tokens").stderr);
+    eventually("the credentials are replaced", || ls("root.pem", "tokens").code == 0);
     assert_eq!(ls("root.pem", "old-tokens").code, 1);
     // Files that cannot be used change nothing.
     fs::write(path("key.pem"), "nonsense").unwrap();
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(ls("root.pem", "tokens").code, 0);
-    signal(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    child.stop();
 }
 
 /// `systemctl reload` sends SIGHUP: a server without credentials, which had nothing to read again, ended by it.
@@ -169,24 +148,14 @@ fn open_addresses_and_strangers_are_logged() {
     let start = |more: &[&str]| {
         let mut serve = command(&["serve", "--insecure", "--listen", "0.0.0.0:0", "--resp", "0.0.0.0:0"]);
         serve.args(["--size", "256M", "--cache", "16M", "--data", &path("data")]).args(more);
-        let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut port = |start| {
-            let line = lines.next().unwrap().unwrap();
-            line.strip_prefix(start).expect("where it listens").parse::<u16>().unwrap()
-        };
+        serve.stderr(Stdio::piped());
+        let mut child = Process::start(serve);
+        let mut port = |start| child.says(start).parse::<u16>().unwrap();
         let (grpc, resp) = (port("gRPC  http://0.0.0.0:"), port("Redis redis://0.0.0.0:"));
         (child, grpc, resp)
     };
-    let log = |mut child: std::process::Child| {
-        signal(&child, Signal::TERM);
-        let mut log = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(0), "{log}");
-        log
-    };
-    let (open, ..) = start(&[]);
-    let open = log(open);
+    let (mut open, ..) = start(&[]);
+    let open = open.stop_and_read();
     for frontend in ["gRPC listens on 0.0.0.0", "the Redis protocol listens on 0.0.0.0"] {
         assert!(
             open.lines().any(|line| line.contains(frontend) && line.contains("delete everything")),
@@ -194,7 +163,8 @@ fn open_addresses_and_strangers_are_logged() {
         );
     }
 
-    let (asks, grpc, resp) = start(&["--token-file", &path("tokens"), "--password-file", &path("password")]);
+    let (mut asks, grpc, resp) =
+        start(&["--token-file", &path("tokens"), "--password-file", &path("password")]);
     let url = format!("http://127.0.0.1:{grpc}");
     assert_eq!(run(&["stat", "--server", &url, "--token-file", &path("others")]).code, 1);
     let nobody = run(&["stat", "--server", &url]);
@@ -205,7 +175,7 @@ fn open_addresses_and_strangers_are_logged() {
     let mut answers = String::new();
     stream.read_to_string(&mut answers).unwrap();
     assert!(answers.starts_with("-WRONGPASS"), "{answers}");
-    let asks = log(asks);
+    let asks = asks.stop_and_read();
     for said in
         ["plain text", "not one that the server knows", "shows no credentials", "a wrong user or password"]
     {
@@ -245,10 +215,8 @@ fn a_certificate_of_openssl_works_with_itself_as_root() {
     let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
     serve.args(["--data", &path("data"), "--token-file", &path("tokens")]);
     serve.args(["--tls-cert", &path("cert.pem"), "--tls-key", &path("key.pem")]);
-    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let port = line.trim().strip_prefix("gRPC  https://127.0.0.1:").expect("where gRPC listens").to_owned();
+    let mut child = Process::start(serve);
+    let port = child.says("gRPC  https://127.0.0.1:");
     for host in ["localhost", "127.0.0.1"] {
         let url = format!("https://{host}:{port}");
         let stat = ["stat", "--server", &url, "--token-file", &path("tokens")];
@@ -257,8 +225,7 @@ fn a_certificate_of_openssl_works_with_itself_as_root() {
         let done = run(&stat);
         assert!(done.code == 1 && done.stderr.contains("--ca-file"), "{}", done.stderr);
     }
-    signal(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    child.stop();
 }
 
 #[test]

@@ -1,21 +1,19 @@
 //! `shoal space serve` and its clients: what was answered outlives `kill -9`, what was not committed does not.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
 use shoal_base::Run;
 use shoal_space_service::{ClientOptions, SpaceClient};
 
-use crate::harness::{command, run, signal};
+use crate::harness::{Process, command, run, signal};
+use crate::machine::runtime;
 
-fn serve(file: &Path, options: &[&str]) -> (Child, String) {
+fn serve(file: &Path, options: &[&str]) -> (Process, String) {
     let mut command = command(&["space", "serve", "--listen", "127.0.0.1:0", "--file"]);
-    let mut child = command.arg(file).args(options).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let url = line.split_whitespace().last().unwrap_or_default().to_owned();
+    command.arg(file).args(options);
+    let mut child = Process::start(command);
+    let url = child.says("").split_whitespace().last().unwrap_or_default().to_owned();
     (child, url)
 }
 
@@ -23,7 +21,7 @@ fn serve(file: &Path, options: &[&str]) -> (Child, String) {
 fn what_was_answered_outlives_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("space");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = runtime();
     let mut mine: Vec<Run> = Vec::new();
     for round in 0..4_u32 {
         let size = ["--size", "4G"];

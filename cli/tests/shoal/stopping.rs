@@ -2,14 +2,11 @@
 //! replays.
 
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use rustix::process::Signal;
-
-use crate::harness::{command, run, run_with, serve, signal};
+use crate::harness::{command, run, run_with, serve, started};
 
 const BLOCK_BYTES: u64 = 4096;
 /// The log's ring of a store of 256 MiB.
@@ -44,8 +41,7 @@ fn stopped(data: &Path) -> Vec<String> {
         .code,
         0
     );
-    signal(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    child.stop();
     kept.to_vec()
 }
 
@@ -79,11 +75,8 @@ fn a_stop_without_time_leaves_the_log_to_the_next_start() {
     let data = folder.path().join("data");
     let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--size", "64M", "--cache", "16M"]);
     serve.args(["--stop-timeout", "0", "--log", "warn", "--data"]).arg(&data);
-    let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    let url = line.strip_prefix("gRPC  ").unwrap().trim().to_owned();
+    serve.stderr(Stdio::piped());
+    let (mut child, url) = started(serve);
     let mut put = command(&["put", "key", "-", "--server"]);
     assert_eq!(
         run_with(
@@ -96,10 +89,7 @@ fn a_stop_without_time_leaves_the_log_to_the_next_start() {
         .code,
         0
     );
-    signal(&child, Signal::TERM);
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0), "{said}");
+    let said = child.stop_and_read();
     assert!(said.contains("nothing is lost") && said.contains("--stop-timeout"), "{said}");
     let got = run(&["get", "key", "--data", data.to_str().unwrap()]);
     assert_eq!((got.code, got.text()), (0, "value"), "{}", got.stderr);

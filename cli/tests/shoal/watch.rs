@@ -1,19 +1,19 @@
 //! The operator's side of a server: metrics, health, its log, `stat`, `top` and `report`.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use shoal_testkit::wait::eventually;
 use tempfile::TempDir;
 
-use crate::harness::{Done, command, run_with, signal};
+use crate::harness::{Done, Process, command, run_with};
 
 /// A server with all its listeners, and its log in a file.
 struct Watched {
-    child: Child,
+    child: Process,
     folder: TempDir,
     grpc: String,
     redis: String,
@@ -27,11 +27,10 @@ impl Watched {
         let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--listen", "127.0.0.1:0"]);
         command.args(["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]).args(options);
         command.arg("--data").arg(folder.path().join("data"));
-        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut line = |name: &str| lines.next().unwrap().unwrap().strip_prefix(name).unwrap().to_owned();
-        let (grpc, redis) = (line("gRPC  "), line("Redis redis://"));
-        let metrics = line("Metrics http://").strip_suffix("/metrics").unwrap().to_owned();
+        command.stderr(log);
+        let mut child = Process::start(command);
+        let (grpc, redis) = (child.says("gRPC  "), child.says("Redis redis://"));
+        let metrics = child.says("Metrics http://").strip_suffix("/metrics").unwrap().to_owned();
         Self { child, folder, grpc, redis, metrics }
     }
 
@@ -60,14 +59,8 @@ impl Watched {
 
     /// Waits until a count is `expected`: a request is counted after its answer was sent.
     fn wait_for_count(&self, (frontend, operation, result): (&str, &str, &str), expected: u64) {
-        let is_expected = (0..500).any(|_| {
-            let is_expected = self.count(frontend, operation, result) == expected;
-            if !is_expected {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            is_expected
-        });
-        assert!(is_expected, "{}", self.get("/metrics").1);
+        let what = format!("{expected} of {frontend} {operation} {result}");
+        eventually(&what, || self.count(frontend, operation, result) == expected);
     }
 
     fn run(&self, arguments: &[&str], input: &[u8]) -> Done {
@@ -90,16 +83,8 @@ impl Watched {
 
     /// Stops it in order, and returns its log.
     fn stop(mut self) -> String {
-        signal(&self.child, Signal::TERM);
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        self.child.stop();
         self.log()
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -189,14 +174,10 @@ fn an_address_of_metrics_that_is_taken_fails_and_the_default_one_warns() {
     let _default = TcpListener::bind("127.0.0.1:7415");
     let mut warned = command(&["serve", "--listen", "127.0.0.1:0", "--size", "64M", "--cache", "16M"]);
     warned.env_remove("SHOAL_METRICS").arg("--data").arg(&data);
-    let mut child = warned.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.starts_with("gRPC"), "{line}");
-    signal(&child, Signal::TERM);
-    let mut log = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    warned.stderr(Stdio::piped());
+    let mut child = Process::start(warned);
+    child.says("gRPC");
+    let log = child.stop_and_read();
     assert!(log.contains("no metrics: cannot listen on 127.0.0.1:7415"), "{log}");
 }
 

@@ -6,28 +6,18 @@
 use std::sync::Arc;
 
 use shoal_backup::{BackupStream, Decoder, Event, LastBackup, Loss};
-use shoal_base::{ManualClock, SeededEntropy};
+use shoal_base::ManualClock;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
-use shoal_engine::{
-    Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, Result, Store, block_on,
-};
+use shoal_device::sim::Image;
+use shoal_engine::{Error, Result, block_on};
+use shoal_storekit::{StoreKit, put};
+use shoal_testkit::device::quiet;
 
 const BLOCKS: u64 = 2_048;
 const OBJECTS: u8 = 60;
 
-fn on(image: Image) -> (Arc<SimDevice>, Device) {
-    let sim = SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() });
-    (sim.clone(), Device::new(sim))
-}
-
-fn open(device: Device) -> Store {
-    let environment = Environment {
-        clock: Arc::new(ManualClock::new(1_700_000_000_000_000_000)),
-        entropy: Arc::new(SeededEntropy::new(7)),
-    };
-    let options = OpenOptions { cache_bytes: 4 << 20, background: false, ..OpenOptions::default() };
-    block_on(Store::open(device, options, environment)).unwrap()
+fn kit() -> StoreKit {
+    StoreKit::steady(BLOCKS, &Arc::new(ManualClock::new(1_700_000_000_000_000_000)))
 }
 
 /// The events of a whole backup, which the store may note.
@@ -46,13 +36,10 @@ fn events(mut stream: BackupStream) -> Result<Vec<Event>> {
 
 #[test]
 fn a_full_backup_has_the_rest_and_changes_are_refused() {
-    let (sim, device) = on(Image::new(BLOCKS));
-    let format = FormatOptions { tablets: 2, ..FormatOptions::for_blocks(BLOCKS) };
-    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
-    let store = open(device);
+    let sim = quiet(Image::new(BLOCKS));
+    let store = kit().create(&Device::new(sim.clone()));
     for which in 0..OBJECTS {
-        let key = ObjectKey::new("b", &[&[which; 300][..], b"k"].concat()).unwrap();
-        block_on(store.put(&key, vec![which; 20].into(), PutOptions::default())).unwrap();
+        put(&store, "b", &[&[which; 300][..], b"k"].concat(), vec![which; 20]);
     }
     let whole = events(block_on(BackupStream::begin(&store, 1)).unwrap()).unwrap();
     let Some(Event::Header(header)) = whole.first() else { panic!("{whole:?}") };
@@ -65,9 +52,9 @@ fn a_full_backup_has_the_rest_and_changes_are_refused() {
     let image = sim.image();
     let is_leaf = |block: &u64| image.block(*block)[4..6] == *b"Sp" && image.block(*block)[7] == 0;
     let leaf = (0..BLOCKS).rfind(is_leaf).unwrap();
-    let (sim, device) = on(image.clone());
+    let sim = quiet(image.clone());
     sim.corrupt(leaf, 1_000, 1);
-    let store = open(device);
+    let store = kit().open(&Device::new(sim));
     let found = events(block_on(BackupStream::begin(&store, 2)).unwrap()).unwrap();
     let lost = found.iter().filter(|event| matches!(event, Event::Loss(Loss::Range(_)))).count();
     let Some(Event::End(end)) = found.last() else { panic!("{found:?}") };

@@ -11,12 +11,9 @@ use shoal_backup::{
     BackupStream, Contents, Damage, Decoder, Event, IncrementWriter, IndexKeys, LastBackup, NotChanges,
     ObjectRecord,
 };
-use shoal_base::{ManualClock, SeededEntropy};
-use shoal_device::{Device, MemDevice};
-use shoal_engine::{
-    Environment, Expiry, FormatOptions, KeyPlace, Metadata, ObjectKey, OpenOptions, PutOptions, RejectRules,
-    Store, block_on,
-};
+use shoal_base::ManualClock;
+use shoal_engine::{Expiry, KeyPlace, Metadata, ObjectKey, PutOptions, RejectRules, Store, block_on};
+use shoal_storekit::StoreKit;
 
 /// Of format 1, which no program writes any more.
 const FORMAT_1: &[u8] = include_bytes!("golden.shoal");
@@ -71,13 +68,8 @@ fn increment(store: &Store, last: &[u8]) -> Vec<u8> {
 
 /// Four objects: with metadata, with both kinds of deadlines, empty; and one in two pieces.
 fn store(long: bool) -> (Store, Arc<ManualClock>) {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
     let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
-    let format = FormatOptions { tablets: 2, ..FormatOptions::for_blocks(4_096) };
-    block_on(Store::format(&device, &format, &environment)).unwrap();
-    let options = OpenOptions { cache_bytes: 4 << 20, background: false, ..OpenOptions::default() };
-    let store = block_on(Store::open(device, options, environment)).unwrap();
+    let store = StoreKit::steady(4_096, &clock).in_memory();
     let put = |bucket: &str, key: &[u8], value: &[u8], options: PutOptions| {
         put(&store, bucket, key, value, options)
     };

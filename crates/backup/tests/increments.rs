@@ -10,11 +10,9 @@ use proptest::prelude::*;
 use shoal_backup::{
     BackupStream, Contents, Decoder, End, Event, Header, IncrementWriter, IndexKeys, NotChanges,
 };
-use shoal_device::{Device, MemDevice};
-use shoal_engine::{
-    Environment, FormatOptions, KeyPlace, Lsn, ObjectKey, OpenOptions, PlacedKey, PutOptions, Store,
-    TabletId, TreePage, block_on,
-};
+use shoal_base::ManualClock;
+use shoal_engine::{KeyPlace, Lsn, PlacedKey, TabletId, TreePage, block_on};
+use shoal_storekit::{StoreKit, put};
 
 type Alive = BTreeMap<(u16, Vec<u8>), KeyPlace>;
 
@@ -146,16 +144,11 @@ proptest! {
 /// A full backup that was cut behind a frame of its index is complete up to there.
 #[test]
 fn the_objects_of_an_index_frame_stand_in_front_of_it() {
-    let device = Device::new(Arc::new(MemDevice::new(16_384)));
-    let format = FormatOptions { tablets: 2, ..FormatOptions::for_blocks(16_384) };
-    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
-    let options = OpenOptions { background: false, ..OpenOptions::default() };
-    let store = block_on(Store::open(device, options, Environment::default())).unwrap();
+    let store = StoreKit::steady(16_384, &Arc::new(ManualClock::new(1_000))).in_memory();
     for which in 0..4_000_u32 {
         let key = [&which.to_be_bytes()[..], &[which as u8; 200]].concat();
         let bytes = if which % 1_000 == 0 { 100_000 } else { 10 };
-        let key = ObjectKey::new("b", &key).unwrap();
-        block_on(store.put(&key, vec![1; bytes].into(), PutOptions::default())).unwrap();
+        put(&store, "b", &key, vec![1; bytes]);
     }
     let mut stream = block_on(BackupStream::begin(&store, 5)).unwrap();
     let (mut decoder, mut seen, mut frames) = (Decoder::new(), BTreeSet::new(), 0);

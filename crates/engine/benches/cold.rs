@@ -4,21 +4,19 @@
 //! 1 MiB; and lists with a full one. The file is made where there is none, and stays. Every read takes the given delay longer than the
 //! file does, as on a block device behind a network; any number of reads are delayed side by side.
 
-use std::future::Future;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread::{self};
 use std::time::{Duration, Instant};
 
-use shoal_device::{BlockDevice, Device, DeviceCounters, FileOptions, Ticket, open};
+use shoal_device::{BlockDevice, Device, FileOptions, Ticket, open};
 use shoal_engine::{
     CheckOptions, Environment, FormatOptions, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions,
     Store, block_on, check,
 };
+use shoal_testkit::device::{Intercept, Intercepted};
+use shoal_testkit::task::run_as_runtime;
 
 /// The cold cache.
 const CACHE_BYTES: usize = 1 << 20;
@@ -35,7 +33,7 @@ struct Slow {
 }
 
 impl Slow {
-    fn new(inner: Arc<dyn BlockDevice>, delay: Duration) -> Arc<Self> {
+    fn over(inner: Arc<dyn BlockDevice>, delay: Duration) -> Device {
         let (later, waiting) = channel::<(Instant, Vec<Ticket>)>();
         let below = inner.clone();
         thread::spawn(move || {
@@ -44,11 +42,15 @@ impl Slow {
                 below.submit(tickets);
             }
         });
-        Arc::new(Self { inner, delay, later: Mutex::new(later) })
+        Intercepted::new(Self { inner, delay, later: Mutex::new(later) }).1
     }
 }
 
-impl BlockDevice for Slow {
+impl Intercept for Slow {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
+
     fn submit(&self, tickets: Vec<Ticket>) {
         if self.delay.is_zero() {
             return self.inner.submit(tickets);
@@ -60,46 +62,6 @@ impl BlockDevice for Slow {
     fn execute(&self, tickets: Vec<Ticket>) {
         thread::sleep(self.delay);
         self.inner.execute(tickets);
-    }
-
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-
-    fn grow(&self, blocks: u64) -> io::Result<()> {
-        self.inner.grow(blocks)
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
-    fn can_grow(&self) -> bool {
-        self.inner.can_grow()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future as a runtime does: the device completes its requests elsewhere.
-fn elsewhere<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }
 
@@ -138,7 +100,7 @@ fn fill(path: &Path, objects: u64) {
 fn device(path: &Path, delay: Duration, create: bool) -> Device {
     let options = FileOptions { create, ..FileOptions::default() };
     let device = open(path, &options).expect("the file opens");
-    Device::new(Slow::new(device.inner().clone(), delay))
+    Slow::over(device.inner().clone(), delay)
 }
 
 fn reopened(path: &Path, delay: Duration, cache_bytes: usize) -> (Device, Store) {
@@ -186,17 +148,17 @@ fn main() {
     }
     for _ in 0..rounds {
         let (device, store) = reopened(&path, delay, CACHE_BYTES);
-        timed("list", &device, delay, || elsewhere(list(&store, "default")));
+        timed("list", &device, delay, || run_as_runtime(list(&store, "default")));
         drop((device, store));
         let (device, store) = reopened(&path, delay, CACHE_BYTES);
-        timed("described", &device, delay, || elsewhere(list(&store, "described")));
+        timed("described", &device, delay, || run_as_runtime(list(&store, "described")));
         drop((device, store));
         let (device, store) = reopened(&path, delay, CACHE_BYTES);
         timed("scrub", &device, delay, || block_on(store.scrub()).expect("scrub").objects);
         drop((device, store));
         let device = self::device(&path, delay, false);
         let options = CheckOptions { cache_bytes: CACHE_BYTES, ..CheckOptions::default() };
-        let found = || elsewhere(check(device.clone(), &options)).expect("check");
+        let found = || run_as_runtime(check(device.clone(), &options)).expect("check");
         timed("check", &device, delay, || {
             let report = found();
             assert_eq!(report.problem_count, 0, "{:?}", report.problems);
@@ -204,7 +166,7 @@ fn main() {
         });
         drop(device);
         let (device, store) = reopened(&path, Duration::ZERO, WARM_CACHE_BYTES);
-        elsewhere(list(&store, "default"));
-        timed("list, warm", &device, Duration::ZERO, || elsewhere(list(&store, "default")));
+        run_as_runtime(list(&store, "default"));
+        timed("list, warm", &device, Duration::ZERO, || run_as_runtime(list(&store, "default")));
     }
 }

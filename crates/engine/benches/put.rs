@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use shoal_device::{FileOptions, open};
 use shoal_engine::{
     Bucket, Environment, FormatOptions, ObjectKey, OpenOptions, SHORT_PUTS_MAX, Store, block_on,
 };
+use shoal_testkit::task::run_as_runtime;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -107,18 +107,7 @@ fn put_all(store: &Store, keys: &[ObjectKey], value: &[u8]) -> (Option<shoal_eng
 
 /// Waits as a task does: another thread commits.
 fn wait(pending: &shoal_engine::Ticket) {
-    struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut durable = std::pin::pin!(poll_fn(|context| pending.poll_durable(context)));
-    while durable.as_mut().poll(&mut context).map(|result| result.expect("a put")).is_pending() {
-        std::thread::park();
-    }
+    run_as_runtime(poll_fn(|context| pending.poll_durable(context))).expect("a put");
 }
 
 fn main() {

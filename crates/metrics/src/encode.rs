@@ -154,24 +154,12 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use shoal_engine::Store;
-
     use super::*;
     use crate::frontend::{Connections, Metrics};
     use crate::request::{Operation, RefusalCause, RequestResult};
 
-    fn store() -> Store {
-        use shoal_device::{Device, MemDevice};
-        use shoal_engine::{Environment, FormatOptions, OpenOptions, block_on};
-        const BLOCKS: u64 = 8192;
-        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-        block_on(async {
-            Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &Environment::default())
-                .await
-                .unwrap();
-            let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
-            Store::open(device, options, Environment::default()).await.unwrap()
-        })
+    fn store() -> shoal_engine::Store {
+        shoal_storekit::StoreKit::new(8192).with_cache(8 << 20).in_memory()
     }
 
     fn source() -> Source {

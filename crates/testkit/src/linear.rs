@@ -7,6 +7,26 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The moments of calls and answers, and the numbers of writes: what the clients of one history share.
+#[derive(Debug, Default)]
+pub struct World {
+    clock: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl World {
+    /// This moment; later ones are greater.
+    pub fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// The number of the next write, from 1 on.
+    pub fn next_write(&self) -> u64 {
+        1 + self.writes.fetch_add(1, Ordering::Relaxed)
+    }
+}
 
 /// The effect of an operation, as its client knows it. Values are numbers that no two writes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

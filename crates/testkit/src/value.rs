@@ -54,6 +54,26 @@ impl Value {
         cell
     }
 
+    /// The value that write `number` stores under `key`, where the length follows from the number: one of `sizes`.
+    #[must_use]
+    pub fn of_write(key: u64, number: u64, sizes: &[usize]) -> Self {
+        Self { key, seed: number, bytes: sizes[(number % sizes.len() as u64) as usize] }
+    }
+
+    /// The number of the write that stored `bytes` under `key`: the reverse of [`of_write`](Self::of_write), for sizes of 8 bytes
+    /// at least.
+    ///
+    /// # Panics
+    /// Where no write stored these bytes.
+    #[must_use]
+    pub fn write_of(key: u64, bytes: &[u8], sizes: &[usize]) -> u64 {
+        let number = bytes.first_chunk().map(|number| u64::from_le_bytes(*number));
+        let number = number.unwrap_or_else(|| panic!("key {key}: {} bytes are no value", bytes.len()));
+        let value = Self::of_write(key, number, sizes);
+        value.check(bytes).unwrap_or_else(|wrong| panic!("key {key}: {wrong}"));
+        number
+    }
+
     /// The bytes.
     #[must_use]
     pub fn to_vec(self) -> Vec<u8> {
@@ -116,6 +136,16 @@ mod tests {
                 );
                 assert!(value.check(&good[..index]).is_err(), "cut after {index}");
             }
+        }
+    }
+
+    #[test]
+    fn bytes_say_which_write_they_are_of() {
+        const SIZES: [usize; 3] = [16, 100, 5000];
+        for number in 0..7 {
+            let bytes = Value::of_write(5, number, &SIZES).to_vec();
+            assert_eq!(Value::write_of(5, &bytes, &SIZES), number);
+            assert!(std::panic::catch_unwind(|| Value::write_of(6, &bytes, &SIZES)).is_err(), "another key");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Arrows between crates only point down, and only the frontends know a network.
 //!
 //! Holds the order of `docs/TOUR.md` against every `Cargo.toml`: a crate may use crates of a lower rank. Development
-//! dependencies obey it too (but see [`TESTED_THROUGH`]); `testkit` may be used only by them.
+//! dependencies obey it too (but see [`TESTED_THROUGH`]); `testkit` and `storekit` may be used only by them.
 
 use anyhow::{Context, Result};
 
@@ -21,17 +21,19 @@ const RANKS: [&[&str]; 10] = [
     &["xtask"],
 ];
 
-const TESTKIT: &str = "shoal-testkit";
+/// The kits of tests, each with the crates that it may use. A crate of these layers may use a kit for development only.
+const TEST_KITS: [(&str, &[&str]); 2] = [
+    ("shoal-testkit", &["shoal-base", "shoal-device"]),
+    ("shoal-storekit", &["shoal-base", "shoal-device", "shoal-engine", "shoal-testkit"]),
+];
 
 /// Crates of one rank of which the first may use the second in its tests: a server is tested through its client.
 const TESTED_THROUGH: [(&str, &str); 1] = [("shoal-server", "shoal-client")];
 
-/// The crates that `testkit` may use.
-const TESTKIT_USES: [&str; 2] = ["shoal-base", "shoal-device"];
-
 /// Crates that may name tokio or tonic; those below and beside them are independent of a runtime and a network.
-pub(super) const NETWORKED: [&str; 10] = [
+pub(super) const NETWORKED: [&str; 11] = [
     "shoal-api",
+    "shoal-storekit",
     "shoal-metrics",
     "shoal-frontend",
     "shoal-client",
@@ -111,12 +113,16 @@ fn arrow(from: &str, to: &str, development: bool) -> Option<String> {
     if !to.starts_with("shoal") {
         return None;
     }
-    if to == TESTKIT {
-        return (!development).then(|| format!("{from} may use {to} for development only"));
+    let kit = |name| TEST_KITS.into_iter().find(|(kit, _)| *kit == name);
+    if let Some((_, uses)) = kit(from) {
+        return (!uses.contains(&to)).then(|| format!("{from} may use only {}", uses.join(", ")));
     }
-    if from == TESTKIT {
-        return (!TESTKIT_USES.contains(&to))
-            .then(|| format!("{from} may use only {}", TESTKIT_USES.join(", ")));
+    if let Some((_, uses)) = kit(to) {
+        if !development {
+            return Some(format!("{from} may use {to} for development only"));
+        }
+        let is_below = uses.iter().filter_map(|used| rank(used)).max() >= rank(from);
+        return is_below.then(|| format!("{from} may not use {to}, which uses it"));
     }
     if development && TESTED_THROUGH.contains(&(from, to)) {
         return None;
@@ -162,6 +168,9 @@ mod tests {
         assert_eq!(arrow("shoal-engine", "shoal-testkit", true), None);
         assert!(arrow("shoal-engine", "shoal-testkit", false).is_some());
         assert!(arrow("shoal-testkit", "shoal-engine", false).is_some());
+        assert_eq!(arrow("shoal-storekit", "shoal-engine", false), None);
+        assert_eq!(arrow("shoal-backup", "shoal-storekit", true), None);
+        assert!(arrow("shoal-engine", "shoal-storekit", true).is_some());
         assert!(arrow("shoal-engine", "tokio", true).is_some());
         assert!(arrow("shoal-engine", "tonic-prost", false).is_some());
         assert_eq!(arrow("shoal-server", "tokio-stream", false), None);

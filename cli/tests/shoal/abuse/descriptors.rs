@@ -5,14 +5,18 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use shoal_storekit::eventually;
+use shoal_testkit::lab;
+use shoal_testkit::process::raise_open_files;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{Healthy, await_nothing_left, p99_ms, runtime};
+use super::{Healthy, await_nothing_left, p99_ms};
 use crate::harness::Frontends;
-use crate::load::{client, disk_folder, eventually, figure};
-use crate::process::{open_files, processor_seconds, raise_open_files, size, sockets};
+use crate::load::{client, disk_folder, figure};
+use crate::machine::runtime;
+use crate::process::{open_files, processor_seconds, sockets};
 
 const FILES_MAX: usize = 256;
 /// Attempts at a time, and how long one may take: the system lets a few thousand wait to be accepted, and no more.
@@ -55,8 +59,9 @@ async fn connect(address: SocketAddr, count: usize) -> Vec<TcpStream> {
 #[test]
 fn connections_beyond_the_files_that_there_are() {
     let files = raise_open_files();
-    let connects = (size("LAB_CONNECTS", 1_500) as usize).min(files.saturating_sub(OWN_FILES).max(files / 2));
-    let idle = Duration::from_secs(size("LAB_IDLE_S", 2));
+    let connects =
+        (lab::number("CONNECTS", 1_500) as usize).min(files.saturating_sub(OWN_FILES).max(files / 2));
+    let idle = Duration::from_secs(lab::number("IDLE_S", 2));
     let folder = disk_folder();
     let data = folder.path().join("data");
     let server = Frontends::start(limited(&Frontends::command(&data, "1G"), FILES_MAX));

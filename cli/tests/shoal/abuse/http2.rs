@@ -12,16 +12,18 @@ use shoal_testkit::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, RESET, SETTINGS, call, frame,
     greeting, header, message, take_frame,
 };
+use shoal_testkit::lab;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Healthy, await_nothing_left, p99_ms, runtime};
+use super::{Healthy, await_nothing_left, p99_ms};
 use crate::harness::Frontends;
 use crate::kill::CACHE_BYTES;
 use crate::load::disk_folder;
+use crate::machine::runtime;
 use crate::memory::BESIDE_CACHE_BYTES;
-use crate::process::{memory, memory_peak, mib, processor_seconds, size, sockets};
+use crate::process::{memory, memory_peak, mib, processor_seconds, sockets};
 
 /// Connections of each kind at a time.
 const CONNECTIONS: usize = 4;
@@ -142,7 +144,7 @@ impl Kind {
 
 #[test]
 fn http2_that_wears_out_ends_or_does_nothing() {
-    let time = Duration::from_secs(size("LAB_HTTP2_S", 3));
+    let time = Duration::from_secs(lab::number("HTTP2_S", 3));
     let folder = disk_folder();
     let data = folder.path().join("data");
     let server = Frontends::start(Frontends::command(&data, "1G"));

@@ -6,11 +6,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::process::Signal;
 use shoal_testkit::http2::{ACK, PING, frame, greeting, take_frame};
+use shoal_testkit::process::raise_open_files;
+use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::harness::{command, signal};
-use crate::process::{HANGS_AFTER, raise_open_files};
+use crate::harness::{Process, command};
 
 /// Answers to pings that nobody sent.
 const ANSWERS: usize = 100_000;
@@ -67,11 +67,9 @@ fn log_of(level: &str) -> String {
         .args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0"])
         .arg("--data")
         .arg(folder.path().join("data"));
-    let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut address =
-        |frontend: &str| lines.next().unwrap().unwrap().strip_prefix(frontend).unwrap().to_owned();
-    let (grpc, resp) = (address("gRPC  http://").parse().unwrap(), address("Redis redis://"));
+    serve.stderr(Stdio::piped());
+    let mut child = Process::start(serve);
+    let (grpc, resp) = (child.says("gRPC  http://").parse().unwrap(), child.says("Redis redis://"));
     let stop = AtomicBool::new(false);
     raise_open_files();
     let count = std::thread::scope(|scope| {
@@ -85,15 +83,7 @@ fn log_of(level: &str) -> String {
         stop.store(true, Ordering::Relaxed);
         other.join().unwrap()
     });
-    let mut stderr = child.stderr.take().unwrap();
-    let reader = std::thread::spawn(move || {
-        let mut log = String::new();
-        stderr.read_to_string(&mut log).unwrap();
-        log
-    });
-    signal(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    let log = reader.join().unwrap();
+    let log = child.stop_and_read();
     println!(
         "log: level {level}, {ANSWERS} answers to no ping, {} bytes logged; others were served {count} times",
         log.len()
@@ -134,11 +124,9 @@ fn a_server_whose_log_is_never_read_ends() {
         "trace,h2=trace",
     ]);
     serve.arg("--data").arg(folder.path().join("data"));
-    let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    flood(line.trim().strip_prefix("gRPC  http://").unwrap().parse().unwrap());
-    signal(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    serve.stderr(Stdio::piped());
+    let mut child = Process::start(serve);
+    flood(child.says("gRPC  http://").parse().unwrap());
+    child.stop();
     drop(child.stderr.take());
 }

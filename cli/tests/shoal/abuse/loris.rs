@@ -3,25 +3,27 @@
 //!
 //! `cargo test` leaves out those that have half a minute; the servers' own tests cut these with shorter limits.
 
-use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use prost::Message;
 use shoal_api::v1;
+use shoal_storekit::{eventually, in_time};
+use shoal_testkit::certificates::Identity;
 use shoal_testkit::http2::{
     DATA, END_HEADERS, Frame, GO_AWAY, HEADERS, PING, PREFACE, RESET, call, frame, greeting, message,
     take_frame,
 };
+use shoal_testkit::lab;
+use shoal_testkit::process::raise_open_files;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{Healthy, await_nothing_left, p99_ms, runtime};
+use super::{Healthy, await_nothing_left, p99_ms};
 use crate::harness::Frontends;
-use crate::load::{disk_folder, in_time};
-use crate::process::{raise_open_files, size, sockets};
+use crate::load::disk_folder;
+use crate::machine::runtime;
+use crate::process::sockets;
 
 /// Between two bytes.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -139,24 +141,16 @@ impl Kind {
     }
 }
 
-/// A certificate that nobody has to believe.
-fn write_certificate(folder: &Path) {
-    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    fs::write(folder.join("cert.pem"), certified.cert.pem()).unwrap();
-    fs::write(folder.join("key.pem"), certified.signing_key.serialize_pem()).unwrap();
-    fs::set_permissions(folder.join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
-}
-
 #[test]
 fn who_sends_a_byte_a_second_is_cut() {
     let in_laboratory = std::env::var_os("LAB_LORIS").is_some();
     let kinds = if in_laboratory { &KINDS[..] } else { &KINDS[..SHORT_KINDS] };
     let room = raise_open_files().saturating_sub(500);
-    let each = (size("LAB_LORIS", 80) as usize).min(room).div_ceil(kinds.len());
+    let each = (lab::number("LORIS", 80) as usize).min(room).div_ceil(kinds.len());
     let folder = disk_folder();
     let data = |name: &str| folder.path().join(name);
     let server = Frontends::start(Frontends::command(&data("plain"), "1G"));
-    write_certificate(folder.path());
+    Identity::self_signed().write_to(folder.path()).unwrap();
     let mut encrypted = Frontends::command(&data("encrypted"), "1G");
     encrypted.arg("--tls-cert").arg(data("cert.pem")).arg("--tls-key").arg(data("key.pem"));
     let encrypted = Frontends::start(encrypted);
@@ -190,7 +184,7 @@ fn who_sends_a_byte_a_second_is_cut() {
         let served = healthy.end().await;
         await_nothing_left(&server, &client, before[0]).await;
         let is_left = || async { sockets(encrypted.pid()) <= before[1] };
-        crate::load::eventually("nothing is left of TLS", is_left).await;
+        eventually("nothing is left of TLS", is_left).await;
         println!(
             "loris: a byte a second, cut: {}; a healthy client was served {} times, p99 {:.2} ms ({:.2} alone)",
             cut.join(", "),

@@ -14,20 +14,17 @@ use std::time::{Duration, Instant};
 
 use shoal_bench::histogram::Histogram;
 use shoal_client::{Client, RejectRules};
+use shoal_storekit::{eventually, in_time};
 use shoal_testkit::Value;
 use tokio::task::JoinHandle;
 
 use crate::both::Objects;
 use crate::harness::Frontends;
-use crate::load::{client, eventually, figure, in_time};
+use crate::load::{client, figure};
 use crate::process::sockets;
 
 /// Between two calls of a client that is no burden.
 const PAUSE: Duration = Duration::from_millis(2);
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
 
 /// Somebody who puts and gets all the time, on both frontends, and compares what comes.
 struct Healthy {

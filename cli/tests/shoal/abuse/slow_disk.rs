@@ -5,7 +5,6 @@
 
 use std::backtrace::Backtrace;
 use std::collections::BinaryHeap;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -13,16 +12,20 @@ use std::time::{Duration, Instant};
 
 use shoal_bench::histogram::Histogram;
 use shoal_client::{ByteRange, Client};
-use shoal_device::{BlockDevice, Device, DeviceCounters, MemDevice, Op, Ticket};
+use shoal_device::{BlockDevice, Device, MemDevice, Op, Ticket};
 use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
 use shoal_server::{Limits, Server, ServerOptions};
+use shoal_storekit::in_time;
+use shoal_testkit::device::{Intercept, Intercepted};
+use shoal_testkit::lab;
+use shoal_testkit::wait::HANGS_AFTER;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{p99_ms, runtime};
-use crate::load::{Ended, Kind, World, client, figure, in_time};
-use crate::process::{HANGS_AFTER, size};
+use super::p99_ms;
+use crate::load::{Ended, Kind, World, client, figure};
+use crate::machine::runtime;
 
 /// 1 GiB.
 const BLOCKS: u64 = 256 << 10;
@@ -126,8 +129,8 @@ struct Slow {
 }
 
 impl Slow {
-    fn start() -> Arc<Self> {
-        let slow = Arc::new(Self {
+    fn start() -> (Arc<Intercepted<Self>>, Device) {
+        let (slow, device) = Intercepted::new(Self {
             device: MemDevice::new(BLOCKS),
             waiting: Mutex::default(),
             changed: Condvar::new(),
@@ -139,7 +142,7 @@ impl Slow {
             let slow = slow.clone();
             move || slow.work()
         });
-        slow
+        (slow, device)
     }
 
     /// Hands on what is due, until the end.
@@ -212,7 +215,11 @@ impl Slow {
     }
 }
 
-impl BlockDevice for Slow {
+impl Intercept for Slow {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.device
+    }
+
     fn submit(&self, tickets: Vec<Ticket>) {
         let now = Instant::now();
         let mut waiting = self.waiting.lock().unwrap();
@@ -242,26 +249,6 @@ impl BlockDevice for Slow {
         }
         drop(waiting);
         self.device.execute(tickets);
-    }
-
-    fn blocks(&self) -> u64 {
-        self.device.blocks()
-    }
-
-    fn grow(&self, blocks: u64) -> io::Result<()> {
-        self.device.grow(blocks)
-    }
-
-    fn describe(&self) -> String {
-        format!("{}, slowly", self.device.describe())
-    }
-
-    fn can_grow(&self) -> bool {
-        self.device.can_grow()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.device.counters()
     }
 }
 
@@ -310,10 +297,9 @@ async fn serve(store: &Store) -> Served {
 
 #[test]
 fn a_slow_device_slows_only_what_needs_it() {
-    let time = Duration::from_millis(size("LAB_SLOW_MS", 600));
-    let stall = Duration::from_millis(size("LAB_STALL_MS", 1_500));
-    let slow = Slow::start();
-    let device = Device::new(slow.clone());
+    let time = Duration::from_millis(lab::number("SLOW_MS", 600));
+    let stall = Duration::from_millis(lab::number("STALL_MS", 1_500));
+    let (slow, device) = Slow::start();
     let environment = Environment::default();
     block_on(Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment)).unwrap();
     let (cached, written) =
@@ -375,7 +361,7 @@ fn a_slow_device_slows_only_what_needs_it() {
         for key in 0..WRITTEN_LAST {
             assert_eq!(written.run(&writer, key, Kind::Put(600)).await, Ended::Done, "nobody else writes");
         }
-        let stop_at = size("LAB_STOP_AT", 1 + u64::from(began.elapsed().subsec_nanos()) % STOP_WRITES);
+        let stop_at = lab::number("STOP_AT", 1 + u64::from(began.elapsed().subsec_nanos()) % STOP_WRITES);
         let (applies, armed) = (store.stat().applies, Instant::now());
         slow.stand_still_at_write(stop_at);
         let mut more = 0..;

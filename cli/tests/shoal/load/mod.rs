@@ -6,7 +6,6 @@
 mod overload;
 mod sustained;
 
-use std::future::Future;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,12 +14,12 @@ use std::time::{Duration, Instant};
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_bench::histogram::Histogram;
 use shoal_client::{ByteRange, Client, ConnectOptions, Error, PutOptions, RejectRules};
-use shoal_testkit::Value;
+use shoal_storekit::in_time;
+use shoal_testkit::wait::HANGS_AFTER;
+use shoal_testkit::{Value, lab};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant as Moment, sleep_until, timeout};
-
-use crate::process::HANGS_AFTER;
+use tokio::time::{Instant as Moment, sleep_until};
 
 const BUCKET: &str = "load";
 
@@ -227,7 +226,7 @@ pub(crate) async fn closed(
     for id in 0..tasks {
         let (world, client, done) = (world.clone(), client.clone(), done.clone());
         all.spawn(async move {
-            let dice = SeededEntropy::new(crate::process::size("LAB_SEED", 1) * 1_000 + id);
+            let dice = SeededEntropy::new(lab::number("SEED", 1) * 1_000 + id);
             while began.elapsed() < time {
                 let ended = world.run(&client, dice.next_u64() as usize, draw(&dice)).await;
                 done.fetch_add(u64::from(ended == Ended::Done), Ordering::Relaxed);
@@ -261,7 +260,7 @@ pub(crate) struct Open {
 pub(crate) async fn open(world: &Arc<World>, client: &Client, load: &Open) -> (Tally, Duration) {
     let tally = Arc::new(Mutex::new(Tally::default()));
     let room = Arc::new(Semaphore::new(load.under_way_max));
-    let dice = SeededEntropy::new(crate::process::size("LAB_SEED", 1));
+    let dice = SeededEntropy::new(lab::number("SEED", 1));
     let began = Moment::now();
     let end = began + load.time;
     let mut all = JoinSet::new();
@@ -299,19 +298,4 @@ pub(crate) async fn open(world: &Arc<World>, client: &Client, load: &Open) -> (T
     in_time("what was sent", async { while all.join_next().await.transpose().unwrap().is_some() {} }).await;
     let tally = std::mem::take(&mut *tally.lock().unwrap());
     (tally, sent_all.elapsed())
-}
-
-/// Waits for what must come to an end.
-pub(crate) async fn in_time<T>(what: &str, it: impl Future<Output = T>) -> T {
-    timeout(HANGS_AFTER, it).await.unwrap_or_else(|_| panic!("{what} hangs"))
-}
-
-/// Waits until `is` holds.
-pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, is: impl Fn() -> F) {
-    let looks = async {
-        while !is().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    in_time(what, looks).await;
 }

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use shoal_base::SeededEntropy;
+use shoal_storekit::{eventually, in_time};
+use shoal_testkit::lab;
 
-use super::{
-    Ended, Full, Kind, Open, World, check, client, closed, disk_folder, eventually, figure, in_time, open,
-};
+use super::{Ended, Full, Kind, Open, World, check, client, closed, disk_folder, figure, open};
 use crate::harness::Frontends;
 use crate::kill::CACHE_BYTES;
+use crate::machine::runtime;
 use crate::memory::LOOK_EVERY;
-use crate::process::{memory, memory_peak, mib, size};
+use crate::process::{memory, memory_peak, mib};
 
 const CONNECTIONS: usize = 2;
 /// The rate of so many clients, each of which waits for its answer, counts as the peak. More under way may get more done.
@@ -48,10 +49,10 @@ fn draw(dice: &SeededEntropy) -> Kind {
 
 #[test]
 fn overload_costs_only_who_asks_for_too_much() {
-    let seconds = size("LAB_OVERLOAD_S", 3);
+    let seconds = lab::number("OVERLOAD_S", 3);
     // More than operations under way.
-    let keys = size("LAB_OVERLOAD_KEYS", 650) as usize;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let keys = lab::number("OVERLOAD_KEYS", 650) as usize;
+    let runtime = runtime();
     let folder = disk_folder();
     let data = folder.path().join("data");
     let server = Frontends::start(Frontends::command(&data, "8G"));

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use shoal_base::SeededEntropy;
+use shoal_testkit::lab;
 
 use super::{Full, Kind, Open, World, check, client, closed, disk_folder, figure, open};
 use crate::harness::Frontends;
+use crate::machine::runtime;
 use crate::memory::{GROWTH_PERCENT_MAX, LEVEL_AFTER, LOOK_EVERY};
-use crate::process::{memory, mib, middle, open_files, size, sockets};
+use crate::process::{memory, mib, middle, open_files, sockets};
 
 const KEYS: usize = 12_000;
 const CONNECTIONS: usize = 4;
@@ -35,8 +37,8 @@ fn draw(dice: &SeededEntropy) -> Kind {
 
 #[test]
 fn sustained_load_is_served_and_leaves_nothing_behind() {
-    let seconds = size("LAB_LOAD_S", 3);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let seconds = lab::number("LOAD_S", 3);
+    let runtime = runtime();
     let folder = disk_folder();
     let data = folder.path().join("data");
     let server = Frontends::start(Frontends::command(&data, "4G"));

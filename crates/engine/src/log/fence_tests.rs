@@ -4,19 +4,22 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use shoal_base::{Lsn, ManualClock, SeededEntropy, TabletId};
+use shoal_base::{Lsn, TabletId};
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
-use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
+use shoal_device::{BlockDevice, Op, Ticket};
+use shoal_testkit::device::{Intercept, Intercepted};
+use shoal_testkit::task::{Wakes, poll_once};
 
 use crate::checkpoint::publish::Changes;
 use crate::log::format::{RecordKind, encode_record};
 use crate::log::queue::{Item, QueuedBatch};
 use crate::log::record::Record;
-use crate::{Environment, Error, FormatOptions, OpenOptions, Store, block_on};
+use crate::testing::fixtures::{environment, open_in, options};
+use crate::{Error, FormatOptions, Store, block_on};
 
 const BLOCKS: u64 = 256;
 const EIO: i32 = 5;
@@ -32,7 +35,7 @@ impl Held {
     /// Polls `work` and releases its requests, up to the first one of this kind.
     fn up_to<F: Future>(&self, mut work: Pin<&mut F>, wanted: Op) -> Ticket {
         loop {
-            assert!(poll(work.as_mut()).is_pending(), "it ended without a {}", wanted.name());
+            assert!(poll_once(work.as_mut()).is_pending(), "it ended without a {}", wanted.name());
             for ticket in std::mem::take(&mut *self.waiting.lock()) {
                 if ticket.op() == wanted {
                     return ticket;
@@ -43,63 +46,37 @@ impl Held {
     }
 }
 
-impl BlockDevice for Held {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        if self.holds.load(Ordering::Relaxed) {
-            self.waiting.lock().extend(tickets);
-        } else {
-            self.sim.submit(tickets);
+impl Intercept for Held {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.sim
+    }
+
+    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+        if !self.holds.load(Ordering::Relaxed) {
+            return tickets;
         }
+        self.waiting.lock().extend(tickets);
+        Vec::new()
     }
 
     fn execute(&self, tickets: Vec<Ticket>) {
         self.sim.execute(tickets);
     }
-
-    fn blocks(&self) -> u64 {
-        self.sim.blocks()
-    }
-
-    fn grow(&self, blocks: u64) -> std::io::Result<()> {
-        self.sim.grow(blocks)
-    }
-
-    fn describe(&self) -> String {
-        "a device that waits".into()
-    }
-
-    fn can_grow(&self) -> bool {
-        self.sim.can_grow()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.sim.counters()
-    }
 }
 
-fn poll<F: Future>(work: Pin<&mut F>) -> Poll<F::Output> {
-    work.poll(&mut Context::from_waker(Waker::noop()))
-}
-
-fn opened(growable: bool) -> (Arc<Held>, Store) {
-    let options = SimOptions { record: false, growable, ..SimOptions::default() };
-    let sim = SimDevice::with_options(Image::new(BLOCKS), options);
-    let held = Arc::new(Held { sim, holds: AtomicBool::new(false), waiting: Mutex::default() });
-    let environment =
-        Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) };
-    let device = Device::new(held.clone());
+fn opened(growable: bool) -> (Arc<Intercepted<Held>>, Store) {
+    let recording = SimOptions { record: false, growable, ..SimOptions::default() };
+    let sim = SimDevice::with_options(Image::new(BLOCKS), recording);
+    let (held, device) =
+        Intercepted::new(Held { sim, holds: AtomicBool::new(false), waiting: Mutex::default() });
     let mut format =
         FormatOptions { tablets: 1, log_blocks: Some(16), ..FormatOptions::for_blocks(BLOCKS * 2) };
     format.initial_blocks = Some(BLOCKS);
     if !growable {
         format = FormatOptions { tablets: 1, log_blocks: Some(16), ..FormatOptions::for_blocks(BLOCKS) };
     }
-    let options = OpenOptions { cache_bytes: 256 << 10, background: false, ..OpenOptions::default() };
-    let store = block_on(async {
-        Store::format(&device, &format, &environment).await?;
-        Store::open(device, options, environment).await
-    });
-    (held, store.unwrap())
+    block_on(Store::format(&device, &format, &environment())).unwrap();
+    (held, open_in(&device, options(), environment()))
 }
 
 /// Queues a record as a write does.
@@ -125,11 +102,11 @@ fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
     let mut commit = pin!(store.0.log.committer.commit_all());
     let durable = held.up_to(commit.as_mut(), Op::WriteDurable);
     held.sim.submit(vec![durable]);
-    assert!(poll(commit.as_mut()).is_pending(), "it is answered before the flush beside it");
+    assert!(poll_once(commit.as_mut()).is_pending(), "it is answered before the flush beside it");
     assert!(!record.is_durable(store.0.log.committer.durable()));
     failing.fail(&std::io::Error::from_raw_os_error(EIO));
-    assert!(matches!(poll(publish.as_mut()), Poll::Ready(Err(Error::Io(_)))));
-    assert!(poll(commit.as_mut()).is_ready());
+    assert!(matches!(poll_once(publish.as_mut()), Poll::Ready(Err(Error::Io(_)))));
+    assert!(poll_once(commit.as_mut()).is_ready());
     let answer = block_on(store.0.log.committer.wait_durable(&record));
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
 }
@@ -145,14 +122,14 @@ fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
     let mut commit = pin!(store.0.log.committer.commit_all());
     let durable = held.up_to(commit.as_mut(), Op::WriteDurable);
     held.sim.submit(vec![durable]);
-    assert!(poll(commit.as_mut()).is_pending());
+    assert!(poll_once(commit.as_mut()).is_pending());
     held.sim.submit(vec![flush]);
     // The superblock's own flush begins now.
     let last = held.up_to(publish.as_mut(), Op::Flush);
-    assert!(poll(commit.as_mut()).is_ready(), "it began later");
+    assert!(poll_once(commit.as_mut()).is_ready(), "it began later");
     assert_eq!(block_on(store.0.log.committer.wait_durable(&record)).unwrap(), Lsn(1));
     held.sim.submit(vec![last]);
-    assert!(matches!(poll(publish.as_mut()), Poll::Ready(Ok(_))));
+    assert!(matches!(poll_once(publish.as_mut()), Poll::Ready(Ok(_))));
 }
 
 /// A failed flush during a growth of the file poisons the store like any other: it may have lost a commit's data.
@@ -169,16 +146,6 @@ fn a_flush_that_fails_while_the_file_grows_poisons() {
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
 }
 
-/// A waker that notes that it was woken.
-#[derive(Default)]
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// A thread that commits panics in the middle of a batch. A writer that waits for room is told: no thread makes room
 /// in a store that is read-only, so it would wait for ever.
 #[test]
@@ -186,18 +153,17 @@ fn a_driver_that_panics_leaves_no_writer_waiting_for_room() {
     let (held, store) = opened(false);
     held.holds.store(true, Ordering::Relaxed);
     let committer = &store.0.log.committer;
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(woken.clone());
+    let (wakes, waker) = Wakes::new();
     let mut waiting = pin!(committer.moved.wait_until(|| store.0.check_writable().err()));
     assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     let record = queue(&store);
     let mut commit = Box::pin(committer.commit_all());
     let _write = held.up_to(commit.as_mut(), Op::WriteDurable);
-    assert!(!woken.0.load(Ordering::Relaxed));
+    assert_eq!(wakes.count(), 0);
     // As a panic does.
     drop(commit);
-    assert!(woken.0.load(Ordering::Relaxed));
-    assert!(matches!(poll(waiting), Poll::Ready(Error::Poisoned(_))));
+    assert!(wakes.count() > 0);
+    assert!(matches!(poll_once(waiting), Poll::Ready(Error::Poisoned(_))));
     assert!(matches!(block_on(committer.wait_durable(&record)), Err(Error::Unknown(_))));
 }
 

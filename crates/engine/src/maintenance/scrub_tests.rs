@@ -3,22 +3,14 @@
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_device::sim::{Fault, FaultOp};
 use shoal_space::FreeImage;
-use smallvec::SmallVec;
 
 use super::*;
 use crate::checkpoint::copies;
 use crate::tablet::tree::fixtures as pages;
-use crate::testing::fixtures::{Fixture, key, leaf_entry};
-use crate::value::entry::{Home, Meta};
+use crate::testing::fixtures::{Fixture, inline_entry, key};
 use crate::{ObjectKey, PutOptions, block_on};
 
 const EIO: i32 = 5;
-
-fn inline(value: &[u8]) -> Vec<u8> {
-    let meta = Meta::Inline(SmallVec::new());
-    let value_bytes = value.len() as u64;
-    leaf_entry(1, &Entry { modified_ns: 1, end: None, value_bytes, meta, home: Home::Inline }, value)
-}
 
 /// The problems that a scrub of the store reports.
 fn scrub(store: &Store) -> Vec<(String, u64)> {
@@ -32,10 +24,10 @@ fn an_entry_that_cannot_be_read_is_named_and_the_others_are_looked_at() {
     let mut made = Fixture::new();
     let (good, bad) = (key(1), key(2));
     // Its length says 200 bytes, and three follow.
-    let mut wrong = inline(&[7; 200]);
+    let mut wrong = inline_entry(&[7; 200]);
     wrong.truncate(wrong.len() - 197);
     let block = made.block();
-    let items = [(good.encoded(), inline(b"abc")), (bad.encoded(), wrong)];
+    let items = [(good.encoded(), inline_entry(b"abc")), (bad.encoded(), wrong)];
     let page = made.page(pages::leaf(made.tree(), block, &items));
     made.root(page, 1, 2);
     made.publish();
@@ -49,7 +41,7 @@ fn an_entry_that_cannot_be_read_is_named_and_the_others_are_looked_at() {
 fn a_leaf_that_replaced_a_lost_one_is_no_news() {
     let mut made = Fixture::new();
     let block = made.block();
-    let items = [(key(1).encoded().to_vec(), inline(b"abc"))];
+    let items = [(key(1).encoded().to_vec(), inline_entry(b"abc"))];
     let items: Vec<_> = items.iter().map(|(key, entry)| (&key[..], entry.clone())).collect();
     let page = made.page(pages::lost_leaf(made.tree(), block, (b"", None), &items));
     made.root(page, 1, 1);
@@ -66,7 +58,7 @@ fn an_inner_page_and_its_leaves_are_read_from_the_device() {
     let mut leaves = Vec::new();
     for pair in keys.chunks(2) {
         let block = made.block();
-        let items: Vec<_> = pair.iter().map(|key| (key.encoded(), inline(b"abc"))).collect();
+        let items: Vec<_> = pair.iter().map(|key| (key.encoded(), inline_entry(b"abc"))).collect();
         leaves.push(made.page(pages::leaf(made.tree(), block, &items)));
     }
     let block = made.block();
@@ -205,7 +197,7 @@ fn a_scrub_ends_with_the_store() {
     let (tree, trees) =
         (tree_of(store.0.identity, shoal_base::TabletId(0)), Trees::only(crate::tablet::tree::Root::EMPTY));
     let mut piece = Piece::new(&store.0, (tree, &trees, 0), Vec::new(), &mut report);
-    let entry = inline(b"abc");
+    let entry = inline_entry(b"abc");
     piece.entry(key(1).encoded(), &entry, PageRef::default());
     store.0.closed.store(true, Ordering::Release);
     assert!(matches!(block_on(piece.leaf_done()), Err(Error::Closed)));
@@ -237,7 +229,7 @@ impl tracing::Subscriber for Closes {
 fn a_scrub_that_is_under_way_ends_with_the_store() {
     let mut made = Fixture::new();
     let block = made.block();
-    let items = [(key(1).encoded().to_vec(), vec![9; 12]), (key(2).encoded().to_vec(), inline(b"abc"))];
+    let items = [(key(1).encoded().to_vec(), vec![9; 12]), (key(2).encoded().to_vec(), inline_entry(b"abc"))];
     let items: Vec<_> = items.iter().map(|(key, entry)| (&key[..], entry.clone())).collect();
     let page = made.page(pages::leaf(made.tree(), block, &items));
     made.root(page, 1, 2);

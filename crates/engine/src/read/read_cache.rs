@@ -244,30 +244,19 @@ mod tests {
 
     use shoal_base::ManualClock;
     use shoal_buffer::Buffer;
-    use shoal_device::{Device, MemDevice};
 
     use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
     use crate::Write;
     use crate::common::object::{Expiry, PutOptions};
-    use crate::common::options::{Environment, FormatOptions, OpenOptions};
+    use crate::common::options::{Environment, OpenOptions};
+    use crate::testing::fixtures::{in_memory, key, open_in};
     use crate::{ByteRange, Lookup, block_on};
 
-    const BLOCKS: u64 = 32_768;
-
     fn store(environment: Environment) -> Store {
-        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-        block_on(async {
-            let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
-            Store::format(&device, &options, &environment).await.unwrap();
-            let options = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };
-            Store::open(device.clone(), options, environment).await.unwrap()
-        })
-    }
-
-    fn key(name: impl ToString) -> ObjectKey {
-        ObjectKey::new("b", name.to_string().as_bytes()).unwrap()
+        let options = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };
+        open_in(&in_memory(), options, environment)
     }
 
     fn put(store: &Store, name: &str, value: &[u8], options: PutOptions) {

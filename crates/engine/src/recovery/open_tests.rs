@@ -7,8 +7,7 @@ use smallvec::SmallVec;
 
 use super::*;
 use crate::log::format::{EncodedRecord, encode_record};
-use crate::testing::fixtures::{BLOCKS, Fixture, environment, key, options};
-use crate::value::entry::Meta;
+use crate::testing::fixtures::{BLOCKS, Fixture, entry, environment, key, options};
 use crate::value::manifest::Manifest;
 use crate::{ByteRange, FormatOptions, ObjectKey, PutOptions, block_on};
 
@@ -16,9 +15,8 @@ const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
 fn put(which: u32, value_bytes: u64, home: Home) -> EncodedRecord {
-    let entry = Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home };
     let mut body = Vec::new();
-    entry.encode(&mut body);
+    entry(value_bytes, home).encode(&mut body);
     encode_record(RecordKind::Put, TabletId(0), key(which).encoded(), &[&body], false)
 }
 

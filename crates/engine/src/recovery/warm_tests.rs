@@ -4,14 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::{Device, MemDevice};
 use shoal_pool::Unit;
 
-use crate::{
-    ByteRange, Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules, Store,
-    block_on,
-};
+use crate::testing::fixtures::{self, environment, open_in};
+use crate::{ByteRange, Error, FormatOptions, ObjectKey, OpenOptions, RejectRules, Store, block_on};
 
 const BLOCKS: u64 = 64 << 10;
 /// Enough keys for a tree of three levels.
@@ -25,16 +22,12 @@ const ROUNDS: usize = 120;
 /// A cache that holds everything.
 const WHOLE_BYTES: usize = 256 << 20;
 
-fn environment() -> Environment {
-    Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) }
-}
-
 fn key(number: u64) -> ObjectKey {
     ObjectKey::new("default", format!("key-{number:05}").as_bytes()).unwrap()
 }
 
 fn put(store: &Store, key: &ObjectKey, bytes: usize) {
-    block_on(store.put(key, vec![7; bytes].into(), PutOptions::default())).unwrap();
+    fixtures::put(store, key, vec![7; bytes]);
 }
 
 /// Reads the read keys; returns those that needed the device.
@@ -58,12 +51,9 @@ fn read_keys() -> impl Iterator<Item = (u64, usize)> {
 fn stays_warm(cache_bytes: usize) {
     let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
     let format = FormatOptions { tablets: 1, ..FormatOptions::for_blocks(BLOCKS) };
+    block_on(Store::format(&device, &format, &environment())).unwrap();
     let options = OpenOptions { cache_bytes, background: false, ..OpenOptions::default() };
-    let store = block_on(async {
-        Store::format(&device, &format, &environment()).await?;
-        Store::open(device, options, environment()).await
-    });
-    let store = store.unwrap();
+    let store = open_in(&device, options, environment());
     for (number, bytes) in read_keys() {
         put(&store, &key(number), bytes);
     }

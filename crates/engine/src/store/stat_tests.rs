@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use shoal_device::{Device, MemDevice};
 
-use crate::testing::fixtures::key;
-use crate::{Environment, FormatOptions, OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on};
+use crate::testing::fixtures::{self, key, open_in};
+use crate::{Environment, FormatOptions, OpenOptions, RejectRules, Store, Tuning, block_on};
 
 const BLOCKS: u64 = 32_768;
 /// So long a log that puts are applied only where a test says so.
@@ -14,19 +14,15 @@ const LOG_BLOCKS: u32 = 16_384;
 
 fn store(tuning: Tuning, background: bool) -> Store {
     let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    block_on(async {
-        let format =
-            FormatOptions { tablets: 1, log_blocks: Some(LOG_BLOCKS), ..FormatOptions::for_blocks(BLOCKS) };
-        Store::format(&device, &format, &Environment::default()).await.unwrap();
-        let options = OpenOptions { cache_bytes: 8 << 20, background, tuning, ..OpenOptions::default() };
-        Store::open(device, options, Environment::default()).await.unwrap()
-    })
+    let format =
+        FormatOptions { tablets: 1, log_blocks: Some(LOG_BLOCKS), ..FormatOptions::for_blocks(BLOCKS) };
+    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
+    let options = OpenOptions { cache_bytes: 8 << 20, background, tuning, ..OpenOptions::default() };
+    open_in(&device, options, Environment::default())
 }
 
 fn put(store: &Store, keys: std::ops::Range<usize>) {
-    keys.for_each(|which| {
-        block_on(store.put(&key(which), vec![1; 10].into(), PutOptions::default())).unwrap();
-    });
+    keys.for_each(|which| fixtures::put(store, &key(which), vec![1; 10]));
 }
 
 /// `shoal stat` said 0 objects right after a put.

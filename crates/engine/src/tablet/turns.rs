@@ -219,46 +219,35 @@ fn hash(key: &ObjectKey) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::pin::{Pin, pin};
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize as Count;
-    use std::task::Wake;
+
+    use shoal_testkit::task::Wakes;
 
     use super::*;
 
-    /// A waker that counts its wake-ups.
-    #[derive(Default)]
-    struct Woken(Count);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn poll<F: Future>(future: Pin<&mut F>, woken: &Arc<Woken>) -> Poll<F::Output> {
-        future.poll(&mut Context::from_waker(&Waker::from(woken.clone())))
+    fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(waker))
     }
 
     #[test]
     fn turns_come_in_the_order_of_the_places() {
-        let (turns, woken) = (Turns::default(), Arc::new(Woken::default()));
+        let (turns, (wakes, waker)) = (Turns::default(), Wakes::new());
         assert!(!turns.is_busy([1, 2]));
         let mut first = pin!(turns.take([2, 1]));
-        let Poll::Ready(first) = poll(first.as_mut(), &woken) else { panic!("nobody was there") };
+        let Poll::Ready(first) = poll(first.as_mut(), &waker) else { panic!("nobody was there") };
         assert!(turns.is_busy([2]) && turns.is_busy([3, 1]) && !turns.is_busy([3]));
         let mut second = pin!(turns.take([2, 3]));
         let mut third = Box::pin(turns.take([2]));
         let mut fourth = pin!(turns.take([2]));
-        assert!(poll(second.as_mut(), &woken).is_pending());
-        assert!(poll(third.as_mut(), &woken).is_pending() && poll(fourth.as_mut(), &woken).is_pending());
+        assert!(poll(second.as_mut(), &waker).is_pending());
+        assert!(poll(third.as_mut(), &waker).is_pending() && poll(fourth.as_mut(), &waker).is_pending());
         drop(first);
-        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "the next one is woken, and nobody else");
-        assert!(poll(third.as_mut(), &woken).is_pending() && poll(fourth.as_mut(), &woken).is_pending());
-        let Poll::Ready(second) = poll(second.as_mut(), &woken) else { panic!("it is the first now") };
+        assert_eq!(wakes.count(), 1, "the next one is woken, and nobody else");
+        assert!(poll(third.as_mut(), &waker).is_pending() && poll(fourth.as_mut(), &waker).is_pending());
+        let Poll::Ready(second) = poll(second.as_mut(), &waker) else { panic!("it is the first now") };
         // A place dropped in the middle leaves no gap.
         drop(third);
         drop(second);
-        let Poll::Ready(fourth) = poll(fourth.as_mut(), &woken) else { panic!("it is the first now") };
+        let Poll::Ready(fourth) = poll(fourth.as_mut(), &waker) else { panic!("it is the first now") };
         drop(fourth);
         assert!(!turns.is_busy([1, 2, 3]));
         assert_eq!(turns.places.load(Ordering::Relaxed), 0);
@@ -266,17 +255,17 @@ mod tests {
 
     #[test]
     fn writes_wait_at_a_closed_gate_only() {
-        let (turns, woken) = (Turns::default(), Arc::new(Woken::default()));
+        let (turns, (wakes, waker)) = (Turns::default(), Wakes::new());
         let mut turn = pin!(turns.take([1]));
-        let Poll::Ready(turn) = poll(turn.as_mut(), &woken) else { panic!("nobody was there") };
-        assert!(poll(pin!(turns.pass(1)), &woken).is_ready());
+        let Poll::Ready(turn) = poll(turn.as_mut(), &waker) else { panic!("nobody was there") };
+        assert!(poll(pin!(turns.pass(1)), &waker).is_ready());
         turn.close();
         turn.close();
         let mut write = pin!(turns.pass(1));
-        assert!(poll(write.as_mut(), &woken).is_pending() && poll(pin!(turns.pass(2)), &woken).is_ready());
+        assert!(poll(write.as_mut(), &waker).is_pending() && poll(pin!(turns.pass(2)), &waker).is_ready());
         drop(turn);
-        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-        assert!(poll(write.as_mut(), &woken).is_ready() && !turns.is_closed(1));
+        assert_eq!(wakes.count(), 1);
+        assert!(poll(write.as_mut(), &waker).is_ready() && !turns.is_closed(1));
         assert_eq!(turns.closed.load(Ordering::Relaxed), 0);
     }
 }

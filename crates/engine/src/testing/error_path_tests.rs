@@ -4,31 +4,25 @@ use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, Lsn, Run};
 use shoal_device::sim::{Fault, FaultOp, Image};
 use shoal_space::FreeImage;
+use shoal_testkit::bytes::patterned;
 use smallvec::SmallVec;
 
 use crate::checkpoint::compact::{Moves, Pressure, Victim};
 use crate::tablet::tree::fixtures as pages;
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::testing::fixtures::{Fixture, environment, key, leaf_entry, newest, options};
+use crate::testing::fixtures::{self, Fixture, environment, key, leaf_entry, newest, options};
 use crate::value::entry::{Entry, Home, Meta};
 use crate::value::packed::{RunEntry, run_key};
-use crate::{
-    ByteRange, CheckOptions, Error, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on, check,
-};
+use crate::{CheckOptions, Error, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on, check};
 
 const EIO: i32 = 5;
 
-fn bytes(which: u32, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at as u32 * 7 + which * 31) as u8).collect()
-}
-
 fn put(store: &Store, which: u32, value: Vec<u8>) {
-    block_on(store.put(&key(which), value.into(), PutOptions::default())).unwrap();
+    fixtures::put(store, &key(which), value);
 }
 
 fn get(store: &Store, which: u32) -> crate::Result<Option<Vec<u8>>> {
-    let object = block_on(store.get(&key(which), ByteRange::ALL))?;
-    Ok(object.map(|object| object.value.to_vec()))
+    fixtures::get(store, &key(which))
 }
 
 fn apply(store: &Store) {
@@ -68,9 +62,9 @@ fn half_dead() -> (Fixture, u64) {
     // Relocation is paused.
     let options = OpenOptions { pause_relocation: true, ..options() };
     let store = block_on(Store::open(made.device.clone(), options, environment())).unwrap();
-    (0..40).for_each(|which| put(&store, which, bytes(which, 1_500)));
+    (0..40).for_each(|which| put(&store, which, patterned(1_500, which as usize)));
     apply(&store);
-    (0..40).step_by(2).for_each(|which| put(&store, which, bytes(100 + which, 300)));
+    (0..40).step_by(2).for_each(|which| put(&store, which, patterned(300, 100 + which as usize)));
     apply(&store);
     let image = made.sim.image();
     let is_footer = |block: &u64| image.block(*block)[BLOCK_BYTES - 36..BLOCK_BYTES - 32] == *b"SPKF";
@@ -164,12 +158,12 @@ fn what_is_to_move_and_cannot_be_read_stays() {
     let mut made = Fixture::with_blocks(2_048);
     made.publish();
     let store = made.open().unwrap();
-    let large = bytes(1, 70_000);
+    let large = patterned(70_000, 1);
     put(&store, 1, large.clone());
-    put(&store, 2, bytes(2, 360_000));
+    put(&store, 2, patterned(360_000, 2));
     // Leaves of their own for the next values.
-    (100..200).for_each(|which| put(&store, which, bytes(which, 200)));
-    put(&store, 300, bytes(3, 70_000));
+    (100..200).for_each(|which| put(&store, which, patterned(200, which as usize)));
+    put(&store, 300, patterned(70_000, 3));
     apply(&store);
     block_on(store.close()).unwrap();
     drop(store);
@@ -231,7 +225,7 @@ fn a_value_in_several_runs_moves_as_a_whole() {
     let (leaf, first) = (made.block(), made.blocks(16));
     made.block();
     let second = made.blocks(1);
-    let value = bytes(7, 66_000);
+    let value = patterned(66_000, 7);
     for (block, part) in (first.block..first.end()).chain([second.block]).zip(value.chunks(BLOCK_BYTES)) {
         let mut page = [0; BLOCK_BYTES];
         page[..part.len()].copy_from_slice(part);
@@ -262,13 +256,13 @@ fn an_overwrite_of_what_cannot_be_read_keeps_its_space() {
     let mut made = Fixture::with_blocks(1_024);
     made.publish();
     let store = made.open().unwrap();
-    put(&store, 1, bytes(1, 360_000));
+    put(&store, 1, patterned(360_000, 1));
     apply(&store);
     block_on(store.close()).unwrap();
     drop(store);
     let image = made.sim.image();
     let manifest = find(&image, made.next, b"SMNF");
-    let value = find(&image, made.next, &bytes(1, 64));
+    let value = find(&image, made.next, &patterned(64, 1));
     made.sim.corrupt(manifest, 20, 1);
     let store = made.open().unwrap();
     put(&store, 1, b"new".to_vec());
@@ -379,7 +373,7 @@ fn numbers_above_the_ceiling_make_the_store_read_only() {
     let mut made = Fixture::new();
     made.publish();
     let store = made.open().unwrap();
-    put(&store, 1, bytes(1, 300));
+    put(&store, 1, patterned(300, 1));
     let committer = &store.0.log.committer;
     let head = committer.place_of(Lsn(u64::MAX)).position;
     committer.superblock_published(committer.named_superblock() + 1, head, Lsn(1));
@@ -387,10 +381,10 @@ fn numbers_above_the_ceiling_make_the_store_read_only() {
     assert!(matches!(refused, Err(Error::Unknown(_) | Error::Poisoned(_))), "{refused:?}");
     let reason = store.stat().poisoned.expect("it is read-only");
     assert!(reason.contains("numbers reached the ceiling of the newest superblock"), "{reason}");
-    assert_eq!(get(&store, 1).unwrap().unwrap(), bytes(1, 300), "reads go on");
+    assert_eq!(get(&store, 1).unwrap().unwrap(), patterned(300, 1), "reads go on");
     drop(store);
     let store = made.open().unwrap();
-    assert_eq!((get(&store, 1).unwrap().unwrap(), get(&store, 2).unwrap()), (bytes(1, 300), None));
+    assert_eq!((get(&store, 1).unwrap().unwrap(), get(&store, 2).unwrap()), (patterned(300, 1), None));
 }
 
 /// The saved groups of buckets: if they cannot be read, the opening fails, because they may be there; if they are
@@ -440,7 +434,7 @@ fn a_stream_whose_write_failed_is_no_object() {
     let store = made.open().unwrap();
     let mut stream = store.put_stream(&key(1), PutOptions::default()).unwrap();
     made.sim.inject(Fault::fail(FaultOp::Write, EIO));
-    let piece = bytes(1, 5 << 20);
+    let piece = patterned(5 << 20, 1);
     let written = block_on(async {
         stream.write(&piece).await?;
         stream.write(&piece).await

@@ -4,9 +4,11 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, Run, SeededEntropy, TabletId};
-use shoal_device::sim::{Image, SimDevice, SimOptions};
-use shoal_device::{Device, IoBuf};
+use shoal_device::sim::{Image, SimDevice};
+use shoal_device::{Device, IoBuf, MemDevice};
 use shoal_space::FreeImage;
+use shoal_testkit::device::quiet;
+use smallvec::SmallVec;
 
 use crate::checkpoint::copies::{Found, read_newest};
 use crate::checkpoint::space_image;
@@ -17,10 +19,10 @@ use crate::recovery::read::Recovery;
 use crate::tablet::tree::fixtures::Made;
 use crate::tablet::tree::{PageRef, Root, Tree};
 use crate::tablet::tree_io::tree_of;
-use crate::value::entry::Entry;
+use crate::value::entry::{Entry, Home, Meta};
 use crate::{
-    CheckOptions, CheckReport, Environment, FormatOptions, ObjectKey, OpenOptions, Result, Store, block_on,
-    check,
+    ByteRange, CheckOptions, CheckReport, Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions,
+    Result, Store, block_on, check,
 };
 
 pub(crate) const BLOCKS: u64 = 256;
@@ -31,8 +33,30 @@ pub(crate) fn environment() -> Environment {
 
 /// A device of memory, and its faults.
 pub(crate) fn device(image: Image) -> (Arc<SimDevice>, Device) {
-    let sim = SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() });
+    let sim = quiet(image);
     (sim.clone(), Device::new(sim))
+}
+
+/// A device of memory with an empty store.
+pub(crate) fn formatted(blocks: u64, tablets: u16, log_blocks: u32) -> (Arc<SimDevice>, Device) {
+    let (sim, device) = device(Image::new(blocks));
+    let format = FormatOptions { tablets, log_blocks: Some(log_blocks), ..FormatOptions::for_blocks(blocks) };
+    block_on(Store::format(&device, &format, &environment())).unwrap();
+    (sim, device)
+}
+
+/// A device in memory, as large as a small disk, with an empty store of four tablets.
+pub(crate) fn in_memory() -> Device {
+    const BLOCKS: u64 = 32_768;
+    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+    let format = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
+    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
+    device
+}
+
+/// Opens the store on `device`.
+pub(crate) fn open_in(device: &Device, options: OpenOptions, environment: Environment) -> Store {
+    block_on(Store::open(device.clone(), options, environment)).unwrap()
 }
 
 pub(crate) fn options() -> OpenOptions {
@@ -42,6 +66,27 @@ pub(crate) fn options() -> OpenOptions {
 /// The key of the object with this number.
 pub(crate) fn key(which: impl Display) -> ObjectKey {
     ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
+}
+
+/// Puts an object without more.
+pub(crate) fn put(store: &Store, key: &ObjectKey, value: impl Into<Vec<u8>>) {
+    block_on(store.put(key, value.into().into(), PutOptions::default())).unwrap();
+}
+
+/// The value of an object.
+pub(crate) fn get(store: &Store, key: &ObjectKey) -> Result<Option<Vec<u8>>> {
+    let object = block_on(store.get(key, ByteRange::ALL))?;
+    Ok(object.map(|object| object.value.to_vec()))
+}
+
+/// The entry of an object without metadata.
+pub(crate) fn entry(value_bytes: u64, home: Home) -> Entry {
+    Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home }
+}
+
+/// A leaf's entry whose value is in it.
+pub(crate) fn inline_entry(value: &[u8]) -> Vec<u8> {
+    leaf_entry(1, &entry(value.len() as u64, Home::Inline), value)
 }
 
 /// A leaf's entry: version and body.
@@ -67,9 +112,7 @@ impl Fixture {
     }
 
     pub(crate) fn with_blocks(blocks: u64) -> Self {
-        let (sim, device) = device(Image::new(blocks));
-        let format = FormatOptions { tablets: 1, log_blocks: Some(16), ..FormatOptions::for_blocks(blocks) };
-        block_on(Store::format(&device, &format, &environment())).unwrap();
+        let (sim, device) = formatted(blocks, 1, 16);
         let superblock = newest(&device);
         let next = superblock.layout.data_first();
         Self { sim, device, superblock, next }
@@ -156,9 +199,14 @@ impl Fixture {
     }
 
     pub(crate) fn check(&self, repair: bool) -> CheckReport {
-        let options = CheckOptions { repair, cache_bytes: 256 << 10, ..CheckOptions::default() };
-        block_on(check(self.device.clone(), &options)).unwrap()
+        checked(&self.device, repair)
     }
+}
+
+/// The report of a check, or of a repair.
+pub(crate) fn checked(device: &Device, repair: bool) -> CheckReport {
+    let options = CheckOptions { repair, cache_bytes: 256 << 10, ..CheckOptions::default() };
+    block_on(check(device.clone(), &options)).unwrap()
 }
 
 pub(crate) fn newest(device: &Device) -> Superblock {

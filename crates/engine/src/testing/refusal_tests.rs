@@ -1,45 +1,30 @@
 //! Refusals before anything happens, and their errors: names, metadata, layouts, devices, logs that cannot be read
 //! (T25).
 
-use std::sync::Arc;
-
+use shoal_base::TabletId;
 use shoal_base::codec::Reader;
 use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, KEY_BYTES_MAX, USER_METADATA_BYTES_MAX};
-use shoal_base::{ManualClock, SeededEntropy, TabletId};
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_device::sim::{Fault, FaultOp, Image};
 
-use crate::checkpoint::copies::{Found, read_newest};
 use crate::checkpoint::layout::Layout;
 use crate::common::key::Bucket;
 use crate::common::object::Metadata;
 use crate::log::format::{RecordKind, decode_record, encode_record};
 use crate::recovery::recount::Count;
+use crate::testing::fixtures::{device as device_of, environment, newest, options};
 use crate::value::entry::encode_metadata;
-use crate::{
-    ByteRange, Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on,
-};
+use crate::{ByteRange, Error, FormatOptions, ObjectKey, PutOptions, Store, block_on};
 
 const BLOCKS: u64 = 256;
 const EIO: i32 = 5;
-
-fn environment() -> Environment {
-    Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) }
-}
-
-fn device(blocks: u64) -> (Arc<SimDevice>, Device) {
-    let options = SimOptions { record: false, ..SimOptions::default() };
-    let sim = SimDevice::with_options(Image::new(blocks), options);
-    (sim.clone(), Device::new(sim))
-}
 
 fn format(device: &Device, options: &FormatOptions) -> crate::Result<()> {
     block_on(Store::format(device, options, &environment()))
 }
 
 fn open(device: &Device) -> crate::Result<Store> {
-    let options = OpenOptions { cache_bytes: 256 << 10, background: false, ..OpenOptions::default() };
-    block_on(Store::open(device.clone(), options, environment()))
+    block_on(Store::open(device.clone(), options(), environment()))
 }
 
 fn small() -> FormatOptions {
@@ -83,13 +68,13 @@ fn metadata_are_as_long_as_they_may_be_and_no_longer() {
 
 #[test]
 fn layouts_and_devices_that_cannot_hold_a_store_are_refused_and_left_alone() {
-    let (sim, device) = device(BLOCKS);
+    let (sim, device) = device_of(Image::new(BLOCKS));
     assert!(is_unopenable(open(&device), "it is empty"));
     assert!(is_invalid(format(&device, &FormatOptions { tablets: 0, ..small() }), "tablets"));
     assert!(is_invalid(format(&device, &FormatOptions { tablets: u16::MAX, ..small() }), "tablets"));
     assert!(is_invalid(Layout::new(&FormatOptions { log_blocks: Some(7), ..small() }), "at least 8 blocks"));
     assert!(is_invalid(format(&device, &FormatOptions { blocks_max: 70, ..small() }), "is too small"));
-    let (_, tiny) = self::device(80);
+    let (_, tiny) = device_of(Image::new(80));
     assert!(is_invalid(format(&tiny, &small()), "the device has 80 blocks"));
     assert!((0..BLOCKS).all(|block| sim.image().block(block).iter().all(|&byte| byte == 0)), "untouched");
     format(&device, &small()).unwrap();
@@ -106,7 +91,7 @@ fn layouts_and_devices_that_cannot_hold_a_store_are_refused_and_left_alone() {
 /// again, the store opens with everything.
 #[test]
 fn a_bad_sector_in_the_log_is_no_torn_tail() {
-    let (sim, device) = device(BLOCKS);
+    let (sim, device) = device_of(Image::new(BLOCKS));
     format(&device, &small()).unwrap();
     let store = open(&device).unwrap();
     let key = |which: u8| ObjectKey::new("default", &[which]).unwrap();
@@ -114,14 +99,10 @@ fn a_bad_sector_in_the_log_is_no_torn_tail() {
         block_on(store.put(&key(which), vec![which; 50].into(), PutOptions::default())).unwrap();
     }
     drop(store);
-    let Found::Newest(superblock) = block_on(read_newest(&device)).unwrap() else {
-        panic!("there is a store")
-    };
+    let superblock = newest(&device);
     let image = sim.image();
     for block in 0..u64::from(superblock.layout.log_blocks) {
-        let options = SimOptions { record: false, ..SimOptions::default() };
-        let sim = SimDevice::with_options(image.clone(), options);
-        let device = Device::new(sim.clone());
+        let (sim, device) = device_of(image.clone());
         let bad = superblock.layout.log_first() + block;
         sim.inject(Fault::fail(FaultOp::Read, EIO).at(bad..bad + 1).for_good());
         let opened = open(&device).map(|_| ());

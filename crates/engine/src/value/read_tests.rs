@@ -8,7 +8,7 @@ use shoal_pool::PoolOptions;
 
 use super::*;
 use crate::block_on;
-use crate::value::entry::Meta;
+use crate::testing::fixtures::entry;
 
 /// Frames of a cache that does not let a value of two units pass.
 const FRAMES: usize = 18 * 64;
@@ -23,10 +23,6 @@ fn filled() -> (Device, Pool, Vec<u8>) {
     }
     let pool = Pool::new(device.clone(), PoolOptions::new(FRAMES)).unwrap();
     (device, pool, bytes)
-}
-
-fn entry(value_bytes: u64, home: Home) -> Entry {
-    Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home }
 }
 
 /// The value in the blocks from `first` on.

@@ -91,38 +91,24 @@ impl ReceiveBuffer {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::fmt::Display;
 
-    use shoal_device::{Device, MemDevice};
+    use shoal_testkit::bytes::patterned;
 
     use crate::common::object::{Metadata, PutOptions};
-    use crate::common::options::{Environment, FormatOptions, OpenOptions};
+    use crate::common::options::{Environment, OpenOptions};
     use crate::store::Store;
+    use crate::testing::fixtures::{self, in_memory, key, open_in};
     use crate::write::write_batch::Write;
-    use crate::{ByteRange, ObjectKey, block_on};
-
-    const BLOCKS: u64 = 32_768;
+    use crate::{ByteRange, block_on};
 
     fn store(background: bool) -> Store {
-        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-        block_on(async {
-            let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
-            Store::format(&device, &options, &Environment::default()).await.unwrap();
-            let options = OpenOptions { cache_bytes: 32 << 20, background, ..OpenOptions::default() };
-            Store::open(device.clone(), options, Environment::default()).await.unwrap()
-        })
+        let options = OpenOptions { cache_bytes: 32 << 20, background, ..OpenOptions::default() };
+        open_in(&in_memory(), options, Environment::default())
     }
 
-    fn key(name: impl ToString) -> ObjectKey {
-        ObjectKey::new("b", name.to_string().as_bytes()).unwrap()
-    }
-
-    fn value(bytes: usize, seed: usize) -> Vec<u8> {
-        (0..bytes).map(|at| ((at * 31 + at / 253 + seed * 7) % 251) as u8).collect()
-    }
-
-    fn get(store: &Store, name: impl ToString) -> Vec<u8> {
-        block_on(store.get(&key(name), ByteRange::ALL)).unwrap().unwrap().value.to_vec()
+    fn get(store: &Store, name: impl Display) -> Vec<u8> {
+        fixtures::get(store, &key(name)).unwrap().unwrap()
     }
 
     /// The first get finds a value that a put wrote to extents in memory, before and after the apply.
@@ -136,11 +122,11 @@ mod tests {
             for (seed, &bytes) in sizes.iter().enumerate() {
                 let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
                 let options = if seed % 2 == 1 { options } else { PutOptions::default() };
-                block_on(store.put(&key(bytes), value(bytes, seed).into(), options)).unwrap();
+                block_on(store.put(&key(bytes), patterned(bytes, seed).into(), options)).unwrap();
             }
             let reads = store.stat().device.reads;
             for (seed, &bytes) in sizes.iter().enumerate() {
-                assert_eq!(get(&store, bytes), value(bytes, seed));
+                assert_eq!(get(&store, bytes), patterned(bytes, seed));
             }
             assert_eq!(store.stat().device.reads, reads, "of values that were just written");
             block_on(store.0.checkpointer.apply_all()).unwrap();
@@ -151,7 +137,7 @@ mod tests {
             }
             let reads = store.stat().device.reads;
             for (seed, &bytes) in sizes.iter().enumerate() {
-                assert_eq!(get(&store, bytes), value(bytes, seed));
+                assert_eq!(get(&store, bytes), patterned(bytes, seed));
             }
             assert_eq!(store.stat().device.reads, reads, "also behind the apply");
         }
@@ -166,12 +152,12 @@ mod tests {
         for round in 0..60 {
             for at in 0..8 {
                 let bytes = (20 << 10) + (round * 7_919 + at * 4_099) % 50_000;
-                block_on(store.put(&key(at), value(bytes, round).into(), PutOptions::default())).unwrap();
+                block_on(store.put(&key(at), patterned(bytes, round).into(), PutOptions::default())).unwrap();
                 let view = store.0.tablets.of(&key(at)).view();
                 let record = view.active.newest(key(at).encoded()).unwrap();
                 blocks.extend(record.owned().iter().map(|run| run.block));
                 written += 1;
-                assert_eq!(get(&store, at), value(bytes, round));
+                assert_eq!(get(&store, at), patterned(bytes, round));
             }
             if round % 4 == 3 {
                 block_on(store.0.checkpointer.apply_all()).unwrap();
@@ -187,8 +173,8 @@ mod tests {
         let store = store(false);
         let mut used = Vec::new();
         for seed in 0..50 {
-            block_on(store.put(&key("k"), value(64 << 10, seed).into(), PutOptions::default())).unwrap();
-            assert_eq!(get(&store, "k"), value(64 << 10, seed));
+            block_on(store.put(&key("k"), patterned(64 << 10, seed).into(), PutOptions::default())).unwrap();
+            assert_eq!(get(&store, "k"), patterned(64 << 10, seed));
             used.push(store.stat().pool.frames_used);
         }
         assert!(used[49] <= used[0] + 2 * FRAMES, "{used:?}");
@@ -201,7 +187,7 @@ mod tests {
         assert!(store.receive_buffer(&key("short"), 1_000).is_none(), "it rides in its record");
         assert!(store.receive_buffer(&key("long"), 4 << 20).is_none(), "it would not stay in this pool");
         for (copied, bytes) in [(0, 64 << 10), (500, 64 << 10), (500, 150_001), (20_480, 20_480)] {
-            let (value, before) = (value(bytes, copied), store.stat());
+            let (value, before) = (patterned(bytes, copied), store.stat());
             let mut room = store.receive_buffer(&key(bytes), bytes).unwrap();
             room.take(&value[..copied]);
             // In uneven pieces, as they come from a socket.
@@ -230,7 +216,7 @@ mod tests {
         assert!(block_on(store.get(&key("gone"), ByteRange::ALL)).unwrap().is_none());
         // A value in other memory is copied once.
         let before = store.stat().value_bytes_copied;
-        block_on(store.put(&key("copied"), value(64 << 10, 3).into(), PutOptions::default())).unwrap();
+        block_on(store.put(&key("copied"), patterned(64 << 10, 3).into(), PutOptions::default())).unwrap();
         assert_eq!(store.stat().value_bytes_copied - before, 64 << 10);
     }
 }

@@ -100,25 +100,19 @@ impl Inner {
 mod tests {
     use std::future::poll_fn;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
-    use shoal_base::{Clock, Lsn};
+    use shoal_base::Lsn;
     use shoal_buffer::Buffer;
-    use shoal_device::{Device, MemDevice};
+    use shoal_device::Device;
+    use shoal_testkit::clock::SteppingClock;
+    use shoal_testkit::task::poll_once;
 
     use super::*;
     use crate::common::object::{PutOptions, RejectRules};
-    use crate::common::options::{Environment, FormatOptions, OpenOptions};
+    use crate::common::options::{Environment, OpenOptions};
+    use crate::testing::fixtures::{in_memory, key, open_in};
     use crate::{ByteRange, block_on};
-
-    const BLOCKS: u64 = 32_768;
-
-    fn device() -> Device {
-        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-        let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
-        block_on(Store::format(&device, &options, &Environment::default())).unwrap();
-        device
-    }
 
     fn open(device: &Device) -> Store {
         open_with(device, true)
@@ -126,11 +120,7 @@ mod tests {
 
     fn open_with(device: &Device, background: bool) -> Store {
         let options = OpenOptions { cache_bytes: 16 << 20, background, ..OpenOptions::default() };
-        block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
-    }
-
-    fn key(name: impl ToString) -> ObjectKey {
-        ObjectKey::new("b", name.to_string().as_bytes()).unwrap()
+        open_in(device, options, Environment::default())
     }
 
     fn put_all(store: &Store, puts: &[(ObjectKey, &[u8])]) -> Option<Vec<Lsn>> {
@@ -140,14 +130,14 @@ mod tests {
         Some(pending.versions(last).collect())
     }
 
-    fn got(store: &Store, name: impl ToString) -> Option<(Vec<u8>, Lsn)> {
+    fn got(store: &Store, name: impl std::fmt::Display) -> Option<(Vec<u8>, Lsn)> {
         let object = block_on(store.get(&key(name), ByteRange::ALL)).unwrap()?;
         Some((object.value.to_vec(), object.info.version))
     }
 
     #[test]
     fn several_short_puts_are_placed_one_behind_the_other() {
-        let device = device();
+        let device = in_memory();
         let store = open(&device);
         let mut puts: Vec<(ObjectKey, &[u8])> = (0..20).map(|at| (key(at), &b"first"[..])).collect();
         puts.push((key(3), b"later"));
@@ -168,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_is_not_short_or_too_many_is_left_to_others_as_a_whole() {
-        let store = open(&device());
+        let store = open(&in_memory());
         let long = vec![0; store.0.tuning.leaf_value_bytes_max + 1];
         assert!(put_all(&store, &[(key("a"), b"short"), (key("b"), &long)]).is_none());
         let many: Vec<(ObjectKey, &[u8])> = (0..=SHORT_PUTS_MAX).map(|at| (key(at), &b"v"[..])).collect();
@@ -186,11 +176,10 @@ mod tests {
     /// commits, go to the committer's thread: nothing is lost, and the thread does not wait.
     #[test]
     fn a_thread_that_gathers_alone_commits_a_single_write() {
-        let step_ns = Arc::new(AtomicU64::new(0));
-        let clock = Arc::new(SteppingClock { now_ns: AtomicU64::new(0), step_ns: step_ns.clone() });
-        let environment = Environment { clock, ..Environment::default() };
+        let clock = Arc::new(SteppingClock::new(0));
+        let environment = Environment { clock: clock.clone(), ..Environment::default() };
         let options = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };
-        let store = block_on(Store::open(device(), options, environment)).unwrap();
+        let store = open_in(&in_memory(), options, environment);
         for round in 0..100 {
             let pending = store.gather_alone(|| store.try_write(&[(&key(round), b"value")]).unwrap());
             assert!(pending.is_durable(), "{round}");
@@ -211,8 +200,7 @@ mod tests {
         let (name, value) = (key("long"), Buffer::from(vec![7; 50_000]));
         let options = PutOptions::default();
         let mut put = std::pin::pin!(store.write(crate::Write::put(&name, &value, &options)));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let polled = store.gather_alone(|| put.as_mut().poll(&mut context));
+        let polled = store.gather_alone(|| poll_once(put.as_mut()));
         let std::task::Poll::Ready(Ok(pending)) = polled else { panic!("{polled:?}") };
         assert!(pending.is_durable());
         assert_eq!(got(&store, "long").unwrap().0, value.to_vec());
@@ -220,33 +208,9 @@ mod tests {
         // A slow device has the committer's thread.
         let commits_next = || store.gather_alone(|| store.0.log.committer.commits_next());
         assert!(commits_next());
-        step_ns.store(3_000_000, Ordering::Relaxed);
+        clock.set_step(3_000_000);
         block_on(store.put(&key("d"), value.clone(), PutOptions::default())).unwrap();
         assert!(!commits_next());
-    }
-
-    /// A clock that steps on whenever it is read, so that each batch takes a step.
-    struct SteppingClock {
-        now_ns: AtomicU64,
-        step_ns: Arc<AtomicU64>,
-    }
-
-    impl Clock for SteppingClock {
-        fn wall_ns(&self) -> u64 {
-            1
-        }
-
-        fn monotonic_ns(&self) -> u64 {
-            self.now_ns.fetch_add(self.step_ns.load(Ordering::Relaxed), Ordering::Relaxed)
-        }
-
-        fn boot_ns(&self) -> u64 {
-            1
-        }
-
-        fn boot_id(&self) -> [u8; 16] {
-            [0; 16]
-        }
     }
 
     /// A superseded record frees its room at once: one key that is written all the time fills no overlay. After all
@@ -254,7 +218,7 @@ mod tests {
     #[test]
     fn what_was_superseded_takes_no_room() {
         // No other thread applies.
-        let store = open_with(&device(), false);
+        let store = open_with(&in_memory(), false);
         let put = |name: &str, bytes: usize| {
             block_on(store.put(&key(name), Buffer::from(vec![7; bytes]), PutOptions::default())).unwrap();
         };
@@ -279,7 +243,7 @@ mod tests {
     /// Two threads queue several puts at a time over all tablets, while overlays are frozen and applied all the time.
     #[test]
     fn nothing_is_lost_over_freezes() {
-        let store = open(&device());
+        let store = open(&in_memory());
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use shoal_base::{ManualClock, SeededEntropy};
-use shoal_device::{Device, MemDevice};
+use shoal_base::ManualClock;
+use shoal_device::Device;
 use shoal_engine::{
-    ChangesPlace, Environment, Expiry, KeyPlace, Lsn, ObjectKey, OpenOptions, PutOptions, RejectRules, Since,
-    Snapshot, Store, TreePage, Tuning, block_on,
+    ChangesPlace, Expiry, KeyPlace, Lsn, ObjectKey, OpenOptions, PutOptions, RejectRules, Since, Snapshot,
+    Store, TreePage, Tuning, block_on,
 };
+use shoal_testkit::lab;
 
-use crate::common::{format, lab_number, open, tiny_with_layers, tiny_without_layers};
+use crate::common::{memory, open, open_at, tiny_with_layers, tiny_without_layers};
 
 const SIZES: [usize; 4] = [0, 100, 2_000, 9_000];
 const GROUPS: u8 = 8;
@@ -137,13 +138,10 @@ struct Run {
 
 impl Run {
     fn begin(options: OpenOptions) -> Self {
-        let device = Device::new(Arc::new(MemDevice::new(16_384)));
-        format(&device, 16_384, 1);
         let clock = Arc::new(ManualClock::new(1_000));
-        let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
         let tuning = Tuning { snapshot_max_age_ns: u64::MAX, ..options.tuning };
         let options = OpenOptions { cache_bytes: 2 << 20, tuning, ..options };
-        let store = block_on(Store::open(device, options, environment)).unwrap();
+        let store = open_at(&memory(16_384), options, &clock).unwrap();
         Self { store, clock, now: BTreeMap::new(), chain: Kept::default(), time: 0 }
     }
 
@@ -213,7 +211,7 @@ fn run(steps: &[Step], options: OpenOptions) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: lab_number("CHANGES", 48) as u32, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: lab::number("CHANGES", 48) as u32, ..ProptestConfig::default() })]
 
     #[test]
     fn a_chain_of_changes_is_the_store_of_each_version(steps in steps(), layers in any::<bool>()) {
@@ -244,8 +242,7 @@ fn what_did_not_change_is_not_read() {
         let group = (which / 64).to_be_bytes();
         ObjectKey::new("b", &[&group.repeat(60)[..], &which.to_be_bytes()].concat()).unwrap()
     };
-    let device = Device::new(Arc::new(MemDevice::new(65_536)));
-    format(&device, 65_536, 1);
+    let device = memory(65_536);
     let put = |store: &Store, which: u32, bytes: usize| {
         block_on(store.put(&key(which), vec![7; bytes].into(), PutOptions::default())).unwrap();
     };

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_base::{Clock, Entropy, ManualClock, SeededEntropy};
+use shoal_device::Device;
 use shoal_device::sim::SimDevice;
-use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Environment, Expiry, ListRequest, ObjectInfo, OpenOptions, PutOptions, RejectRules, Store,
-    block_on,
+    ByteRange, Expiry, ListRequest, ObjectInfo, OpenOptions, PutOptions, RejectRules, Store, block_on,
 };
 
-use crate::common::{assert_clean, format, key, tiny};
+use crate::common::{ByName, assert_clean, formatted, key, memory, open_at, tiny};
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
@@ -29,15 +28,12 @@ struct Timed {
 }
 
 fn open(device: &Device, clock: &Arc<ManualClock>) -> Store {
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
-    block_on(Store::open(device.clone(), OpenOptions { background: false, ..tiny() }, environment)).unwrap()
+    open_at(device, OpenOptions { background: false, ..tiny() }, clock).unwrap()
 }
 
 impl Timed {
     fn new() -> Self {
-        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-        let clock = Arc::new(ManualClock::new(BEGIN));
-        format(&device, BLOCKS, 1);
+        let (device, clock) = (memory(BLOCKS), Arc::new(ManualClock::new(BEGIN)));
         let store = open(&device, &clock);
         Self { device, clock, store }
     }
@@ -52,9 +48,7 @@ impl Timed {
         }
         // The device's lock goes with the last user.
         let (device, clock) = (self.device.clone(), self.clock.clone());
-        let other = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-        format(&other, BLOCKS, 1);
-        drop(std::mem::replace(&mut self.store, open(&other, &clock)));
+        drop(std::mem::replace(&mut self.store, open(&memory(BLOCKS), &clock)));
         meanwhile(&clock);
         self.store = open(&device, &clock);
     }
@@ -65,7 +59,7 @@ impl Timed {
 
     fn put(&self, name: &str, expiry: Expiry) {
         let options = PutOptions { expiry, ..PutOptions::default() };
-        block_on(self.store.put(&key(name.as_bytes()), name.as_bytes().to_vec().into(), options)).unwrap();
+        self.store.set_with(name, name.as_bytes().to_vec(), options).unwrap();
     }
 
     fn info(&self, name: &str) -> Option<ObjectInfo> {
@@ -321,7 +315,7 @@ enum Life {
 /// against a model that knows elapsed time.
 #[test]
 fn clocks_that_jump_agree_with_the_model() {
-    for seed in 1..=crate::common::lab_number("CLOCKS", 20) {
+    for seed in 1..=shoal_testkit::lab::number("CLOCKS", 20) {
         let dice = SeededEntropy::new(seed);
         let roll = |below: u64| dice.next_u64() % below;
         let mut timed = Timed::new();
@@ -347,7 +341,7 @@ fn clocks_that_jump_agree_with_the_model() {
                     lives.insert(name, life);
                 }
                 5 => {
-                    block_on(timed.store.delete(&key(name.as_bytes()), RejectRules::default())).unwrap();
+                    timed.store.remove(&name).unwrap();
                     lives.remove(&name);
                 }
                 6..=7 => {
@@ -389,14 +383,13 @@ fn clocks_that_jump_agree_with_the_model() {
 /// After every crash state an object with time left exists, and an object that was seen expired does not.
 #[test]
 fn crashes_keep_time() {
-    let sim = SimDevice::new(320);
+    let sim = formatted(320, 1);
     let device = Device::new(sim.clone());
-    format(&device, 320, 1);
     let clock = Arc::new(ManualClock::new(BEGIN));
     let store = open(&device, &clock);
     let put = |name: &str, expiry| {
         let options = PutOptions { expiry, ..PutOptions::default() };
-        block_on(store.put(&key(name.as_bytes()), b"v".to_vec().into(), options)).unwrap();
+        store.set_with(name, b"v".to_vec(), options).unwrap();
     };
     put("relative", after(1_000));
     put("absolute", Expiry::At(BEGIN + 100 * SECOND));

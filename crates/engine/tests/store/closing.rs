@@ -2,20 +2,19 @@
 //! during the close loses nothing, and a close that exceeds its deadline leaves the rest in the log.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use shoal_base::{BLOCK_BYTES, Clock, SeededEntropy};
+use shoal_base::{BLOCK_BYTES, SeededEntropy};
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
-use shoal_engine::{
-    Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, RequestId, Store, block_on,
-};
+use shoal_engine::{Environment, Error, FormatOptions, OpenOptions, PutOptions, RequestId, Store, block_on};
+use shoal_testkit::clock::SteppingClock;
+use shoal_testkit::lab;
+use shoal_testkit::wait::within;
 use shoal_testkit::{Effect, Model, Workload, WorkloadOptions};
 
 use crate::common::{
-    assert_clean, device, environment, format, key, lab_number, on_all_cores, open, read, recover_all, step,
-    tiny, within,
+    ByName, assert_clean, device, environment, formatted, key, open, read, recover_all, step, tiny,
 };
 
 const BLOCKS: u64 = 320;
@@ -61,12 +60,6 @@ fn written(sim: &Arc<SimDevice>, background: bool) -> (Store, Model) {
     (store, model)
 }
 
-fn formatted() -> Arc<SimDevice> {
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 71);
-    sim
-}
-
 /// Opens `image` and checks that everything is there and nothing came from the log.
 fn has_everything(image: Image, model: &Model) -> Result<(), String> {
     let device = Device::new(SimDevice::from_image(image));
@@ -86,7 +79,7 @@ fn has_everything(image: Image, model: &Model) -> Result<(), String> {
 #[test]
 fn a_clean_stop_leaves_nothing_in_the_log() {
     for background in [false, true] {
-        let sim = formatted();
+        let sim = formatted(BLOCKS, 71);
         let (store, model) = written(&sim, background);
         let closed = block_on(store.close_within(None)).unwrap();
         assert_eq!(closed.records_left, 0);
@@ -98,10 +91,10 @@ fn a_clean_stop_leaves_nothing_in_the_log() {
         let used: Vec<u64> = LOG.filter(|&block| image.block(block).iter().any(|&byte| byte != 0)).collect();
         assert!(used.len() > 10, "only {} blocks of the log were used", used.len());
         let bits = used.len() as u64 * BLOCK_BITS;
-        let trials = lab_number("CLOSED_LOG_BITS", 2_000).min(bits);
+        let trials = lab::number("CLOSED_LOG_BITS", 2_000).min(bits);
         let every = bits / trials;
-        on_all_cores(trials, |number| {
-            let bit = number * every + lab_number("SEED", 1) % every;
+        lab::on_all_cores(trials, |number| {
+            let bit = number * every + lab::number("SEED", 1) % every;
             let (block, within) = (used[(bit / BLOCK_BITS) as usize], bit % BLOCK_BITS);
             let mut damaged = image.clone();
             damaged.flip(block, (within / 8) as usize, 1 << (within % 8));
@@ -123,7 +116,7 @@ fn a_clean_stop_leaves_nothing_in_the_log() {
 /// An unreadable sector of the log is no reason to refuse a store that needs no record of its log.
 #[test]
 fn an_unreadable_log_does_not_matter_after_a_clean_stop() {
-    let sim = formatted();
+    let sim = formatted(BLOCKS, 71);
     let (store, model) = written(&sim, false);
     block_on(store.close()).unwrap();
     drop(store);
@@ -134,7 +127,7 @@ fn an_unreadable_log_does_not_matter_after_a_clean_stop() {
         recover_all(&store, &mut model.clone()).unwrap();
     }
     // After a crash it does: a batch that was promised may lie there.
-    let sim = formatted();
+    let sim = formatted(BLOCKS, 71);
     let (store, _) = written(&sim, false);
     drop(store);
     let sim = SimDevice::from_image(sim.image());
@@ -145,7 +138,7 @@ fn an_unreadable_log_does_not_matter_after_a_clean_stop() {
 /// The power fails at every write of a close.
 #[test]
 fn a_crash_during_the_close_loses_nothing() {
-    let sim = formatted();
+    let sim = formatted(BLOCKS, 71);
     let (store, model) = written(&sim, false);
     // Recorded from here on: every acknowledged write is durable.
     sim.mark(1);
@@ -174,34 +167,13 @@ fn a_crash_during_the_close_loses_nothing() {
     assert!(states > 60, "only {states} states were explored");
 }
 
-/// A clock that advances with every reading.
-struct Hasty(AtomicU64);
-
-impl Clock for Hasty {
-    fn wall_ns(&self) -> u64 {
-        1_000
-    }
-
-    fn monotonic_ns(&self) -> u64 {
-        self.0.fetch_add(1_000_000, Ordering::Relaxed)
-    }
-
-    fn boot_ns(&self) -> u64 {
-        1_000
-    }
-
-    fn boot_id(&self) -> [u8; 16] {
-        [0; 16]
-    }
-}
-
 /// Closes a store of many records within `limit_ms` looks at its clock; gives the records that it left in the log.
 fn left_within(limit_ms: u64) -> u64 {
     const COUNT: u32 = 400;
     let device = Device::new(SimDevice::new(4_096));
     let layout = FormatOptions { tablets: 2, log_blocks: Some(600), ..FormatOptions::for_blocks(4_096) };
     block_on(Store::format(&device, &layout, &environment(72))).unwrap();
-    let clock = Arc::new(Hasty(AtomicU64::new(1)));
+    let clock = Arc::new(SteppingClock::new(1_000_000));
     let environment = Environment { clock, entropy: Arc::new(SeededEntropy::new(1)) };
     let mut options = tiny();
     options.tuning.overlay_records_max = 10_000;
@@ -209,10 +181,10 @@ fn left_within(limit_ms: u64) -> u64 {
     let store = block_on(Store::open(device.clone(), options, environment)).unwrap();
     let name = |which: u32| format!("key-{which}").into_bytes();
     for which in 0..COUNT {
-        block_on(store.put(&key(&name(which)), vec![7; 20].into(), PutOptions::default())).unwrap();
+        store.set(name(which), vec![7; 20]).unwrap();
     }
     let closed = block_on(store.close_within(Some(Duration::from_millis(limit_ms)))).unwrap();
-    assert!(matches!(block_on(store.delete(&key(&name(0)), RejectRules::default())), Err(Error::Closed)));
+    assert!(matches!(store.remove(name(0)), Err(Error::Closed)));
     drop(store);
     let store = open(&device, tiny()).unwrap();
     assert_eq!(store.stat().overlay_records, closed.records_left);
@@ -239,7 +211,7 @@ fn a_close_whose_time_is_over_leaves_the_rest_in_the_log() {
 #[test]
 fn a_close_in_no_time_ends_with_threads() {
     within("a close with little time", || {
-        let sim = formatted();
+        let sim = formatted(BLOCKS, 71);
         let (store, model) = written(&sim, true);
         block_on(store.close_within(Some(Duration::ZERO))).unwrap();
         drop(store);
@@ -251,7 +223,7 @@ fn a_close_in_no_time_ends_with_threads() {
 /// A failed write of the close is reported, and every acknowledged write is there afterwards.
 #[test]
 fn a_close_that_cannot_write_says_so() {
-    let sim = formatted();
+    let sim = formatted(BLOCKS, 71);
     let (store, model) = written(&sim, false);
     sim.inject(Fault::fail(FaultOp::Write, libc::EIO).for_good());
     assert!(block_on(store.close()).is_err());
@@ -261,7 +233,7 @@ fn a_close_that_cannot_write_says_so() {
     recover_all(&store, &mut model.clone()).unwrap();
     // A poisoned store closes without an error, as always.
     sim.inject(Fault::fail(FaultOp::Write, libc::EIO).for_good());
-    let refused = block_on(store.put(&key(b"x"), vec![1; 10].into(), PutOptions::default()));
+    let refused = store.set(b"x", vec![1; 10]);
     assert!(refused.is_err() && store.stat().poisoned.is_some());
     block_on(store.close()).unwrap();
 }
@@ -269,7 +241,7 @@ fn a_close_that_cannot_write_says_so() {
 /// If the log is damaged after a crash, the refusal names the commands that help.
 #[test]
 fn a_damaged_log_says_what_to_do() {
-    let sim = formatted();
+    let sim = formatted(BLOCKS, 71);
     let (store, _) = written(&sim, false);
     drop(store);
     let mut image = sim.image();

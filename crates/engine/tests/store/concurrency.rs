@@ -6,47 +6,27 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread::{self};
 use std::time::Duration;
 
 use shoal_base::ManualClock;
+use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
-use shoal_device::{Device, MemDevice};
 use shoal_engine::{
     ByteRange, Environment, Error, ListRequest, OpenOptions, PutOptions, RejectRules, Store, block_on,
 };
+use shoal_testkit::task::{run_as_runtime, run_some};
+use shoal_testkit::wait::within;
 use shoal_testkit::{Condition, Value};
 
-use crate::common::{self, assert_clean, device, format, key, rules, tiny, within};
+use crate::common::{self, ByName, assert_clean, format, formatted, key, memory, names_of, rules, tiny};
 
 const BLOCKS: u64 = 2_048;
 const THREADS: u64 = 8;
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future as a runtime does: requests are submitted, and their completion wakes the thread.
-fn plain<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
-
 /// Runs a future to its end, every second one without blocking.
 fn run<F: Future>(number: u64, future: F) -> F::Output {
-    if number.is_multiple_of(2) { block_on(future) } else { plain(future) }
+    if number.is_multiple_of(2) { block_on(future) } else { run_as_runtime(future) }
 }
 
 fn slow(image: Image) -> Arc<SimDevice> {
@@ -55,16 +35,8 @@ fn slow(image: Image) -> Arc<SimDevice> {
     SimDevice::with_options(image, SimOptions { latency, record: false, ..SimOptions::default() })
 }
 
-fn mem() -> Device {
-    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    format(&device, BLOCKS, 1);
-    device
-}
-
 fn sim() -> Device {
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 1);
-    Device::new(slow(sim.image()))
+    Device::new(slow(formatted(BLOCKS, 1).image()))
 }
 
 fn busy() -> OpenOptions {
@@ -136,7 +108,7 @@ fn counter(device: Device, rounds: u64) {
 
 #[test]
 fn compare_and_set_counts_every_success_in_memory() {
-    let device = mem();
+    let device = memory(BLOCKS);
     counter(device.clone(), 60);
     assert_count(&device, 60 * THREADS);
 }
@@ -150,13 +122,13 @@ fn compare_and_set_counts_every_success_on_a_slow_device() {
 
 fn assert_count(device: &Device, expected: u64) {
     let store = open(device);
-    let object = block_on(store.get(&key(b"counter"), ByteRange::ALL)).unwrap().unwrap();
+    let object = store.find(b"counter").unwrap().unwrap();
     assert_eq!(u64::from_le_bytes(object.value.to_vec()[..8].try_into().unwrap()), expected);
 }
 
 #[test]
 fn of_eight_creators_one_wins() {
-    for device in [mem(), sim()] {
+    for device in [memory(BLOCKS), sim()] {
         let wins: Arc<Vec<AtomicU64>> = Arc::new((0..60).map(|_| AtomicU64::new(0)).collect());
         let counted = wins.clone();
         on_threads(device, move |store, number| {
@@ -180,7 +152,7 @@ fn of_eight_creators_one_wins() {
 /// Every thread works on its own keys, and knows their values.
 #[test]
 fn own_keys_and_values() {
-    for device in [mem(), sim()] {
+    for device in [memory(BLOCKS), sim()] {
         on_threads(device, |store, number| {
             let mut known: std::collections::BTreeMap<Vec<u8>, (u64, Value)> =
                 std::collections::BTreeMap::new();
@@ -230,7 +202,7 @@ fn own_keys_and_values() {
 /// A reader that holds an old version while its object is overwritten and deleted, and space is reused again and again.
 #[test]
 fn slow_reader_across_reuse() {
-    for device in [mem(), sim()] {
+    for device in [memory(BLOCKS), sim()] {
         within("a slow reader", move || {
             let clock = Arc::new(ManualClock::new(1_000));
             let environment = Environment { clock: clock.clone(), ..Environment::default() };
@@ -289,7 +261,7 @@ fn slow_reader_across_reuse() {
 #[test]
 fn a_forgotten_stream_does_not_stop_reclamation() {
     within("a forgotten stream", || {
-        let device = mem();
+        let device = memory(BLOCKS);
         let clock = Arc::new(ManualClock::new(1_000));
         let environment = Environment { clock: clock.clone(), ..Environment::default() };
         let store = block_on(Store::open(device.clone(), busy(), environment)).unwrap();
@@ -310,17 +282,8 @@ fn a_forgotten_stream_does_not_stop_reclamation() {
 }
 
 /// Polls a future at most `polls` times and then drops it; returns its output if it completed.
-fn poll_some<F: Future>(future: F, polls: u64) -> Option<F::Output> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    for _ in 0..polls {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return Some(output);
-        }
-        thread::park_timeout(Duration::from_millis(2));
-    }
-    None
+fn run_briefly<F: Future>(future: F, polls: u64) -> Option<F::Output> {
+    run_some(pin!(future), polls, Duration::from_millis(2))
 }
 
 /// Drops puts and deletes at every point at which they can be dropped.
@@ -339,10 +302,10 @@ fn dropped_midway(device: Device, background: bool) {
             let polls = turn % 13;
             let delete = turn % 9 == 8;
             let outcome = if delete {
-                poll_some(store.delete(&name, RejectRules::default()), polls).map(|done| done.map(|_| ()))
+                run_briefly(store.delete(&name, RejectRules::default()), polls).map(|done| done.map(|_| ()))
             } else {
                 let put = store.put(&name, value.to_vec().into(), PutOptions::default());
-                poll_some(put, polls).map(|done| done.map(|_| ()))
+                run_briefly(put, polls).map(|done| done.map(|_| ()))
             };
             let effect = (!delete).then_some(value);
             let states = allowed.entry(which).or_insert_with(|| vec![None]);
@@ -355,7 +318,7 @@ fn dropped_midway(device: Device, background: bool) {
                 }
             }
             if turn % 3 == 0 {
-                let read = plain(store.get(&name, ByteRange::ALL)).unwrap();
+                let read = run_as_runtime(store.get(&name, ByteRange::ALL)).unwrap();
                 assert_allowed(states, read.as_ref().map(|object| object.value.to_vec()).as_deref(), turn);
             }
         }
@@ -363,14 +326,14 @@ fn dropped_midway(device: Device, background: bool) {
         for (which, states) in &allowed {
             // After a later write was awaited, no dropped write can become visible.
             let name = key(format!("dropped-{which}").as_bytes());
-            let read = plain(store.get(&name, ByteRange::ALL)).unwrap();
+            let read = run_as_runtime(store.get(&name, ByteRange::ALL)).unwrap();
             assert_allowed(states, read.map(|object| object.value.to_vec()).as_deref(), 1_000 + which);
             let last = Value { key: *which, seed: 5_000 + which, bytes: 3_000 };
-            plain(store.put(&name, last.to_vec().into(), PutOptions::default())).unwrap();
-            let read = plain(store.get(&name, ByteRange::ALL)).unwrap().unwrap();
+            run_as_runtime(store.put(&name, last.to_vec().into(), PutOptions::default())).unwrap();
+            let read = run_as_runtime(store.get(&name, ByteRange::ALL)).unwrap().unwrap();
             last.check(&read.value.to_vec()).unwrap();
         }
-        plain(store.close()).unwrap();
+        run_as_runtime(store.close()).unwrap();
         drop(store);
         assert_clean(&device, "afterwards");
         let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
@@ -406,9 +369,7 @@ fn futures_dropped_midway_without_threads() {
 fn futures_dropped_midway_on_a_full_device() {
     within("dropped futures on a full device", || {
         const SMALL: u64 = 400;
-        let first = SimDevice::new(SMALL);
-        format(&device(&first), SMALL, 1);
-        let sim = slow(first.image());
+        let sim = slow(formatted(SMALL, 1).image());
         let device = Device::new(sim);
         let store = open(&device);
         let mut kept = std::collections::BTreeMap::new();
@@ -418,16 +379,16 @@ fn futures_dropped_midway_on_a_full_device() {
             let value = Value { key: which, seed: turn, bytes: 90_000 + 4_096 * (turn % 5) as usize };
             let put = store.put(&name, value.to_vec().into(), PutOptions::default());
             let states: &mut Vec<Option<Value>> = kept.entry(which).or_insert_with(|| vec![None]);
-            match poll_some(put, if turn % 4 == 3 { u64::MAX } else { 1 + turn % 40 }) {
+            match run_briefly(put, if turn % 4 == 3 { u64::MAX } else { 1 + turn % 40 }) {
                 Some(Ok(_)) => *states = vec![Some(value)],
                 Some(Err(Error::Full { .. })) => {}
                 Some(Err(error)) => panic!("turn {turn}: {error}"),
                 None => states.push(Some(value)),
             }
-            let read = plain(store.get(&name, ByteRange::ALL)).unwrap();
+            let read = run_as_runtime(store.get(&name, ByteRange::ALL)).unwrap();
             assert_allowed(states, read.map(|object| object.value.to_vec()).as_deref(), turn);
         }
-        plain(store.close()).unwrap();
+        run_as_runtime(store.close()).unwrap();
         drop(store);
         assert_clean(&device, "afterwards");
         let store = open(&device);
@@ -445,9 +406,7 @@ fn futures_dropped_midway_on_a_full_device() {
 fn nobody_waits_for_a_store_that_ended() {
     for end in 0..12_u64 {
         within(&format!("writers at end {end}"), move || {
-            let first = SimDevice::new(BLOCKS);
-            format(&device(&first), BLOCKS, 1);
-            let sim = slow(first.image());
+            let sim = slow(formatted(BLOCKS, 1).image());
             let device = Device::new(sim.clone());
             let store = open(&device);
             thread::scope(|scope| {
@@ -477,25 +436,11 @@ fn nobody_waits_for_a_store_that_ended() {
     }
 }
 
-/// All keys of the default bucket.
-fn listed(store: &Store, limit: usize) -> BTreeSet<Vec<u8>> {
-    let mut request = ListRequest { bucket: "default".into(), limit, ..ListRequest::default() };
-    let mut keys = BTreeSet::new();
-    loop {
-        let page = block_on(store.list(&request)).unwrap();
-        keys.extend(page.entries.into_iter().map(|(key, _)| key));
-        match page.next {
-            Some(next) => request.start_after = next,
-            None => return keys,
-        }
-    }
-}
-
 /// A key that is overwritten all the time was seen as absent: a reader loaded the durable number, and before it looked
 /// the key up, a writer dropped all versions but those that became durable since.
 #[test]
 fn overwritten_keys_are_never_absent() {
-    on_threads(mem(), |store, number| {
+    on_threads(memory(BLOCKS), |store, number| {
         let name = key(format!("hot-{}", number % 2).as_bytes());
         if number < 2 {
             run(0, store.put(&name, b"first".to_vec().into(), PutOptions::default())).unwrap();
@@ -507,7 +452,7 @@ fn overwritten_keys_are_never_absent() {
                 for _ in 0..20 {
                     assert!(run(number, store.head(&key(b"hot-0"))).unwrap().is_some(), "turn {turn}");
                 }
-                assert!(listed(store, 1 + turn % 3).contains(&b"hot-0"[..]), "turn {turn}: not listed");
+                assert!(names_of(store, 1 + turn % 3).contains(&b"hot-0"[..]), "turn {turn}: not listed");
             }
         }
     });
@@ -517,7 +462,7 @@ fn overwritten_keys_are_never_absent() {
 #[test]
 fn listings_hold_everything_acknowledged() {
     let acknowledged = Arc::new(Mutex::new(BTreeSet::new()));
-    on_threads(mem(), move |store, number| {
+    on_threads(memory(BLOCKS), move |store, number| {
         for turn in 0..120_u64 {
             if number < 5 {
                 let name = format!("{}/{number}-{turn}", turn % 7).into_bytes();
@@ -526,7 +471,7 @@ fn listings_hold_everything_acknowledged() {
                 acknowledged.lock().unwrap().insert(name);
             } else {
                 let expected = acknowledged.lock().unwrap().clone();
-                let found = listed(store, 3 + turn as usize % 40);
+                let found = names_of(store, 3 + turn as usize % 40);
                 let missing: Vec<_> = expected.difference(&found).collect();
                 assert!(missing.is_empty(), "turn {turn}: {} of {}", missing.len(), expected.len());
             }

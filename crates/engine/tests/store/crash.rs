@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use shoal_device::sim::{Image, SimDevice};
-use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
-use shoal_engine::{ByteRange, CheckOptions, Error, PutOptions, block_on, check};
+use shoal_device::{BlockDevice, Device, Ticket};
+use shoal_engine::Error;
+use shoal_testkit::device::{Intercept, Intercepted};
+use shoal_testkit::lab;
+use shoal_testkit::wait::eventually;
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    self, device, format, key, lab_number, marked_step, observe_all, open, open_read_only, recover_all,
-    rot_newest, step, tiny,
+    self, ByName, check_clean, checked, device, formatted, marked_step, observe_all, open, open_read_only,
+    recover_all, rot_newest, step, tiny, works_on,
 };
 
 const BLOCKS: u64 = 320;
@@ -31,11 +34,8 @@ fn run_on(
     sizes: Vec<usize>,
     keys: u64,
 ) -> (Arc<SimDevice>, Vec<Model>) {
-    let sim = SimDevice::new(blocks);
-    let device = device(&sim);
-    format(&device, blocks, seed);
     // The writes of formatting are not tested here: record from the empty store on.
-    let sim = SimDevice::from_image(sim.image());
+    let sim = SimDevice::from_image(formatted(blocks, seed).image());
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();
     let options = WorkloadOptions { keys, sizes, delete_percent: 20, condition_percent: 20 };
     let mut workload = Workload::new(seed, options);
@@ -72,17 +72,9 @@ fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     let options =
         WorkloadOptions { keys: 5, sizes: vec![30, 3_000, 9_000], delete_percent: 10, condition_percent: 0 };
     let mut workload = Workload::new(7_000_000, options);
-    for _ in 0..12 {
-        let operation = workload.next(&recovered);
-        step(&store, &mut recovered, &operation, false, |_| {});
-    }
-    recover_all(&store, &mut recovered)?;
+    works_on(&store, &mut recovered, &mut workload, 12)?;
     drop(store);
-    let report =
-        block_on(check(device.clone(), &CheckOptions::default())).map_err(|error| error.to_string())?;
-    if !report.is_clean() {
-        return Err(format!("check: {:?}", report.problems));
-    }
+    check_clean(&device)?;
     let store = open(&device, tiny()).map_err(|error| format!("did not open again: {error}"))?;
     recover_all(&store, &mut recovered)
 }
@@ -157,11 +149,9 @@ fn crash_during_recovery() {
 #[test]
 fn a_ghost_of_an_older_life_is_never_replayed() {
     const LOG: std::ops::Range<u64> = 34..58;
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 61);
+    let sim = formatted(BLOCKS, 61);
     let put = |store: &shoal_engine::Store, name: &[u8]| {
-        let options = PutOptions::default();
-        block_on(store.put(&key(name), name.to_vec().into(), options)).unwrap();
+        store.set(name, name.to_vec()).unwrap();
     };
     // The first life writes one batch after the other.
     let store = open(&device(&sim), tiny()).unwrap();
@@ -197,24 +187,18 @@ fn a_ghost_of_an_older_life_is_never_replayed() {
 #[test]
 fn the_last_batch_of_an_idle_store_is_promised() {
     const LOG: std::ops::Range<u64> = 34..58;
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 71);
+    let sim = formatted(BLOCKS, 71);
     let mut options = tiny();
     options.background = true;
     options.tuning.seal_after_ns = 0;
     let store = open(&device(&sim), options).unwrap();
     let before = sim.image();
-    let value = PutOptions::default();
-    block_on(store.put(&key(b"last"), vec![7; 50].into(), value)).unwrap();
+    store.set(b"last", vec![7; 50]).unwrap();
     let written = |image: &Image| -> Vec<u64> {
         LOG.filter(|&block| image.block(block) != before.block(block)).collect()
     };
     // The batch, and the seal after it.
-    let started = std::time::Instant::now();
-    while written(&sim.image()).len() < 2 {
-        assert!(started.elapsed().as_secs() < 100, "nobody sealed the log");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    eventually("the log is sealed", || written(&sim.image()).len() >= 2);
     let mut image = sim.image();
     image.flip(written(&image)[0], 200, 1);
     drop(store);
@@ -247,33 +231,13 @@ impl Dying {
     }
 }
 
-impl BlockDevice for Dying {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        self.sim.submit(self.living(tickets));
+impl Intercept for Dying {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.sim
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
-        self.sim.execute(self.living(tickets));
-    }
-
-    fn blocks(&self) -> u64 {
-        self.sim.blocks()
-    }
-
-    fn grow(&self, blocks: u64) -> std::io::Result<()> {
-        self.sim.grow(blocks)
-    }
-
-    fn describe(&self) -> String {
-        "a device of a process that dies".into()
-    }
-
-    fn can_grow(&self) -> bool {
-        self.sim.can_grow()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.sim.counters()
+    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+        self.living(tickets)
     }
 }
 
@@ -281,13 +245,12 @@ impl BlockDevice for Dying {
 /// fails, at any moment (R2): the store still opens, and everything that a reader saw in between is there.
 #[test]
 fn killed_and_then_a_power_cut() {
-    let base = SimDevice::new(BLOCKS);
-    format(&device(&base), BLOCKS, 41);
+    let base = formatted(BLOCKS, 41);
     let mut states = 0;
     for requests in 20..110 {
         let sim = SimDevice::from_image(base.image());
-        let dying = Arc::new(Dying { sim: sim.clone(), left: AtomicI64::new(requests) });
-        let Ok(store) = open(&Device::new(dying.clone()), tiny()) else { continue };
+        let (dying, device) = Intercepted::new(Dying { sim: sim.clone(), left: AtomicI64::new(requests) });
+        let Ok(store) = open(&device, tiny()) else { continue };
         let options = WorkloadOptions {
             keys: 4,
             sizes: vec![50, 1_500, 9_000],
@@ -322,18 +285,17 @@ fn killed_and_then_a_power_cut() {
 /// Repairs a store; returns the number of keys that are not as in `model`, or `None` if it cannot be repaired. The
 /// repair and the later checks must report them.
 fn repaired(device: &Device, model: &Model, state: &str) -> Option<usize> {
-    let repair = CheckOptions { repair: true, ..CheckOptions::default() };
-    let report = block_on(check(device.clone(), &repair)).ok()?;
+    let report = common::repaired(device).ok()?;
     let store = open(device, tiny()).unwrap_or_else(|error| panic!("{state}: {error}"));
     let is_right = |name: &&[u8]| {
-        let object = block_on(store.get(&key(name), ByteRange::ALL));
+        let object = store.find(name);
         object.is_ok_and(|object| model.allows(name, object.map(|object| object.value.to_vec()).as_deref()))
     };
     let changed: Vec<String> =
         model.keys().filter(|name| !is_right(name)).map(|name| name.escape_ascii().to_string()).collect();
     drop(store);
     if !changed.is_empty() {
-        let again = block_on(check(device.clone(), &CheckOptions::default())).unwrap();
+        let again = checked(device).unwrap();
         let is_told = !report.losses.is_none() && again.remembered == report.losses;
         assert!(
             is_told || again.problem_count > 0,
@@ -348,7 +310,7 @@ fn repaired(device: &Device, model: &Model, state: &str) -> Option<usize> {
 #[test]
 fn a_rotten_newest_superblock_is_noticed_or_harmless() {
     let (mut opened, mut noticed, mut whole, mut changed) = (0, 0, 0, 0);
-    for seed in 51..51 + lab_number("ROTTEN_SEEDS", 32) {
+    for seed in 51..51 + lab::number("ROTTEN_SEEDS", 32) {
         // Every second device is so small that puts make space: then an apply follows another one without a batch
         // between them.
         let (sim, models) = if seed % 2 == 0 {
@@ -386,9 +348,8 @@ fn a_rotten_newest_superblock_is_noticed_or_harmless() {
 /// owners after a crash (R9, R10).
 #[test]
 fn what_was_overwritten_is_not_used_again_before_its_apply() {
-    let sim = SimDevice::new(256);
+    let sim = formatted(256, 3);
     let device = device(&sim);
-    format(&device, 256, 3);
     // No apply runs meanwhile.
     let mut options = tiny();
     options.tuning.overlay_records_max = 60;
@@ -397,7 +358,7 @@ fn what_was_overwritten_is_not_used_again_before_its_apply() {
     let put = |which: u64, seed| {
         let name = format!("key-{which}");
         let value = value(which, seed).to_vec();
-        block_on(store.put(&key(name.as_bytes()), value.into(), PutOptions::default())).unwrap();
+        store.set(&name, value).unwrap();
     };
     (0..4).for_each(|seed| put(0, seed));
     (1..8).for_each(|which| put(which, 9));
@@ -406,7 +367,7 @@ fn what_was_overwritten_is_not_used_again_before_its_apply() {
     let store = open(&crashed, tiny()).unwrap();
     for (which, seed) in std::iter::once((0, 3)).chain((1..8).map(|which| (which, 9))) {
         let name = format!("key-{which}");
-        let object = block_on(store.get(&key(name.as_bytes()), ByteRange::ALL)).unwrap().unwrap();
+        let object = store.find(&name).unwrap().unwrap();
         value(which, seed).check(&object.value.to_vec()).unwrap();
     }
 }

@@ -7,10 +7,14 @@ use std::sync::Arc;
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
-use shoal_engine::{ByteRange, CheckOptions, Error, PutOptions, RejectRules, Store, block_on, check};
+use shoal_engine::{Error, Store, block_on};
 use shoal_testkit::Value;
+use shoal_testkit::device::used_blocks;
 
-use crate::common::{device, format, judge_listing, key, name_in_folder as name, open, tiny, with_metadata};
+use crate::common::{
+    ByName, checked, device, formatted, judge_listing, name_in_folder as name, open, repaired, tiny,
+    with_metadata,
+};
 
 const BLOCKS: u64 = 256;
 
@@ -25,15 +29,14 @@ fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Value {
     let value = Value { key: which, seed, bytes };
     // Some metadata lies in front of the value.
     let options = with_metadata(which.is_multiple_of(7));
-    block_on(store.put(&key(&name(which)), value.to_vec().into(), options)).unwrap();
+    store.set_with(name(which), value.to_vec(), options).unwrap();
     value
 }
 
 /// About 200 KiB: leaves of several levels, values in leaves, from the log, in extents, in several units.
 fn subject() -> Subject {
-    let sim = SimDevice::new(BLOCKS);
+    let sim = formatted(BLOCKS, 17);
     let device = device(&sim);
-    format(&device, BLOCKS, 17);
     let store = open(&device, tiny()).unwrap();
     let mut objects = BTreeMap::new();
     let sizes = [0, 20, 90, 300, 1_900, 5_000];
@@ -47,7 +50,7 @@ fn subject() -> Subject {
         objects.insert(name(which), put(&store, which, 1_000 + which, sizes[(which % 6) as usize]));
     }
     for which in (5..100).step_by(23) {
-        block_on(store.delete(&key(&name(which)), RejectRules::default())).unwrap();
+        store.remove(name(which)).unwrap();
         objects.remove(&name(which));
     }
     objects.insert(name(201), put(&store, 201, 2_000, 6_000));
@@ -84,7 +87,7 @@ fn read_all(subject: &Subject, store: &Store, what: &str) -> usize {
     let mut errors = 0;
     for which in (0..100).chain(200..202) {
         let name = name(which);
-        match (block_on(store.get(&key(&name), ByteRange::ALL)), subject.objects.get(&name)) {
+        match (store.find(&name), subject.objects.get(&name)) {
             (Ok(None), None) => {}
             (Ok(Some(object)), Some(value)) => {
                 value.check(&object.value.to_vec()).unwrap_or_else(|why| panic!("{what}: {which}: {why}"));
@@ -111,7 +114,7 @@ fn list_all(subject: &Subject, store: &Store, what: &str) -> usize {
 /// Returns true if `check` finds a problem.
 fn checks(image: &Image, what: &str) -> bool {
     let sim = SimDevice::from_image(image.clone());
-    match block_on(check(Device::new(sim.clone()), &CheckOptions::default())) {
+    match checked(&Device::new(sim.clone())) {
         Ok(report) => {
             assert_eq!(sim.image(), *image, "{what}: check without repair wrote to the device");
             !report.is_clean()
@@ -131,11 +134,6 @@ fn judge(subject: &Subject, image: &Image, what: &str) -> bool {
     true
 }
 
-/// Blocks that hold anything.
-fn used(image: &Image) -> Vec<u64> {
-    (0..image.blocks()).filter(|&block| image.block(block).iter().any(|&byte| byte != 0)).collect()
-}
-
 fn is_value(image: &Image, block: u64) -> bool {
     // Values of the test are cells whose first eight bytes are a small number, again and again.
     let bytes = image.block(block);
@@ -149,7 +147,7 @@ fn bits_flip() {
     assert_eq!(look(&subject, &subject.image, "undamaged"), Seen::Errors(0));
     assert!(!checks(&subject.image, "undamaged"));
     let (mut trials, mut noticed) = (0, 0);
-    for block in used(&subject.image) {
+    for block in used_blocks(&subject.image, 0) {
         let stride = if is_value(&subject.image, block) { 1_009 } else { 83 };
         for byte in (block as usize % stride..BLOCK_BYTES).step_by(stride) {
             let mut image = subject.image.clone();
@@ -166,7 +164,7 @@ fn bits_flip() {
 #[test]
 fn heads_of_metadata_flip() {
     let subject = subject();
-    for block in used(&subject.image) {
+    for block in used_blocks(&subject.image, 0) {
         if is_value(&subject.image, block) {
             continue;
         }
@@ -181,7 +179,7 @@ fn heads_of_metadata_flip() {
 #[test]
 fn blocks_are_zeroed_swapped_or_old() {
     let subject = subject();
-    let used = used(&subject.image);
+    let used = used_blocks(&subject.image, 0);
     let mut noticed = 0;
     for (index, &block) in used.iter().enumerate() {
         let mut zeroed = subject.image.clone();
@@ -222,8 +220,8 @@ fn runs_of_blocks_are_zeroed() {
 #[test]
 fn damage_is_local_and_repairable() {
     let subject = subject();
-    let (mut hurt, mut repaired) = (0, 0);
-    for block in used(&subject.image) {
+    let (mut hurt, mut mended) = (0, 0);
+    for block in used_blocks(&subject.image, 0) {
         let what = format!("block {block}");
         let mut image = subject.image.clone();
         image.flip(block, 100, 0x10);
@@ -234,32 +232,29 @@ fn damage_is_local_and_repairable() {
         hurt += 1;
         let device = Device::new(SimDevice::from_image(image));
         let store = open(&device, tiny()).unwrap();
-        let fine: Vec<u64> = (0..100)
-            .filter(|&which| matches!(block_on(store.get(&key(&name(which)), ByteRange::ALL)), Ok(Some(_))))
-            .collect();
+        let fine: Vec<u64> =
+            (0..100).filter(|&which| matches!(store.find(name(which)), Ok(Some(_)))).collect();
         // New keys between all old ones, in every leaf, and enough for several applies.
         for which in 0..60_u64 {
             let between = [name(which * 5 / 3), b"+".to_vec()].concat();
             let value = Value { key: which, seed: 9_000 + which, bytes: 60 };
-            block_on(store.put(&key(&between), value.to_vec().into(), PutOptions::default()))
-                .unwrap_or_else(|error| panic!("{what}: a new key: {error}"));
+            store.set(&between, value.to_vec()).unwrap_or_else(|error| panic!("{what}: a new key: {error}"));
         }
         for which in 0..60_u64 {
             let between = [name(which * 5 / 3), b"+".to_vec()].concat();
-            let object = block_on(store.get(&key(&between), ByteRange::ALL))
-                .unwrap_or_else(|error| panic!("{what}: a new key: {error}"));
+            let object = store.find(&between).unwrap_or_else(|error| panic!("{what}: a new key: {error}"));
             assert!(object.is_some(), "{what}: a new key is missing");
         }
         for &which in &fine {
-            let object = block_on(store.get(&key(&name(which)), ByteRange::ALL))
+            let object = store
+                .find(name(which))
                 .unwrap_or_else(|error| panic!("{what}: {which} was readable: {error}"));
             subject.objects[&name(which)].check(&object.unwrap().value.to_vec()).unwrap();
         }
         block_on(store.close()).unwrap_or_else(|error| panic!("{what}: closing: {error}"));
         drop(store);
-        let options = CheckOptions { repair: true, ..CheckOptions::default() };
-        block_on(check(device.clone(), &options)).unwrap_or_else(|error| panic!("{what}: repair: {error}"));
-        let report = block_on(check(device.clone(), &CheckOptions::default())).unwrap();
+        repaired(&device).unwrap_or_else(|error| panic!("{what}: repair: {error}"));
+        let report = checked(&device).unwrap();
         // Only lost objects and values that rotted are left to complain about.
         for problem in &report.problems {
             let lost = ["were lost with a damaged page", "cannot be read", "object ", "checksum"];
@@ -270,13 +265,14 @@ fn damage_is_local_and_repairable() {
         }
         let store = open(&device, tiny()).unwrap_or_else(|error| panic!("{what}: after repair: {error}"));
         for &which in &fine {
-            let object = block_on(store.get(&key(&name(which)), ByteRange::ALL))
+            let object = store
+                .find(name(which))
                 .unwrap_or_else(|error| panic!("{what}: {which} after repair: {error}"));
             subject.objects[&name(which)].check(&object.unwrap().value.to_vec()).unwrap();
         }
-        repaired += 1;
+        mended += 1;
     }
-    println!("{hurt} blocks hurt, {repaired} repaired");
+    println!("{hurt} blocks hurt, {mended} repaired");
     assert!(hurt > 10, "only {hurt} damaged blocks hurt");
 }
 

@@ -14,11 +14,12 @@ use std::time::Instant;
 use shoal_base::SeededEntropy;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions, StateId};
-use shoal_engine::{Change, CheckOptions, Error, Metadata, OpenOptions, ReadLevel, Store, block_on, check};
+use shoal_engine::{Change, Error, Metadata, OpenOptions, ReadLevel, Store, block_on};
+use shoal_testkit::lab;
 use shoal_testkit::{Condition, Effect, Model, OpId, Operation, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    self, key, lab_number, on_all_cores, open, open_read_only, perform, read, recover_all, tiny,
+    self, check_clean, key, open, open_read_only, perform, quiet, read, recover_all, tiny, works_on,
 };
 
 /// The shape of one case. Everything else follows from the random seed.
@@ -329,10 +330,6 @@ fn record(shape: Shape, seed: u64) -> Run {
     driver.finish()
 }
 
-fn quiet_device(image: Image) -> Device {
-    Device::new(SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() }))
-}
-
 /// Compares an opened store with the expected state; returns the model that is certain then.
 fn compare(store: &Store, expected: &Expected) -> Result<Model, String> {
     let mut model = expected.model.clone();
@@ -358,7 +355,7 @@ fn compare_read_only(image: &Image, expected: &Expected, options: &OpenOptions) 
 
 /// Opens a crash state and compares. `deep`: writes on, checks the ownership of every block, and opens again.
 fn recovers(image: Image, expected: &Expected, options: &OpenOptions, deep: bool) -> Result<(), String> {
-    let device = quiet_device(image);
+    let device = quiet(&image).1;
     let store = open(&device, options.clone()).map_err(|error| format!("did not open: {error}"))?;
     let mut model = compare(&store, expected)?;
     if !deep {
@@ -371,17 +368,9 @@ fn recovers(image: Image, expected: &Expected, options: &OpenOptions, deep: bool
         condition_percent: 0,
     };
     let mut workload = Workload::new(7_000_000, writes);
-    for _ in 0..10 {
-        let operation = workload.next(&model);
-        common::step(&store, &mut model, &operation, false, |_| {});
-    }
-    recover_all(&store, &mut model)?;
+    works_on(&store, &mut model, &mut workload, 10)?;
     drop(store);
-    let report =
-        block_on(check(device.clone(), &CheckOptions::default())).map_err(|error| error.to_string())?;
-    if !report.is_clean() {
-        return Err(format!("check: {:?}", report.problems));
-    }
+    check_clean(&device)?;
     let store = open(&device, options.clone()).map_err(|error| format!("did not open again: {error}"))?;
     recover_all(&store, &mut model)
 }
@@ -458,7 +447,7 @@ fn explore_many(
         }
         Ok::<(), String>(())
     };
-    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let cores = lab::cores();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
         for thread in threads {
@@ -498,15 +487,15 @@ impl Total {
 /// T2: 400,000 legal states in the laboratory, some thousand here.
 #[test]
 fn crash_states() {
-    if let Ok(case) = std::env::var("LAB_CASE") {
+    if let Some(case) = lab::given("CASE") {
         let state = std::env::var("LAB_STATE").ok().map(|text| text.parse().expect("LAB_STATE"));
-        let (states, _) =
-            explore(case.parse().expect("LAB_CASE"), state).unwrap_or_else(|what| panic!("{what}"));
+        let (states, _) = explore(case, state).unwrap_or_else(|what| panic!("{what}"));
         println!("{states} states");
         return;
     }
-    let total =
-        explore_many(lab_number("STATES", 2_500), 1_000 * lab_number("SEED", 1), |case| explore(case, None));
+    let total = explore_many(lab::number("STATES", 2_500), 1_000 * lab::number("SEED", 1), |case| {
+        explore(case, None)
+    });
     total.print("crash states");
     for (name, count) in total.counts.all() {
         assert!(count.load(Ordering::Relaxed) > 0, "no {name}: the runs do not reach what they are to test");
@@ -524,7 +513,7 @@ enum Small {
 
 /// Two keys that lie in different tablets.
 fn small_keys() -> [u64; 2] {
-    let tablet = |number: u64| key(&Workload::key(number)).slot() < 8_192;
+    let tablet = |number: u64| key(Workload::key(number)).slot() < 8_192;
     [0, (1..).find(|&number| tablet(number) != tablet(0)).unwrap()]
 }
 
@@ -599,12 +588,12 @@ fn explore_sequence(number: usize, states_per_point: usize) -> Result<(u64, Coun
 /// point of each.
 #[test]
 fn every_short_sequence() {
-    let length = lab_number("LENGTH", 2) as u32;
+    let length = lab::number("LENGTH", 2) as u32;
     let count: usize = (1..=length).map(|length| ALPHABET.len().pow(length)).sum();
-    let per_point = lab_number("PER_POINT", 12) as usize;
+    let per_point = lab::number("PER_POINT", 12) as usize;
     let began = Instant::now();
     let states = AtomicU64::new(0);
-    on_all_cores(count as u64, |number| {
+    lab::on_all_cores(count as u64, |number| {
         let (seen, _) =
             explore_sequence(number as usize, per_point).unwrap_or_else(|violation| panic!("{violation}"));
         states.fetch_add(seen, Ordering::Relaxed);
@@ -661,8 +650,8 @@ fn explore_recovery(case: u64) -> Result<(u64, Counts), String> {
             return;
         }
         let once = || {
-            let store = open(&quiet_device(image.clone()), options.clone())
-                .map_err(|error| format!("did not open: {error}"))?;
+            let store =
+                open(&quiet(&image).1, options.clone()).map_err(|error| format!("did not open: {error}"))?;
             let model = compare(&store, &run.expected[mark as usize])?;
             let certain = Expected { model, step: Vec::new() };
             recovers_again(image.clone(), &certain, &options, DEPTH, case, &dice)
@@ -678,7 +667,7 @@ fn explore_recovery(case: u64) -> Result<(u64, Counts), String> {
 /// T3: crashes during recovery, three deep, give the same as one recovery: 40,000 in the laboratory.
 #[test]
 fn crashes_during_recovery() {
-    let goal = lab_number("RECOVERIES", 600);
-    let total = explore_many(goal, 1_000 * lab_number("SEED", 1), explore_recovery);
+    let goal = lab::number("RECOVERIES", 600);
+    let total = explore_many(goal, 1_000 * lab::number("SEED", 1), explore_recovery);
     total.print("crashes during recovery");
 }

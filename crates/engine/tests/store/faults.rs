@@ -9,20 +9,14 @@ use std::sync::Arc;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{Error, PutOptions, Store, block_on};
+use shoal_testkit::lab;
+use shoal_testkit::wait::within;
 use shoal_testkit::{Model, Observed, Workload, WorkloadOptions};
 
-use crate::common::{
-    self, assert_clean, device, format, key, lab_number, open, perform, recover_all, step, tiny, within,
-};
+use crate::common::{self, assert_clean, formatted, key, open, perform, recover_all, step, tiny};
 
 const BLOCKS: u64 = 448;
 const SIZES: [usize; 5] = [10, 90, 1_500, 5_000, 70_000];
-
-fn formatted() -> Image {
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 5);
-    sim.image()
-}
 
 fn workload(seed: u64) -> Workload {
     let sizes = SIZES.to_vec();
@@ -109,7 +103,7 @@ fn fails(image: Image, op: FaultOp, number: u64, code: i32, for_good: bool) -> b
     match open(&device, tiny()) {
         Err(error) => assert!(matches!(error, Error::Io(_) | Error::Poisoned(_)), "opening: {error}"),
         Ok(store) => {
-            for turn in 0..lab_number("FAULT_OPERATIONS", 150) {
+            for turn in 0..lab::number("FAULT_OPERATIONS", 150) {
                 run.operate(&store, &mut workload, false);
                 if op == FaultOp::Flush && run.sim.injected() > 0 {
                     assert!(run.read_only, "a flush failed, and the store takes writes");
@@ -166,8 +160,8 @@ fn reopens(image: Image, model: &Model, what: &str, deep: bool) {
 /// Every n until a run is shorter: both errors for each in the laboratory, in turn here, and every second n if the
 /// failure is permanent.
 fn sweep(op: FaultOp, for_good: bool) {
-    let image = formatted();
-    let all = lab_number("FAULT_CODES", 1) > 1;
+    let image = formatted(BLOCKS, 5).image();
+    let all = lab::number("FAULT_CODES", 1) > 1;
     let (mut number, mut runs) = (0, 0);
     loop {
         let codes: &[i32] = match (all, number % 2) {
@@ -276,7 +270,7 @@ fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
 }
 
 fn deceive(fault_of: impl Fn(u64) -> Fault, name: &str) {
-    let image = formatted();
+    let image = formatted(BLOCKS, 5).image();
     let mut number = 0;
     loop {
         let (image, fault) = (image.clone(), fault_of(number));
@@ -310,8 +304,7 @@ fn a_write_is_misdirected() {
 #[test]
 fn what_a_failed_superblock_names_stays() {
     const LARGE: u64 = 5_000;
-    let sim = SimDevice::new(LARGE);
-    format(&device(&sim), LARGE, 5);
+    let sim = formatted(LARGE, 5);
     for flush in 1..30 {
         let sim = SimDevice::from_image(sim.image());
         let device = Device::new(sim.clone());

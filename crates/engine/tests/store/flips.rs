@@ -7,7 +7,6 @@
 //! `cargo test` takes a sample, `cargo x lab` everything.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +15,15 @@ use std::time::Instant;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_buffer::Buffer;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
-use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
-use shoal_engine::{ByteRange, Error, ListRequest, RejectRules, Store, block_on};
+use shoal_device::sim::{Image, SimDevice};
+use shoal_device::{BlockDevice, Device, Op, Ticket};
+use shoal_engine::{Error, ListRequest, Store, block_on};
 use shoal_testkit::Value;
+use shoal_testkit::device::{Intercept, Intercepted, used_blocks};
+use shoal_testkit::lab;
 
 use crate::common::{
-    format, judge_listing, key, lab_number, name_in_folder as name, on_all_cores, open, tiny, with_metadata,
+    ByName, format, judge_listing, name_in_folder as name, open, quiet, tiny, with_metadata,
 };
 
 const BLOCKS: u64 = 192;
@@ -53,26 +54,16 @@ fn has_metadata(which: u64) -> bool {
     which % 9 == 4
 }
 
-/// A device with `image` that records nothing.
-fn sim_of(image: Image) -> Arc<SimDevice> {
-    SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() })
-}
-
-fn quiet(image: Image) -> Device {
-    Device::new(sim_of(image))
-}
-
 fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Held {
     let value = Value { key: which, seed, bytes };
     let options = with_metadata(has_metadata(which));
-    let done = block_on(store.put(&key(&name(which)), value.to_vec().into(), options)).unwrap();
-    Held { version: done.version.0, value, bytes: Arc::new(value.to_vec()) }
+    let version = store.set_with(name(which), value.to_vec(), options).unwrap();
+    Held { version, value, bytes: Arc::new(value.to_vec()) }
 }
 
 /// Values in leaves, packed, in extents, in several units; overwritten and deleted ones among them.
 fn subject(close: bool) -> Subject {
-    let sim = sim_of(Image::new(BLOCKS));
-    let device = Device::new(sim.clone());
+    let (sim, device) = quiet(&Image::new(BLOCKS));
     format(&device, BLOCKS, 17);
     let store = open(&device, tiny()).unwrap();
     let sizes = [20, 90, 60, 1_900, 0, 700, 1_200, 5_000];
@@ -89,7 +80,7 @@ fn subject(close: bool) -> Subject {
     }
     older.push(sim.image());
     for which in [5, 13] {
-        block_on(store.delete(&key(&name(which)), RejectRules::default())).unwrap();
+        store.remove(name(which)).unwrap();
         objects.remove(&name(which));
     }
     let last = name(7);
@@ -167,7 +158,7 @@ fn opened(device: &Device) -> Result<Option<Store>, String> {
 
 /// Opens and reads everything. `Err` if the store broke a promise.
 fn look(subject: &Subject, image: Image) -> Result<Seen, String> {
-    without_panic(|| match opened(&quiet(image))? {
+    without_panic(|| match opened(&quiet(&image).1)? {
         Some(store) => read_all(subject, &store, &everything()),
         None => Ok(Seen::Refused),
     })
@@ -177,7 +168,7 @@ fn read_all(subject: &Subject, store: &Store, readers: &Readers) -> Result<Seen,
     let (mut errors, mut present) = (0, Vec::new());
     for &which in &readers.objects {
         let name = name(which);
-        let found = match block_on(store.get(&key(&name), ByteRange::ALL)) {
+        let found = match store.find(&name) {
             Ok(found) => found,
             Err(Error::Corrupt { .. }) => {
                 errors += 1;
@@ -236,8 +227,8 @@ struct Watch {
 }
 
 impl Watch {
-    fn over(image: Image) -> Arc<Self> {
-        Arc::new(Self { device: sim_of(image), read: Mutex::default() })
+    fn over(image: &Image) -> (Arc<Intercepted<Self>>, Device) {
+        Intercepted::new(Self { device: quiet(image).0, read: Mutex::default() })
     }
 
     fn note(&self, tickets: &[Ticket]) {
@@ -253,35 +244,14 @@ impl Watch {
     }
 }
 
-impl BlockDevice for Watch {
-    fn submit(&self, tickets: Vec<Ticket>) {
+impl Intercept for Watch {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.device
+    }
+
+    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
         self.note(&tickets);
-        self.device.submit(tickets);
-    }
-
-    fn execute(&self, tickets: Vec<Ticket>) {
-        self.note(&tickets);
-        self.device.execute(tickets);
-    }
-
-    fn blocks(&self) -> u64 {
-        self.device.blocks()
-    }
-
-    fn grow(&self, blocks: u64) -> io::Result<()> {
-        self.device.grow(blocks)
-    }
-
-    fn describe(&self) -> String {
-        self.device.describe()
-    }
-
-    fn can_grow(&self) -> bool {
-        self.device.can_grow()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.device.counters()
+        tickets
     }
 }
 
@@ -308,15 +278,15 @@ impl Reach {
     fn of(subject: &Subject) -> Self {
         // Each from an empty cache.
         let reads = |work: &dyn Fn(&Store)| {
-            let watch = Watch::over(subject.image.clone());
-            let store = open(&Device::new(watch.clone()), tiny()).unwrap();
+            let (watch, device) = Watch::over(&subject.image);
+            let store = open(&device, tiny()).unwrap();
             let opening = watch.take();
             work(&store);
             (opening, watch.take())
         };
         let mut readers: BTreeMap<u64, Readers> = BTreeMap::new();
         for which in everything().objects {
-            let get = |store: &Store| drop(block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap());
+            let get = |store: &Store| drop(store.find(name(which)).unwrap());
             for block in reads(&get).1 {
                 readers.entry(block).or_default().objects.push(which);
             }
@@ -326,8 +296,8 @@ impl Reach {
         for block in listing {
             readers.entry(block).or_default().listing = true;
         }
-        let sim = sim_of(subject.image.clone());
-        let store = open(&Device::new(sim.clone()), tiny()).unwrap();
+        let (sim, device) = quiet(&subject.image);
+        let store = open(&device, tiny()).unwrap();
         let (after, figures) = (sim.image(), figures(&store));
         // The batch that begins the epoch lies at the log's head; the replayed batches lie before it.
         let head = after.differences(&subject.image).into_iter().find(|block| LOG.contains(block)).unwrap();
@@ -352,8 +322,8 @@ impl Reach {
     /// damage lies elsewhere, and the opening left the same on the device as without damage (the new superblock and the
     /// first batch are on it), all later reads are the same.
     fn look_at_opening(&self, subject: &Subject, flip: Flip) -> Result<Seen, String> {
-        let sim = sim_of(flip.of(subject));
-        let Some(store) = opened(&Device::new(sim.clone()))? else { return Ok(Seen::Refused) };
+        let (sim, device) = quiet(&flip.of(subject));
+        let Some(store) = opened(&device)? else { return Ok(Seen::Refused) };
         let differ = sim.image().differences(&self.after);
         let is_alike = differ.iter().all(|&block| block == flip.block) && figures(&store) == self.figures;
         if is_alike && !self.replayed.contains(&flip.block) {
@@ -397,14 +367,14 @@ impl Flip {
 /// A store that is open on a device that decays: for blocks that the opening does not read this makes no difference.
 /// The cache keeps no block that fails its check, so one store sees flip after flip, until one is harmless.
 struct Live {
-    watch: Arc<Watch>,
+    watch: Arc<Intercepted<Watch>>,
     store: Store,
 }
 
 impl Live {
     fn open(subject: &Subject) -> Result<Self, String> {
-        let watch = Watch::over(subject.image.clone());
-        let store = opened(&Device::new(watch.clone()))?.ok_or("an undamaged store was refused")?;
+        let (watch, device) = Watch::over(&subject.image);
+        let store = opened(&device)?.ok_or("an undamaged store was refused")?;
         Ok(Self { watch, store })
     }
 
@@ -434,11 +404,6 @@ const IN_FULL_EVERY: u64 = 251;
 /// Neighbouring bits that one thread takes at a time, on one store if possible.
 const AT_A_TIME: u64 = 256;
 
-/// Blocks that hold anything.
-fn used(image: &Image) -> Vec<u64> {
-    (0..image.blocks()).filter(|&block| image.block(block).iter().any(|&byte| byte != 0)).collect()
-}
-
 /// T4: every used bit (some 300 KiB) in the laboratory, a sample here. Of the store after a crash, every eighth bit of
 /// the blocks that its opening reads: superblocks, log and space image; the rest is as in the closed one.
 #[test]
@@ -448,17 +413,19 @@ fn every_bit() {
         let subject = subject(close);
         assert_eq!(look(&subject, subject.image.clone()), Ok(Seen::Harmless), "undamaged");
         let reach = Reach::of(&subject);
-        let blocks: Vec<u64> =
-            used(&subject.image).into_iter().filter(|block| close || reach.opening.contains(block)).collect();
+        let blocks: Vec<u64> = used_blocks(&subject.image, 0)
+            .into_iter()
+            .filter(|block| close || reach.opening.contains(block))
+            .collect();
         let bits = blocks.len() as u64 * BLOCK_BITS;
-        let trials = lab_number("FLIP_BITS", 5_000).min(if close { bits } else { bits / 8 });
+        let trials = lab::number("FLIP_BITS", 5_000).min(if close { bits } else { bits / 8 });
         // Spread evenly if not all are taken.
         let step = bits / trials;
         let (counts, began) = (Counts::default(), Instant::now());
-        on_all_cores(trials.div_ceil(AT_A_TIME), |part| {
+        lab::on_all_cores(trials.div_ceil(AT_A_TIME), |part| {
             let (mut live, mut last) = (None, None);
             for number in part * AT_A_TIME..trials.min((part + 1) * AT_A_TIME) {
-                let bit = number * step + lab_number("SEED", 1) % step;
+                let bit = number * step + lab::number("SEED", 1) % step;
                 let (block, within) = (blocks[(bit / BLOCK_BITS) as usize], bit % BLOCK_BITS);
                 if last.replace(block) != Some(block) {
                     // The cached pages of the last block are sound.
@@ -551,13 +518,13 @@ fn sector_trials(subject: &Subject, used: &[u64], number: usize, swaps: usize) -
 /// T5: every sector and every page of the image.
 #[test]
 fn sector_faults() {
-    let swaps = lab_number("FAULT_SWAPS", 2) as usize;
+    let swaps = lab::number("FAULT_SWAPS", 2) as usize;
     for close in [true, false] {
         let subject = subject(close);
-        let used = used(&subject.image);
-        let every = if lab_number("FAULT_SWAPS", 2) > 2 { 1 } else { 4 };
+        let used = used_blocks(&subject.image, 0);
+        let every = if lab::number("FAULT_SWAPS", 2) > 2 { 1 } else { 4 };
         let (counts, began) = (Counts::default(), Instant::now());
-        on_all_cores(used.len() as u64 / every, |number| {
+        lab::on_all_cores(used.len() as u64 / every, |number| {
             let number = (number * every) as usize;
             for (what, image) in sector_trials(&subject, &used, number, swaps) {
                 let in_log = || image.differences(&subject.image).iter().all(|block| LOG.contains(block));

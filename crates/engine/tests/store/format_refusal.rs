@@ -4,9 +4,9 @@
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_device::sim::{Image, SimDevice};
-use shoal_engine::{ByteRange, Error, FormatOptions, Store, block_on};
+use shoal_engine::{Error, FormatOptions, Store, block_on};
 
-use crate::common::{self, device, format, key, open, tiny, tiny_format};
+use crate::common::{self, ByName, device, formatted, open, tiny, tiny_format};
 
 const BLOCKS: u64 = 320;
 /// First and second copies of the superblock's two slots.
@@ -15,11 +15,10 @@ const SECOND_COPIES: [u64; 2] = [32, 33];
 
 /// A closed store with one object.
 fn store() -> Image {
-    let sim = SimDevice::new(BLOCKS);
+    let sim = formatted(BLOCKS, 3);
     let device = device(&sim);
-    format(&device, BLOCKS, 3);
     let store = open(&device, tiny()).unwrap();
-    block_on(store.put(&key(b"here"), b"value".to_vec().into(), Default::default())).unwrap();
+    store.set(b"here", b"value".to_vec()).unwrap();
     block_on(store.close()).unwrap();
     drop(store);
     sim.image()
@@ -28,7 +27,7 @@ fn store() -> Image {
 fn opens(image: &Image) -> Result<(), Error> {
     let sim = SimDevice::from_image(image.clone());
     let store = open(&device(&sim), tiny())?;
-    let object = block_on(store.get(&key(b"here"), ByteRange::ALL))?.expect("the object is there");
+    let object = store.find(b"here")?.expect("the object is there");
     assert_eq!(object.value.to_vec(), b"value");
     Ok(())
 }

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use shoal_device::sim::{Event, Fault, FaultOp, Image, SimDevice, SimOptions};
-use shoal_device::{BlockDevice, Device, DeviceCounters, MemDevice, Ticket};
+use shoal_device::{BlockDevice, Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, RequestId, Store,
-    block_on,
+    Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, RequestId, Store, block_on,
 };
+use shoal_testkit::device::{Intercept, Intercepted, growable};
+use shoal_testkit::wait::{eventually, within};
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    assert_clean, environment, key, marked_step, open, recover_all, step, tiny, tiny_without_layers, within,
+    ByName, assert_clean, environment, fill, key, marked_step, open, recover_all, step, tiny,
+    tiny_without_layers,
 };
 
 fn store_on(device: &Device, blocks: u64, options: OpenOptions) -> Store {
@@ -22,32 +24,16 @@ fn store_on(device: &Device, blocks: u64, options: OpenOptions) -> Store {
     block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
 }
 
-fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Result<(), Error> {
-    let value = Value { key: which, seed, bytes }.to_vec();
-    block_on(store.put(&key(format!("key-{which}").as_bytes()), value.into(), PutOptions::default()))
-        .map(|_| ())
+fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Result<u64, Error> {
+    store.set(format!("key-{which}"), Value { key: which, seed, bytes }.to_vec())
 }
 
 fn delete(store: &Store, which: u64) {
-    block_on(store.delete(&key(format!("key-{which}").as_bytes()), RejectRules::default()))
-        .unwrap_or_else(|error| panic!("deleting {which}: {error}"));
+    store.remove(format!("key-{which}")).unwrap_or_else(|error| panic!("deleting {which}: {error}"));
 }
 
 fn holds(store: &Store, which: u64, seed: u64, bytes: usize) {
-    let object = block_on(store.get(&key(format!("key-{which}").as_bytes()), ByteRange::ALL)).unwrap();
-    Value { key: which, seed, bytes }.check(&object.expect("the object is there").value.to_vec()).unwrap();
-}
-
-/// Puts new keys until the store says that it is full; gives how many there are.
-fn fill(store: &Store, bytes: usize) -> u64 {
-    for which in 0..1_000_000 {
-        match put(store, which, which, bytes) {
-            Ok(()) => {}
-            Err(Error::Full { .. }) => return which,
-            Err(error) => panic!("filling: {error}"),
-        }
-    }
-    unreachable!("the device is never full");
+    store.assert_holds(format!("key-{which}"), Value { key: which, seed, bytes });
 }
 
 fn fill_and_empty(bytes: usize, background: bool) {
@@ -56,7 +42,7 @@ fn fill_and_empty(bytes: usize, background: bool) {
     within(&what.clone(), move || {
         let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
         let store = store_on(&device, BLOCKS, OpenOptions { background, ..tiny_without_layers() });
-        let count = fill(&store, bytes);
+        let count = fill(0, |which| put(&store, which, which, bytes));
         let blocks_each = (bytes as u64).div_ceil(4096);
         assert!(
             count * blocks_each.max(1) * 100 / BLOCKS > 60 || bytes < 4096,
@@ -84,7 +70,7 @@ fn fill_and_empty(bytes: usize, background: bool) {
         for which in 0..count {
             delete(&store, which);
         }
-        let again = fill(&store, bytes);
+        let again = fill(0, |which| put(&store, which, which, bytes));
         // With threads applies come when they come: packed runs are of other lengths each time, with other rests in their last
         // blocks, which is much on a device of 4 MiB (87 to 100 % in a hundred runs, also after seconds).
         let least = if background { 80 } else { 97 };
@@ -124,7 +110,7 @@ fn churn_at_ninety_percent() {
             let device = Device::new(Arc::new(MemDevice::new(blocks)));
             let store = store_on(&device, blocks, tiny());
             // Objects of four blocks; an overwrite needs room for the new version beside the old one.
-            let count = fill(&store, 16_000) * 9 / 10;
+            let count = fill(0, |which| put(&store, which, which, 16_000)) * 9 / 10;
             for which in count..count + count / 8 + 2 {
                 delete(&store, which);
             }
@@ -149,7 +135,7 @@ fn deletes_with_an_identity_work_on_a_full_device() {
     within("deletes with an identity", || {
         let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
         let store = store_on(&device, BLOCKS, tiny());
-        let large = fill(&store, 30_000);
+        let large = fill(0, |which| put(&store, which, which, 30_000));
         let small = (SMALL..).take_while(|&which| put(&store, which, which, 60).is_ok()).count() as u64;
         assert!(small > 0, "the last blocks go to small objects");
         let name = |which: u64| key(format!("key-{which}").as_bytes());
@@ -180,10 +166,6 @@ fn deletes_with_an_identity_work_on_a_full_device() {
         drop(store);
         assert_clean(&device, "after deletes with an identity");
     });
-}
-
-fn growable(image: Image) -> Arc<SimDevice> {
-    SimDevice::with_options(image, SimOptions { growable: true, ..SimOptions::default() })
 }
 
 /// The same with a file system that allocates what it grows by.
@@ -339,7 +321,7 @@ fn growth_that_fails_is_a_full_store() {
     block_on(Store::format(&device, &growing_format(1_000), &environment(1))).unwrap();
     let store = open(&device, tiny()).unwrap();
     sim.inject(Fault::fail(FaultOp::Grow, libc::ENOSPC).for_good());
-    let count = fill(&store, 30_000);
+    let count = fill(0, |which| put(&store, which, which, 30_000));
     for which in 0..count {
         holds(&store, which, which, 30_000);
     }
@@ -359,13 +341,13 @@ fn a_device_in_memory_grows_with_threads() {
         block_on(Store::format(&device, &growing_format(2_000), &environment(1))).unwrap();
         let options = OpenOptions { background: true, ..tiny() };
         let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
-        let count = fill(&store, 30_000);
+        let count = fill(0, |which| put(&store, which, which, 30_000));
         assert!(count > 150, "full at {count} objects");
         for which in 0..count {
             holds(&store, which, which, 30_000);
             delete(&store, which);
         }
-        assert!(fill(&store, 30_000) * 100 >= count * 97);
+        assert!(fill(0, |which| put(&store, which, which, 30_000)) * 100 >= count * 97);
         block_on(store.close()).unwrap();
         drop(store);
         assert_clean(&device, "afterwards");
@@ -399,7 +381,7 @@ fn steps_of_growth_shrink_to_what_fits() {
         let full = Fault::fail(FaultOp::Grow, libc::ENOSPC).at(limit..u64::MAX).for_good();
         sim.inject(full);
         let store = open(&device, tiny()).unwrap();
-        let count = fill(&store, 9_000);
+        let count = fill(0, |which| put(&store, which, which, 9_000));
         assert_eq!(device.blocks(), limit, "room for {room} blocks more");
         for which in 0..count {
             holds(&store, which, which, 9_000);
@@ -420,7 +402,7 @@ fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
         let limit = device.blocks() + 100;
         sim.inject(Fault::fail(FaultOp::Write, code).at(limit..u64::MAX).for_good());
         let store = open(&device, tiny()).unwrap();
-        let count = fill(&store, 9_000);
+        let count = fill(0, |which| put(&store, which, which, 9_000));
         assert!(store.stat().poisoned.is_none() && store.stat().device_blocks == limit, "error {code}");
         for which in 0..count {
             holds(&store, which, which, 9_000);
@@ -432,52 +414,30 @@ fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
 /// A device whose file was removed.
 struct Displaced(Arc<SimDevice>, AtomicBool);
 
-impl BlockDevice for Displaced {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        self.0.submit(tickets);
-    }
-
-    fn execute(&self, tickets: Vec<Ticket>) {
-        self.0.execute(tickets);
-    }
-
-    fn blocks(&self) -> u64 {
-        self.0.blocks()
-    }
-
-    fn grow(&self, blocks: u64) -> std::io::Result<()> {
-        self.0.grow(blocks)
+impl Intercept for Displaced {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.0
     }
 
     fn displaced(&self) -> Option<String> {
         self.1.load(Ordering::Relaxed).then(|| "the data file was taken away".into())
     }
 
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-
     fn can_grow(&self) -> bool {
         false
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.0.counters()
     }
 }
 
 #[test]
 fn a_data_file_that_is_taken_away_makes_the_store_read_only() {
     within("a file that is taken away", || {
-        let displaced = Arc::new(Displaced(SimDevice::new(1_024), AtomicBool::new(false)));
+        let (displaced, device) = Intercepted::new(Displaced(SimDevice::new(1_024), AtomicBool::new(false)));
         let mut options = OpenOptions { background: true, ..tiny() };
         options.tuning.file_look_ns = 1_000_000;
-        let store = store_on(&Device::new(displaced.clone()), 1_024, options);
+        let store = store_on(&device, 1_024, options);
         put(&store, 1, 1, 500).unwrap();
         displaced.1.store(true, Ordering::Relaxed);
-        while store.stat().poisoned.is_none() {
-            std::thread::yield_now();
-        }
+        eventually("the store is read-only", || store.stat().poisoned.is_some());
         assert!(store.stat().poisoned.unwrap().contains("taken away"));
         assert!(matches!(put(&store, 2, 2, 500), Err(Error::Poisoned(_))));
         holds(&store, 1, 1, 500);

@@ -10,10 +10,12 @@ use std::time::Duration;
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
-use shoal_engine::{ByteRange, Expiry, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on};
+use shoal_engine::{Expiry, ListRequest, Metadata, PutOptions, Store, block_on};
 use shoal_testkit::Value;
 
-use crate::common::{assert_clean, format, key, name_in_image as name_of, open, tiny, tiny_with_layers};
+use crate::common::{
+    ByName, assert_clean, formatted, key, name_in_image as name_of, open, tiny, tiny_with_layers,
+};
 
 pub(crate) const BLOCKS: u64 = 192;
 /// An absolute deadline: in the year 2033.
@@ -62,8 +64,7 @@ fn image_of(name: &str) -> Image {
 /// Finds an object of the images that is not in `store` as it should be.
 pub(crate) fn find_missing(store: &Store) -> Result<(), String> {
     for which in 0..21 {
-        let found = block_on(store.get(&key(&name_of(which)), ByteRange::ALL))
-            .map_err(|error| format!("object {which}: {error}"))?;
+        let found = store.find(name_of(which)).map_err(|error| format!("object {which}: {error}"))?;
         match (found, held(which)) {
             (None, None) => {}
             (Some(object), Some((value, metadata))) => {
@@ -89,7 +90,7 @@ fn expiry(which: u64) -> Expiry {
 
 fn put(store: &Store, which: u64, value: Value, metadata: Metadata) {
     let options = PutOptions { metadata, expiry: expiry(which), ..PutOptions::default() };
-    block_on(store.put(&key(&name_of(which)), value.to_vec().into(), options)).unwrap();
+    store.set_with(name_of(which), value.to_vec(), options).unwrap();
 }
 
 /// Writes those images of the newest version that are not there: part of each in the trees, part in the log, as a kill leaves it.
@@ -97,9 +98,8 @@ fn put(store: &Store, which: u64, value: Value, metadata: Metadata) {
 #[ignore = "writes images that the other test reads"]
 fn write() {
     for (name, _) in IMAGES.iter().filter(|&&(name, version)| version == NEWEST && !path(name).exists()) {
-        let sim = SimDevice::new(BLOCKS);
+        let sim = formatted(BLOCKS, 2);
         let device = Device::new(sim.clone());
-        format(&device, BLOCKS, 2);
         let mut options = tiny();
         if *name == LAYERS {
             options = tiny_with_layers();
@@ -118,7 +118,7 @@ fn write() {
             }
         }
         for which in [4, 9] {
-            block_on(store.delete(&key(&name_of(which)), RejectRules::default())).unwrap();
+            store.remove(name_of(which)).unwrap();
         }
         let (value, metadata) = held(20).unwrap();
         put(&store, 20, value, metadata);
@@ -151,7 +151,7 @@ fn images_of_all_versions_open() {
             let listed = block_on(store.list(&request)).unwrap().entries;
             assert!(listed.iter().map(|(key, _)| key).eq(&names), "{what}: the listing");
             let deadline = |which| {
-                block_on(store.head(&key(&name_of(which)))).unwrap().unwrap().expiry.filter(|_| version > 2)
+                block_on(store.head(&key(name_of(which)))).unwrap().unwrap().expiry.filter(|_| version > 2)
             };
             // The clocks are those of another boot, and show the stored times.
             let relative = deadline(1).map(|it| (it.is_relative(), it.left_ns()));

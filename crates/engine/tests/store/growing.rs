@@ -4,19 +4,17 @@ use std::sync::Arc;
 
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
-use shoal_engine::{CheckOptions, Error, OpenOptions, PutOptions, RejectRules, Store, block_on, check};
+use shoal_engine::{Error, OpenOptions, Store, block_on};
+use shoal_testkit::device::growable;
 use shoal_testkit::{Model, Workload, WorkloadOptions};
 
 use crate::common::{
-    assert_clean, format, key, marked_step, observe_all, open, read, recover_all, step, tiny,
+    ByName, assert_clean, checked, fill, format, marked_step, observe_all, open, read, recover_all, repaired,
+    step, tiny,
 };
 
 const BLOCKS: u64 = 320;
 const GROWN: u64 = 600;
-
-fn growable(image: Image) -> Arc<SimDevice> {
-    SimDevice::with_options(image, SimOptions { growable: true, ..SimOptions::default() })
-}
 
 fn grown_to(blocks: u64) -> OpenOptions {
     OpenOptions { grow_to: Some(blocks), ..tiny() }
@@ -27,20 +25,8 @@ fn cap(store: &Store) -> u64 {
 }
 
 /// Puts new objects until the store is full; returns their number.
-fn fill(store: &Store, from: u32) -> u32 {
-    for which in from.. {
-        let name = format!("{which:05}");
-        match block_on(store.put(
-            &key(name.as_bytes()),
-            vec![which as u8; 9_000].into(),
-            PutOptions::default(),
-        )) {
-            Ok(_) => {}
-            Err(Error::Full { .. }) => return which - from,
-            Err(error) => panic!("{error}"),
-        }
-    }
-    unreachable!("a store has a cap")
+fn fill_from(store: &Store, from: u64) -> u64 {
+    fill(from, |which| store.set(format!("{which:05}"), vec![which as u8; 9_000])) - from
 }
 
 #[test]
@@ -51,7 +37,7 @@ fn a_full_store_takes_writes_again_once_its_cap_is_raised_twice_in_a_row() {
     for blocks in [BLOCKS, GROWN, GROWN + 200] {
         let store = open(&device, grown_to(blocks)).unwrap();
         assert_eq!(cap(&store), blocks);
-        let more = fill(&store, objects);
+        let more = fill_from(&store, objects);
         assert!(more > 20, "{more} objects more fit in {blocks} blocks");
         objects += more;
         block_on(store.close()).unwrap();
@@ -129,7 +115,7 @@ fn a_store_grows_over_a_larger_device() {
     for blocks in [BLOCKS, GROWN, 1_000] {
         let store = open(&device, grown_to(blocks)).unwrap();
         assert_eq!((cap(&store), store.stat().device_blocks), (blocks, blocks));
-        let more = fill(&store, objects);
+        let more = fill_from(&store, objects);
         assert!(more > 20, "{more} objects more fit in {blocks} blocks");
         objects += more;
         block_on(store.close()).unwrap();
@@ -147,7 +133,7 @@ fn a_damaged_image_of_a_store_that_grew_is_rebuilt() {
         let device = Device::new(sim.clone());
         format(&device, BLOCKS, 1);
         let store = open(&device, grown_to(GROWN)).unwrap();
-        let objects = fill(&store, 0);
+        let objects = fill_from(&store, 0);
         block_on(store.close()).unwrap();
         drop(store);
         let mut image = sim.image();
@@ -159,8 +145,7 @@ fn a_damaged_image_of_a_store_that_grew_is_rebuilt() {
         let sim = growable(image);
         let device = Device::new(sim.clone());
         if repair {
-            let options = CheckOptions { repair: true, ..CheckOptions::default() };
-            let report = block_on(check(device.clone(), &options)).unwrap();
+            let report = repaired(&device).unwrap();
             assert!(
                 report.problems.iter().any(|problem| problem.what.contains("was rebuilt from the trees"))
             );
@@ -170,9 +155,9 @@ fn a_damaged_image_of_a_store_that_grew_is_rebuilt() {
         let options = if repair { tiny() } else { grown_to(GROWN + 200) };
         let store = open(&device, options).unwrap();
         for which in 0..objects / 2 {
-            block_on(store.delete(&key(format!("{which:05}").as_bytes()), RejectRules::default())).unwrap();
+            store.remove(format!("{which:05}")).unwrap();
         }
-        assert!(fill(&store, objects) > objects / 4);
+        assert!(fill_from(&store, objects) > objects / 4);
         for which in objects / 2..objects {
             let (_, value) = read(&store, format!("{which:05}").as_bytes()).unwrap().unwrap();
             assert!(value.iter().all(|&byte| byte == which as u8));
@@ -196,7 +181,7 @@ fn a_store_does_not_grow_while_a_part_of_its_image_is_damaged() {
     let device = Device::new(growable(image));
     let why = open(&device, grown_to(GROWN)).err().unwrap().to_string();
     assert!(why.contains("`shoal check --repair` finds the free space again"), "{why}");
-    block_on(check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() })).unwrap();
+    repaired(&device).unwrap();
     assert_eq!(cap(&open(&device, grown_to(GROWN)).unwrap()), GROWN);
 }
 
@@ -247,7 +232,7 @@ fn every_crash_of_a_growth_leaves_the_old_cap_or_the_new_one() {
             panic!("state {}: {violation}", point.id);
         }
         drop(store);
-        let report = block_on(check(device.clone(), &CheckOptions::default())).unwrap();
+        let report = checked(&device).unwrap();
         assert!(report.is_clean(), "state {}: {:?}", point.id, report.problems);
         // A growth that was cut off is begun again.
         assert_eq!(cap(&open(&device, grown_to(GROWN)).unwrap()), GROWN);
@@ -268,7 +253,7 @@ fn the_log_fits_the_size_behind_a_growth() {
         format(&device, BLOCKS, 2);
         let store = open(&device, tiny()).unwrap();
         // In the log, and in no tree: the growth applies it.
-        block_on(store.put(&key(b"first"), vec![1; 30].into(), PutOptions::default())).unwrap();
+        store.set(b"first", vec![1; 30]).unwrap();
         assert!(store.stat().log_used_blocks > 0 && store.stat().log_blocks == LOGS[0]);
         block_on(store.grow(Some(LONGER))).unwrap();
         assert_eq!(store.stat().log_blocks, LOGS[1], "a store in use, file: {is_file}");
@@ -276,11 +261,9 @@ fn the_log_fits_the_size_behind_a_growth() {
         let store = open(&device, tiny()).unwrap();
         assert_eq!(read(&store, b"first").unwrap().unwrap().1, [1; 30], "file: {is_file}");
         let mut objects = 0;
-        let add = |store: &Store, objects: &mut u32, count: u32| {
+        let add = |store: &Store, objects: &mut u64, count: u64| {
             for which in *objects..*objects + count {
-                let name = format!("{which:05}");
-                let value = vec![which as u8; 9_000].into();
-                block_on(store.put(&key(name.as_bytes()), value, PutOptions::default())).unwrap();
+                store.set(format!("{which:05}"), vec![which as u8; 9_000]).unwrap();
             }
             *objects += count;
         };
@@ -346,7 +329,7 @@ fn again(is_file: bool, image: Image) -> Arc<SimDevice> {
 /// An opening gives the store the longer log that its growth could not; what a read-only opening sees is the store as it is.
 #[test]
 fn an_opening_gives_a_store_its_longer_log() {
-    let (sim, objects) = grown_with_the_short_log(true, |store| fill(store, 0));
+    let (sim, objects) = grown_with_the_short_log(true, |store| fill_from(store, 0));
     let device = Device::new(sim.clone());
     let before = sim.image();
     let seen = open(&device, OpenOptions { read_only: true, ..tiny() }).unwrap();
@@ -412,7 +395,7 @@ fn every_crash_of_a_longer_log_keeps_every_write() {
                 panic!("state {}: {violation}", point.id);
             }
             drop(store);
-            let report = block_on(check(device.clone(), &CheckOptions::default())).unwrap();
+            let report = checked(&device).unwrap();
             assert!(report.is_clean(), "state {}: {:?}", point.id, report.problems);
         });
         assert!(logs.iter().all(|&states| states > 20), "both logs are seen: {logs:?}");
@@ -436,7 +419,7 @@ fn a_longer_log_that_cannot_be_written_waits() {
             let device = Device::new(sim.clone());
             format(&device, BLOCKS, 1);
             let store = open(&device, tiny()).unwrap();
-            let objects = fill(&store, 0);
+            let objects = fill_from(&store, 0);
             (sim, device, store, objects)
         };
         let (sim, _device, store, _) = start();
@@ -447,7 +430,7 @@ fn a_longer_log_that_cannot_be_written_waits() {
         block_on(store.grow(Some(LONGER))).unwrap();
         assert_eq!((store.stat().log_blocks, sim.injected()), (LOGS[0], 1), "file: {is_file}");
         let put = |name: &[u8]| {
-            block_on(store.put(&key(name), vec![7; 9_000].into(), PutOptions::default())).unwrap();
+            store.set(name, vec![7; 9_000]).unwrap();
         };
         put(b"between");
         block_on(store.grow(Some(LONGER))).unwrap();
@@ -477,7 +460,7 @@ fn a_superblock_that_is_lost_behind_a_longer_log_takes_no_write_along() {
         let store = open(&device, tiny()).unwrap();
         block_on(store.grow(Some(LONGER))).unwrap();
         assert_eq!(store.stat().log_blocks, LOGS[1]);
-        block_on(store.put(&key(b"last"), vec![7; 900].into(), PutOptions::default())).unwrap();
+        store.set(b"last", vec![7; 900]).unwrap();
         drop(store);
         let slots = [0, 1].map(|slot| *sim.image().block(slot));
         let number = |slot: usize| u64::from_le_bytes(slots[slot][32..40].try_into().unwrap());

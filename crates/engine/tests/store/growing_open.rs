@@ -1,43 +1,30 @@
 //! A cap that is raised while the store is in use: no write is refused, and a crash at any write leaves the old cap or the new one.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
-use shoal_engine::{
-    ByteRange, CheckOptions, Error, Grown, OpenOptions, PutOptions, RejectRules, Store, block_on, check,
-};
+use shoal_engine::{ByteRange, Error, Grown, OpenOptions, Store, block_on};
+use shoal_testkit::device::growable;
+use shoal_testkit::lab;
 
-use crate::common::{assert_clean, format, key, lab_number, open, read, tiny};
+use crate::common::{ByName, assert_clean, checked, fill, format, key, open, read, tiny};
 use crate::growing::areas;
 
 const BLOCKS: u64 = 320;
 const VALUE_BYTES: usize = 9_000;
 
-fn growable(image: Image) -> Arc<SimDevice> {
-    SimDevice::with_options(image, SimOptions { growable: true, ..SimOptions::default() })
-}
-
 fn with_threads() -> OpenOptions {
     OpenOptions { background: true, ..tiny() }
 }
 
-fn put(store: &Store, name: &str, byte: u8) -> shoal_engine::Result<()> {
-    let value = vec![byte; VALUE_BYTES].into();
-    block_on(store.put(&key(name.as_bytes()), value, PutOptions::default())).map(|_| ())
+fn put(store: &Store, name: &str, byte: u8) -> shoal_engine::Result<u64> {
+    store.set(name, vec![byte; VALUE_BYTES])
 }
 
 /// Puts objects from number `from` on until the store is full; returns the number behind the last one.
-fn fill(store: &Store, from: u32) -> u32 {
-    for which in from.. {
-        match put(store, &format!("{which:05}"), which as u8) {
-            Ok(()) => {}
-            Err(Error::Full { .. }) => return which,
-            Err(error) => panic!("{error}"),
-        }
-    }
-    unreachable!("a store has a cap")
+fn fill_from(store: &Store, from: u32) -> u32 {
+    fill(from.into(), |which| put(store, &format!("{which:05}"), which as u8)) as u32
 }
 
 fn assert_holds(store: &Store, objects: std::ops::Range<u32>) {
@@ -53,7 +40,7 @@ fn a_full_store_takes_writes_again_while_it_is_open() {
         let device = Device::new(growable(Image::new(1)));
         format(&device, BLOCKS, 1);
         let store = open(&device, options).unwrap();
-        let mut objects = fill(&store, 0);
+        let mut objects = fill_from(&store, 0);
         let mut before = BLOCKS;
         // From 64 groups of 16 blocks to groups of 256.
         for now in [600, 900, 20_000] {
@@ -62,7 +49,7 @@ fn a_full_store_takes_writes_again_while_it_is_open() {
             let wanted = if now < 1_000 { u32::MAX } else { objects + 300 };
             while objects < wanted {
                 let more = match put(&store, &format!("{objects:05}"), objects as u8) {
-                    Ok(()) => true,
+                    Ok(_) => true,
                     Err(Error::Full { .. }) => false,
                     Err(error) => panic!("{error}"),
                 };
@@ -129,10 +116,10 @@ fn a_store_takes_all_of_a_larger_device() {
     let device = Device::new(SimDevice::new(1_000));
     format(&device, BLOCKS, 1);
     let store = open(&device, tiny()).unwrap();
-    let first = fill(&store, 0);
+    let first = fill_from(&store, 0);
     assert_eq!(block_on(store.grow(None)).unwrap(), Grown { before: BLOCKS, now: 1_000 });
     assert_eq!(store.stat().device_blocks, 1_000);
-    let second = fill(&store, first);
+    let second = fill_from(&store, first);
     assert!(second > first + 120, "{first}, then {second} objects");
     assert_holds(&store, 0..second);
     block_on(store.close()).unwrap();
@@ -148,9 +135,9 @@ fn no_write_is_refused_while_the_store_grows() {
             if is_file { Device::new(growable(Image::new(1))) } else { Device::new(SimDevice::new(4_000)) };
         format(&device, BLOCKS, 1);
         let store = open(&device, with_threads()).unwrap();
-        let full = fill(&store, 0);
+        let full = fill_from(&store, 0);
         for which in full - 8..full {
-            block_on(store.delete(&key(format!("{which:05}").as_bytes()), RejectRules::default())).unwrap();
+            store.remove(format!("{which:05}")).unwrap();
         }
         let mut objects = full - 8;
         let (grown, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -199,7 +186,7 @@ fn readers_of_before_the_growth_read_on() {
         put(&store, &format!("{which:05}"), which as u8).unwrap();
     }
     let long: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
-    block_on(store.put(&key(b"long"), long.clone().into(), PutOptions::default())).unwrap();
+    store.set(b"long", long.clone()).unwrap();
     let snapshot = block_on(store.snapshot()).unwrap();
     let mut stream = block_on(store.get_stream(&key(b"long"), ByteRange::default())).unwrap().unwrap();
     let mut streamed = block_on(stream.next()).unwrap().unwrap().to_vec();
@@ -209,7 +196,7 @@ fn readers_of_before_the_growth_read_on() {
             put(&store, &format!("{which:05}"), which as u8 + 100 + round).unwrap();
         }
     }
-    block_on(store.delete(&key(b"long"), RejectRules::default())).unwrap();
+    store.remove(b"long").unwrap();
     fill_some(&store, 150);
     for which in 0..20 {
         let name = format!("{which:05}");
@@ -223,7 +210,7 @@ fn readers_of_before_the_growth_read_on() {
     }
     assert!(streamed == long);
     drop((snapshot, stream));
-    fill(&store, 1_000);
+    fill_from(&store, 1_000);
     block_on(store.close()).unwrap();
     drop(store);
     assert_clean(&device, "a store that grew under readers");
@@ -240,7 +227,7 @@ fn fill_some(store: &Store, count: u32) {
 fn every_crash_of_a_growth_under_load() {
     const KEYS: u64 = 7;
     let caps = [BLOCKS, 700, 20_000];
-    let seeds = lab_number("GROWTHS", 3);
+    let seeds = lab::number("GROWTHS", 3);
     let mut seen = [0; 3];
     for seed in 0..seeds {
         let is_file = seed % 2 == 0;
@@ -259,8 +246,7 @@ fn every_crash_of_a_growth_under_load() {
             scope.spawn(|| {
                 for number in 1.. {
                     let name = format!("{}", number % KEYS);
-                    block_on(store.put(&key(name.as_bytes()), value(number).into(), PutOptions::default()))
-                        .unwrap();
+                    store.set(&name, value(number)).unwrap();
                     sim.mark(number);
                     written.store(number, Ordering::Release);
                     if stop.load(Ordering::Acquire) {
@@ -313,7 +299,7 @@ fn every_crash_of_a_growth_under_load() {
             }
             assert_holds(&store, 0..30);
             drop(store);
-            let report = block_on(check(device.clone(), &CheckOptions::default())).unwrap();
+            let report = checked(&device).unwrap();
             assert!(report.is_clean(), "state {}: {:?}", point.id, report.problems);
         });
     }

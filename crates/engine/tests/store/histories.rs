@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
-use shoal_engine::{ByteRange, Error, Lsn, OpenOptions, PutOptions, RejectRules, Result, Store, block_on};
+use shoal_engine::{Error, Lsn, OpenOptions, PutOptions, RejectRules, Result, Store, block_on};
 use shoal_testkit::Value;
-use shoal_testkit::linear::{Action, Entry, History};
+use shoal_testkit::lab;
+use shoal_testkit::linear::{Action, Entry, History, World};
 
-use crate::common::{format, key, lab_number, long_life, on_each_core, open, tiny};
+use crate::common::{ByName, formatted, key, long_life, open, tiny};
 
 const BLOCKS: u64 = 1_024;
 const CLIENTS: u64 = 8;
@@ -40,44 +41,19 @@ pub(crate) fn slow(image: Image) -> Arc<SimDevice> {
     SimDevice::with_options(image, SimOptions { latency, ..SimOptions::default() })
 }
 
-/// The value that the write with this number stores: of any home.
-fn value(key: u64, number: u64) -> Value {
-    Value { key, seed: number, bytes: SIZES[(number % SIZES.len() as u64) as usize] }
-}
-
-/// The state that all clients of a history share.
-struct World {
-    clock: AtomicU64,
-    writes: AtomicU64,
-}
-
-impl World {
-    fn now(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::SeqCst)
-    }
-
-    fn new_value(&self) -> u64 {
-        1 + self.writes.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
 fn name(number: u64) -> Vec<u8> {
     format!("key-{number}").into_bytes()
 }
 
 /// The state of a key: the number of its write, and the version.
 fn read(store: &Store, number: u64) -> Result<Option<(u64, Lsn)>> {
-    let Some(object) = block_on(store.get(&key(&name(number)), ByteRange::ALL))? else { return Ok(None) };
-    let bytes = object.value.to_vec();
-    let seed = u64::from_le_bytes(*bytes.first_chunk().expect("values of this test have 16 bytes at least"));
-    value(number, seed).check(&bytes).unwrap_or_else(|wrong| panic!("key {number}: {wrong}"));
-    Ok(Some((seed, object.info.version)))
+    let Some(object) = store.find(name(number))? else { return Ok(None) };
+    Ok(Some((Value::write_of(number, &object.value.to_vec(), &SIZES), object.info.version)))
 }
 
 fn write(store: &Store, number: u64, written: u64, rules: RejectRules) -> Result<Lsn> {
     let options = PutOptions { rules, expiry: long_life(written), ..PutOptions::default() };
-    let value = value(number, written).to_vec().into();
-    block_on(store.put(&key(&name(number)), value, options)).map(|put| put.version)
+    store.set_with(name(number), Value::of_write(number, written, &SIZES).to_vec(), options).map(Lsn)
 }
 
 /// How an operation ended.
@@ -105,17 +81,17 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Histor
     let mut history = History::default();
     for _ in 0..OPERATIONS {
         let number = dice.below(KEYS);
-        let key = key(&name(number));
+        let key = key(name(number));
         let mut called = world.now();
         let ended = match dice.below(8) {
             0..=2 => Ended::As(Action::Read(read(store, number).unwrap().map(|(seed, _)| seed))),
             3 | 4 => {
-                let written = world.new_value();
+                let written = world.next_write();
                 let action = Action::Write(written);
                 outcome(write(store, number, written, RejectRules::default()), action, action)
             }
             5 => {
-                let written = world.new_value();
+                let written = world.next_write();
                 let rules = RejectRules { if_exists: true, ..RejectRules::default() };
                 let action = |done| Action::Create(written, done);
                 outcome(write(store, number, written, rules), action(true), action(false))
@@ -132,7 +108,7 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Histor
                 );
                 let Some((seed, version)) = before else { continue };
                 called = world.now();
-                let written = world.new_value();
+                let written = world.next_write();
                 let rules = RejectRules { if_version_not: Some(version), ..RejectRules::default() };
                 let action = |done| Action::Swap(seed, written, done);
                 outcome(write(store, number, written, rules), action(true), action(false))
@@ -168,10 +144,9 @@ pub(crate) fn power_cut(sim: &SimDevice, dice: &SeededEntropy) -> Image {
 /// One history: several lives of one store, each ended by flushes that fail and a power cut, the last one by a close.
 fn history(seed: u64) -> History {
     let dice = SeededEntropy::new(seed);
-    let base = SimDevice::new(BLOCKS);
-    format(&Device::new(base.clone()), BLOCKS, seed);
+    let base = formatted(BLOCKS, seed);
     let mut image = base.image();
-    let world = World { clock: AtomicU64::new(0), writes: AtomicU64::new(0) };
+    let world = World::default();
     let mut history = History::default();
     for life in 0..LIVES {
         let sim = slow(image);
@@ -211,10 +186,10 @@ fn history(seed: u64) -> History {
 /// 500 histories of about 2,000 operations in the laboratory; several at a time, for each waits for its device.
 #[test]
 fn histories_are_linearizable() {
-    let (count, first) = (lab_number("HISTORIES", 6), 10_000 * lab_number("SEED", 1));
+    let (count, first) = (lab::number("HISTORIES", 6), 10_000 * lab::number("SEED", 1));
     let [operations, pending, checking_us] = [const { AtomicU64::new(0) }; 3];
     let began = Instant::now();
-    on_each_core(2, count, |number| {
+    lab::on_each_core(2, count, |number| {
         let seed = first + number;
         let history = history(seed);
         let counts = history.counts();

@@ -9,45 +9,37 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use shoal_base::{BLOCK_BYTES, Entropy, SeededEntropy};
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
-use shoal_engine::{
-    ByteRange, CheckOptions, ListRequest, OpenOptions, PutOptions, RejectRules, Store, block_on, check,
-};
+use shoal_device::sim::Image;
+use shoal_engine::{ListRequest, OpenOptions, Store, block_on};
 use shoal_testkit::Value;
+use shoal_testkit::lab;
+use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::common::{format, key, lab_number, name_in_image as name, on_all_cores, open, tiny};
+use crate::common::{ByName, format, is_clean, name_in_image as name, open, quiet, repaired, tiny};
 
 const BLOCKS: u64 = 192;
 const OBJECTS: u64 = 30;
 /// The regions that are changed.
 const REGIONS: [(&str, Range<u64>); 4] =
     [("superblock", 0..34), ("log", 34..58), ("space", 58..106), ("page", 106..BLOCKS)];
-/// A trial that takes longer hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(100);
-
-fn quiet(image: Image) -> Device {
-    Device::new(SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() }))
-}
 
 /// A store with everything in it: trees of two levels, packed runs, extents, a manifest, a log that is not applied.
 fn base() -> Image {
-    let sim =
-        SimDevice::with_options(Image::new(BLOCKS), SimOptions { record: false, ..SimOptions::default() });
-    let device = Device::new(sim.clone());
+    let (sim, device) = quiet(&Image::new(BLOCKS));
     format(&device, BLOCKS, 23);
     let store = open(&device, tiny()).unwrap();
     let sizes = [20, 90, 300, 1_900, 0, 700, 5_000];
     for which in 0..OBJECTS {
         let value = Value { key: which, seed: which, bytes: sizes[(which % 7) as usize] };
-        block_on(store.put(&key(&name(which)), value.to_vec().into(), PutOptions::default())).unwrap();
+        store.set(name(which), value.to_vec()).unwrap();
     }
     let large = Value { key: 40, seed: 40, bytes: 140_000 };
-    block_on(store.put(&key(&name(40)), large.to_vec().into(), PutOptions::default())).unwrap();
-    block_on(store.delete(&key(&name(3)), RejectRules::default())).unwrap();
+    store.set(name(40), large.to_vec()).unwrap();
+    store.remove(name(3)).unwrap();
     drop(store);
     sim.image()
 }
@@ -89,7 +81,7 @@ fn use_it(device: &Device, options: OpenOptions, is_clean: bool) {
     let value = Value { key: 1, seed: 99, bytes: 1_500 }.to_vec();
     for which in 0..12 {
         // Errors are fine.
-        let _ = block_on(store.put(&key(&name(which)), value.clone().into(), PutOptions::default()));
+        let _ = store.set(name(which), value.clone());
     }
     let _ = block_on(store.scrub());
     read(&store);
@@ -98,38 +90,34 @@ fn use_it(device: &Device, options: OpenOptions, is_clean: bool) {
 
 fn read(store: &Store) {
     for which in (0..OBJECTS).chain([40]) {
-        let _ = block_on(store.get(&key(&name(which)), ByteRange::ALL))
-            .map(|object| object.map(|it| it.value.to_vec()));
+        let _ = store.find(name(which)).map(|object| object.map(|it| it.value.to_vec()));
     }
     let request = ListRequest { bucket: "default".into(), limit: 100, ..ListRequest::default() };
     let _ = block_on(store.list(&request));
 }
 
 fn trial(image: &Image) {
-    let device = quiet(image.clone());
-    let is_clean = |device: &Device| {
-        block_on(check(device.clone(), &CheckOptions::default())).is_ok_and(|report| report.is_clean())
-    };
+    let device = quiet(image).1;
     use_it(&device, tiny(), is_clean(&device));
-    let device = quiet(image.clone());
-    let _ = block_on(check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() }));
+    let device = quiet(image).1;
+    let _ = repaired(&device);
     use_it(&device, OpenOptions { accept_damaged_log: true, ..tiny() }, is_clean(&device));
 }
 
 #[test]
 fn nothing_panics() {
     let (base, began) = (base(), Instant::now());
-    let count = lab_number("HOSTILE", 300);
+    let count = lab::number("HOSTILE", 300);
     let longest = AtomicU64::new(0);
-    on_all_cores(count, |number| {
-        let seed = number + lab_number("SEED", 1) * 1_000_000_000;
+    lab::on_all_cores(count, |number| {
+        let seed = number + lab::number("SEED", 1) * 1_000_000_000;
         let dice = SeededEntropy::new(seed);
         let (region, blocks) = &REGIONS[(number % REGIONS.len() as u64) as usize];
         let mut image = base.clone();
         change(&mut image, blocks, &dice);
         let started = Instant::now();
         if catch_unwind(AssertUnwindSafe(|| trial(&image))).is_err() {
-            panic!("{region}, trial {number} of seed {}: a panic", lab_number("SEED", 1));
+            panic!("{region}, trial {number} of seed {}: a panic", lab::number("SEED", 1));
         }
         let took = started.elapsed();
         longest.fetch_max(took.as_micros() as u64, Ordering::Relaxed);

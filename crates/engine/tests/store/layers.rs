@@ -7,17 +7,16 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
-use shoal_device::{Device, MemDevice};
-use shoal_engine::{
-    ByteRange, CheckOptions, CheckReport, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, Store,
-    block_on, check,
-};
+use shoal_device::Device;
+use shoal_device::sim::{Image, SimDevice};
+use shoal_engine::{ByteRange, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::Value;
+use shoal_testkit::lab;
+use shoal_testkit::wait::within;
 
 use crate::common::{
-    assert_clean, environment, format, judge_listing, key, lab_number, open, tiny_format, tiny_with_layers,
-    tiny_without_layers, within,
+    ByName, acknowledged, assert_clean, checked, environment, format, judge_listing, key, memory, open,
+    quiet, tiny_format, tiny_with_layers, tiny_without_layers,
 };
 
 const BLOCKS: u64 = 1_024;
@@ -64,19 +63,11 @@ fn put(store: &Store, which: u64, value: Value) -> u64 {
 }
 
 fn put_as(store: &Store, name: &[u8], value: Value) -> u64 {
-    let put = block_on(store.put(&key(name), value.to_vec().into(), PutOptions::default()));
-    put.unwrap_or_else(|error| panic!("put {}: {error}", value.key)).version.0
+    store.set(name, value.to_vec()).unwrap_or_else(|error| panic!("put {}: {error}", value.key))
 }
 
 fn delete(store: &Store, which: u64) {
-    block_on(store.delete(&key(&name(which)), RejectRules::default()))
-        .unwrap_or_else(|error| panic!("delete {which}: {error}"));
-}
-
-fn quiet(image: &Image) -> (Arc<SimDevice>, Device) {
-    let options = SimOptions { record: false, ..SimOptions::default() };
-    let sim = SimDevice::with_options(image.clone(), options);
-    (sim.clone(), Device::new(sim))
+    store.remove(name(which)).unwrap_or_else(|error| panic!("delete {which}: {error}"));
 }
 
 fn blank(blocks: u64, seed: u64) -> (Arc<SimDevice>, Device) {
@@ -104,9 +95,8 @@ fn conforms(store: &Store, objects: &Objects, keys: u64, what: &str) {
 
 fn conforms_as(store: &Store, objects: &Objects, keys: u64, name: fn(u64) -> Vec<u8>, what: &str) {
     for which in 0..keys {
-        let got = block_on(store.get(&key(&name(which)), ByteRange::ALL))
-            .unwrap_or_else(|error| panic!("{what}: get {which}: {error}"));
-        let head = block_on(store.head(&key(&name(which))))
+        let got = store.find(name(which)).unwrap_or_else(|error| panic!("{what}: get {which}: {error}"));
+        let head = block_on(store.head(&key(name(which))))
             .unwrap_or_else(|error| panic!("{what}: head {which}: {error}"));
         assert_eq!(got.as_ref().map(|object| object.info.version), head.as_ref().map(|info| info.version));
         match (got, objects.get(&which)) {
@@ -249,7 +239,7 @@ fn part() -> impl Strategy<Value = Part> {
 const KEYS: u64 = 60;
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 300, ..ProptestConfig::with_cases(lab_number("DIVISIONS", 40) as u32) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 300, ..ProptestConfig::with_cases(lab::number("DIVISIONS", 40) as u32) })]
 
     /// Gets, heads, listings and counts do not depend on what is in a layer and what in the base, nor on how far a merge is.
     #[test]
@@ -270,7 +260,7 @@ proptest! {
                         objects.insert(which, (put_as(&store, &long_name(which), value), value));
                     }
                     Act::Delete(which) => {
-                        block_on(store.delete(&key(&long_name(which)), RejectRules::default())).unwrap();
+                        store.remove(long_name(which)).unwrap();
                         objects.remove(&which);
                     }
                 }
@@ -307,7 +297,7 @@ fn a_slow_reader_across_three_merges() {
                 (
                     which,
                     written,
-                    block_on(store.get_stream(&key(&name(which)), ByteRange::ALL)).unwrap().unwrap(),
+                    block_on(store.get_stream(&key(name(which)), ByteRange::ALL)).unwrap().unwrap(),
                 )
             })
             .collect();
@@ -453,8 +443,7 @@ fn many_layers_under_a_small_cache() {
 fn a_full_device_of_layers_is_empty_again() {
     const BLOCKS: u64 = 8_192;
     within("a full device", || {
-        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-        format(&device, BLOCKS, 8);
+        let device = memory(BLOCKS);
         let mut options = tiny_with_layers();
         options.cache_bytes = 4 << 20;
         options.tuning.overlay_records_max = 128;
@@ -498,15 +487,13 @@ fn a_full_device_of_layers_is_empty_again() {
 /// write a layer, and were refused before the merge thread had a core.
 #[test]
 fn a_full_store_has_no_layers() {
-    let device = Device::new(Arc::new(MemDevice::new(320)));
-    format(&device, 320, 3);
+    let device = memory(320);
     let mut options = tiny_with_layers();
     options.tuning.merge_permille = NEVER;
     let store = open(&device, options).unwrap();
     let mut most = 0;
     let full = (0..).find_map(|which| {
-        let name = key(format!("{which:05}").as_bytes());
-        let put = block_on(store.put(&name, vec![1; 9_000].into(), PutOptions::default()));
+        let put = store.set(format!("{which:05}"), vec![1; 9_000]);
         most = most.max(store.stat().layers);
         put.err()
     });
@@ -551,10 +538,6 @@ fn subject() -> (Image, Objects) {
 
 const KEYS_OF_DAMAGE: u64 = 240;
 
-fn checked(device: &Device, options: CheckOptions) -> CheckReport {
-    block_on(check(device.clone(), &options)).unwrap()
-}
-
 /// Uses a store whose `blocks` are damaged: every key says what it holds or `Corrupt`, writes work, and an acknowledgement gives up
 /// what answered with an error and no other key. Gives the number of these keys.
 fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize {
@@ -564,7 +547,7 @@ fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize 
     let judge = |store: &Store, objects: &Objects, when: &str| -> Vec<u64> {
         let mut hidden = Vec::new();
         for which in 0..KEYS_OF_DAMAGE {
-            match (block_on(store.get(&key(&name(which)), ByteRange::ALL)), objects.get(&which)) {
+            match (store.find(name(which)), objects.get(&which)) {
                 (Ok(None), None) => {}
                 (Ok(Some(object)), Some((version, value))) => {
                     assert_eq!(object.info.version.0, *version, "{what}, {when}: {which}");
@@ -582,7 +565,7 @@ fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize 
         assert!(judged.missing.len() <= hidden.len(), "{what}, {when}: a listing hides more than gets");
         hidden
     };
-    let report = checked(&device, CheckOptions::default());
+    let report = checked(&device).unwrap();
     let store = open(&device, tiny_with_layers()).unwrap_or_else(|error| panic!("{what}: opening: {error}"));
     let hidden = judge(&store, &objects, "as it is");
     assert_eq!(hidden.is_empty(), report.damaged_ranges.is_empty(), "{what}: {:?}", report.damaged_ranges);
@@ -604,12 +587,12 @@ fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize 
     assert_eq!(judge(&store, &objects, "applied"), left, "{what}");
     drop(store);
     // Objects whose records the log still has come back, the others are given up.
-    checked(&device, CheckOptions { acknowledge: true, ..CheckOptions::default() });
-    let report = checked(&device, CheckOptions::default());
+    acknowledged(&device);
+    let report = checked(&device).unwrap();
     assert!(report.is_clean(), "{what}: acknowledged: {:?}", report.problems);
     let store = open(&device, tiny_with_layers()).unwrap();
     for which in left {
-        match block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap() {
+        match store.find(name(which)).unwrap() {
             None => _ = objects.remove(&which),
             Some(object) => {
                 let (version, value) = objects.get_mut(&which).unwrap_or_else(|| panic!("{what}: {which}"));
@@ -618,7 +601,7 @@ fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize 
             }
         }
     }
-    assert_eq!(judge(&store, &objects, "acknowledged"), [], "{what}");
+    assert_eq!(judge(&store, &objects, "acknowledged"), [0_u64; 0], "{what}");
     assert_eq!(store.stat().poisoned, None);
     block_on(store.close()).unwrap();
     drop(store);
@@ -659,7 +642,7 @@ fn damage_in_the_list_of_layers() {
         for copy in 0..2 {
             let (sim, device) = quiet(&image);
             sim.corrupt(list.block + copy, 1_000, 1);
-            let report = checked(&device, CheckOptions::default());
+            let report = checked(&device).unwrap();
             assert!(
                 report.damaged_ranges.is_empty() && !report.is_clean(),
                 "copy {copy}: {:?}",
@@ -707,7 +690,7 @@ fn layers_above_damage_are_bounded() {
             }
         }
         for which in 0..KEYS_OF_DAMAGE {
-            match (block_on(store.get(&key(&name(which)), ByteRange::ALL)), objects.get(&which)) {
+            match (store.find(name(which)), objects.get(&which)) {
                 (Err(Error::Corrupt { .. }), _) => assert!(!written.contains(&which), "life {life}: {which}"),
                 (Ok(None), None) => {}
                 (Ok(Some(object)), Some((version, _))) => {
@@ -723,11 +706,11 @@ fn layers_above_damage_are_bounded() {
             (most.max(most_layers(&sim.image())), if life > 45 { fewest.min(count) } else { fewest });
     }
     assert!(most < LAYERS_MAX && fewest < LAYERS_MAX / 2, "{most} layers, then {fewest}");
-    checked(&device, CheckOptions { acknowledge: true, ..CheckOptions::default() });
+    acknowledged(&device);
     assert_clean(&device, "acknowledged");
     let store = open(&device, tiny_with_layers()).unwrap();
     for which in 0..KEYS_OF_DAMAGE {
-        let object = block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap();
+        let object = store.find(name(which)).unwrap();
         match (object, objects.get(&which)) {
             (Some(object), Some((_, value))) => value.check(&object.value.to_vec()).unwrap(),
             (None, _) => assert!(!written.contains(&which), "{which} is gone"),
@@ -743,12 +726,12 @@ fn damage_above_as_many_layers_as_there_may_be() {
     let (sim, device, mut objects) = full_of_layers();
     let list = lists(&sim.image()).into_iter().max_by_key(|list| list.roots.len()).unwrap();
     sim.corrupt(list.roots[0].0, 1_000, 1);
-    checked(&device, CheckOptions { acknowledge: true, ..CheckOptions::default() });
-    let report = checked(&device, CheckOptions::default());
+    acknowledged(&device);
+    let report = checked(&device).unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
     let store = open(&device, tiny_with_layers()).unwrap();
     for which in 0..60 {
-        match (block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap(), objects.get(&which)) {
+        match (store.find(name(which)).unwrap(), objects.get(&which)) {
             (Some(object), Some((_, value))) => value.check(&object.value.to_vec()).unwrap(),
             (None, _) => _ = objects.remove(&which),
             (Some(object), None) => panic!("{which} is back: {:?}", object.info),

@@ -1,11 +1,8 @@
 //! A listing through a cache that is much smaller than the tree.
 
-use std::sync::Arc;
-
-use shoal_device::sim::SimDevice;
 use shoal_engine::{BucketPage, Expiry, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 
-use crate::common::{self, device, format, key, tiny};
+use crate::common::{self, device, formatted, key, tiny};
 
 const BLOCKS: u64 = 8_192;
 const OBJECTS: u64 = 6_000;
@@ -27,8 +24,7 @@ fn options() -> OpenOptions {
 /// a leaf that it had passed counted as looked up, and those ahead of it as merely scanned.
 #[test]
 fn every_leaf_is_loaded_once() {
-    let sim: Arc<SimDevice> = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 1);
+    let sim = formatted(BLOCKS, 1);
     let store = common::open(&device(&sim), options()).unwrap();
     for number in 0..OBJECTS {
         let name = key(format!("{number:06}").as_bytes());
@@ -62,8 +58,7 @@ fn every_leaf_is_loaded_once() {
 /// Buckets are found over several pages, by tree and by overlay; those without a living object are none.
 #[test]
 fn buckets_are_those_with_objects() {
-    let sim: Arc<SimDevice> = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 3);
+    let sim = formatted(BLOCKS, 3);
     let store = common::open(&device(&sim), options()).unwrap();
     assert_eq!(block_on(store.buckets("", 10)).unwrap(), BucketPage::default());
     let put = |bucket: &str, name: &[u8], options: PutOptions| {

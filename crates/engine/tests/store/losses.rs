@@ -6,12 +6,9 @@ use std::collections::BTreeMap;
 
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
-use shoal_engine::{
-    ByteRange, CheckOptions, CheckReport, Losses, OpenOptions, PutOptions, RejectRules, Store, block_on,
-    check,
-};
+use shoal_engine::{CheckOptions, CheckReport, Losses, OpenOptions, Store, block_on, check};
 
-use crate::common::{flat_name as name, format, key, open, tiny};
+use crate::common::{ByName, flat_name as name, format, open, quiet, tiny};
 
 const BLOCKS: u64 = 256;
 /// The place and the length of the log: docs/format/superblock.md.
@@ -21,19 +18,15 @@ const KEYS: u64 = 12;
 /// In which turn each key was put last; none: it was deleted.
 type State = BTreeMap<u64, Option<u8>>;
 
-fn quiet(image: Image) -> Device {
-    Device::new(SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() }))
-}
-
 /// Puts a value that tells its turn.
 fn put(store: &Store, state: &mut State, which: u64, turn: u8) {
     let value = vec![turn; 700 + which as usize];
-    block_on(store.put(&key(&name(which)), value.into(), PutOptions::default())).unwrap();
+    store.set(name(which), value).unwrap();
     state.insert(which, Some(turn));
 }
 
 fn delete(store: &Store, state: &mut State, which: u64) {
-    block_on(store.delete(&key(&name(which)), RejectRules::default())).unwrap();
+    store.remove(name(which)).unwrap();
     state.insert(which, None);
 }
 
@@ -70,7 +63,7 @@ fn run(device: &Device, repair: bool, acknowledge: bool) -> CheckReport {
 /// The present states of the keys, and the losses that the store remembers.
 fn look(device: &Device) -> (State, Losses) {
     let store = open(device, OpenOptions { read_only: true, ..tiny() }).unwrap();
-    let get = |which| block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap();
+    let get = |which| store.find(name(which)).unwrap();
     let state = (0..KEYS).chain([20]).map(|which| (which, get(which).map(|object| object.value.to_vec()[0])));
     (state.collect(), store.stat().losses)
 }
@@ -84,13 +77,13 @@ fn damaged(image: &Image, block: u64) -> Image {
 #[test]
 fn what_a_repair_loses_is_told_and_remembered() {
     let (image, expected) = subject(false);
-    assert_eq!(look(&quiet(image.clone())), (expected.clone(), Losses::default()));
+    assert_eq!(look(&quiet(&image).1), (expected.clone(), Losses::default()));
     let (mut with_losses, mut unnoticed, mut kinds) = (0, 0, [0; 3]);
     for block in LOG {
         if image.block(block).iter().all(|&byte| byte == 0) {
             continue;
         }
-        let device = quiet(damaged(&image, block));
+        let device = quiet(&damaged(&image, block)).1;
         let found = run(&device, true, false);
         let (state, remembered) = look(&device);
         let changed: Vec<u64> = expected
@@ -146,7 +139,7 @@ fn what_a_repair_loses_is_told_and_remembered() {
 fn what_is_lost_now_is_not_acknowledged_yet() {
     let (image, _) = subject(false);
     let block = LOG.rev().find(|&block| image.block(block).iter().any(|&byte| byte != 0)).unwrap();
-    let device = quiet(damaged(&image, block));
+    let device = quiet(&damaged(&image, block)).1;
     let found = run(&device, true, true);
     assert!(!found.losses.is_none() && !run(&device, false, false).is_clean(), "{found:?}");
     run(&device, false, true);
@@ -158,7 +151,7 @@ fn what_is_lost_now_is_not_acknowledged_yet() {
 fn after_an_end_in_order_nothing_is_lost() {
     let (image, expected) = subject(true);
     for block in LOG {
-        let device = quiet(damaged(&image, block));
+        let device = quiet(&damaged(&image, block)).1;
         assert!(run(&device, true, false).losses.is_none(), "block {block}");
         assert_eq!(look(&device), (expected.clone(), Losses::default()), "block {block}");
     }

@@ -4,16 +4,13 @@ use proptest::prelude::*;
 use shoal_device::sim::{SimDevice, SimOptions};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{ListRequest, OpenOptions, Store, block_on};
+use shoal_testkit::lab;
 use shoal_testkit::{Model, Workload, WorkloadOptions};
 use std::sync::Arc;
 
-use crate::common::{assert_clean, format, key, lab_number, observe_all, on_all_cores, open, step, tiny};
+use crate::common::{assert_clean, format, formatted, key, memory, observe_all, open, step, tiny};
 
 const BLOCKS: u64 = 2_048;
-
-fn mem(blocks: u64) -> Device {
-    Device::new(Arc::new(MemDevice::new(blocks)))
-}
 
 /// A dropped store's threads end what they are at: until then they write to the device.
 fn wait_for_threads(device: &Device) {
@@ -55,7 +52,7 @@ fn check_listing(store: &Store, model: &Model, limit: usize) {
 }
 
 fn conform(seed: u64, operations: usize, keys: u64, options: &OpenOptions) {
-    let device = mem(BLOCKS);
+    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
     format(&device, BLOCKS, seed);
     let mut store = open(&device, options.clone()).unwrap();
     let sizes = vec![0, 1, 60, 100, 101, 900, 1_999, 2_001, 4_096, 65_536, 65_537, 300_000];
@@ -132,12 +129,10 @@ fn a_growing_store_conforms() {
 #[test]
 fn short_sequences_conform() {
     const OPERATIONS: usize = 50;
-    let count = lab_number("SEQUENCES", 200);
-    let base = SimDevice::new(512);
-    format(&Device::new(base.clone()), 512, 3);
-    let (image, began) = (base.image(), std::time::Instant::now());
-    on_all_cores(count, |number| {
-        let seed = number + (lab_number("SEED", 1) << 32);
+    let count = lab::number("SEQUENCES", 200);
+    let (image, began) = (formatted(512, 3).image(), std::time::Instant::now());
+    lab::on_all_cores(count, |number| {
+        let seed = number + (lab::number("SEED", 1) << 32);
         let quiet = SimOptions { record: false, ..SimOptions::default() };
         let device = Device::new(SimDevice::with_options(image.clone(), quiet));
         let mut store = open(&device, tiny()).unwrap();
@@ -174,8 +169,7 @@ fn conforms_with_background_threads() {
 
 #[test]
 fn missing_things_are_missing() {
-    let device = mem(BLOCKS);
-    format(&device, BLOCKS, 1);
+    let device = memory(BLOCKS);
     let store = open(&device, tiny()).unwrap();
     assert!(block_on(store.head(&key(b"nothing"))).unwrap().is_none());
     let (keys, prefixes) = list_all(&store, 10, b"/");

@@ -9,13 +9,14 @@ use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, MemDevice};
 use shoal_engine::{
     ByteRange, CheckOptions, Environment, Error, FormatOptions, Metadata, ObjectKey, OpenOptions, PutOptions,
-    RejectRules, Store, Tuning, block_on, check,
+    Store, Tuning, block_on, check,
 };
+use shoal_testkit::wait::within;
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    self, assert_clean, device, format, key, marked_step, observe_all, open, recover_all, rot_newest, step,
-    tiny, within,
+    self, ByName, assert_clean, check_clean, checked, device, formatted, key, marked_step, observe_all, open,
+    recover_all, rot_newest, step, tiny, works_on,
 };
 
 /// Sizes of which nearly all are packed, and one that is not.
@@ -34,27 +35,22 @@ fn workload(seed: u64, keys: u64) -> Workload {
 
 fn put(store: &Store, which: u64, seed: u64, bytes: usize) {
     let value = Value { key: which, seed, bytes }.to_vec();
-    block_on(store.put(&key(&Workload::key(which)), value.into(), PutOptions::default())).unwrap();
+    store.set(Workload::key(which), value).unwrap();
 }
 
 fn delete(store: &Store, which: u64) {
-    block_on(store.delete(&key(&Workload::key(which)), RejectRules::default())).unwrap();
+    store.remove(Workload::key(which)).unwrap();
 }
 
 fn holds(store: &Store, which: u64, seed: u64, bytes: usize) {
-    let object = block_on(store.get(&key(&Workload::key(which)), ByteRange::ALL)).unwrap();
-    Value { key: which, seed, bytes }.check(&object.expect("the object is there").value.to_vec()).unwrap();
+    store.assert_holds(Workload::key(which), Value { key: which, seed, bytes });
 }
 
 /// Opens the image of a crash to a state that the acknowledgements allow, with exact liveness, and uses it.
 fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     let sim = SimDevice::from_image(image);
     let device = Device::new(sim);
-    let report =
-        block_on(check(device.clone(), &CheckOptions::default())).map_err(|error| error.to_string())?;
-    if !report.is_clean() {
-        return Err(format!("check: {:?}", report.problems));
-    }
+    check_clean(&device)?;
     let store = open(&device, small()).map_err(|error| format!("did not open: {error}"))?;
     let mut recovered = model.clone();
     recover_all(&store, &mut recovered)?;
@@ -62,14 +58,9 @@ fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
         return Ok(());
     }
     let mut workload = workload(9_000_000, 30);
-    for _ in 0..40 {
-        let operation = workload.next(&recovered);
-        step(&store, &mut recovered, &operation, false, |_| {});
-    }
-    recover_all(&store, &mut recovered)?;
+    works_on(&store, &mut recovered, &mut workload, 40)?;
     drop(store);
-    let report = block_on(check(device, &CheckOptions::default())).map_err(|error| error.to_string())?;
-    if report.is_clean() { Ok(()) } else { Err(format!("check, after working on: {:?}", report.problems)) }
+    check_clean(&device).map_err(|found| format!("after working on: {found}"))
 }
 
 /// Runs are filled, killed, rewritten, freed, and their blocks used again, with a crash at any moment.
@@ -78,8 +69,7 @@ fn crashes_while_runs_are_rewritten_and_freed() {
     const BLOCKS: u64 = 420;
     let mut states = 0;
     for seed in 1..=4 {
-        let sim = SimDevice::new(BLOCKS);
-        format(&device(&sim), BLOCKS, seed);
+        let sim = formatted(BLOCKS, seed);
         let sim = SimDevice::from_image(sim.image());
         let store = open(&Device::new(sim.clone()), small()).unwrap();
         let (mut workload, mut model) = (workload(seed, 26), Model::new());
@@ -109,8 +99,7 @@ fn crashes_while_runs_are_rewritten_and_freed() {
 /// After every few operations the liveness matches exactly what the tree names, and no run is kept for ever.
 fn accounts(seed: u64, keys: u64, operations: usize) {
     const BLOCKS: u64 = 1_500;
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, seed);
+    let sim = formatted(BLOCKS, seed);
     let device = Device::new(sim.clone());
     let mut store = open(&device, small()).unwrap();
     let (mut workload, mut model) = (workload(seed, keys), Model::new());
@@ -228,8 +217,7 @@ fn overwrites_keep_runs_dense() {
 #[test]
 fn the_largest_entries_fit() {
     const BLOCKS: u64 = 2_000;
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 7);
+    let sim = formatted(BLOCKS, 7);
     let store = open(&device(&sim), small()).unwrap();
     let bucket = "b".repeat(63);
     for (turn, bytes) in [0, 50, 99, 700, 2_500, 4_096, 70_000, 300_000].into_iter().enumerate() {
@@ -259,15 +247,14 @@ fn the_largest_entries_fit() {
 #[test]
 fn a_get_reads_the_values_blocks_only() {
     const BLOCKS: u64 = 4_000;
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 1);
+    let sim = formatted(BLOCKS, 1);
     let store = open(&device(&sim), small()).unwrap();
     (0..200).for_each(|which| put(&store, which, which, 2_500));
     drop(store);
     let store = open(&device(&sim), small()).unwrap();
     let mut read = 0;
     for which in 0..150 {
-        block_on(store.head(&key(&Workload::key(which)))).unwrap().expect("it is there");
+        block_on(store.head(&key(Workload::key(which)))).unwrap().expect("it is there");
         let before = sim.counters();
         holds(&store, which, which, 2_500);
         let after = sim.counters();
@@ -282,8 +269,7 @@ fn a_get_reads_the_values_blocks_only() {
 #[test]
 fn a_slow_reader_of_a_packed_value() {
     const BLOCKS: u64 = 700;
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 6);
+    let sim = formatted(BLOCKS, 6);
     let store = open(&device(&sim), small()).unwrap();
     let (mut seed, mut read) = (0, 0);
     for turn in 0..30_u64 {
@@ -293,7 +279,7 @@ fn a_slow_reader_of_a_packed_value() {
         }
         let which = turn % 24;
         let written = seed - 39 + which;
-        let name = key(&Workload::key(which));
+        let name = key(Workload::key(which));
         let mut stream = block_on(store.get_stream(&name, ByteRange::ALL)).unwrap().unwrap();
         // Neighbours die, the run is rewritten, this value is overwritten, and blocks are used again and again.
         for round in 0..4 {
@@ -316,8 +302,7 @@ fn a_rotten_newest_superblock_finds_its_runs() {
     const BLOCKS: u64 = 260;
     let (mut opened, mut noticed) = (0, 0);
     for seed in 61..65 {
-        let sim = SimDevice::new(BLOCKS);
-        format(&device(&sim), BLOCKS, seed);
+        let sim = formatted(BLOCKS, seed);
         let sim = SimDevice::from_image(sim.image());
         let store = open(&Device::new(sim.clone()), small()).unwrap();
         let (mut workload, mut model) = (workload(seed, 22), Model::new());
@@ -357,8 +342,7 @@ fn tails(image: &Image) -> Vec<u64> {
 #[test]
 fn damaged_footers_are_local() {
     const BLOCKS: u64 = 900;
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 3);
+    let sim = formatted(BLOCKS, 3);
     let store = open(&device(&sim), small()).unwrap();
     (0..60).for_each(|which| put(&store, which, which, 2_500));
     block_on(store.close()).unwrap();
@@ -369,7 +353,7 @@ fn damaged_footers_are_local() {
     tails.iter().for_each(|&block| image.flip(block, BLOCK_BYTES - 4, 1));
     let sim = SimDevice::from_image(image);
     let device = device(&sim);
-    let report = block_on(check(device.clone(), &CheckOptions::default())).unwrap();
+    let report = checked(&device).unwrap();
     let footers = report.problems.iter().filter(|problem| problem.what.contains("footer")).count();
     assert!(footers > 8 && footers as u64 == report.problem_count, "{:?}", report.problems);
     let store = open(&device, small()).unwrap();
@@ -390,8 +374,7 @@ fn damaged_footers_are_local() {
 #[test]
 fn a_lost_accounting_is_counted_again() {
     const BLOCKS: u64 = 900;
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 4);
+    let sim = formatted(BLOCKS, 4);
     let store = open(&device(&sim), small()).unwrap();
     (0..120).for_each(|which| put(&store, which, which, 1_300));
     block_on(store.close()).unwrap();
@@ -408,17 +391,14 @@ fn a_lost_accounting_is_counted_again() {
         let mut image = clean.clone();
         image.flip(block, 50, 1);
         let device = Device::new(SimDevice::from_image(image));
-        if block_on(check(device.clone(), &CheckOptions::default())).unwrap().is_clean() {
+        if checked(&device).unwrap().is_clean() {
             // An older page, to which nothing refers.
             continue;
         }
         damaged += 1;
         let store = open(&device, small()).unwrap();
-        let alive: Vec<u64> = (0..120)
-            .filter(|&which| {
-                matches!(block_on(store.get(&key(&Workload::key(which)), ByteRange::ALL)), Ok(Some(_)))
-            })
-            .collect();
+        let alive: Vec<u64> =
+            (0..120).filter(|&which| matches!(store.find(Workload::key(which)), Ok(Some(_)))).collect();
         // New runs, so that the damaged leaf is replaced.
         (200..260).for_each(|which| put(&store, which, which, 1_300));
         alive.iter().for_each(|&which| holds(&store, which, which, 1_300));
@@ -426,7 +406,7 @@ fn a_lost_accounting_is_counted_again() {
         drop(store);
         let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         block_on(check(device.clone(), &repair)).unwrap();
-        let report = block_on(check(device.clone(), &CheckOptions::default())).unwrap();
+        let report = checked(&device).unwrap();
         for problem in &report.problems {
             assert!(problem.what.contains("lost with a damaged page"), "block {block}: {problem:?}");
         }
@@ -444,8 +424,7 @@ fn a_lost_accounting_is_counted_again() {
 #[test]
 fn bits_flip() {
     const BLOCKS: u64 = 320;
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 5);
+    let sim = formatted(BLOCKS, 5);
     let store = open(&device(&sim), small()).unwrap();
     (0..60).for_each(|which| put(&store, which, which, SIZES[which as usize % 4]));
     (0..60).step_by(4).for_each(|which| put(&store, which, 100 + which, 700));
@@ -474,7 +453,7 @@ fn bits_flip() {
             if errors > 0 {
                 noticed += 1;
                 let device = Device::new(SimDevice::from_image(damaged));
-                let report = block_on(check(device, &CheckOptions::default())).unwrap();
+                let report = checked(&device).unwrap();
                 assert!(!report.is_clean(), "{what}: {errors} errors, but check finds nothing");
             }
         }
@@ -485,7 +464,7 @@ fn bits_flip() {
 
 /// Returns true if the object is readable; panics if it is not the value that was put.
 fn reads(store: &Store, which: u64, value: Option<Value>, what: &str) -> bool {
-    match (block_on(store.get(&key(&Workload::key(which)), ByteRange::ALL)), value) {
+    match (store.find(Workload::key(which)), value) {
         (Ok(None), None) => true,
         (Ok(Some(object)), Some(value)) => {
             value.check(&object.value.to_vec()).unwrap_or_else(|why| panic!("{what}: {which}: {why}"));

@@ -1,18 +1,19 @@
 //! An error of the program in one of the store's threads, or in a caller that drives the commit: the store is read-only
 //! from then on, no caller waits for ever, and every acknowledged write is there, before and after a restart.
 
-use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 
 use shoal_device::sim::{Image, SimDevice, SimOptions};
-use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
-use shoal_engine::{ByteRange, Environment, Error, OpenOptions, PutOptions, Store, block_on};
+use shoal_device::{BlockDevice, Op, Ticket};
+use shoal_engine::{Environment, Error, OpenOptions, Store, block_on};
 use shoal_testkit::Value;
+use shoal_testkit::device::{Intercept, Intercepted};
+use shoal_testkit::wait::within;
 
-use crate::common::{self, assert_clean, device, format, key, tiny, within};
+use crate::common::{self, ByName, assert_clean, device, format, tiny};
 
 const BLOCKS: u64 = 4_000;
 /// The log's ring, and everything behind it.
@@ -40,49 +41,28 @@ impl Faulty {
     }
 }
 
-impl BlockDevice for Faulty {
-    fn submit(&self, tickets: Vec<Ticket>) {
+impl Intercept for Faulty {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.sim
+    }
+
+    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
         self.look(&tickets);
-        self.sim.submit(tickets);
-    }
-
-    fn execute(&self, tickets: Vec<Ticket>) {
-        self.look(&tickets);
-        self.sim.execute(tickets);
-    }
-
-    fn blocks(&self) -> u64 {
-        self.sim.blocks()
-    }
-
-    fn grow(&self, blocks: u64) -> io::Result<()> {
-        self.sim.grow(blocks)
-    }
-
-    fn describe(&self) -> String {
-        "a driver with an error".into()
-    }
-
-    fn can_grow(&self) -> bool {
-        self.sim.can_grow()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.sim.counters()
+        tickets
     }
 }
 
 fn put(store: &Store, which: u64, seed: u64) -> shoal_engine::Result<Value> {
     let value = Value { key: which, seed, bytes: [60, 1_500, 9_000][(seed % 3) as usize] };
     let name = format!("key/{which}");
-    block_on(store.put(&key(name.as_bytes()), value.to_vec().into(), PutOptions::default()))?;
+    store.set(name, value.to_vec())?;
     Ok(value)
 }
 
 /// Checks that the newest acknowledged value is there, or the one after it, whose outcome is unknown.
 fn check(store: &Store, which: u64, acknowledged: u64) {
     let name = format!("key/{which}");
-    let object = block_on(store.get(&key(name.as_bytes()), ByteRange::ALL)).unwrap().unwrap();
+    let object = store.find(&name).unwrap().unwrap();
     let bytes = object.value.to_vec();
     let is = |seed: u64| {
         Value { key: which, seed, bytes: [60, 1_500, 9_000][(seed % 3) as usize] }.check(&bytes).is_ok()
@@ -95,9 +75,10 @@ fn breaks(blocks: Range<u64>, thread: Option<&'static str>) {
     let sim =
         SimDevice::with_options(Image::new(BLOCKS), SimOptions { record: false, ..SimOptions::default() });
     format(&device(&sim), BLOCKS, 5);
-    let faulty = Arc::new(Faulty { sim: sim.clone(), armed: AtomicBool::new(false), blocks, thread });
+    let armed = AtomicBool::new(false);
+    let (faulty, faulty_device) = Intercepted::new(Faulty { sim: sim.clone(), armed, blocks, thread });
     let options = OpenOptions { background: true, ..tiny() };
-    let opened = Store::open(Device::new(faulty.clone()), options, Environment::default());
+    let opened = Store::open(faulty_device, options, Environment::default());
     let store = block_on(opened).unwrap();
     let begun = Barrier::new(WRITERS as usize);
     let newest: Vec<u64> = std::thread::scope(|scope| {

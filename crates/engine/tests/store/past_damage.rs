@@ -7,17 +7,19 @@
 //! holds after applies, after a restart, after a repair, and, without any range, after the losses were acknowledged.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{
-    ByteRange, Change, CheckOptions, CheckReport, DamagedRange, Error, ListRequest, PutOptions, ReadLevel,
-    RejectRules, Store, block_on, check,
+    ByteRange, Change, DamagedRange, Error, ListRequest, PutOptions, ReadLevel, RejectRules, Store, block_on,
 };
+use shoal_testkit::device::used_blocks;
+use shoal_testkit::lab;
 
-use crate::common::{self, format, key, lab_number, on_all_cores, open, tiny, update, with_metadata};
+use crate::common::{
+    self, ByName, acknowledged, checked, format, key, open, quiet, tiny, update, with_metadata,
+};
 
 const BLOCKS: u64 = 512;
 const EIO: i32 = 5;
@@ -35,13 +37,7 @@ fn name(which: u64) -> Vec<u8> {
 
 fn put(store: &Store, which: u64, bytes: usize) -> u64 {
     let options = with_metadata(which % 23 == 4);
-    block_on(store.put(&key(&name(which)), vec![which as u8; bytes].into(), options)).unwrap().version.0
-}
-
-fn quiet(image: &Image) -> (Arc<SimDevice>, Device) {
-    let options = SimOptions { record: false, ..SimOptions::default() };
-    let sim = SimDevice::with_options(image.clone(), options);
-    (sim.clone(), Device::new(sim))
+    store.set_with(name(which), vec![which as u8; bytes], options).unwrap()
 }
 
 /// A closed store of some hundred objects, some of them deleted again, and the versions of its objects.
@@ -55,7 +51,7 @@ fn subject() -> (Image, Versions) {
         versions.insert(name(which), put(&store, which, if which % 37 == 5 { bytes } else { bytes.min(90) }));
     }
     for which in (3..OBJECTS).step_by(19) {
-        block_on(store.delete(&key(&name(which)), RejectRules::default())).unwrap();
+        store.remove(name(which)).unwrap();
         versions.remove(&name(which));
     }
     block_on(store.close()).unwrap();
@@ -66,8 +62,7 @@ fn subject() -> (Image, Versions) {
 /// The blocks after the space image that are in use.
 fn used(image: &Image) -> Vec<u64> {
     let area = u64::from(u32::from_le_bytes(image.block(0)[140..144].try_into().unwrap()));
-    let data = SPACE_FIRST + 2 * area..image.blocks();
-    data.filter(|&block| image.block(block).iter().any(|&byte| byte != 0)).collect()
+    used_blocks(image, SPACE_FIRST + 2 * area)
 }
 
 fn is_page(image: &Image, block: u64) -> bool {
@@ -229,13 +224,9 @@ fn block_of_metadata(store: &Store) -> bool {
     block_on(store.list(&request)).unwrap().damaged.is_empty()
 }
 
-fn checked(device: &Device, options: &CheckOptions) -> CheckReport {
-    block_on(check(device.clone(), options)).unwrap()
-}
-
 /// A repair restores the objects that the log has; acknowledged keys are absent for good, and no mark is left.
 fn repaired(device: &Device, mut versions: Versions, what: &str) {
-    let found = checked(device, &CheckOptions { repair: true, ..CheckOptions::default() });
+    let found = common::repaired(device).unwrap();
     let store = open(device, tiny()).unwrap();
     // A restored object has a new version: read it.
     for name in versions.clone().keys() {
@@ -247,8 +238,8 @@ fn repaired(device: &Device, mut versions: Versions, what: &str) {
         judge_listing(&store, &versions, 100).unwrap_or_else(|error| panic!("{what}, repaired: {error}"));
     drop(store);
     assert!(missing.is_empty() || !found.is_clean(), "{what}");
-    checked(device, &CheckOptions { acknowledge: true, ..CheckOptions::default() });
-    let report = checked(device, &CheckOptions::default());
+    acknowledged(device);
+    let report = checked(device).unwrap();
     for problem in &report.problems {
         assert!(problem.what.starts_with("object "), "{what}: acknowledged: {problem:?}");
     }
@@ -258,12 +249,12 @@ fn repaired(device: &Device, mut versions: Versions, what: &str) {
         judge_listing(&store, &versions, 100).unwrap_or_else(|error| panic!("{what}, acknowledged: {error}"));
     assert!(still.is_empty(), "{what}: {still:?}");
     for name in missing.keys() {
-        assert!(block_on(store.get(&key(name), ByteRange::ALL)).unwrap().is_none(), "{what}");
+        assert!(store.find(name).unwrap().is_none(), "{what}");
         let if_missing = PutOptions {
             rules: RejectRules { if_exists: true, ..RejectRules::default() },
             ..PutOptions::default()
         };
-        block_on(store.put(&key(name), vec![1].into(), if_missing)).unwrap();
+        store.set_with(name, vec![1], if_missing).unwrap();
     }
     block_on(store.close()).unwrap();
 }
@@ -275,8 +266,8 @@ fn every_block_alone() {
     let pages = blocks.iter().filter(|&&block| is_page(&image, block)).count();
     assert!(pages > 30, "{pages} pages");
     let hidden = std::sync::atomic::AtomicUsize::new(0);
-    let step = lab_number("PAST_DAMAGE_STEP", 3);
-    on_all_cores(2 * blocks.len() as u64 / step, |number| {
+    let step = lab::number("PAST_DAMAGE_STEP", 3);
+    lab::on_all_cores(2 * blocks.len() as u64 / step, |number| {
         let at = (number * step) as usize;
         let how = if at.is_multiple_of(2) { How::WrongBytes } else { How::Unreadable };
         let count = trial(&image, &versions, &[blocks[at / 2]], how);
@@ -290,7 +281,7 @@ fn every_block_alone() {
 fn many_blocks_together() {
     let (image, versions) = subject();
     let blocks: Vec<u64> = used(&image).into_iter().filter(|&block| is_page(&image, block)).collect();
-    on_all_cores(lab_number("PAST_DAMAGE_MANY", 8), |number| {
+    lab::on_all_cores(lab::number("PAST_DAMAGE_MANY", 8), |number| {
         let chosen: Vec<u64> = blocks
             .iter()
             .enumerate()

@@ -6,11 +6,13 @@ use shoal_base::checksum::crc32c;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{
-    ByteRange, Change, CheckOptions, Error, ListRequest, OpenOptions, PutOptions, ReadLevel, RejectRules,
-    RequestId, Store, Write, block_on, check,
+    ByteRange, Change, Error, ListRequest, OpenOptions, PutOptions, ReadLevel, RejectRules, RequestId, Store,
+    Write, block_on,
 };
 
-use crate::common::{self, Unwritable, device, format, key, open, open_read_only, read, tiny, update};
+use crate::common::{
+    self, ByName, Unwritable, checked, device, formatted, key, open, open_read_only, read, tiny, update,
+};
 use crate::golden;
 
 const BLOCKS: u64 = 600;
@@ -26,14 +28,12 @@ fn name(which: usize) -> String {
 
 /// A store of 30 objects, one of three deleted again, whose process was killed.
 fn crashed() -> Image {
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 7);
+    let sim = formatted(BLOCKS, 7);
     let store = open(&device(&sim), tiny()).unwrap();
     for which in 0..30 {
-        let key = key(name(which).as_bytes());
-        block_on(store.put(&key, value(which).into(), PutOptions::default())).unwrap();
+        store.set(name(which), value(which)).unwrap();
         if which % 3 == 0 {
-            block_on(store.delete(&key, RejectRules::default())).unwrap();
+            store.remove(name(which)).unwrap();
         }
     }
     assert!(store.stat().applies > 0, "trees and log both hold something");
@@ -118,11 +118,11 @@ fn everything_is_there_and_nothing_is_written() {
             assert!(matches!(read(&store, b"001"), Err(Error::Closed)));
         }
     }
-    let report = block_on(check(Unwritable::of(&image), &CheckOptions::default())).unwrap();
+    let report = checked(&Unwritable::of(&image)).unwrap();
     assert!(report.is_clean() && report.log_records > 0, "{:?}", report.problems);
     // An opening for writing continues from there.
     let store = open(&Device::new(SimDevice::from_image(image)), tiny()).unwrap();
-    block_on(store.put(&key(b"001"), b"new".to_vec().into(), PutOptions::default())).unwrap();
+    store.set(b"001", b"new".to_vec()).unwrap();
     assert_eq!(read(&store, b"001").unwrap().unwrap().1, b"new");
 }
 
@@ -143,10 +143,7 @@ fn every_version_is_read_and_left_as_it_is() {
     for version in [2, 3] {
         let store = open_read_only(&golden::image(version), tiny()).unwrap();
         golden::find_missing(&store).unwrap();
-        assert!(
-            is_refused(block_on(store.delete(&key(b"any"), RejectRules::default()))),
-            "version {version}"
-        );
+        assert!(is_refused(store.remove(b"any")), "version {version}");
         block_on(store.close()).unwrap();
     }
 }

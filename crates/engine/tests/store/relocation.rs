@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use shoal_base::{ManualClock, SeededEntropy};
+use shoal_base::ManualClock;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, MemDevice};
-use shoal_engine::{
-    ByteRange, CheckOptions, Environment, OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on,
-    check,
-};
+use shoal_engine::{ByteRange, Environment, OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on};
+use shoal_testkit::wait::within;
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
-use crate::common::{assert_clean, format, key, observe_all, recover_all, step, tiny, tiny_format, within};
+use crate::common::{
+    ByName, assert_clean, check_clean, format, formatted, key, observe_all, open_at, recover_all, step, tiny,
+    tiny_format,
+};
 
 /// Longer than any pause of the mover.
 const LONG_NS: u64 = 100_000_000_000;
@@ -29,8 +30,7 @@ struct Bed {
 impl Bed {
     fn open(device: &Device, options: OpenOptions) -> Result<Self, String> {
         let clock = Arc::new(ManualClock::new(1_000));
-        let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
-        let store = block_on(Store::open(device.clone(), options, environment));
+        let store = open_at(device, options, &clock);
         Ok(Self { store: store.map_err(|error| format!("did not open: {error}"))?, clock })
     }
 
@@ -48,16 +48,15 @@ impl Bed {
 
     fn put(&self, which: u64, seed: u64, bytes: usize) {
         let value = Value { key: which, seed, bytes }.to_vec();
-        block_on(self.store.put(&key(&Workload::key(which)), value.into(), PutOptions::default())).unwrap();
+        self.store.set(Workload::key(which), value).unwrap();
     }
 
     fn delete(&self, which: u64) {
-        block_on(self.store.delete(&key(&Workload::key(which)), RejectRules::default())).unwrap();
+        self.store.remove(Workload::key(which)).unwrap();
     }
 
     fn holds(&self, which: u64, seed: u64, bytes: usize) {
-        let object = block_on(self.store.get(&key(&Workload::key(which)), ByteRange::ALL)).unwrap();
-        Value { key: which, seed, bytes }.check(&object.expect("it is there").value.to_vec()).unwrap();
+        self.store.assert_holds(Workload::key(which), Value { key: which, seed, bytes });
     }
 }
 
@@ -169,7 +168,7 @@ fn a_slow_reader_keeps_what_it_reads() {
     let (bed, left) = holey(&device);
     let which = *left.iter().find(|&&which| bytes_of(which) == 70_000).unwrap();
     let mut stream =
-        block_on(bed.store.get_stream(&key(&Workload::key(which)), ByteRange::ALL)).unwrap().unwrap();
+        block_on(bed.store.get_stream(&key(Workload::key(which)), ByteRange::ALL)).unwrap().unwrap();
     for _ in 0..300 {
         if !block_on(bed.store.move_step()).unwrap() {
             break;
@@ -195,11 +194,7 @@ fn workload(seed: u64, keys: u64) -> Workload {
 /// Opens the image of a crash to a state that the acknowledgements allow, without damage, and uses it.
 fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     let device = Device::new(SimDevice::from_image(image));
-    let report =
-        block_on(check(device.clone(), &CheckOptions::default())).map_err(|error| error.to_string())?;
-    if !report.is_clean() {
-        return Err(format!("check: {:?}", report.problems));
-    }
+    check_clean(&device)?;
     let bed = Bed::open(&device, small())?;
     let mut recovered = model.clone();
     recover_all(&bed.store, &mut recovered)?;
@@ -214,8 +209,7 @@ fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     }
     recover_all(&bed.store, &mut recovered)?;
     drop(bed);
-    let report = block_on(check(device, &CheckOptions::default())).map_err(|error| error.to_string())?;
-    if report.is_clean() { Ok(()) } else { Err(format!("check, after working on: {:?}", report.problems)) }
+    check_clean(&device).map_err(|found| format!("after working on: {found}"))
 }
 
 #[test]
@@ -224,8 +218,7 @@ fn crashes_while_groups_are_emptied() {
     let (mut states, mut emptied, mut moved) = (0, 0, 0);
     let options = || OpenOptions { tuning: Tuning { reserve_permille: 900, ..small().tuning }, ..small() };
     for seed in 1..=3 {
-        let sim = SimDevice::new(BLOCKS);
-        format(&Device::new(sim.clone()), BLOCKS, seed);
+        let sim = formatted(BLOCKS, seed);
         let sim = SimDevice::from_image(sim.image());
         let bed = Bed::open(&Device::new(sim.clone()), options()).unwrap();
         let (mut workload, mut model) = (workload(seed, 60), Model::new());
@@ -266,8 +259,7 @@ fn crashes_while_groups_are_emptied() {
 /// Random load, moving and reopening against a model; the space is whole all the time.
 fn moves_under_load(seed: u64, keys: u64, operations: usize, move_steps: usize) {
     const BLOCKS: u64 = 1_200;
-    let sim = SimDevice::new(BLOCKS);
-    format(&Device::new(sim.clone()), BLOCKS, seed);
+    let sim = formatted(BLOCKS, seed);
     let device = Device::new(sim.clone());
     let mut bed = Bed::open(&device, small()).unwrap();
     let (mut workload, mut model) = (workload(seed, keys), Model::new());
@@ -355,7 +347,7 @@ fn writer(store: &Store, thread: u64, end: Instant) {
         round += 1;
         let which = random(KEYS);
         let number = thread * 1_000 + which;
-        let name = key(&Workload::key(number));
+        let name = key(Workload::key(number));
         let slot = &mut newest[which as usize];
         match random(4) {
             0 => {

@@ -10,12 +10,10 @@ use std::collections::BTreeMap;
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
-use shoal_engine::{
-    ByteRange, CheckOptions, CheckReport, Error, PutOptions, RejectRules, Store, block_on, check,
-};
+use shoal_engine::{Error, Store, block_on};
 use shoal_testkit::Value;
 
-use crate::common::{flat_name as name, format, key, open, tiny};
+use crate::common::{ByName, checked, flat_name as name, format, open, quiet, repaired, tiny};
 
 const BLOCKS: u64 = 256;
 /// The places of the areas with a log of 24 blocks: docs/format/superblock.md.
@@ -53,21 +51,15 @@ fn kind(image: &Image, block: u64, data_first: u64) -> Kind {
     }
 }
 
-fn quiet(image: Image) -> Device {
-    Device::new(SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() }))
-}
-
 fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Value {
     let value = Value { key: which, seed, bytes };
-    block_on(store.put(&key(&name(which)), value.to_vec().into(), PutOptions::default())).unwrap();
+    store.set(name(which), value.to_vec()).unwrap();
     value
 }
 
 /// A closed store with its objects: values in leaves, packed, in extents, in many units.
 fn subject() -> (Image, BTreeMap<u64, Value>) {
-    let sim =
-        SimDevice::with_options(Image::new(BLOCKS), SimOptions { record: false, ..SimOptions::default() });
-    let device = Device::new(sim.clone());
+    let (sim, device) = quiet(&Image::new(BLOCKS));
     format(&device, BLOCKS, 29);
     let store = open(&device, tiny()).unwrap();
     let sizes = [20, 90, 60, 1_900, 40, 700, 5_000];
@@ -79,7 +71,7 @@ fn subject() -> (Image, BTreeMap<u64, Value>) {
     for which in (0..90).step_by(11) {
         objects.insert(which, put(&store, which, 1_000 + which, sizes[(which % 5) as usize]));
     }
-    block_on(store.delete(&key(&name(5)), RejectRules::default())).unwrap();
+    store.remove(name(5)).unwrap();
     objects.remove(&5);
     block_on(store.close()).unwrap();
     drop(store);
@@ -97,18 +89,14 @@ struct Sum {
     lost: u64,
 }
 
-fn check_it(device: &Device, repair: bool) -> shoal_engine::Result<CheckReport> {
-    block_on(check(device.clone(), &CheckOptions { repair, ..CheckOptions::default() }))
-}
-
 /// Damages `block`, repairs, and judges; adds to `sum`.
 fn repair(image: &Image, objects: &BTreeMap<u64, Value>, block: u64, kind: Kind, sum: &mut Sum) {
     let mut image = image.clone();
     [60, 100, 2_000, 4_090].iter().for_each(|&byte| image.flip(block, byte, 0x24));
-    let device = quiet(image);
+    let device = quiet(&image).1;
     sum.damaged += 1;
-    let found = check_it(&device, true).unwrap_or_else(|error| panic!("block {block}: repair: {error}"));
-    let left = check_it(&device, false).unwrap_or_else(|error| panic!("block {block}: check: {error}"));
+    let found = repaired(&device).unwrap_or_else(|error| panic!("block {block}: repair: {error}"));
+    let left = checked(&device).unwrap_or_else(|error| panic!("block {block}: check: {error}"));
     sum.noticed += u64::from(!found.is_clean());
     sum.whole += u64::from(left.is_clean());
     sum.restored += found.restored.len() as u64;
@@ -121,7 +109,7 @@ fn repair(image: &Image, objects: &BTreeMap<u64, Value>, block: u64, kind: Kind,
     let store = open(&device, tiny()).unwrap_or_else(|error| panic!("block {block}: opening: {error}"));
     let mut lost = Vec::new();
     for which in (0..90).chain([200]) {
-        let found = block_on(store.get(&key(&name(which)), ByteRange::ALL));
+        let found = store.find(name(which));
         match (found, objects.get(&which)) {
             (Ok(Some(object)), Some(value)) if value.check(&object.value.to_vec()).is_ok() => {}
             (Ok(None), None) => {}
@@ -142,14 +130,14 @@ fn repair(image: &Image, objects: &BTreeMap<u64, Value>, block: u64, kind: Kind,
     }
     block_on(store.close()).unwrap();
     drop(store);
-    check_it(&device, true).unwrap();
-    let last = check_it(&device, false).unwrap();
+    repaired(&device).unwrap();
+    let last = checked(&device).unwrap();
     // Ranges of keys that were lost with a page stay marked: other keys may have been there.
     let may_stay = matches!(kind, Kind::Leaf | Kind::InnerPage | Kind::PackedFooter);
     assert!(last.is_clean() || may_stay, "block {block}: written anew: {:?}", last.problems);
     let store = open(&device, tiny()).unwrap();
     for which in lost {
-        let object = block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap().unwrap();
+        let object = store.find(name(which)).unwrap().unwrap();
         Value { key: which, seed: 7_000 + which, bytes: 50 }.check(&object.value.to_vec()).unwrap();
     }
 }
@@ -157,7 +145,7 @@ fn repair(image: &Image, objects: &BTreeMap<u64, Value>, block: u64, kind: Kind,
 #[test]
 fn each_structure_is_repaired_or_its_objects_are_named() {
     let (image, objects) = subject();
-    assert!(check_it(&quiet(image.clone()), false).unwrap().is_clean());
+    assert!(checked(&quiet(&image).1).unwrap().is_clean());
     // The layout is in the superblock: the blocks of a space area, after those of the log.
     let area = u64::from(u32::from_le_bytes(image.block(0)[140..144].try_into().unwrap()));
     let data_first = SPACE_FIRST + 2 * area;
@@ -199,7 +187,7 @@ fn bad_sectors_are_repaired_as_damage_is() {
         let sim = SimDevice::with_options(image.clone(), options);
         let device = Device::new(sim.clone());
         sim.inject(Fault::fail(FaultOp::Read, EIO).at(block..block + 1).for_good());
-        let found = check_it(&device, true).unwrap_or_else(|error| panic!("block {block}: {error}"));
+        let found = repaired(&device).unwrap_or_else(|error| panic!("block {block}: {error}"));
         sim.clear_faults();
         let failed = ["did not get to its end", "could not be"];
         let fails = |note: &String| failed.iter().any(|words| note.contains(words));
@@ -209,7 +197,7 @@ fn bad_sectors_are_repaired_as_damage_is() {
         sum.restored += found.restored_count;
         let store = open(&device, tiny()).unwrap_or_else(|error| panic!("block {block}: opening: {error}"));
         for which in (0..90).chain([200]) {
-            let read = block_on(store.get(&key(&name(which)), ByteRange::ALL));
+            let read = store.find(name(which));
             match (read, objects.get(&which)) {
                 (Ok(Some(object)), Some(value)) if value.check(&object.value.to_vec()).is_ok() => {}
                 (Ok(None), None) => {}

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::SeededEntropy;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
-use shoal_engine::{ByteRange, CheckOptions, Error, PutOptions, RejectRules, Store, block_on, check};
+use shoal_engine::{ByteRange, Error, Store, block_on};
 use shoal_testkit::Value;
 
-use crate::common::{device, format, key, open, tiny};
+use crate::common::{ByName, checked, device, formatted, key, open, tiny};
 
 const BLOCKS: u64 = 1_024;
 const OBJECTS: u64 = 160;
@@ -25,15 +25,13 @@ fn name(which: u64) -> Vec<u8> {
 fn put(store: &Store, which: u64, seed: u64) {
     let sizes = [40, 300, 1_500, 5_000, 12_000];
     let bytes = sizes[(which % 5) as usize];
-    let value = Value { key: which, seed, bytes }.to_vec().into();
-    block_on(store.put(&key(&name(which)), value, PutOptions::default())).unwrap();
+    store.set(name(which), Value { key: which, seed, bytes }.to_vec()).unwrap();
 }
 
 /// A store whose objects are all in the trees.
 fn filled() -> Image {
-    let sim = SimDevice::new(BLOCKS);
+    let sim = formatted(BLOCKS, 9);
     let device = device(&sim);
-    format(&device, BLOCKS, 9);
     let store = open(&device, tiny()).unwrap();
     (0..OBJECTS).for_each(|which| put(&store, which, which));
     // The last writes push everything before them out of the log.
@@ -41,7 +39,7 @@ fn filled() -> Image {
         put(&store, OBJECTS + turn % 2, 500 + turn);
     }
     for which in (3..OBJECTS).step_by(17) {
-        block_on(store.delete(&key(&name(which)), RejectRules::default())).unwrap();
+        store.remove(name(which)).unwrap();
     }
     block_on(store.close()).unwrap();
     drop(store);
@@ -62,7 +60,7 @@ fn faults(image: &Image) -> Vec<(u64, usize, u8)> {
         let mut damaged = image.clone();
         damaged.flip(block, byte, mask);
         let device = Device::new(SimDevice::from_image(damaged));
-        let report = block_on(check(device, &CheckOptions::default())).unwrap();
+        let report = checked(&device).unwrap();
         let is_footer = |what: &str| what.contains("footer") || what.contains("record ");
         if report.problems.iter().any(|problem| !is_footer(&problem.what)) {
             found.push((block, byte, mask));
@@ -103,7 +101,7 @@ fn every_fault_is_found_in_one_pass() {
     let cold = open(&damaged, tiny()).unwrap();
     let mut lost = 0;
     for which in 0..OBJECTS {
-        if let Err(Error::Corrupt { .. }) = block_on(cold.get(&key(&name(which)), ByteRange::ALL)) {
+        if let Err(Error::Corrupt { .. }) = block_on(cold.get(&key(name(which)), ByteRange::ALL)) {
             lost += 1;
             let is_named = told.contains(&format!("object default/{which:04}:"));
             assert!(is_named, "{which} cannot be read, and was not named:\n{told}");
@@ -154,7 +152,7 @@ fn a_scrub_under_load_says_nothing() {
                     let which = dice.below(OBJECTS / 2) * 2 + thread;
                     seed += 1;
                     if dice.below(6) == 0 {
-                        block_on(store.delete(&key(&name(which)), RejectRules::default())).unwrap();
+                        store.remove(name(which)).unwrap();
                     } else {
                         put(store, which, seed);
                     }

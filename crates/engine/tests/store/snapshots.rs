@@ -14,8 +14,10 @@ use shoal_engine::{
     ReadLevel, RejectRules, Snapshot, SnapshotPlace, Store, Tuning, block_on,
 };
 use shoal_testkit::Value;
+use shoal_testkit::lab;
+use shoal_testkit::wait::within;
 
-use crate::common::{assert_clean, environment, format, key, lab_number, open, tiny, together, within};
+use crate::common::{assert_clean, environment, format, key, memory, open, tiny, together};
 
 /// Bytes of values of every kind: in leaves, in packed runs, in extents, with a manifest.
 const SIZES: [usize; 8] = [0, 60, 700, 1_500, 5_000, 12_288, 40_000, 300_000];
@@ -111,8 +113,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Snapshots stay what the store was when they were taken.
 fn run(steps: &[Step]) -> Result<(), String> {
-    let device = Device::new(Arc::new(MemDevice::new(8_192)));
-    format(&device, 8_192, 1);
+    let device = memory(8_192);
     let clock = Arc::new(ManualClock::new(1_000));
     let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
     let options = OpenOptions {
@@ -160,7 +161,7 @@ fn run(steps: &[Step]) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: lab_number("SNAPSHOTS", 24) as u32, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: lab::number("SNAPSHOTS", 24) as u32, ..ProptestConfig::default() })]
 
     #[test]
     fn a_snapshot_is_the_store_of_its_version(steps in steps()) {
@@ -203,7 +204,7 @@ fn a_snapshot_under_load_is_of_one_version() {
         let options =
             OpenOptions { background: true, cache_bytes: 4 << 20, overlay_bytes: None, tuning, ..tiny() };
         let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
-        let pair = |which: u8| [key(&[b'a', which]), key(&[b'b', which, 1])];
+        let pair = |which: u8| [key([b'a', which]), key([b'b', which, 1])];
         let stop = AtomicBool::new(false);
         let acknowledged: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
         std::thread::scope(|scope| {
@@ -231,7 +232,7 @@ fn a_snapshot_under_load_is_of_one_version() {
             }
             // Also where an assertion fails: the writers end, and so does the scope.
             let _stopping = Stopping(&stop);
-            for _ in 0..lab_number("SNAPSHOTS", 24) {
+            for _ in 0..lab::number("SNAPSHOTS", 24) {
                 let before: Vec<u64> =
                     acknowledged.iter().map(|count| count.load(Ordering::Acquire)).collect();
                 let snapshot = block_on(store.snapshot()).unwrap();
@@ -283,7 +284,7 @@ fn a_crash_with_a_snapshot_held() {
         sim.mark(1);
         let mut expected = second;
         expected.extend(third);
-        let states = lab_number("SNAPSHOTS", 24) as usize;
+        let states = lab::number("SNAPSHOTS", 24) as usize;
         sim.history().for_each_crash_state(states, seed, |point, image| {
             let device = Device::new(SimDevice::from_image(image));
             let Ok(true) = block_on(Store::probe(&device)) else { return };
@@ -300,8 +301,7 @@ fn a_crash_with_a_snapshot_held() {
 /// A snapshot gives way where the store would be full because of it, and says so; writes are not refused.
 #[test]
 fn a_full_store_drops_its_snapshot() {
-    let device = Device::new(Arc::new(MemDevice::new(2_048)));
-    format(&device, 2_048, 1);
+    let device = memory(2_048);
     let store = open(&device, tiny()).unwrap();
     fill(&store, 20, 100_000);
     let snapshot = block_on(store.snapshot()).unwrap();
@@ -336,8 +336,7 @@ fn a_full_store_drops_its_snapshot() {
 
 #[test]
 fn a_snapshot_has_an_age() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
-    format(&device, 4_096, 1);
+    let device = memory(4_096);
     let clock = Arc::new(ManualClock::new(1_000));
     let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
     let options = OpenOptions { tuning: Tuning { snapshot_max_age_ns: 1_000, ..tiny().tuning }, ..tiny() };
@@ -356,8 +355,7 @@ fn a_snapshot_has_an_age() {
 /// An expired object is not in a snapshot; an object that expires later stays, with its deadline as it was.
 #[test]
 fn an_object_that_expires_later_stays_in_a_snapshot() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
-    format(&device, 4_096, 1);
+    let device = memory(4_096);
     let clock = Arc::new(ManualClock::new(1_000_000_000_000));
     let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
     let store = block_on(Store::open(device, tiny(), environment)).unwrap();
@@ -412,8 +410,7 @@ fn snapshots_of_unusual_stores() {
 
 #[test]
 fn there_are_not_too_many_snapshots() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
-    format(&device, 4_096, 1);
+    let device = memory(4_096);
     let store = open(&device, tiny()).unwrap();
     let mut all: Vec<Snapshot> = (0..16).map(|_| block_on(store.snapshot()).unwrap()).collect();
     assert!(matches!(block_on(store.snapshot()), Err(Error::Busy(_))));

@@ -15,11 +15,13 @@ use shoal_engine::{
     PutOptions, ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, block_on,
 };
 use shoal_testkit::Value;
-use shoal_testkit::linear::Entry;
+use shoal_testkit::lab;
+use shoal_testkit::linear::{Entry, World};
 use shoal_testkit::serial::{History, Transaction};
+use shoal_testkit::wait::within;
 
 use crate::common::{
-    assert_clean, change_to as put, format, key, lab_number, on_each_core, open, tiny, within,
+    assert_clean, change_to as put, format, formatted, key, memory, open, short_batches, tiny,
 };
 use crate::histories::{options, power_cut, slow};
 
@@ -42,16 +44,12 @@ fn names() -> Vec<(ObjectKey, ReadLevel)> {
 }
 
 fn value(key: u8, number: u64) -> Value {
-    Value { key: key.into(), seed: number, bytes: SIZES[number as usize % SIZES.len()] }
+    Value::of_write(key.into(), number, &SIZES)
 }
 
 /// The number of the write that stored this; every byte is checked.
 fn number_of(key: u8, object: Option<&Object>) -> Option<u64> {
-    let bytes = object?.value.to_vec();
-    let number =
-        u64::from_le_bytes(*bytes.first_chunk().expect("values of this test have 16 bytes at least"));
-    value(key, number).check(&bytes).unwrap_or_else(|wrong| panic!("key {key}: {wrong}"));
-    Some(number)
+    Some(Value::write_of(key.into(), &object?.value.to_vec(), &SIZES))
 }
 
 fn plain(store: &Store, key: &ObjectKey, value: &[u8]) {
@@ -63,8 +61,7 @@ fn get(store: &Store, key: &ObjectKey) -> Option<Vec<u8>> {
 }
 
 fn memory_store(background: bool) -> (Device, Store) {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
-    format(&device, 4_096, 1);
+    let device = memory(4_096);
     let store = open(&device, OpenOptions { background, ..tiny() }).unwrap();
     (device, store)
 }
@@ -103,26 +100,14 @@ fn elsewhere(work: impl FnOnce() + Send) {
     thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
-/// The state that all clients of a history share.
-struct World {
-    clock: AtomicU64,
-    writes: AtomicU64,
-}
-
-impl World {
-    fn now(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::SeqCst)
-    }
-
-    /// New values for some of the keys, or their deletes.
-    fn writes(&self, dice: &SeededEntropy, count: u64) -> Vec<(u8, Option<u64>)> {
-        let first = dice.below(u64::from(KEYS));
-        let one = |number| {
-            let written = 1 + self.writes.fetch_add(1, Ordering::Relaxed);
-            (((first + number * 2) % u64::from(KEYS)) as u8, (dice.below(4) > 0).then_some(written))
-        };
-        (0..count).map(one).collect()
-    }
+/// New values for some of the keys, or their deletes.
+fn writes(world: &World, dice: &SeededEntropy, count: u64) -> Vec<(u8, Option<u64>)> {
+    let first = dice.below(u64::from(KEYS));
+    let one = |number| {
+        let written = world.next_write();
+        (((first + number * 2) % u64::from(KEYS)) as u8, (dice.below(4) > 0).then_some(written))
+    };
+    (0..count).map(one).collect()
 }
 
 fn change((key, new): (u8, Option<u64>)) -> Change {
@@ -145,11 +130,11 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
     let result = match dice.below(8) {
         0..=2 => all_keys(store, &[]).map(|reads| done.reads = reads),
         3 | 4 => {
-            done.writes = world.writes(dice, 2);
+            done.writes = writes(world, dice, 2);
             all_keys(store, &done.writes).map(|reads| done.reads = reads)
         }
         5 => {
-            done.writes = world.writes(dice, 1);
+            done.writes = writes(world, dice, 1);
             let (number, new) = done.writes[0];
             let options = PutOptions::default();
             match new {
@@ -162,7 +147,7 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
         }
         _ => {
             // As a client of Redis does it: watch, read, decide, and write if nothing changed.
-            done.writes = world.writes(dice, 2);
+            done.writes = writes(world, dice, 2);
             let watched = [dice.below(u64::from(KEYS)) as u8, done.writes[0].0];
             let watches = watched.map(|number| block_on(store.watch(&name(number))));
             // Before anything is done the outcome is known.
@@ -217,10 +202,9 @@ fn known(store: &Store, world: &World) -> Entry<Transaction> {
 /// life ends with the state that the next one finds: a write that is not there then must not appear later.
 fn lives(seed: u64) -> Vec<History> {
     let dice = SeededEntropy::new(seed);
-    let base = SimDevice::new(BLOCKS);
-    format(&Device::new(base.clone()), BLOCKS, seed);
+    let base = formatted(BLOCKS, seed);
     let mut image = base.image();
-    let world = World { clock: AtomicU64::new(0), writes: AtomicU64::new(0) };
+    let world = World::default();
     let mut histories = vec![History::default()];
     let found = |histories: &mut Vec<History>, store: &Store| {
         let read = known(store, &world);
@@ -259,10 +243,10 @@ fn lives(seed: u64) -> Vec<History> {
 
 #[test]
 fn histories_are_serializable() {
-    let (count, first) = (lab_number("TRANSACTIONS", 8), 20_000 * lab_number("SEED", 1));
+    let (count, first) = (lab::number("TRANSACTIONS", 8), 20_000 * lab::number("SEED", 1));
     let [transactions, pending] = [const { AtomicU64::new(0) }; 2];
     let began = Instant::now();
-    on_each_core(2, count, |number| {
+    lab::on_each_core(2, count, |number| {
         let seed = first + number;
         for history in lives(seed) {
             let counts = history.counts();
@@ -281,18 +265,10 @@ fn histories_are_serializable() {
     assert!(pending > 0 && transactions > 120 * count, "{pending} pending of {transactions} transactions");
 }
 
-/// Batches that are shorter than most transactions: a committer that divided them would divide these.
-fn short_batches() -> OpenOptions {
-    let mut options = tiny();
-    options.tuning.batch_bytes_max = 1 << 10;
-    options
-}
-
 /// After every crash all keys of both tablets are of one transaction, and no acknowledged one is lost.
 #[test]
 fn a_transaction_is_there_as_a_whole_or_not_at_all() {
-    let sim = SimDevice::new(320);
-    format(&Device::new(sim.clone()), 320, 5);
+    let sim = formatted(320, 5);
     let sim = SimDevice::from_image(sim.image());
     let store = open(&Device::new(sim.clone()), short_batches()).unwrap();
     sim.mark(0);
@@ -543,7 +519,7 @@ fn what_is_too_much_is_refused_before_anything_is_done() {
             other => panic!("{other:?}"),
         }
     };
-    let many = |count: u32| (0..count).map(|number| (key(&number.to_be_bytes()), ReadLevel::Nothing));
+    let many = |count: u32| (0..count).map(|number| (key(number.to_be_bytes()), ReadLevel::Nothing));
     let keys: Vec<_> = many(70_000).collect();
     let text = refused(&keys, &vec![put(vec![1]); keys.len()]);
     assert_eq!(text, "one write batch has 70000 objects; 65536 are allowed");

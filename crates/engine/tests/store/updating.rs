@@ -3,27 +3,16 @@
 use std::sync::Arc;
 use std::thread;
 
-use shoal_base::{ManualClock, SeededEntropy};
-use shoal_device::{Device, MemDevice};
+use shoal_base::ManualClock;
 use shoal_engine::{
-    ByteRange, Change, Environment, Error, Expiry, ListRequest, Metadata, Object, OpenOptions, PutOptions,
-    ReadLevel, RejectRules, Store, Updated, Write, block_on,
+    ByteRange, Change, Error, Expiry, ListRequest, Metadata, Object, OpenOptions, PutOptions, ReadLevel,
+    RejectRules, Store, Updated, Write, block_on,
 };
+use shoal_testkit::wait::eventually;
 
-use crate::common::{self, assert_clean, format, key, tiny, update};
+use crate::common::{self, ByName, assert_clean, key, memory, open_at, tiny, update};
 
 const BLOCKS: u64 = 4_096;
-
-fn device() -> Device {
-    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    format(&device, BLOCKS, 1);
-    device
-}
-
-fn open_at(device: &Device, options: OpenOptions, clock: &Arc<ManualClock>) -> Store {
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
-    block_on(Store::open(device.clone(), options, environment)).unwrap()
-}
 
 fn count_up(object: Option<&Object>) -> (Change, u64) {
     let before =
@@ -35,7 +24,7 @@ fn count_up(object: Option<&Object>) -> (Change, u64) {
 /// A decision sees a value in memory: a value that is too long for that is refused, as by a get, and nothing changes.
 #[test]
 fn a_streamed_value_is_not_read_whole() {
-    let store = common::open(&device(), tiny()).unwrap();
+    let store = common::open(&memory(BLOCKS), tiny()).unwrap();
     let name = key(b"long");
     let mut stream = store.put_stream(&name, PutOptions::default()).unwrap();
     for _ in 0..5 {
@@ -58,7 +47,7 @@ fn no_update_is_lost() {
     const THREADS: u64 = 8;
     const UPDATES: u64 = 200;
     for background in [false, true] {
-        let device = device();
+        let device = memory(BLOCKS);
         let mut options = tiny();
         options.background = background;
         options.tuning.overlay_records_max = 40;
@@ -104,7 +93,7 @@ fn no_update_is_lost() {
 
 #[test]
 fn an_update_sees_what_is_in_flight_and_what_is_large() {
-    let store = common::open(&device(), OpenOptions { background: true, ..tiny() }).unwrap();
+    let store = common::open(&memory(BLOCKS), OpenOptions { background: true, ..tiny() }).unwrap();
     for bytes in [10, 3_000, 20_000, 300_000] {
         let name = key(b"k");
         let value = vec![b'x'; bytes];
@@ -135,8 +124,8 @@ const SECOND: u64 = 1_000_000_000;
 #[test]
 fn an_object_whose_time_is_over_does_not_exist() {
     for applied in [false, true] {
-        let (device, clock) = (device(), Arc::new(ManualClock::new(1_000 * SECOND)));
-        let store = open_at(&device, tiny(), &clock);
+        let (device, clock) = (memory(BLOCKS), Arc::new(ManualClock::new(1_000 * SECOND)));
+        let store = open_at(&device, tiny(), &clock).unwrap();
         let name = key(b"short");
         for (name, expiry) in [(&name, Some(1_010)), (&key(b"stays"), None)] {
             let expiry = expiry.map_or(Expiry::Never, |second| Expiry::At(second * SECOND));
@@ -147,7 +136,7 @@ fn an_object_whose_time_is_over_does_not_exist() {
             // A store that is opened and closed applies its log.
             block_on(store.close()).unwrap();
             drop(store);
-            open_at(&device, tiny(), &clock)
+            open_at(&device, tiny(), &clock).unwrap()
         } else {
             store
         };
@@ -176,11 +165,11 @@ fn an_object_whose_time_is_over_does_not_exist() {
         let refused = block_on(store.put(&name, b"new".to_vec().into(), options));
         assert!(matches!(refused, Err(Error::ConditionFailed { current: None, .. })), "{refused:?}");
         // The clock was set back while the store was closed: an expired object stays expired.
-        block_on(store.put(&key(b"other"), b"v".to_vec().into(), PutOptions::default())).unwrap();
-        block_on(store.delete(&key(b"other"), RejectRules::default())).unwrap();
+        store.set(b"other", b"v".to_vec()).unwrap();
+        store.remove(b"other").unwrap();
         drop(store);
         let back = Arc::new(ManualClock::new(900 * SECOND));
-        let store = open_at(&device, tiny(), &back);
+        let store = open_at(&device, tiny(), &back).unwrap();
         assert!(!there(&store));
         let must_not_exist = RejectRules { if_exists: true, ..RejectRules::default() };
         let options = PutOptions { rules: must_not_exist, ..PutOptions::default() };
@@ -196,24 +185,20 @@ fn an_object_whose_time_is_over_does_not_exist() {
 #[test]
 fn the_reaper_reads_only_trees_that_have_something_for_it() {
     for with_end in [false, true] {
-        let (device, clock) = (device(), Arc::new(ManualClock::new(1_000 * SECOND)));
-        let store = open_at(&device, tiny(), &clock);
+        let (device, clock) = (memory(BLOCKS), Arc::new(ManualClock::new(1_000 * SECOND)));
+        let store = open_at(&device, tiny(), &clock).unwrap();
         for number in 0..1_000 {
             let expiry = if with_end && number == 77 { Expiry::At(1_010 * SECOND) } else { Expiry::Never };
             let options = PutOptions { expiry, ..PutOptions::default() };
-            block_on(store.put(&key(format!("{number}").as_bytes()), vec![7; 200].into(), options)).unwrap();
+            store.set_with(format!("{number}"), vec![7; 200], options).unwrap();
         }
         block_on(store.close()).unwrap();
         drop(store);
         clock.advance(20 * SECOND);
-        let store = open_at(&device, OpenOptions { background: true, ..tiny() }, &clock);
+        let store = open_at(&device, OpenOptions { background: true, ..tiny() }, &clock).unwrap();
         let opened = store.stat().device.reads;
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(100);
         if with_end {
-            while store.stat().expired < 1 {
-                assert!(std::time::Instant::now() < until, "it was not found");
-                thread::sleep(std::time::Duration::from_millis(20));
-            }
+            eventually("it is found", || store.stat().expired > 0);
         } else {
             thread::sleep(std::time::Duration::from_millis(500));
             // There are about 70 leaves; the other work after an opening reads a few blocks.
@@ -226,12 +211,12 @@ fn the_reaper_reads_only_trees_that_have_something_for_it() {
 /// The space of expired objects comes back, also of those that a store found when it was opened.
 #[test]
 fn the_reaper_gives_space_back() {
-    let (device, clock) = (device(), Arc::new(ManualClock::new(1_000 * SECOND)));
-    let store = open_at(&device, tiny(), &clock);
+    let (device, clock) = (memory(BLOCKS), Arc::new(ManualClock::new(1_000 * SECOND)));
+    let store = open_at(&device, tiny(), &clock).unwrap();
     let put = |store: &Store, name: &str, second: Option<u64>| {
         let expiry = second.map_or(Expiry::Never, |second| Expiry::At(second * SECOND));
         let options = PutOptions { expiry, ..PutOptions::default() };
-        block_on(store.put(&key(name.as_bytes()), vec![7; 10_000].into(), options)).unwrap();
+        store.set_with(name, vec![7; 10_000], options).unwrap();
     };
     for number in 0..20 {
         put(&store, &format!("before-{number}"), Some(1_010));
@@ -239,24 +224,20 @@ fn the_reaper_gives_space_back() {
     put(&store, "stays", None);
     block_on(store.close()).unwrap();
     drop(store);
-    let store = open_at(&device, OpenOptions { background: true, ..tiny() }, &clock);
+    let store = open_at(&device, OpenOptions { background: true, ..tiny() }, &clock).unwrap();
     for number in 0..20 {
         put(&store, &format!("after-{number}"), Some(1_010));
     }
     put(&store, "renewed", Some(1_010));
     put(&store, "renewed", Some(2_000));
     clock.advance(20 * SECOND);
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(100);
-    while store.stat().expired < 40 {
-        assert!(std::time::Instant::now() < until, "{} were deleted", store.stat().expired);
-        thread::sleep(std::time::Duration::from_millis(20));
-    }
+    eventually("all of them are deleted", || store.stat().expired >= 40);
     assert_eq!(store.stat().expired, 40, "and no more");
     assert!(block_on(store.head(&key(b"renewed"))).unwrap().is_some());
     block_on(store.close()).unwrap();
     drop(store);
     assert_clean(&device, "after the reaper");
-    let store = open_at(&device, tiny(), &clock);
+    let store = open_at(&device, tiny(), &clock).unwrap();
     let request = ListRequest { bucket: "default".into(), limit: 100, ..ListRequest::default() };
     assert_eq!(block_on(store.list(&request)).unwrap().entries.len(), 2);
 }

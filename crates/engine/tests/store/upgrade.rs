@@ -9,9 +9,9 @@ use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
-use shoal_engine::{ByteRange, Error, PutOptions, block_on};
+use shoal_engine::{Error, block_on};
 
-use crate::common::{assert_clean, key, open, tiny};
+use crate::common::{ByName, assert_clean, open, tiny};
 use crate::golden::{find_missing, image};
 
 const COPIES: [u64; 4] = [0, 1, 32, 33];
@@ -42,7 +42,7 @@ fn wrong(image: Image, acknowledged: u64) -> Result<(), String> {
     let store = open(&device, tiny()).map_err(|error| format!("did not open: {error}"))?;
     find_missing(&store)?;
     for put in 0..PUTS {
-        let found = block_on(store.get(&key(&name(put)), ByteRange::ALL)).map_err(|it| it.to_string())?;
+        let found = store.find(name(put)).map_err(|it| it.to_string())?;
         let is_right = found.as_ref().is_some_and(|object| object.value.to_vec() == name(put));
         if found.is_none() == (put < acknowledged) || found.is_some() && !is_right {
             return match found {
@@ -64,7 +64,7 @@ fn every_crash_of_an_upgrade_recovers() {
     let store = open(&device, tiny()).unwrap();
     sim.mark(0);
     for put in 0..PUTS {
-        block_on(store.put(&key(&name(put)), name(put).into(), PutOptions::default())).unwrap();
+        store.set(name(put), name(put)).unwrap();
         sim.mark(put + 1);
     }
     block_on(store.close()).unwrap();

@@ -11,8 +11,11 @@ use shoal_engine::{
     ByteRange, Change, Environment, Error, Object, ObjectKey, OpenOptions, Outcome, PutOptions,
     RESULT_LIFE_NS, RESULTS_KEPT, ReadLevel, RejectRules, RequestId, Store, Write, WriteBatch, block_on,
 };
+use shoal_testkit::wait::within;
 
-use crate::common::{self, assert_clean, change_to as put, device, format, key, open, tiny};
+use crate::common::{
+    self, ByName, assert_clean, change_to as put, format, formatted, key, memory, open, short_batches, tiny,
+};
 
 const BLOCKS: u64 = 320;
 const KEYS: usize = 6;
@@ -52,17 +55,8 @@ fn step_all(store: &Store, keys: &[ObjectKey], number: u64) {
     }
 }
 
-/// Log batches that are shorter than many a write batch: a committer that divided write batches would divide these.
-fn short_batches() -> OpenOptions {
-    let mut options = tiny();
-    options.tuning.batch_bytes_max = 1 << 10;
-    options
-}
-
 fn recording() -> (Arc<SimDevice>, Store) {
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 5);
-    let sim = SimDevice::from_image(sim.image());
+    let sim = SimDevice::from_image(formatted(BLOCKS, 5).image());
     let store = open(&Device::new(sim.clone()), short_batches()).unwrap();
     sim.mark(0);
     (sim, store)
@@ -112,8 +106,7 @@ fn a_step_is_there_as_a_whole_or_not_at_all() {
 #[test]
 fn steps_of_several_threads_do_not_lose_each_other() {
     for background in [false, true] {
-        let device = Device::new(Arc::new(MemDevice::new(4_096)));
-        format(&device, 4_096, 1);
+        let device = memory(4_096);
         let mut options = tiny();
         options.background = background;
         options.tuning.overlay_records_max = 40;
@@ -160,7 +153,7 @@ fn steps_of_several_threads_do_not_lose_each_other() {
             keys.iter().map(|key| amount(&block_on(store.get(key, ByteRange::ALL)).unwrap())).sum()
         };
         // The record queued last is durable once a later write is.
-        block_on(store.put(&key(b"last"), vec![1].into(), PutOptions::default())).unwrap();
+        store.set(b"last", vec![1]).unwrap();
         assert_eq!(sum(&store), 1_000 * KEYS as i64);
         block_on(store.close()).unwrap();
         let store = open(&device, options).unwrap();
@@ -173,8 +166,7 @@ fn steps_of_several_threads_do_not_lose_each_other() {
 /// A batch that is too large for the log is refused before anything is done; large values do not count for it.
 #[test]
 fn a_step_that_is_too_long_is_refused() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
-    format(&device, 4_096, 1);
+    let device = memory(4_096);
     let store = open(&device, tiny()).unwrap();
     let many: Vec<ObjectKey> = (0..300).map(|number| key(format!("many-{number}").as_bytes())).collect();
     let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![7; 60])).collect(), ());
@@ -252,8 +244,7 @@ fn a_write_that_is_repeated_after_a_crash_counts_once() {
 
 #[test]
 fn results_are_bounded_and_expire() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
-    format(&device, 4_096, 1);
+    let device = memory(4_096);
     let clock = Arc::new(ManualClock::new(1_000));
     let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
     let options = OpenOptions { background: false, ..tiny() };
@@ -275,8 +266,7 @@ fn results_are_bounded_and_expire() {
 /// The machine's clock was set back by more than a result's life: results are kept all the same.
 #[test]
 fn results_are_kept_where_the_clock_was_set_back() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
-    format(&device, 4_096, 1);
+    let device = memory(4_096);
     let open_at = |now_ns| {
         let clock = Arc::new(ManualClock::new(now_ns));
         let environment = Environment { clock, entropy: Arc::new(SeededEntropy::new(3)) };
@@ -299,8 +289,7 @@ fn results_are_kept_where_the_clock_was_set_back() {
 /// The rejection of a condition is the write's result, too, whatever changed since.
 #[test]
 fn a_rejected_write_stays_rejected() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
-    format(&device, 4_096, 1);
+    let device = memory(4_096);
     let store = open(&device, tiny()).unwrap();
     let name = key(b"name");
     let first = block_on(store.put(&name, b"1".to_vec().into(), PutOptions::default())).unwrap();
@@ -416,8 +405,7 @@ fn stream_once(
 #[test]
 fn a_stream_with_an_identity_is_done_once() {
     const BLOCKS: u64 = 16_384;
-    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    format(&device, BLOCKS, 1);
+    let device = memory(BLOCKS);
     let store = open(&device, tiny()).unwrap();
     let if_exists = RejectRules { if_exists: true, ..RejectRules::default() };
     // One stream that becomes a single put, and one whose value is on the device before its record is.
@@ -469,9 +457,7 @@ fn a_stream_with_an_identity_is_done_once() {
 #[test]
 fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
     const BLOCKS: u64 = 5_120;
-    let sim = SimDevice::new(BLOCKS);
-    format(&device(&sim), BLOCKS, 5);
-    let sim = SimDevice::from_image(sim.image());
+    let sim = SimDevice::from_image(formatted(BLOCKS, 5).image());
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();
     let (name, identity) = (key(b"long"), RequestId { session: 4, sequence: 1 });
     let none = RejectRules::default();
@@ -498,8 +484,7 @@ fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
 /// Eight threads send the same write at the same time: one does it, the others wait for it and give its answer.
 #[test]
 fn repetitions_at_the_same_time_join_the_first() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
-    format(&device, 4_096, 1);
+    let device = memory(4_096);
     let mut options = tiny();
     options.background = true;
     let store = open(&device, options).unwrap();
@@ -526,9 +511,8 @@ fn repetitions_at_the_same_time_join_the_first() {
 /// A batch that needs more than half of the overlays waits for an apply that no other write would have started.
 #[test]
 fn a_large_step_does_not_wait_for_ever() {
-    common::within("a large write batch", || {
-        let device = Device::new(Arc::new(MemDevice::new(4_096)));
-        format(&device, 4_096, 1);
+    within("a large write batch", || {
+        let device = memory(4_096);
         let mut options = tiny();
         options.background = true;
         options.tuning.overlay_records_max = 16;
@@ -536,7 +520,7 @@ fn a_large_step_does_not_wait_for_ever() {
         let many: Vec<ObjectKey> = (0..14).map(|number| key(format!("many-{number}").as_bytes())).collect();
         for number in 0..20 {
             for beside in 0..3 {
-                let beside = key(&[beside]);
+                let beside = key([beside]);
                 block_on(store.put(&beside, vec![1].into(), PutOptions::default())).unwrap();
             }
             let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![number; 60])).collect(), ());

@@ -19,14 +19,13 @@ mod word;
 mod writing;
 
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll};
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
+pub(crate) use shoal_testkit::task::run_as_runtime as run;
+use shoal_testkit::{task, wait};
 
 use crate::{Pinned, Pool, PoolOptions, Unit, UnitId};
 use device::TestDevice;
@@ -68,36 +67,12 @@ fn all_bytes(pinned: &Pinned) -> Vec<u8> {
     pinned.chunks().flatten().copied().collect()
 }
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future as a runtime would: on a thread that must not block, so that requests are submitted.
-pub(crate) fn run<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park_timeout(Duration::from_secs(10)),
-        }
-    }
+/// Waits for something that another thread does soon.
+fn eventually(condition: impl FnMut() -> bool) {
+    wait::eventually("what another thread does soon", condition);
 }
 
 /// Polls once, with a waker that does nothing.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
-}
-
-/// Waits for something that another thread does soon.
-fn eventually(mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(100), "waited in vain");
-        thread::sleep(Duration::from_millis(1));
-    }
+    task::poll_once(std::pin::Pin::new(future))
 }

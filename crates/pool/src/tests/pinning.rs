@@ -1,11 +1,11 @@
 //! Pins, eviction, starvation, the end of the pool.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use shoal_base::Run;
 use shoal_base::task::block_on;
+use shoal_testkit::task::Wakes;
 
 use super::*;
 use crate::{Hint, PoolError};
@@ -93,27 +93,20 @@ fn an_unpin_lets_a_waiting_fetch_go_on() {
 
 #[test]
 fn an_unpin_wakes_without_the_watchdog() {
-    struct Flag(AtomicBool);
-    impl Wake for Flag {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, Ordering::Release);
-        }
-    }
     let (pool, _device) = pool_with(PoolOptions { pin_wait_ms: 10_000, ..PoolOptions::new(4) }, 40);
-    let flag = Arc::new(Flag(AtomicBool::new(false)));
-    let waker = Waker::from(flag.clone());
+    let (wakes, waker) = Wakes::new();
     for round in 0..20 {
         let pins: Vec<_> =
             (0..4).map(|block| run(pool.fetch(page_unit(block, 0), Hint::Lookup)).unwrap()).collect();
         let mut fetch = Box::pin(pool.fetch(page_unit(30 + round % 10, 0), Hint::Lookup));
         // The watchdog may wake too, but hardly each time in this moment.
         assert!(fetch.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        flag.0.store(false, Ordering::Release);
+        wakes.take();
         if round % 2 == 0 {
             pool.forget(Run::new(0, 4));
         }
         drop(pins);
-        assert!(flag.0.load(Ordering::Acquire), "round {round}");
+        assert!(wakes.count() > 0, "round {round}");
         assert!(run(fetch).is_ok());
     }
 }

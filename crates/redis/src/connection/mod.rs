@@ -322,8 +322,8 @@ mod tests {
 
     use bytes::Bytes;
     use shoal_buffer::COPY_BYTES_MAX;
-    use shoal_device::{Device, MemDevice};
-    use shoal_engine::{Bucket, Environment, FormatOptions, OpenOptions, Store, block_on};
+    use shoal_engine::{Bucket, Environment};
+    use shoal_storekit::StoreKit;
 
     use super::*;
     use crate::clients::{Addresses, Client};
@@ -331,17 +331,9 @@ mod tests {
     use crate::mailbox::{ConnectionToken, Mailbox};
     use crate::options::{Limits, RedisOptions};
 
-    const BLOCKS: u64 = 32_768;
-
     /// A connection of a new store, and what it shares with others.
     fn connection(limits: Limits) -> (Connection, Shared) {
-        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-        let store = block_on(async {
-            let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
-            Store::format(&device, &options, &Environment::default()).await.unwrap();
-            let options = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
-            Store::open(device.clone(), options, Environment::default()).await.unwrap()
-        });
+        let store = StoreKit::new(32_768).in_memory();
         let address = (Ipv4Addr::LOCALHOST, 1).into();
         let options = RedisOptions { limits, ..RedisOptions::default() };
         let bucket = Bucket::new(&options.bucket).unwrap();

@@ -5,11 +5,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use shoal_redis::{Limits, RedisOptions};
+use shoal_testkit::wait::HANGS_AFTER;
 
 use crate::support::{Client, Seen, Served, encode, serve};
-
-/// Where a test hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(60);
 
 fn with(limits: Limits, password: Option<&[u8]>) -> Served {
     serve(RedisOptions { limits, password: password.map(<[u8]>::to_vec), ..RedisOptions::default() })

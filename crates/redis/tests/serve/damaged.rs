@@ -3,39 +3,25 @@
 use std::collections::BTreeSet;
 
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
-use shoal_engine::{Environment, ListRequest, ObjectKey, PutOptions, Store, block_on};
+use shoal_device::sim::Image;
+use shoal_engine::{Environment, Store, block_on};
 use shoal_redis::RedisOptions;
+use shoal_storekit::{names, put};
+use shoal_testkit::device::quiet;
 
-use crate::support::{BLOCKS, Client, Seen, format, open, serve_store};
+use crate::support::{BLOCKS, Client, Seen, kit, serve_store};
 
 const KEYS: usize = 2_000;
 
-fn listed(store: &Store) -> BTreeSet<Vec<u8>> {
-    let mut request = ListRequest { bucket: "redis".into(), limit: 1_000, ..ListRequest::default() };
-    let mut keys = BTreeSet::new();
-    loop {
-        let page = block_on(store.list(&request)).unwrap();
-        keys.extend(page.entries.into_iter().map(|(key, _)| key));
-        match page.next {
-            Some(next) => request.start_after = next,
-            None => return keys,
-        }
-    }
-}
-
 /// A store of 2,000 keys with one leaf damaged, and the keys that it hides.
 fn damaged_store() -> (Store, BTreeSet<Vec<u8>>) {
-    let options = SimOptions { record: false, ..SimOptions::default() };
-    let sim = SimDevice::with_options(Image::new(BLOCKS), options);
+    let sim = quiet(Image::new(BLOCKS));
     let device = Device::new(sim.clone());
-    block_on(format(&device));
-    let store = open(&device);
+    let store = kit().create(&device);
     for number in 0..KEYS {
-        let key = ObjectKey::new("redis", format!("key{number:06}").as_bytes()).unwrap();
-        block_on(store.put(&key, b"value".to_vec().into(), PutOptions::default())).unwrap();
+        put(&store, "redis", format!("key{number:06}").as_bytes(), b"value");
     }
-    let all = listed(&store);
+    let all = names(&store, "redis");
     assert_eq!(all.len(), KEYS);
     block_on(store.close()).unwrap();
     drop(store);
@@ -45,8 +31,8 @@ fn damaged_store() -> (Store, BTreeSet<Vec<u8>>) {
         (0..BLOCKS).filter(|&block| image.block(block)[4..6] == *b"Sp" && image.block(block)[7] == 0);
     for block in leaves {
         sim.corrupt(block, 2_000, 1);
-        let store = open(&device);
-        let hidden: BTreeSet<Vec<u8>> = all.difference(&listed(&store)).cloned().collect();
+        let store = kit().open(&device);
+        let hidden: BTreeSet<Vec<u8>> = all.difference(&names(&store, "redis")).cloned().collect();
         if hidden.len() > 10 {
             return (store, hidden);
         }

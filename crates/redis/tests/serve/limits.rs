@@ -5,8 +5,10 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use shoal_redis::{Limits, MinRate, RedisOptions};
+use shoal_testkit::process::raise_open_files;
+use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::support::{Client, HANGS_AFTER, Seen, encode, serve};
+use crate::support::{Client, Seen, encode, serve};
 
 const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 
@@ -192,15 +194,6 @@ impl Client {
         let bytes = encode(&[b"set", b"k", value]);
         self.reader.get_mut().write_all(&bytes).is_ok() && self.next() == Some(Seen::Simple("OK".into()))
     }
-}
-
-/// The number of files that this process may open, raised as far as it is allowed; gives that number.
-fn raise_open_files() -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let _ = setrlimit(Resource::Nofile, wanted);
-    getrlimit(Resource::Nofile).current.map_or(30_000, |most| most as usize)
 }
 
 #[test]

@@ -4,13 +4,13 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
 
 use shoal_base::ManualClock;
-use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
-use shoal_device::{Device, MemDevice};
-use shoal_engine::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
+use shoal_device::sim::Latency;
+use shoal_engine::{Environment, Store, block_on};
 use shoal_redis::{RedisOptions, Running, Server};
+use shoal_storekit::{StoreKit, put, slow_device};
+use shoal_testkit::wait::HANGS_AFTER;
 
 /// A server on a port of its own.
 pub(crate) struct Served {
@@ -20,58 +20,31 @@ pub(crate) struct Served {
     _running: Running,
 }
 
-/// An answer that has not come after so long never comes, on a machine however slow.
-pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(100);
-
 /// Blocks of a store.
 pub(crate) const BLOCKS: u64 = 32_768;
 
-/// A store in memory.
-pub(crate) fn store() -> Store {
-    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    block_on(format(&device));
-    open(&device)
-}
-
-/// Lays out a store on `device`, which has [`BLOCKS`] blocks.
-pub(crate) async fn format(device: &Device) {
-    let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
-    Store::format(device, &options, &Environment::default()).await.unwrap();
-}
-
-/// Opens the store on `device`.
-pub(crate) fn open(device: &Device) -> Store {
-    open_in(device, Environment::default())
-}
-
-fn open_in(device: &Device, environment: Environment) -> Store {
-    let options = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
-    block_on(Store::open(device.clone(), options, environment)).unwrap()
+/// The stores of these tests.
+pub(crate) fn kit() -> StoreKit {
+    StoreKit::new(BLOCKS)
 }
 
 /// Serves a new store; the store has these clocks, too.
 pub(crate) fn serve_timed(clock: &Arc<ManualClock>) -> Served {
-    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    block_on(format(&device));
-    let environment = || Environment { clock: clock.clone(), ..Environment::default() };
-    serve_store(open_in(&device, environment()), RedisOptions::default(), environment())
+    let environment = Environment { clock: clock.clone(), ..Environment::default() };
+    serve_store(kit().with(environment.clone()).in_memory(), RedisOptions::default(), environment)
 }
 
 /// A store on a slow device, with these keys, of which nothing is in memory.
 pub(crate) fn cold_store(pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Store {
     let latency = Latency { read_ns: 1_000_000, ..Latency::default() };
-    let options = SimOptions { latency, record: false, ..SimOptions::default() };
-    let device = Device::new(SimDevice::with_options(Image::new(BLOCKS), options));
-    block_on(async {
-        format(&device).await;
-        let store = open(&device);
-        for (key, value) in pairs {
-            let key = ObjectKey::new("redis", &key).unwrap();
-            store.put(&key, value.into(), PutOptions::default()).await.unwrap();
-        }
-        store.close().await.unwrap();
-    });
-    open(&device)
+    let device = slow_device(BLOCKS, latency);
+    let store = kit().create(&device);
+    for (key, value) in pairs {
+        put(&store, "redis", &key, value);
+    }
+    block_on(store.close()).unwrap();
+    drop(store);
+    kit().open(&device)
 }
 
 /// Serves a new store, on two threads where nothing else is said.
@@ -81,7 +54,7 @@ pub(crate) fn serve(options: RedisOptions) -> Served {
 
 /// Serves a new store with these clocks.
 pub(crate) fn serve_in(options: RedisOptions, environment: Environment) -> Served {
-    serve_store(store(), options, environment)
+    serve_store(kit().in_memory(), options, environment)
 }
 
 /// Serves this store.

@@ -3,13 +3,13 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
 use shoal_redis::{ListenError, RedisOptions, Server, Tls};
+use shoal_testkit::certificates::Root;
+use shoal_testkit::wait::HANGS_AFTER;
 
 use crate::support::{Served, encode, serve};
 
@@ -18,27 +18,15 @@ type Stream = StreamOwned<ClientConnection, TcpStream>;
 /// A certificate of this root, with its key.
 type Identity = (CertificateDer<'static>, PrivateKeyDer<'static>);
 
-struct Root(CertifiedIssuer<'static, KeyPair>);
+fn identity(root: &Root) -> Identity {
+    let made = root.sign("localhost", |_| {});
+    (made.certificate.der().clone(), made.key.serialize_der().try_into().unwrap())
+}
 
-impl Root {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn identity(&self) -> Identity {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        (certificate.der().clone(), key.serialize_der().try_into().unwrap())
-    }
-
-    fn store(&self) -> RootCertStore {
-        let mut store = RootCertStore::empty();
-        store.add(self.0.der().clone()).unwrap();
-        store
-    }
+fn believes(root: &Root) -> RootCertStore {
+    let mut store = RootCertStore::empty();
+    store.add(root.der().clone()).unwrap();
+    store
 }
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
@@ -52,13 +40,13 @@ fn server_config(root: &Root, clients: Option<&Root>) -> Arc<ServerConfig> {
     let builder = match clients {
         None => builder.with_no_client_auth(),
         Some(clients) => {
-            let roots = Arc::new(clients.store());
+            let roots = Arc::new(believes(clients));
             builder.with_client_cert_verifier(
                 WebPkiClientVerifier::builder_with_provider(roots, provider()).build().unwrap(),
             )
         }
     };
-    let (certificate, key) = root.identity();
+    let (certificate, key) = identity(root);
     Arc::new(builder.with_single_cert(vec![certificate], key).unwrap())
 }
 
@@ -71,14 +59,14 @@ fn options(config: &Arc<Mutex<Arc<ServerConfig>>>, asks_certificates: bool) -> R
 fn connect(served: &Served, root: &Root, identity: Option<Identity>) -> Stream {
     let builder =
         ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
-    let builder = builder.with_root_certificates(root.store());
+    let builder = builder.with_root_certificates(believes(root));
     let config = match identity {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => builder.with_client_auth_cert(vec![certificate], key).unwrap(),
     };
     let name = ServerName::try_from("localhost").unwrap();
     let socket = TcpStream::connect(served.address).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    socket.set_read_timeout(Some(HANGS_AFTER)).unwrap();
     StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket)
 }
 
@@ -146,9 +134,9 @@ fn who_has_no_certificate_of_the_root_is_not_let_in() {
     let (root, clients, others) = (Root::new(), Root::new(), Root::new());
     let config = Arc::new(Mutex::new(server_config(&root, Some(&clients))));
     let served = serve(options(&config, true));
-    ask(&mut connect(&served, &root, Some(clients.identity())), b"PING\r\n", b"+PONG\r\n");
-    for identity in [None, Some(others.identity())] {
-        let mut stream = connect(&served, &root, identity);
+    ask(&mut connect(&served, &root, Some(identity(&clients))), b"PING\r\n", b"+PONG\r\n");
+    for shown in [None, Some(identity(&others))] {
+        let mut stream = connect(&served, &root, shown);
         let _ = stream.write_all(b"PING\r\n");
         assert!(stream.read(&mut [0]).is_err(), "told so by an alert");
     }
@@ -169,7 +157,7 @@ fn what_is_no_tls_ends() {
     waits.write_all(b"\x16\x03\x01\x02\x00\x01").unwrap();
     for noise in [&b"*1\r\n$4\r\nPING\r\n"[..], b"PING\r\n", &[0xFF; 100_000], b"\x16\x03\x01\x00\x05hello"] {
         let mut stream = TcpStream::connect(served.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
         let _ = stream.write_all(noise);
         let mut seen = Vec::new();
         // An alert, or a reset because not all of it was read.

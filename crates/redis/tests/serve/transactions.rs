@@ -6,7 +6,7 @@ use std::thread;
 use shoal_engine::Environment;
 use shoal_redis::{Durability, RedisOptions};
 
-use crate::support::{Client, Seen, cold_store, encode, serve, serve_store, store};
+use crate::support::{Client, Seen, cold_store, encode, kit, serve, serve_store};
 
 #[test]
 fn commands_are_queued_and_done_as_one() {
@@ -551,7 +551,7 @@ fn cold_values_are_read_together() {
 /// At most so many keys are watched, and one that is watched again is watched once.
 #[test]
 fn watches_are_bounded() {
-    let served = serve_store(store(), RedisOptions::default(), Environment::default());
+    let served = serve_store(kit().in_memory(), RedisOptions::default(), Environment::default());
     let mut client = Client::new(&served);
     let keys: Vec<String> = (0..4_000).map(|number| format!("k{number}")).collect();
     let words: Vec<&[u8]> =
@@ -568,7 +568,7 @@ fn watches_are_bounded() {
 /// CLIENT REPLY leaves the same answers out of transactions too; the commands are done.
 #[test]
 fn transactions_that_are_not_answered_are_done() {
-    let served = serve_store(store(), RedisOptions::default(), Environment::default());
+    let served = serve_store(kit().in_memory(), RedisOptions::default(), Environment::default());
     let mut client = Client::new(&served);
     client.send(
         b"CLIENT REPLY OFF\r\nWATCH z\r\nMULTI\r\nSET a 1\r\nINCR a\r\nEXEC\r\nMULTI\r\nFLUSHALL\r\nEXEC\r\n",
@@ -588,7 +588,7 @@ fn transactions_that_are_not_answered_are_done() {
 /// CLIENT LIST shows who queues how much and watches how many keys.
 #[test]
 fn client_list_shows_what_is_queued_and_watched() {
-    let served = serve_store(store(), RedisOptions::default(), Environment::default());
+    let served = serve_store(kit().in_memory(), RedisOptions::default(), Environment::default());
     let (mut client, mut other) = (Client::new(&served), Client::new(&served));
     let Seen::Integer(id) = client.run("client id") else { panic!("a number") };
     let mut shows = |wanted: &str| {

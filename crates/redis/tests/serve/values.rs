@@ -4,12 +4,10 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use shoal_redis::RedisOptions;
+use shoal_testkit::bytes::patterned;
+use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::support::{Client, HANGS_AFTER, Seen, encode, serve};
-
-fn value(bytes: usize, seed: usize) -> Vec<u8> {
-    (0..bytes).map(|at| ((at * 31 + at / 253 + seed * 7) % 251) as u8).collect()
-}
+use crate::support::{Client, Seen, encode, serve};
 
 fn ok() -> Option<Seen> {
     Some(Seen::Simple("OK".into()))
@@ -24,15 +22,15 @@ fn a_long_value_is_not_copied() {
     let mut client = Client::new(&served);
     for bytes in [20 << 10, 64 << 10, 250_000] {
         // The first one is not expected: all of it that comes with its words is copied.
-        assert_eq!(client.words(&[b"set", b"k", &value(bytes, 0)]), ok().unwrap());
+        assert_eq!(client.words(&[b"set", b"k", &patterned(bytes, 0)]), ok().unwrap());
         let before = served.store.stat();
         for seed in 0..ROUNDS as usize {
-            assert_eq!(client.words(&[b"set", b"k", &value(bytes, seed)]), ok().unwrap());
+            assert_eq!(client.words(&[b"set", b"k", &patterned(bytes, seed)]), ok().unwrap());
         }
         let stat = served.store.stat();
         let copied = stat.value_bytes_copied - before.value_bytes_copied;
         assert!(copied <= ROUNDS * COPIED_MAX, "{copied} of {ROUNDS} values of {bytes} bytes were copied");
-        assert_eq!(client.run("get k"), Seen::Bulk(value(bytes, ROUNDS as usize - 1)));
+        assert_eq!(client.run("get k"), Seen::Bulk(patterned(bytes, ROUNDS as usize - 1)));
         assert_eq!(served.store.stat().device.reads, stat.device.reads, "and it is read from where it is");
     }
 }
@@ -45,7 +43,7 @@ fn long_values_among_other_commands_and_in_any_pieces() {
     let sizes = [16_383, 16_384, 20_480, 65_535, 65_536, 65_537, 131_072, 400_000, 700_000];
     let (mut bytes, mut replies) = (Vec::new(), Vec::new());
     for (seed, &size) in sizes.iter().enumerate() {
-        let (key, value) = (format!("key{seed}"), value(size, seed));
+        let (key, value) = (format!("key{seed}"), patterned(size, seed));
         let words: [(Vec<&[u8]>, Option<Seen>); 8] = [
             (vec![b"set", key.as_bytes(), &value], ok()),
             (vec![b"set", b"other", &value[1..]], ok()),
@@ -73,14 +71,14 @@ fn long_values_among_other_commands_and_in_any_pieces() {
         });
     }
     // The end of a value comes by itself.
-    let command = encode(&[b"set", b"k", &value(50_000, 1)]);
+    let command = encode(&[b"set", b"k", &patterned(50_000, 1)]);
     for cut in [command.len() - 1, command.len() - 2, command.len() - 3, 30, 31] {
         for part in [&command[..cut], &command[cut..]] {
             client.send(part);
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(client.next(), ok());
-        assert_eq!(client.run("get k"), Seen::Bulk(value(50_000, 1)));
+        assert_eq!(client.run("get k"), Seen::Bulk(patterned(50_000, 1)));
     }
 }
 
@@ -91,7 +89,7 @@ fn who_sends_a_long_value_slowly_loses_its_room_and_nothing_else() {
     const BLOCKS_OF_OTHER: usize = 16;
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
     let frames = served.store.stat().pool.frames;
-    let long = value(100_000, 5);
+    let long = patterned(100_000, 5);
     let mut slow: Vec<Client> = (0..SLOW).map(|_| Client::new(&served)).collect();
     for (at, client) in slow.iter_mut().enumerate() {
         let command = encode(&[b"set", format!("slow{at}").as_bytes(), &long]);
@@ -106,8 +104,8 @@ fn who_sends_a_long_value_slowly_loses_its_room_and_nothing_else() {
         client.send(&command[1_000..sent(at, command.len())]);
     }
     for round in 0..20 {
-        assert_eq!(other.words(&[b"set", b"k", &value(65_536, round)]), ok().unwrap());
-        assert_eq!(other.run("get k"), Seen::Bulk(value(65_536, round)));
+        assert_eq!(other.words(&[b"set", b"k", &patterned(65_536, round)]), ok().unwrap());
+        assert_eq!(other.run("get k"), Seen::Bulk(patterned(65_536, round)));
     }
     let used = served.store.stat().pool.frames_used;
     assert!(used < frames / 2, "{used} of {frames} frames");

@@ -126,6 +126,8 @@ impl Drop for MessagePlace {
 mod tests {
     use std::collections::BTreeSet;
 
+    use shoal_testkit::task::Wakes;
+
     use super::*;
 
     /// A message in units, each of them a frame.
@@ -336,31 +338,20 @@ mod tests {
 
     #[test]
     fn the_first_of_the_line_is_woken_when_it_may_go_on() {
-        use std::sync::atomic::AtomicUsize;
-        use std::task::Wake;
-
-        #[derive(Default)]
-        struct Woken(AtomicUsize);
-        impl Wake for Woken {
-            fn wake(self: Arc<Self>) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
         let line = Arc::<Line>::default();
-        let woken = Arc::<Woken>::default();
-        let waker = Waker::from(woken.clone());
+        let (wakes, waker) = Wakes::new();
         let (first, second) = (MessagePlace::join(&line), MessagePlace::join(&line));
         assert!(first.may_go_on(0, 1, &waker, || false), "the oldest one");
         assert!(!first.may_go_on(OLDEST_BYTES, 1, &waker, || false), "it has its end, too");
         assert!(!second.may_go_on(0, 1, &waker, || false));
         assert!(second.may_go_on(0, 1, &waker, || true));
         line.wake();
-        assert_eq!(woken.0.load(Ordering::Relaxed), 2, "both had asked");
+        assert_eq!(wakes.count(), 2, "both had asked");
         line.wake();
-        assert_eq!(woken.0.load(Ordering::Relaxed), 2, "nobody has asked again");
+        assert_eq!(wakes.count(), 2, "nobody has asked again");
         assert!(!second.may_go_on(0, 1, &waker, || false));
         drop(first);
-        assert_eq!(woken.0.load(Ordering::Relaxed), 3);
+        assert_eq!(wakes.count(), 3);
         assert!(second.may_go_on(0, 1, &waker, || false), "it is the oldest one now");
         drop(second);
         assert_eq!(line.count.load(Ordering::Relaxed), 0);

@@ -145,38 +145,30 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
+
+    use shoal_testkit::task::Wakes;
 
     use super::*;
 
-    #[derive(Default)]
-    struct Bell(AtomicUsize);
-
-    impl Wake for Bell {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// An answer that waits, or not.
     struct Answer {
-        bell: Arc<Bell>,
+        bell: Arc<Wakes>,
+        waker: Waker,
         ticket: Ticket,
     }
 
     impl Answer {
         fn new() -> Self {
-            Self { bell: Arc::default(), ticket: Ticket::default() }
+            let (bell, waker) = Wakes::new();
+            Self { bell, waker, ticket: Ticket::default() }
         }
 
         fn asks(&mut self, sending: &Sending, bytes: usize) -> bool {
-            let waker = Waker::from(Arc::clone(&self.bell));
-            sending.is_turn(&mut self.ticket, bytes, &Context::from_waker(&waker))
+            sending.is_turn(&mut self.ticket, bytes, &Context::from_waker(&self.waker))
         }
 
         fn rang(&self) -> usize {
-            self.bell.0.load(Ordering::Relaxed)
+            self.bell.count()
         }
     }
 

@@ -6,13 +6,14 @@ use prost::Message;
 use shoal_api::v1;
 use shoal_client::{Client, ConnectOptions};
 use shoal_server::{Credentials, Limits, Security, ServerOptions, Tokens};
+use shoal_storekit::eventually;
 use shoal_testkit::http2::{
     DATA, END_HEADERS, END_STREAM, HEADERS, PING, call, frame, greeting, header, message, take_frame,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Running, eventually, figure};
+use crate::support::{Running, figure};
 
 const TOKEN: &str = "correct-horse-battery";
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use shoal_client::{ByteRange, PutOptions};
 use shoal_metrics::{Metrics, RefusalCause};
 use shoal_server::{Credentials, ReportSource, Security, ServerOptions, Tokens};
+use shoal_storekit::eventually;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::support::{Running, eventually, value};
+use crate::support::{Running, value};
 
 fn counts(metrics: &Metrics) -> BTreeMap<(&'static str, &'static str), u64> {
     let requests = metrics.grpc().requests();

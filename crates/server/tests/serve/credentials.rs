@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use futures_util::stream;
 use http::uri::PathAndQuery;
-use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd,
-};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd};
 use shoal_api::{Method, key_value, v1};
 use shoal_client::{Client, ConnectOptions, Error, PutOptions};
 use shoal_server::{Credentials, ListenError, Security, ServeError, Server, ServerOptions, TlsPem, Tokens};
+use shoal_testkit::certificates::Root;
 use tonic::client::Grpc;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request};
@@ -20,37 +19,9 @@ use crate::support::Running;
 const TOKEN: &str = "correct-horse-battery";
 const OTHER: &str = "incorrect-horse-battery";
 
-/// A root of certificates.
-struct Root {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Root {
-    fn new() -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self { pem, issuer: Issuer::new(params, key) }
-    }
-
-    /// A certificate for `name` and its key.
-    fn certificate(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> (String, String) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.extended_key_usages = vec![usage];
-        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
-    }
-
-    fn server(&self) -> TlsPem {
-        let (certificate, key) = self.certificate("localhost", ExtendedKeyUsagePurpose::ServerAuth);
-        TlsPem { certificates: certificate.into(), key: key.into(), ..TlsPem::default() }
-    }
-
-    fn client(&self, name: &str) -> (String, String) {
-        self.certificate(name, ExtendedKeyUsagePurpose::ClientAuth)
-    }
+fn server_pem(root: &Root) -> TlsPem {
+    let (certificate, key) = root.server().pem();
+    TlsPem { certificates: certificate.into(), key: key.into(), ..TlsPem::default() }
 }
 
 fn tokens() -> Tokens {
@@ -70,7 +41,7 @@ async fn channel(
     identity: Option<&(String, String)>,
 ) -> Result<Channel, tonic::transport::Error> {
     let mut tls =
-        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&root.pem)).domain_name("localhost");
+        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(root.pem())).domain_name("localhost");
     if let Some((certificate, key)) = identity {
         tls = tls.identity(Identity::from_pem(certificate, key));
     }
@@ -137,11 +108,11 @@ async fn the_matrix_has_every_service() {
 #[tokio::test]
 async fn every_route_wants_credentials() {
     let (root, strangers) = (Root::new(), Root::new());
-    let mut tls = root.server();
-    tls.client_roots = Some(root.pem.clone().into());
+    let mut tls = server_pem(&root);
+    tls.client_roots = Some(root.pem().into());
     let (server, _) = serve(Some(&tls), tokens()).await;
     let plain = channel(&server, &root, None).await.unwrap();
-    let known = channel(&server, &root, Some(&root.client("a.example"))).await.unwrap();
+    let known = channel(&server, &root, Some(&root.client("a.example").pem())).await.unwrap();
     for path in routes() {
         for (channel, token, lets_in, who) in [
             (&plain, None, false, "nobody"),
@@ -161,7 +132,7 @@ async fn every_route_wants_credentials() {
     // A path that does not exist tells strangers nothing.
     assert_eq!(code(&plain, "/shoal.v1.ObjectStore/None", None).await, Some(Code::Unauthenticated));
     // A certificate of somebody else's root does not get past TLS.
-    let unknown = channel(&server, &root, Some(&strangers.client("a.example"))).await;
+    let unknown = channel(&server, &root, Some(&strangers.client("a.example").pem())).await;
     if let Ok(channel) = unknown {
         let code = code(&channel, "/shoal.v1.ObjectStore/Stat", Some(TOKEN)).await;
         assert!(code.is_some_and(is_broken), "{code:?}");
@@ -182,10 +153,10 @@ fn is_broken(code: Code) -> bool {
 #[tokio::test]
 async fn certificates_alone() {
     let root = Root::new();
-    let mut tls = root.server();
-    tls.client_roots = Some(root.pem.clone().into());
+    let mut tls = server_pem(&root);
+    tls.client_roots = Some(root.pem().into());
     let (server, _) = serve(Some(&tls), Tokens::default()).await;
-    let known = channel(&server, &root, Some(&root.client("a.example"))).await.unwrap();
+    let known = channel(&server, &root, Some(&root.client("a.example").pem())).await.unwrap();
     assert_eq!(code(&known, "/shoal.v1.ObjectStore/Stat", None).await, None);
     assert_eq!(code(&known, "/shoal.v1.ObjectStore/Stat", Some(OTHER)).await, None);
     if let Ok(channel) = channel(&server, &root, None).await {
@@ -199,15 +170,15 @@ async fn certificates_alone() {
 #[tokio::test]
 async fn the_client_shows_what_it_has() {
     let root = Root::new();
-    let mut tls = root.server();
-    tls.client_roots = Some(root.pem.clone().into());
+    let mut tls = server_pem(&root);
+    tls.client_roots = Some(root.pem().into());
     let (server, security) = serve(Some(&tls), tokens()).await;
     let options = || ConnectOptions {
-        ca_pem: Some(root.pem.clone().into()),
+        ca_pem: Some(root.pem().into()),
         ..ConnectOptions::new(format!("https://localhost:{}", server.address.port()))
     };
     let with_token = ConnectOptions { token: Some(TOKEN.into()), ..options() };
-    let (certificate, key) = root.client("a.example");
+    let (certificate, key) = root.client("a.example").pem();
     let with_certificate =
         ConnectOptions { identity_pem: Some((certificate.into(), key.into())), ..options() };
     for options in [with_token.clone(), with_certificate] {
@@ -220,7 +191,7 @@ async fn the_client_shows_what_it_has() {
     let error = nobody.put("", b"k", "v".into(), PutOptions::default()).await.unwrap_err();
     assert!(matches!(error, Error::Denied(_)), "{error:?}");
     // Another root is not believed, and no plain text is spoken to a TLS port.
-    let stranger = ConnectOptions { ca_pem: Some(Root::new().pem.into()), ..with_token.clone() };
+    let stranger = ConnectOptions { ca_pem: Some(Root::new().pem().into()), ..with_token.clone() };
     assert!(matches!(Client::connect(stranger).await, Err(Error::Unavailable { .. })));
     let text = format!("{:?}", with_token);
     assert!(!text.contains(TOKEN), "{text}");
@@ -229,11 +200,11 @@ async fn the_client_shows_what_it_has() {
     let client = Client::connect(with_token.clone()).await.unwrap();
     let next = Root::new();
     let tokens = Tokens::parse(format!("{TOKEN}-next\n").as_bytes()).unwrap();
-    security.replace(Credentials::new(Some(&next.server()), tokens).unwrap());
+    security.replace(Credentials::new(Some(&server_pem(&next)), tokens).unwrap());
     let error = client.stat().await.unwrap_err();
     assert!(matches!(error, Error::Denied(_)), "{error:?}");
     let options = ConnectOptions {
-        ca_pem: Some(next.pem.into()),
+        ca_pem: Some(next.pem().into()),
         token: Some(format!("{TOKEN}-next").into()),
         ..options()
     };
@@ -283,13 +254,13 @@ async fn other_machines_are_let_in_with_tls_and_credentials() {
         let listen = "0.0.0.0:0".parse().unwrap();
         Server::bind(ServerOptions { listen, security, ..ServerOptions::default() }).await.map(drop)
     };
-    let mutual = TlsPem { client_roots: Some(root.pem.clone().into()), ..root.server() };
+    let mutual = TlsPem { client_roots: Some(root.pem().into()), ..server_pem(&root) };
     assert!(matches!(
-        bind(Some(&root.server()), Tokens::default()).await,
+        bind(Some(&server_pem(&root)), Tokens::default()).await,
         Err(ServeError::Listen(ListenError::NotLoopback { .. }))
     ));
     assert!(matches!(bind(None, tokens()).await, Err(ServeError::Listen(ListenError::NotLoopback { .. }))));
-    assert!(bind(Some(&root.server()), tokens()).await.is_ok());
+    assert!(bind(Some(&server_pem(&root)), tokens()).await.is_ok());
     assert!(bind(Some(&mutual), Tokens::default()).await.is_ok());
 }
 
@@ -297,7 +268,7 @@ async fn other_machines_are_let_in_with_tls_and_credentials() {
 #[test]
 fn keys_belong_to_their_certificates() {
     let root = Root::new();
-    let (one, other) = (root.server(), root.server());
+    let (one, other) = (server_pem(&root), server_pem(&root));
     let mixed = TlsPem { key: other.key, ..one.clone() };
     assert!(Credentials::new(Some(&mixed), Tokens::default()).is_err());
     let no_roots = TlsPem { client_roots: Some(b"none".to_vec()), ..one };
@@ -308,19 +279,18 @@ fn keys_belong_to_their_certificates() {
 #[tokio::test]
 async fn a_certificate_that_ends_ends_its_connection() {
     let root = Root::new();
-    let mut tls = root.server();
-    tls.client_roots = Some(root.pem.clone().into());
+    let mut tls = server_pem(&root);
+    tls.client_roots = Some(root.pem().into());
     let (server, _) = serve(Some(&tls), Tokens::default()).await;
     // Longer ones where the machine is too slow for a short one.
     for seconds in [3, 30, 300] {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         let ends = Duration::from_secs(now.as_secs() + seconds);
-        params.not_after = date_time_ymd(1970, 1, 1) + ends;
-        let short = (params.signed_by(&key, &root.issuer).unwrap().pem(), key.serialize_pem());
-        let channel = channel(&server, &root, Some(&short)).await;
+        let short = root.sign("a.example", |params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            params.not_after = date_time_ymd(1970, 1, 1) + ends;
+        });
+        let channel = channel(&server, &root, Some(&short.pem())).await;
         let rest = || ends.saturating_sub(std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap());
         let Ok(channel) = channel else {
             assert!(rest().is_zero(), "it was not let in");

@@ -8,22 +8,20 @@ use futures_util::{StreamExt, stream};
 use prost::Message;
 use shoal_api::v1;
 use shoal_client::{ByteRange, PutOptions};
-use shoal_device::Device;
-use shoal_device::sim::{Latency, SimDevice, SimOptions};
+use shoal_device::sim::Latency;
 use shoal_server::{Limits, MinRate};
+use shoal_storekit::{eventually, slow_device};
+use shoal_testkit::wait::FOR_EVER;
 use tokio::task::JoinSet;
 
-use crate::support::{FOR_EVER, Running, call, eventually, figure, header, send, testing, value};
+use crate::support::{Running, call, figure, header, kit, send, value};
 use crate::web::{Post, framed};
 
 /// A server on a device that takes `flush` for each flush.
 async fn slow(flush: Duration) -> Running {
     let latency = Latency { flush_ns: flush.as_nanos() as u64, ..Latency::default() };
-    let image = SimDevice::new(testing::BLOCKS).image();
-    let device =
-        SimDevice::with_options(image, SimOptions { latency, record: false, ..SimOptions::default() });
-    let store = testing::store_on(Device::new(device));
-    Running::on("127.0.0.1:0".parse().unwrap(), Limits::default(), store).await
+    let store = kit().create(&slow_device(kit().format.blocks_max, latency));
+    Running::over(store, Limits::default()).await
 }
 
 fn put(key: &'static str, bytes: usize) -> v1::PutRequest {

@@ -9,21 +9,19 @@ use shoal_base::ManualClock;
 use shoal_client::{
     ByteRange, Client, CreateOrGet, Expiry, GetItem, ListRequest, ObjectInfo, PutItem, PutOptions,
 };
-use shoal_device::{Device, MemDevice};
 use shoal_engine::Environment;
 use shoal_server::Limits;
 use tonic::Code;
 
-use crate::support::{Running, call, testing};
+use crate::support::{Running, call, kit};
 
 const SECOND: u64 = 1_000_000_000;
 const BEGIN: u64 = 1_800_000_000 * SECOND;
 
 async fn start(clock: &Arc<ManualClock>) -> Running {
-    let device = Device::new(Arc::new(MemDevice::new(testing::BLOCKS)));
     let environment = Environment { clock: clock.clone(), ..Environment::default() };
-    let store = testing::store_in(device, &environment);
-    Running::on("127.0.0.1:0".parse().unwrap(), Limits::default(), store).await
+    let store = kit().with(environment).in_memory();
+    Running::over(store, Limits::default()).await
 }
 
 fn with(expiry: Expiry) -> PutOptions {

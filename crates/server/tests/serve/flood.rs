@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use shoal_client::{ByteRange, Client, PutOptions};
 use shoal_server::{Limits, MinRate};
+use shoal_storekit::eventually;
 use shoal_testkit::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, RESET, SETTINGS, call, frame,
     greeting, header, message, take_frame,
 };
+use shoal_testkit::wait::HANGS_AFTER;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{HANGS_AFTER, Running, eventually, figure, value};
+use crate::support::{Running, figure, value};
 
 /// Somebody who burdens the server, and one who is served meanwhile.
 struct Scene {

@@ -15,11 +15,12 @@ use shoal_device::Device;
 use shoal_device::sim::SimDevice;
 use shoal_engine::{Environment, OpenOptions, Store};
 use shoal_server::{Limits, ServeError, Server, ServerOptions};
+use shoal_storekit::names;
 use tokio::task::JoinSet;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::support::{Running, call, objects, testing, value};
+use crate::support::{Running, call, kit, value};
 
 const MIB: usize = 1 << 20;
 
@@ -101,7 +102,7 @@ async fn the_objects_lie_in_the_bucket_that_was_named() {
     let options = |bucket: &str| ServerOptions { kv_bucket: bucket.into(), ..ServerOptions::default() };
     let server = Running::told(options("seed")).await;
     assert_eq!(create(&server.channel().await, &"k".into(), "v".into()).await, Ok(()));
-    assert_eq!((objects(&server.store, "seed").await, objects(&server.store, "default").await), (1, 0));
+    assert_eq!((names(&server.store, "seed").len(), names(&server.store, "default").len()), (1, 0));
     server.stop().await;
     let refused =
         Server::bind(ServerOptions { listen: "127.0.0.1:0".parse().unwrap(), ..options("Not A Bucket") });
@@ -255,9 +256,9 @@ async fn no_acknowledged_update_is_lost() {
 /// Acknowledged writes are there when the store is opened again, which nobody closed.
 #[tokio::test]
 async fn what_was_acknowledged_is_durable() {
-    let device = Device::new(SimDevice::new(testing::BLOCKS));
-    let store = testing::store_on(device.clone());
-    let server = Running::on("127.0.0.1:0".parse().unwrap(), Limits::default(), store).await;
+    let device = Device::new(SimDevice::new(kit().format.blocks_max));
+    let store = kit().create(&device.clone());
+    let server = Running::over(store, Limits::default()).await;
     let channel = server.channel().await;
     create(&channel, &"a".into(), value(70_000, 1)).await.unwrap();
     create(&channel, &"b".into(), "1".into()).await.unwrap();
@@ -266,7 +267,7 @@ async fn what_was_acknowledged_is_durable() {
     delete(&channel, &"c".into()).await.unwrap();
     server.stop().await;
     let store = Store::open(device, OpenOptions::default(), Environment::default()).await.unwrap();
-    let server = Running::on("127.0.0.1:0".parse().unwrap(), Limits::default(), store).await;
+    let server = Running::over(store, Limits::default()).await;
     let channel = server.channel().await;
     assert!(retrieve(&channel, &"a".into()).await.unwrap() == value(70_000, 1));
     assert_eq!(retrieve(&channel, &"b".into()).await.unwrap(), "2");

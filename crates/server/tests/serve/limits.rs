@@ -9,17 +9,17 @@ use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
 use shoal_client::{ByteRange, Client, Error, GetItem, Metadata, PutOptions};
 use shoal_server::{Limits, ListenError, MinRate, ServeError, Server, ServerOptions};
+use shoal_storekit::eventually;
 use shoal_testkit::http2::{
     DATA, END_HEADERS, END_STREAM, HEADERS, call as headers_of, frame, greeting, take_frame,
 };
+use shoal_testkit::wait::HANGS_AFTER;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::Code;
 
-use crate::support::{
-    HANGS_AFTER, Running, call, chunk, eventually, figure, header, kind, receive, send, value,
-};
+use crate::support::{Running, call, chunk, figure, header, kind, receive, send, value};
 
 const MIB: usize = 1 << 20;
 

@@ -12,13 +12,15 @@ use shoal_api::v1::operation::Action;
 use shoal_api::{Described, Method, v1};
 use shoal_client::{ByteRange, ConnectOptions, Error, PutOptions, RejectRules};
 use shoal_server::Limits;
+use shoal_storekit::eventually;
+use shoal_testkit::wait::FOR_EVER;
 use tokio::sync::mpsc;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::support::{FOR_EVER, Running, eventually, figure, value};
+use crate::support::{Running, figure, value};
 
 fn key(number: usize) -> Bytes {
     format!("key-{number}").into()

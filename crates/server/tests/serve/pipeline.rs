@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
 use shoal_client::{Answer, ByteRange, Client, ConnectOptions, Error, Pipeline, PutOptions, RejectRules};
+use shoal_storekit::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-use crate::support::{Running, eventually, figure, value};
+use crate::support::{Running, figure, value};
 
 fn key(number: usize) -> String {
     format!("key-{number}")

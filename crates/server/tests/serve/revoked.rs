@@ -1,7 +1,5 @@
 //! A token that is revoked ends the streams that were opened with it, and nobody else's.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::uri::PathAndQuery;
@@ -11,6 +9,7 @@ use shoal_api::v1::operation::Action;
 use shoal_client::{Client, ConnectOptions, PutOptions};
 use shoal_engine::ObjectKey;
 use shoal_server::{Credentials, Security, ServerOptions, Tokens};
+use shoal_testkit::wait::HANGS_AFTER;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tonic::client::Grpc;
@@ -23,8 +22,6 @@ use crate::support::{Running, chunk, header, value};
 
 const OLD: &str = "correct-horse-battery";
 const NEW: &str = "incorrect-horse-battery";
-/// Where a test hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(60);
 
 /// A stream with its sending side, which stays open.
 struct Open<A, B> {

@@ -9,16 +9,16 @@ use shoal_api::v1;
 use shoal_client::{ByteRange, ConnectOptions, PutOptions};
 use shoal_engine::ObjectKey;
 use shoal_server::Limits;
+use shoal_storekit::eventually;
 use shoal_testkit::http2::{DATA, END_HEADERS, HEADERS, call, frame, greeting, message};
+use shoal_testkit::wait::HANGS_AFTER;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::{Running, chunk, end, eventually, figure, header, send, value};
+use crate::support::{Running, chunk, end, figure, header, send, value};
 
 const MIB: usize = 1 << 20;
-/// Where a test hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(120);
 
 /// 131 silent streams of operations, or 85 of puts in pieces of which only the header came, took all there is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,8 @@ use shoal_client::{ByteRange, Error, PutOptions};
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, SimDevice};
 use shoal_server::Limits;
+use shoal_storekit::eventually;
+use shoal_testkit::wait::FOR_EVER;
 use tonic::client::Grpc;
 use tonic::{Code, Request};
 use tonic_health::pb::HealthCheckRequest;
@@ -18,7 +20,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::support::{FOR_EVER, Running, eventually, testing};
+use crate::support::{Running, kit};
 
 #[tokio::test]
 async fn health_answers() {
@@ -40,9 +42,9 @@ async fn health_answers() {
 
 #[tokio::test]
 async fn a_store_whose_device_failed_is_not_serving_but_reads_go_on() {
-    let device = SimDevice::new(testing::BLOCKS);
-    let store = testing::store_on(Device::new(device.clone()));
-    let server = Running::on("127.0.0.1:0".parse().unwrap(), Limits::default(), store).await;
+    let device = SimDevice::new(kit().format.blocks_max);
+    let store = kit().create(&Device::new(device.clone()));
+    let server = Running::over(store, Limits::default()).await;
     let client = server.impatient_client().await;
     client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap();
     device.inject(Fault::fail(FaultOp::Flush, 5).for_good());

@@ -9,10 +9,11 @@ use futures_util::{StreamExt, stream};
 use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
 use shoal_client::{ByteRange, Client, Error, PutOptions, RejectRules};
+use shoal_storekit::eventually;
 use tokio::io::{AsyncRead, ReadBuf};
 use tonic::Code;
 
-use crate::support::{Running, chunk, end, eventually, figure, header, kind, receive, send, value};
+use crate::support::{Running, chunk, end, figure, header, kind, receive, send, value};
 
 const LARGE: usize = 20 << 20;
 

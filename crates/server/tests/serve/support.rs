@@ -1,7 +1,6 @@
 //! A running server for a test, and calls that the client would not make.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -9,8 +8,10 @@ use http::uri::PathAndQuery;
 use shoal_api::v1::failure::Kind;
 use shoal_api::{ClientStreaming, Described, ServerStreaming, Unary, v1};
 use shoal_client::{Client, ConnectOptions};
-use shoal_engine::{ListRequest, Store};
+use shoal_engine::Store;
 use shoal_server::{Limits, ServeError, Server, ServerOptions};
+use shoal_storekit::{StoreKit, in_time};
+use shoal_testkit::bytes::patterned;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::client::Grpc;
@@ -18,8 +19,10 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-#[path = "../../src/testing/store.rs"]
-pub(crate) mod testing;
+/// The stores of these tests: of 512 MiB.
+pub(crate) fn kit() -> StoreKit {
+    StoreKit::new(128 << 10).with_cache(64 << 20)
+}
 
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
@@ -34,7 +37,12 @@ impl Running {
     }
 
     pub(crate) async fn with(limits: Limits) -> Self {
-        Self::on("127.0.0.1:0".parse().unwrap(), limits, testing::store()).await
+        Self::over(kit().in_memory(), limits).await
+    }
+
+    /// On any port, over this store.
+    pub(crate) async fn over(store: Store, limits: Limits) -> Self {
+        Self::on("127.0.0.1:0".parse().unwrap(), limits, store).await
     }
 
     pub(crate) async fn on(listen: SocketAddr, limits: Limits, store: Store) -> Self {
@@ -44,7 +52,7 @@ impl Running {
     /// On any port, as `options` say.
     pub(crate) async fn told(options: ServerOptions) -> Self {
         let listen = "127.0.0.1:0".parse().unwrap();
-        Self::as_told(ServerOptions { listen, ..options }, testing::store()).await
+        Self::as_told(ServerOptions { listen, ..options }, kit().in_memory()).await
     }
 
     async fn as_told(options: ServerOptions, store: Store) -> Self {
@@ -76,16 +84,13 @@ impl Running {
 
     pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
-        tokio::time::timeout(HANGS_AFTER, self.ended).await.unwrap().unwrap().unwrap();
+        in_time("the server's end", self.ended).await.unwrap().unwrap();
     }
 }
 
 /// Bytes that differ from place to place.
 pub(crate) fn value(bytes: usize, seed: u8) -> Bytes {
-    (0..bytes)
-        .map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3] ^ seed)
-        .collect::<Vec<_>>()
-        .into()
+    patterned(bytes, seed.into()).into()
 }
 
 pub(crate) async fn call<M: Unary>(channel: &Channel, request: M::Request) -> Result<M::Response, Status> {
@@ -136,37 +141,6 @@ pub(crate) fn chunk(bytes: Bytes) -> v1::PutStreamRequest {
 
 pub(crate) fn end(bytes: u64) -> v1::PutStreamRequest {
     v1::PutStreamRequest { part: Some(v1::put_stream_request::Part::End(v1::PutStreamEnd { bytes })) }
-}
-
-/// A server that waits so long for something hangs where it should not wait.
-pub(crate) const FOR_EVER: Duration = Duration::from_secs(3_600);
-
-/// An answer that has not come after so long never comes, on a machine however slow.
-pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(100);
-
-/// Waits until `is` holds.
-pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, is: impl Fn() -> F) {
-    let looks = async {
-        while !is().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let held = tokio::time::timeout(HANGS_AFTER, looks).await;
-    held.unwrap_or_else(|_| panic!("not after {} s: {what}", HANGS_AFTER.as_secs()));
-}
-
-/// How many objects the bucket has. (The store's own figure leaves out what its trees do not hold yet.)
-pub(crate) async fn objects(store: &Store, bucket: &str) -> usize {
-    let mut request = ListRequest { bucket: bucket.into(), limit: 1000, ..ListRequest::default() };
-    let mut count = 0;
-    loop {
-        let page = store.list(&request).await.unwrap();
-        count += page.entries.len();
-        match page.next {
-            Some(next) => request.start_after = next,
-            None => return count,
-        }
-    }
 }
 
 /// A figure of the server.

@@ -7,17 +7,19 @@ use prost::Message;
 use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
 use shoal_server::{Limits, MinRate};
+use shoal_storekit::eventually;
 use shoal_testkit::http2::{
     ACK, DATA, END_HEADERS, HEADERS, SETTINGS, WINDOW_UPDATE, call as headers_of, frame, greeting, message,
     take_frame,
 };
+use shoal_testkit::wait::{FOR_EVER, HANGS_AFTER};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::support::{FOR_EVER, HANGS_AFTER, Running, call, eventually, figure, kind, value};
+use crate::support::{Running, call, figure, kind, value};
 use crate::web::{Post, framed};
 
 const MIB: usize = 1 << 20;

@@ -11,10 +11,11 @@ use prost::Message;
 use shoal_api::{MESSAGE_BYTES_MAX, v1};
 use shoal_client::{ByteRange, PutOptions};
 use shoal_server::ServerOptions;
+use shoal_testkit::wait::HANGS_AFTER;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{HANGS_AFTER, Running, call, value};
+use crate::support::{Running, call, value};
 
 /// A request by hand.
 #[derive(Clone, Copy, Debug)]

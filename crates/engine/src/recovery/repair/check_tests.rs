@@ -9,18 +9,10 @@ use super::*;
 use crate::log::format::encode_record;
 use crate::recovery::report::NOT_RESTORED_MAX;
 use crate::tablet::tree::fixtures as pages;
-use crate::testing::fixtures::{BLOCKS, Fixture, key, leaf_entry, options};
-use crate::value::entry::{Home, Meta};
+use crate::testing::fixtures::{BLOCKS, Fixture, entry, inline_entry, key, leaf_entry, options};
+use crate::value::entry::Home;
 use crate::value::packed::{RunEntry, Totals, run_key};
 use crate::{ByteRange, PutOptions, block_on};
-
-fn entry(value_bytes: u64, home: Home) -> Entry {
-    Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home }
-}
-
-fn inline(value: &[u8]) -> Vec<u8> {
-    leaf_entry(1, &entry(value.len() as u64, Home::Inline), value)
-}
 
 fn run_entry(entry: &RunEntry) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -37,13 +29,13 @@ fn said(report: &CheckReport) -> Vec<(&str, u64)> {
 fn strange() -> (Fixture, u64, u64) {
     let mut made = Fixture::new();
     let (leaf, fixed) = (made.block(), made.blocks(2).block);
-    let mut cut = inline(&[7; 200]);
+    let mut cut = inline_entry(&[7; 200]);
     cut.truncate(cut.len() - 197);
     let (inside, behind) = (run_key(fixed), run_key(BLOCKS - 2));
     // The footer of a run that a repair found cannot be located: that is no problem.
     let run = RunEntry { blocks: 2, fixed: true, ..RunEntry::default() };
     let items = [
-        (key(1).encoded().to_vec(), inline(b"abc")),
+        (key(1).encoded().to_vec(), inline_entry(b"abc")),
         (key(2).encoded().to_vec(), cut),
         (b"\xFF?".to_vec(), b"z".to_vec()),
         (inside.to_vec(), run_entry(&run)),
@@ -193,7 +185,7 @@ fn a_count_that_is_wrong_is_named() {
     let mut made = Fixture::new();
     let (leaf, root) = (made.block(), made.block());
     let object = key(1);
-    let child = made.page(pages::leaf(made.tree(), leaf, &[(object.encoded(), inline(b"abc"))]));
+    let child = made.page(pages::leaf(made.tree(), leaf, &[(object.encoded(), inline_entry(b"abc"))]));
     let page = made.page(pages::inner(made.tree(), root, 1, &[(b"", child, 3)]));
     made.root(page, 2, 3);
     made.superblock.tablets[0].totals = Totals { value_bytes: 3, expiring: Some(0), ..Totals::default() };

@@ -5,31 +5,20 @@ use std::sync::Arc;
 
 use shoal_base::{ManualClock, Run, SeededEntropy, TabletId};
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::sim::{Image, SimDevice};
 
 use smallvec::SmallVec;
 
 use super::*;
-use crate::checkpoint::copies::{Found as FoundSuperblock, read_newest};
 use crate::common::options::Tuning;
 use crate::log::format::encode_record;
+use crate::testing::fixtures::{self, checked, device as device_of, environment, newest};
 use crate::value::entry::Meta;
-use crate::{
-    ByteRange, CheckOptions, DeleteResult, Environment, FormatOptions, OpenOptions, block_on, check,
-};
+use crate::{ByteRange, CheckOptions, DeleteResult, Environment, OpenOptions, block_on, check};
 
 /// Large enough that no apply starts by itself.
 const BLOCKS: u64 = 2048;
 const LOG_BLOCKS: u32 = 256;
-
-fn environment() -> Environment {
-    Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) }
-}
-
-fn on(image: Image) -> (Arc<SimDevice>, Device) {
-    let sim = SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() });
-    (sim.clone(), Device::new(sim))
-}
 
 fn open(device: &Device) -> Store {
     open_in(device, environment())
@@ -38,22 +27,15 @@ fn open(device: &Device) -> Store {
 fn open_in(device: &Device, environment: Environment) -> Store {
     let tuning = Tuning { leaf_value_bytes_max: 100, ..Tuning::default() };
     let options = OpenOptions { cache_bytes: 512 << 10, background: false, tuning, ..OpenOptions::default() };
-    block_on(Store::open(device.clone(), options, environment)).unwrap()
+    fixtures::open_in(device, options, environment)
 }
 
 fn formatted() -> (Arc<SimDevice>, Device) {
-    let (sim, device) = on(Image::new(BLOCKS));
-    let options =
-        FormatOptions { tablets: 2, log_blocks: Some(LOG_BLOCKS), ..FormatOptions::for_blocks(BLOCKS) };
-    block_on(Store::format(&device, &options, &environment())).unwrap();
-    (sim, device)
+    fixtures::formatted(BLOCKS, 2, LOG_BLOCKS)
 }
 
 fn ring(device: &Device) -> Ring {
-    match block_on(read_newest(device)).unwrap() {
-        FoundSuperblock::Newest(it) => it.layout.ring(),
-        FoundSuperblock::Nothing => panic!("there is a store"),
-    }
+    newest(device).layout.ring()
 }
 
 fn key(which: u32) -> ObjectKey {
@@ -89,10 +71,6 @@ fn head(store: &Store) -> u64 {
 
 fn tablet(store: &Store, which: u32) -> TabletId {
     store.0.tablets.of(&key(which)).id
-}
-
-fn repair(device: &Device) -> CheckReport {
-    block_on(check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() })).unwrap()
 }
 
 fn state(device: &Device) -> BTreeMap<u32, Vec<u8>> {
@@ -151,9 +129,9 @@ fn each_batch_damaged(applied: Option<usize>) {
                 expected.extend(value.clone().map(|value| (*which, value)));
             }
         }
-        let (sim, device) = on(image.clone());
+        let (sim, device) = device_of(image.clone());
         sim.corrupt(ring.block(places[lost]), 90, 0x40);
-        let report = repair(&device);
+        let report = checked(&device, true);
         let state = state(&device);
         let differs = (0..12).find(|which| state.get(which) != expected.get(which));
         assert_eq!(differs, None, "write batch {lost} is lost: {report:?}");
@@ -205,7 +183,7 @@ fn only_what_is_linked_to_the_newest_batch_is_believed() {
     for lost in [1, 3] {
         sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);
     }
-    let report = repair(&device);
+    let report = checked(&device, true);
     let expected = [0, 4, 5].map(|which| (which, value(which, 50)));
     assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
     assert_eq!(report.restored, ["default/key-4", "default/key-5"]);
@@ -229,7 +207,7 @@ fn a_step_is_done_again_as_a_whole_or_not_at_all() {
     let image = sim.image();
     let is_value = |block: &u64| image.block(*block)[..64] == large[..64];
     let block = (0..image.blocks()).find(is_value).expect("it has blocks of its own");
-    let (sim, device) = on(image.clone());
+    let (sim, device) = device_of(image.clone());
     sim.corrupt(ring(&device).block(damaged), 90, 0x40);
     sim.corrupt(block, 2_000, 1);
     // The names of the omitted objects count as held memory, too.
@@ -237,7 +215,7 @@ fn a_step_is_done_again_as_a_whole_or_not_at_all() {
     let found = block_on(crate::recovery::repair::tree_salvage::read_ring(&recovery));
     let salvage = block_on(read_log_salvage(&recovery, &found, usize::MAX));
     assert_eq!(salvage.bytes, 3 * 50 + 6 * key(0).encoded().len());
-    let report = repair(&device);
+    let report = checked(&device, true);
     let expected = [0, 2, 3, 5].map(|which| (which, value(which, 50)));
     assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
     let named: BTreeSet<&str> = report
@@ -271,7 +249,7 @@ fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
     perform(&store, &vec![(0, Some(value(5, 50)))]);
     drop(store);
     sim.corrupt(ring(&device).block(damaged), 90, 0x40);
-    let report = repair(&device);
+    let report = checked(&device, true);
     assert!(!report.restored.iter().any(|name| name.contains("result")), "{report:?}");
     let store = open_in(&device, Environment::default());
     let again = delete(&store).unwrap();
@@ -394,7 +372,7 @@ fn promised_records_behind_the_newest_batch_are_named() {
     for lost in [1, 5] {
         sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);
     }
-    let report = repair(&device);
+    let report = checked(&device, true);
     let expected = [0, 2, 3, 4].map(|which| (which, value(which, 50)));
     assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
     for numbers in ["records 2 to 2 are lost", "records 6 to 6 are lost"] {
@@ -408,7 +386,7 @@ fn an_epoch_without_batches_hides_nothing() {
     let (sim, device, places) = batches_of_one(4);
     drop(open(&device));
     sim.corrupt(ring(&device).block(places[1]), 90, 0x40);
-    let report = repair(&device);
+    let report = checked(&device, true);
     let expected = [0, 2, 3].map(|which| (which, value(which, 50)));
     assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
     assert!(report.notes.iter().any(|note| note.contains("records 2 to 2 are lost")), "{report:?}");
@@ -462,7 +440,7 @@ fn the_clock_of_expiry_is_taken_over_from_behind_the_damage() {
     perform(&store, &vec![(2, Some(value(2, 50)))]);
     drop(store);
     sim.corrupt(ring(&device).block(damaged), 90, 0x40);
-    repair(&device);
+    checked(&device, true);
     let (_, recovery) = read(&device);
     let clock = &recovery.superblock.clock;
     assert!(clock.store_ns >= LATE_NS, "{clock:?}");

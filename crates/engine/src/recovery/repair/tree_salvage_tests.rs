@@ -2,43 +2,22 @@
 
 use std::sync::Arc;
 
-use shoal_base::{ManualClock, SeededEntropy, TabletId};
-use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_base::TabletId;
+use shoal_device::sim::SimDevice;
 
 use super::*;
-use crate::checkpoint::copies::{Found as FoundSuperblock, read_newest};
-use crate::checkpoint::superblock::Superblock;
 use crate::log::format::{Stamp, encode_record};
-use crate::{ByteRange, CheckOptions, Environment, FormatOptions, OpenOptions, block_on, check};
+use crate::testing::fixtures::{self, checked, environment, newest, open_in, options, put};
+use crate::{ByteRange, OpenOptions, block_on};
 
 const BLOCKS: u64 = 192;
 
-fn environment() -> Environment {
-    Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) }
-}
-
-fn device(image: Image) -> (Arc<SimDevice>, Device) {
-    let sim = SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() });
-    (sim.clone(), Device::new(sim))
-}
-
 fn open(device: &Device) -> Store {
-    let options = OpenOptions { cache_bytes: 256 << 10, background: false, ..OpenOptions::default() };
-    block_on(Store::open(device.clone(), options, environment())).unwrap()
+    open_in(device, options(), environment())
 }
 
 fn formatted() -> (Arc<SimDevice>, Device) {
-    let (sim, device) = device(Image::new(BLOCKS));
-    let options = FormatOptions { tablets: 2, log_blocks: Some(16), ..FormatOptions::for_blocks(BLOCKS) };
-    block_on(Store::format(&device, &options, &environment())).unwrap();
-    (sim, device)
-}
-
-fn newest(device: &Device) -> Superblock {
-    match block_on(read_newest(device)).unwrap() {
-        FoundSuperblock::Newest(superblock) => *superblock,
-        FoundSuperblock::Nothing => panic!("there is a store"),
-    }
+    fixtures::formatted(BLOCKS, 2, 16)
 }
 
 /// A key of this tablet.
@@ -47,15 +26,11 @@ fn key_of(store: &Store, tablet: u16) -> ObjectKey {
     keys.find(|key| store.0.tablets.of(key).id == TabletId(tablet)).unwrap()
 }
 
-fn put(store: &Store, key: &ObjectKey, value: &[u8]) {
-    block_on(store.put(key, value.to_vec().into(), PutOptions::default())).unwrap();
-}
-
 fn get(device: &Device, key: &ObjectKey) -> Result<Option<Vec<u8>>> {
     let store = open(device);
-    let object = block_on(store.get(key, ByteRange::ALL));
+    let value = fixtures::get(&store, key);
     block_on(store.close()).unwrap();
-    object.map(|object| object.map(|object| object.value.to_vec()))
+    value
 }
 
 /// A store whose second tablet is ahead of the rest of the log: the log has the old value of the key, the tree the new
@@ -83,15 +58,11 @@ fn damage_leaf(sim: &SimDevice, device: &Device) {
     sim.corrupt(newest(device).tablets[1].root.page.unwrap().block, 2_000, 1);
 }
 
-fn repair(device: &Device) -> CheckReport {
-    block_on(check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() })).unwrap()
-}
-
 #[test]
 fn a_cut_log_never_brings_back_what_was_overwritten() {
     let (sim, device, key) = cut();
     damage_leaf(&sim, &device);
-    let report = repair(&device);
+    let report = checked(&device, true);
     assert!(report.restored.is_empty(), "{report:?}");
     assert!(matches!(get(&device, &key), Err(Error::Corrupt { .. })));
 }
@@ -99,10 +70,10 @@ fn a_cut_log_never_brings_back_what_was_overwritten() {
 #[test]
 fn a_later_repair_does_not_walk_across_a_cut() {
     let (sim, device, key) = cut();
-    repair(&device);
+    checked(&device, true);
     assert_eq!(get(&device, &key).unwrap().unwrap(), b"new");
     damage_leaf(&sim, &device);
-    let report = repair(&device);
+    let report = checked(&device, true);
     assert!(report.restored.is_empty(), "{report:?}");
     assert!(matches!(get(&device, &key), Err(Error::Corrupt { .. })));
 }
@@ -118,7 +89,7 @@ fn what_an_uncut_log_has_is_restored() {
     block_on(store.close()).unwrap();
     assert_eq!(get(&device, &key).unwrap().unwrap(), b"new");
     damage_leaf(&sim, &device);
-    let report = repair(&device);
+    let report = checked(&device, true);
     assert_eq!(report.restored_count, 1, "{report:?}");
     assert_eq!(get(&device, &key).unwrap().unwrap(), b"new");
 }
@@ -200,7 +171,7 @@ fn a_delete_is_restored_as_one() {
     drop(store);
     damage_leaf(&sim, &device);
     assert!(matches!(get(&device, &key), Err(Error::Corrupt { .. })));
-    let report = repair(&device);
+    let report = checked(&device, true);
     assert_eq!(report.restored_count, 2, "{report:?}");
     assert!(get(&device, &key).unwrap().is_none());
     assert_eq!(get(&device, &other).unwrap().unwrap(), b"other");
@@ -220,7 +191,7 @@ fn metadata_in_front_of_a_value_are_restored() {
     block_on(store.close()).unwrap();
     drop(store);
     damage_leaf(&sim, &device);
-    assert_eq!(repair(&device).restored_count, 1);
+    assert_eq!(checked(&device, true).restored_count, 1);
     let store = open(&device);
     let object = block_on(store.get(&key, ByteRange::ALL)).unwrap().unwrap();
     assert_eq!((object.value.to_vec(), object.info.metadata), (vec![7; 60], metadata));
@@ -236,7 +207,7 @@ fn what_memory_has_no_room_for_is_said_to_stay_lost() {
         .filter(|key| store.0.tablets.of(key).id == TabletId(1));
     let keys: Vec<ObjectKey> = (&mut keys).take(6).collect();
     for key in &keys {
-        put(&store, key, &[7; 100]);
+        put(&store, key, [7; 100]);
     }
     block_on(store.0.checkpointer.apply_all()).unwrap();
     block_on(store.close()).unwrap();

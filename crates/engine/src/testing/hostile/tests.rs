@@ -11,6 +11,8 @@ use shoal_base::{BLOCK_BYTES, Entropy, Lsn, Run, SeededEntropy, TabletId};
 use shoal_device::Device;
 use shoal_device::sim::SimDevice;
 use shoal_space::{Delta, FreeImage};
+use shoal_testkit::lab;
+use shoal_testkit::wait::HANGS_AFTER;
 use smallvec::SmallVec;
 
 use super::limit::ALLOCATION_BYTES_MAX;
@@ -26,17 +28,9 @@ use crate::value::manifest::Manifest;
 use crate::value::packed::{Owner, RunEntry, put_footer, put_item};
 use crate::{ByteRange, CheckOptions, Store, block_on};
 
-/// An input that takes longer hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(100);
-
-/// The time for which each target is attacked with mutants: `LAB_HOSTILE_MS`, or a moment.
+/// The time for which each target is attacked with mutants: the laboratory's HOSTILE_MS, or a moment.
 fn mutants_for() -> Duration {
-    let text = std::env::var("LAB_HOSTILE_MS").unwrap_or_else(|_| "250".into());
-    Duration::from_millis(text.parse().expect("LAB_HOSTILE_MS is a number"))
-}
-
-fn lab_seed() -> u64 {
-    std::env::var("LAB_SEED").map_or(1, |text| text.parse().expect("LAB_SEED is a number"))
+    Duration::from_millis(lab::number("HOSTILE_MS", 250))
 }
 
 fn trimmed(block: &[u8]) -> Vec<u8> {
@@ -252,7 +246,7 @@ fn attack(target: &str) {
     all.iter().for_each(|input| run(input));
     let (began, mut number) = (Instant::now(), 0);
     while began.elapsed() < mutants_for() {
-        let seed = lab_seed() << 40 | number;
+        let seed = lab::number("SEED", 1) << 40 | number;
         let dice = SeededEntropy::new(seed);
         let mut input = all[dice.below(all.len() as u64) as usize].clone();
         mutate(&mut input, &dice);

@@ -1,0 +1,182 @@
+//! Shared by the engine's tests: a tiny store whose rare paths are common.
+//!
+//! This file makes and opens stores. [`objects`] writes and reads by name, [`oracle`] drives a store and the model side by side,
+//! [`checked`] is what `check` says, [`transacted`] has transactions in short form. Their items are used as this module's.
+//! (What knows no engine is in `shoal-testkit`.)
+
+mod checked;
+mod objects;
+mod oracle;
+mod transacted;
+
+use std::sync::Arc;
+
+use shoal_base::{Clock, Entropy, ManualClock, SeededEntropy};
+use shoal_device::sim::{Image, SimDevice};
+use shoal_device::{BlockDevice, Device, MemDevice, Op, Ticket};
+use shoal_engine::{Environment, FormatOptions, OpenOptions, Result, Store, Tuning, block_on};
+use shoal_testkit::device::{Intercept, Intercepted};
+use shoal_testkit::lab;
+
+pub(crate) use checked::{acknowledged, assert_clean, check_clean, checked, is_clean, repaired, rot_newest};
+pub(crate) use objects::{
+    ByName, fill, flat_name, key, long_life, name_in_folder, name_in_image, names_of, with_metadata,
+};
+pub(crate) use oracle::{
+    judge_listing, marked_step, observe_all, perform, read, recover_all, rules, step, works_on,
+};
+pub(crate) use transacted::{change_to, delete_once, once, put_once, together, update};
+
+/// Elapsed time stands still, and every reading of the wall clock shows another time, days ahead or back: no result of
+/// these tests may depend on it (R18).
+struct Jumping {
+    steady: ManualClock,
+    dice: SeededEntropy,
+}
+
+impl Clock for Jumping {
+    fn wall_ns(&self) -> u64 {
+        const BEGIN_NS: u64 = 1_000_000_000_000_000_000;
+        const DAYS_NS: u64 = 60 * 86_400 * 1_000_000_000;
+        BEGIN_NS + self.dice.next_u64() % DAYS_NS
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.steady.monotonic_ns()
+    }
+
+    fn boot_ns(&self) -> u64 {
+        self.steady.boot_ns()
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        self.steady.boot_id()
+    }
+}
+
+pub(crate) fn environment(seed: u64) -> Environment {
+    let clock = Jumping { steady: ManualClock::new(1_000), dice: SeededEntropy::new(seed) };
+    Environment { clock: Arc::new(clock), entropy: Arc::new(SeededEntropy::new(seed)) }
+}
+
+/// An environment with this clock, which the test moves.
+pub(crate) fn environment_at(clock: &Arc<ManualClock>) -> Environment {
+    Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) }
+}
+
+/// Sizes so small that a handful of operations crosses freezes, applies, publishes and a turn of the log, layers and their merges:
+/// unless the variable LAB_LAYERS is 0, when the trees have no layers, as those of small stores.
+pub(crate) fn tiny() -> OpenOptions {
+    if lab::number("LAYERS", 1) == 0 { tiny_without_layers() } else { tiny_with_layers() }
+}
+
+/// Sizes so small that trees get layers at once, whatever LAB_LAYERS says.
+pub(crate) fn tiny_with_layers() -> OpenOptions {
+    let mut options = tiny_without_layers();
+    let tuning = &mut options.tuning;
+    (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 4, 1);
+    (tuning.merge_permille, tuning.merge_slice_bytes) = (700, 2 << 10);
+    options
+}
+
+/// The same for trees without layers, as those of small stores.
+pub(crate) fn tiny_without_layers() -> OpenOptions {
+    OpenOptions {
+        cache_bytes: 256 << 10,
+        overlay_bytes: Some(24 << 10),
+        background: false,
+        tuning: Tuning {
+            leaf_value_bytes_max: 100,
+            log_value_bytes_max: 2_000,
+            batch_bytes_max: 16 << 10,
+            overlay_records_max: 8,
+            apply_bytes_in_flight: 64 << 10,
+            growth_blocks: 64,
+            ..Tuning::default()
+        },
+        ..OpenOptions::default()
+    }
+}
+
+pub(crate) fn tiny_format(blocks: u64) -> FormatOptions {
+    FormatOptions { tablets: 2, log_blocks: Some(24), ..FormatOptions::for_blocks(blocks) }
+}
+
+/// Sizes as [`tiny`], with batches of the log that hold a few small records.
+pub(crate) fn short_batches() -> OpenOptions {
+    let mut options = tiny();
+    options.tuning.batch_bytes_max = 1 << 10;
+    options
+}
+
+pub(crate) fn format(device: &Device, blocks: u64, seed: u64) {
+    block_on(Store::format(device, &tiny_format(blocks), &environment(seed))).unwrap();
+}
+
+pub(crate) fn device(sim: &Arc<SimDevice>) -> Device {
+    Device::new(sim.clone())
+}
+
+/// A simulated device with an empty store. The writes of its formatting are in the device's history.
+pub(crate) fn formatted(blocks: u64, seed: u64) -> Arc<SimDevice> {
+    let sim = SimDevice::new(blocks);
+    format(&device(&sim), blocks, seed);
+    sim
+}
+
+/// A device in memory with an empty store.
+pub(crate) fn memory(blocks: u64) -> Device {
+    let device = Device::new(Arc::new(MemDevice::new(blocks)));
+    format(&device, blocks, 1);
+    device
+}
+
+/// A device with this image, and without a history.
+pub(crate) fn quiet(image: &Image) -> (Arc<SimDevice>, Device) {
+    let sim = shoal_testkit::device::quiet(image.clone());
+    (sim.clone(), Device::new(sim))
+}
+
+pub(crate) fn open(device: &Device, options: OpenOptions) -> Result<Store> {
+    block_on(Store::open(device.clone(), options, environment(99)))
+}
+
+/// Opens a store with this clock.
+pub(crate) fn open_at(device: &Device, options: OpenOptions, clock: &Arc<ManualClock>) -> Result<Store> {
+    block_on(Store::open(device.clone(), options, environment_at(clock)))
+}
+
+/// A device that fails every request but a read.
+pub(crate) struct Unwritable(Arc<SimDevice>);
+
+impl Unwritable {
+    pub(crate) fn of(image: &Image) -> Device {
+        Intercepted::new(Self(shoal_testkit::device::quiet(image.clone()))).1
+    }
+}
+
+impl Intercept for Unwritable {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.0
+    }
+
+    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+        for ticket in &tickets {
+            assert_eq!(ticket.op(), Op::Read, "block {} of a store that is open read-only", ticket.block());
+        }
+        tickets
+    }
+
+    fn grow(&self, blocks: u64) -> std::io::Result<()> {
+        panic!("a store that is open read-only asks for {blocks} blocks")
+    }
+
+    fn can_grow(&self) -> bool {
+        true
+    }
+}
+
+/// Opens `image` read-only, on a device that allows only reads.
+pub(crate) fn open_read_only(image: &Image, options: OpenOptions) -> Result<Store> {
+    open(&Unwritable::of(image), OpenOptions { read_only: true, ..options })
+}

@@ -1,0 +1,115 @@
+//! Objects of the bucket `default`, by name.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use shoal_engine::{
+    ByteRange, Error, Expiry, ListRequest, Metadata, Object, ObjectKey, PutOptions, RejectRules, Result,
+    Store, block_on,
+};
+use shoal_testkit::Value;
+
+pub(crate) fn key(name: impl AsRef<[u8]>) -> ObjectKey {
+    ObjectKey::new("default", name.as_ref()).unwrap()
+}
+
+/// The key of an object, in one of three folders within each other.
+pub(crate) fn name_in_folder(which: u64) -> Vec<u8> {
+    format!("{}object-{which:03}", "folder/".repeat((which % 3) as usize)).into_bytes()
+}
+
+/// The key of an object of the stored images of earlier versions.
+pub(crate) fn name_in_image(which: u64) -> Vec<u8> {
+    format!("{}{which}", "folder/".repeat((which % 3) as usize)).into_bytes()
+}
+
+pub(crate) fn flat_name(which: u64) -> Vec<u8> {
+    format!("object-{which:03}").into_bytes()
+}
+
+/// Options of a put with metadata that do not fit beside a value in a leaf, or without any.
+pub(crate) fn with_metadata(is_large: bool) -> PutOptions {
+    let user = if is_large { vec![("large".into(), vec![b'm'; 900].into())] } else { Vec::new() };
+    PutOptions { metadata: Metadata { user, ..Metadata::default() }, ..PutOptions::default() }
+}
+
+/// A time to live that no test outlives, for every other value; each opening finds the same boot, so it never ends.
+pub(crate) fn long_life(seed: u64) -> Expiry {
+    if seed.is_multiple_of(2) {
+        Expiry::After(Duration::from_secs(100 * 365 * 86_400))
+    } else {
+        Expiry::Never
+    }
+}
+
+/// The store as a test uses it, which waits for each call.
+pub(crate) trait ByName {
+    /// Puts an object with options; its version.
+    fn set_with(&self, name: impl AsRef<[u8]>, value: impl Into<Vec<u8>>, options: PutOptions)
+    -> Result<u64>;
+
+    /// Puts an object; its version.
+    fn set(&self, name: impl AsRef<[u8]>, value: impl Into<Vec<u8>>) -> Result<u64> {
+        self.set_with(name, value, PutOptions::default())
+    }
+
+    /// Deletes an object, whether there is one or not.
+    fn remove(&self, name: impl AsRef<[u8]>) -> Result<()>;
+
+    /// Reads a whole object.
+    fn find(&self, name: impl AsRef<[u8]>) -> Result<Option<Object>>;
+
+    /// Asserts that the object is there with this value.
+    fn assert_holds(&self, name: impl AsRef<[u8]>, value: Value) {
+        let object = self.find(&name).unwrap();
+        let object = object.unwrap_or_else(|| panic!("{} is not there", name.as_ref().escape_ascii()));
+        value.check(&object.value.to_vec()).unwrap_or_else(|wrong| {
+            panic!("{}: {wrong}", name.as_ref().escape_ascii());
+        });
+    }
+}
+
+impl ByName for Store {
+    fn set_with(
+        &self,
+        name: impl AsRef<[u8]>,
+        value: impl Into<Vec<u8>>,
+        options: PutOptions,
+    ) -> Result<u64> {
+        block_on(self.put(&key(name), value.into().into(), options)).map(|put| put.version.0)
+    }
+
+    fn remove(&self, name: impl AsRef<[u8]>) -> Result<()> {
+        block_on(self.delete(&key(name), RejectRules::default())).map(drop)
+    }
+
+    fn find(&self, name: impl AsRef<[u8]>) -> Result<Option<Object>> {
+        block_on(self.get(&key(name), ByteRange::ALL))
+    }
+}
+
+/// Calls `put` with the numbers from `from` on until the store says that it is full; the first number that found no room.
+pub(crate) fn fill(from: u64, put: impl Fn(u64) -> Result<u64>) -> u64 {
+    for which in from..from + 1_000_000 {
+        match put(which) {
+            Ok(_) => {}
+            Err(Error::Full { .. }) => return which,
+            Err(error) => panic!("filling: {error}"),
+        }
+    }
+    unreachable!("the device is never full");
+}
+
+/// The names of all objects, listed in pages of `limit`.
+pub(crate) fn names_of(store: &Store, limit: usize) -> BTreeSet<Vec<u8>> {
+    let mut request = ListRequest { bucket: "default".into(), limit, ..ListRequest::default() };
+    let mut names = BTreeSet::new();
+    loop {
+        let page = block_on(store.list(&request)).unwrap();
+        names.extend(page.entries.into_iter().map(|(name, _)| name));
+        match page.next {
+            Some(next) => request.start_after = next,
+            None => return names,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Transactions and writes with an identity, in short form.
+
+use shoal_buffer::Buffer;
+use shoal_engine::{
+    Change, Decision, DeleteResult, Error, Expiry, Metadata, Object, ObjectKey, Outcome, PutOptions,
+    PutResult, ReadLevel, RejectRules, RequestId, Store, TransactOptions, Updated, Write,
+};
+
+/// A change that stores a value without metadata that never ends.
+pub(crate) fn change_to(value: Vec<u8>) -> Change {
+    Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }
+}
+
+/// A transaction without watches that is never left.
+pub(crate) async fn together<T>(
+    store: &Store,
+    keys: &[(ObjectKey, ReadLevel)],
+    mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, T),
+) -> Result<Updated<T>, Error> {
+    let decide = |objects: &[Option<Object>]| {
+        let (changes, answer) = decide(objects);
+        Decision::Do(changes.into(), answer)
+    };
+    Ok(store.transact(keys, &TransactOptions::default(), decide).await?.done())
+}
+
+/// A transaction of one key.
+pub(crate) async fn update<T>(
+    store: &Store,
+    key: &ObjectKey,
+    level: ReadLevel,
+    mut decide: impl FnMut(Option<&Object>) -> (Change, T),
+) -> Result<Updated<T>, Error> {
+    let decide = |objects: &[Option<Object>]| {
+        let (change, answer) = decide(objects[0].as_ref());
+        Decision::one(change, answer)
+    };
+    Ok(store.transact(&[(key.clone(), level)], &TransactOptions::default(), decide).await?.done())
+}
+
+/// The same, done once.
+pub(crate) async fn once<T>(
+    store: &Store,
+    request: RequestId,
+    keys: &[(ObjectKey, ReadLevel)],
+    mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, T),
+    keep: impl Fn(&T) -> Vec<u8> + Sync,
+) -> Result<Outcome<T>, Error> {
+    let decide = |objects: &[Option<Object>]| {
+        let (changes, answer) = decide(objects);
+        Decision::Do(changes.into(), answer)
+    };
+    let options = TransactOptions { request: Some((request, &keep)), ..Default::default() };
+    store.transact(keys, &options, decide).await
+}
+
+/// A put that is done once.
+pub(crate) async fn put_once(
+    store: &Store,
+    request: RequestId,
+    key: &ObjectKey,
+    value: Buffer,
+    options: PutOptions,
+) -> Result<PutResult, Error> {
+    let pending = store.write(Write::put(key, &value, &options).with_request_id(Some(request))).await?;
+    Ok(PutResult { version: pending.durable().await? })
+}
+
+/// A delete that is done once.
+pub(crate) async fn delete_once(
+    store: &Store,
+    request: RequestId,
+    key: &ObjectKey,
+    rules: RejectRules,
+) -> Result<DeleteResult, Error> {
+    let pending = store.write(Write::delete(key, rules).with_request_id(Some(request))).await?;
+    let deleted = pending.before();
+    Ok(DeleteResult { deleted, version: pending.durable().await? })
+}

@@ -1,0 +1,152 @@
+//! Devices that do something with the requests on their way: count them, hold them back, fail them.
+
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
+
+/// The part of a device that a test writes; [`Intercepted`] makes a device of it, which passes everything else on.
+pub trait Intercept: Send + Sync {
+    /// The device behind this one.
+    fn inner(&self) -> &dyn BlockDevice;
+
+    /// Requests on their way to the device; those that are returned go on. A test that looks at requests, or fails some
+    /// of them, needs no more than this method.
+    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+        tickets
+    }
+
+    /// As [`BlockDevice::submit`].
+    fn submit(&self, tickets: Vec<Ticket>) {
+        self.inner().submit(self.pass(tickets));
+    }
+
+    /// As [`BlockDevice::execute`].
+    fn execute(&self, tickets: Vec<Ticket>) {
+        self.inner().execute(self.pass(tickets));
+    }
+
+    /// As [`BlockDevice::grow`].
+    ///
+    /// # Errors
+    /// Those of the device behind.
+    fn grow(&self, blocks: u64) -> io::Result<()> {
+        self.inner().grow(blocks)
+    }
+
+    /// As [`BlockDevice::can_grow`].
+    fn can_grow(&self) -> bool {
+        self.inner().can_grow()
+    }
+
+    /// As [`BlockDevice::displaced`].
+    fn displaced(&self) -> Option<String> {
+        self.inner().displaced()
+    }
+}
+
+/// A device whose requests pass through an [`Intercept`].
+pub struct Intercepted<I>(I);
+
+impl<I: Intercept + 'static> Intercepted<I> {
+    /// The device, and a handle of it for the store.
+    pub fn new(intercept: I) -> (Arc<Self>, Device) {
+        let own = Arc::new(Self(intercept));
+        (own.clone(), Device::new(own))
+    }
+}
+
+impl<I> Deref for Intercepted<I> {
+    type Target = I;
+
+    fn deref(&self) -> &I {
+        &self.0
+    }
+}
+
+impl<I: Intercept> BlockDevice for Intercepted<I> {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        self.0.submit(tickets);
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        self.0.execute(tickets);
+    }
+
+    fn blocks(&self) -> u64 {
+        self.0.inner().blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> io::Result<()> {
+        self.0.grow(blocks)
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, intercepted", self.0.inner().describe())
+    }
+
+    fn can_grow(&self) -> bool {
+        self.0.can_grow()
+    }
+
+    fn displaced(&self) -> Option<String> {
+        self.0.displaced()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.inner().counters()
+    }
+}
+
+/// A simulated device that keeps no history: for a test that looks at no crash.
+#[must_use]
+pub fn quiet(image: Image) -> Arc<SimDevice> {
+    SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() })
+}
+
+/// A simulated device whose file may grow.
+#[must_use]
+pub fn growable(image: Image) -> Arc<SimDevice> {
+    SimDevice::with_options(image, SimOptions { growable: true, ..SimOptions::default() })
+}
+
+/// The blocks of `image` from `first` on that hold anything but zeros.
+#[must_use]
+pub fn used_blocks(image: &Image, first: u64) -> Vec<u64> {
+    (first..image.blocks()).filter(|&block| image.block(block).iter().any(|&byte| byte != 0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_base::task::block_on;
+    use shoal_device::{IoBuf, Op};
+
+    use super::*;
+
+    /// Fails every write.
+    struct Unwritable(Arc<SimDevice>);
+
+    impl Intercept for Unwritable {
+        fn inner(&self) -> &dyn BlockDevice {
+            &*self.0
+        }
+
+        fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+            let (reads, writes): (Vec<_>, Vec<_>) =
+                tickets.into_iter().partition(|ticket| ticket.op() == Op::Read);
+            writes.into_iter().for_each(|ticket| ticket.fail(&io::ErrorKind::ReadOnlyFilesystem.into()));
+            reads
+        }
+    }
+
+    #[test]
+    fn what_does_not_pass_never_reaches_the_device() {
+        let (own, device) = Intercepted::new(Unwritable(quiet(Image::new(8))));
+        assert!(block_on(device.read(3, IoBuf::new(1))).result.is_ok());
+        assert!(block_on(device.write(3, IoBuf::new(1))).result.is_err());
+        assert_eq!((own.counters().reads, own.counters().writes, device.blocks()), (1, 0, 8));
+        assert!(used_blocks(&own.0.0.image(), 0).is_empty());
+    }
+}

@@ -1,0 +1,70 @@
+//! Waiting, with an end: a test that hangs says where.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// An answer that has not come after so long never comes, on a machine however slow.
+pub const HANGS_AFTER: Duration = Duration::from_secs(150);
+
+/// A limit of time for the code under test that no test reaches.
+pub const FOR_EVER: Duration = Duration::from_secs(3_600);
+
+/// How often [`eventually`] looks.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Waits until `holds`.
+///
+/// # Panics
+/// Where it does not hold within [`HANGS_AFTER`]; the message has `what`.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < HANGS_AFTER, "not after {} s: {what}", HANGS_AFTER.as_secs());
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Seconds after which the body of [`within`] hangs: a whole test may take longer than an answer.
+const BODY_HANGS_AFTER: Duration = Duration::from_secs(600);
+
+/// Runs `body` on a thread of its own; gives its value, and passes its panic on.
+///
+/// # Panics
+/// Where it does not end: a hang must not be a silent one.
+pub fn within<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = channel();
+    let thread = thread::spawn(move || {
+        let _ = sender.send(body());
+    });
+    match receiver.recv_timeout(BODY_HANGS_AFTER) {
+        Ok(value) => value,
+        Err(RecvTimeoutError::Timeout) => panic!("{what}: hangs"),
+        Err(RecvTimeoutError::Disconnected) => match thread.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => unreachable!("the thread ended without a value"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_gives_its_value_or_its_panic() {
+        assert_eq!(within("seven", || 7), 7);
+        let panic = std::panic::catch_unwind(|| within("a panic", || panic!("this is part of the test")));
+        assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"this is part of the test"));
+    }
+
+    #[test]
+    fn a_condition_is_looked_at_until_it_holds() {
+        let mut looks = 0;
+        eventually("the third look", || {
+            looks += 1;
+            looks == 3
+        });
+        assert_eq!(looks, 3);
+    }
+}
