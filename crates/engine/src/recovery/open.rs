@@ -104,14 +104,14 @@ impl Recovery {
     /// # Errors
     /// As [`Store::open`].
     pub(crate) async fn start(self, options: OpenOptions, environment: Environment) -> Result<Store> {
-        let store = self.start_threads(options, environment).await?;
+        let store = self.start_cold(options, environment).await?;
         store.restore_own_space().await?;
         store.recall_backup().await;
         Ok(store)
     }
 
     /// As [`start`](Self::start), without what the store saved: none of its trees is read.
-    pub(crate) async fn start_threads(
+    pub(crate) async fn start_cold(
         mut self,
         options: OpenOptions,
         environment: Environment,

@@ -194,7 +194,7 @@ impl Fixture {
     pub(crate) fn open(&self) -> Result<Store> {
         block_on(async {
             let recovery = Recovery::read(self.device.clone(), &options()).await?;
-            recovery.start_threads(options(), environment()).await
+            recovery.start_cold(options(), environment()).await
         })
     }
 
