@@ -116,9 +116,7 @@ impl Recovery {
         options: OpenOptions,
         environment: Environment,
     ) -> Result<Store> {
-        for note in self.notes.iter().chain(&self.damage) {
-            tracing::warn!("recovery: {note}");
-        }
+        self.tell_notes();
         // A store opened read-only keeps its version, and may have features that this program cannot write.
         let is_older = if options.read_only {
             self.superblock.version < FORMAT_VERSION
@@ -182,6 +180,12 @@ impl Recovery {
                 .map_err(|error| Error::Unopenable(format!("a thread could not be started: {error}")))?;
         }
         Ok(Store(inner))
+    }
+
+    fn tell_notes(&self) {
+        for note in self.notes.iter().chain(&self.damage) {
+            tracing::warn!("recovery: {note}");
+        }
     }
 
     /// Puts the log's records back into the overlays, and flushes the values that they name.
