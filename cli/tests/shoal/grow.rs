@@ -24,6 +24,7 @@ fn fill(url: &str, from: usize) -> usize {
     for which in from.. {
         let done = put(url, which);
         if done.code != 0 {
+            println!("object {which} was refused: {}", done.stderr);
             let why = "let the store grow (`shoal grow --size SIZE`)";
             assert!(
                 done.stderr.contains("the store is full") && done.stderr.contains(why),

@@ -206,7 +206,9 @@ impl Frontends {
     /// Starts what `command` says, and waits until it says where it listens.
     pub(crate) fn start(command: Command) -> Self {
         let mut child = Process::start(command);
-        let (grpc, resp) = (child.says("gRPC"), child.says("Redis redis://"));
+        let (grpc, resp) = (child.says("gRPC"), child.says("Redis "));
+        // redis:// or, with TLS, rediss://.
+        let resp = resp.rsplit('/').next().unwrap().to_owned();
         Self { child, grpc, resp }
     }
 
