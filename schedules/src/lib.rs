@@ -11,8 +11,8 @@
 #![cfg(all(test, shoal_shuttle))]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "../../crates/engine/tests/store/common.rs"]
-#[allow(dead_code, reason = "the engine's tests use the rest")]
+#[path = "../../crates/engine/tests/store/common/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the engine's tests use the rest")]
 mod common;
 
 mod commit;
@@ -23,12 +23,12 @@ mod sessions;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use common::{environment, format, key, lab_number};
+use common::{environment, format, key};
 use shoal_base::task::block_on;
 use shoal_device::Device;
 use shoal_device::sim::{CrashPoint, Image, SimDevice};
 use shoal_engine::{ByteRange, OpenOptions, PutOptions, PutResult, Result, Store};
-use shoal_testkit::Value;
+use shoal_testkit::{Value, lab};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::thread::JoinHandle;
@@ -65,7 +65,7 @@ const FEW_LEAST: u64 = 3_000;
 /// Runs `model` by as many schedules as the laboratory says. Each thread of a schedule must come to its end: one that waits
 /// in vain is reported as a deadlock.
 fn explore(name: &str, share: Share, model: impl Fn() + Send + Sync + 'static) {
-    let (all, seed) = (lab_number("SCHEDULES", 200), lab_number("SEED", 1));
+    let (all, seed) = (lab::number("SCHEDULES", 200), lab::number("SEED", 1));
     let count = if share == Share::All { all } else { all.min((all / 20).max(FEW_LEAST)) };
     let (count, began) = (count as usize, Instant::now());
     let by_pct = count * 3 / 4;
