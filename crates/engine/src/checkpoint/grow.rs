@@ -278,17 +278,36 @@ mod tests {
     use super::*;
     use crate::space::manager::Shortage;
     use crate::testing::fixtures::{environment, options};
-    use crate::{FormatOptions, Store, block_on};
+    use crate::{FormatOptions, ObjectKey, PutOptions, Store, block_on};
 
-    /// Others may take the blocks of each step before the writer that made them does: no write is refused while the file can grow.
-    #[test]
-    fn a_claim_goes_on_while_the_file_can_grow() {
+    fn growable() -> Store {
         let device = Device::new(Arc::new(MemDevice::growable(1)));
         let format = FormatOptions { initial_blocks: Some(0), ..FormatOptions::for_blocks(1 << 16) };
         block_on(Store::format(&device, &format, &environment())).unwrap();
         let mut options = options();
         options.tuning.growth_blocks = 64;
-        let store = block_on(Store::open(device, options, environment())).unwrap();
+        block_on(Store::open(device, options, environment())).unwrap()
+    }
+
+    /// A write that finds no room has an apply free what is dead, and that may find none, either: the file grows for both.
+    #[test]
+    fn a_claim_goes_on_where_an_apply_finds_no_room() {
+        let store = growable();
+        let put = |name: &[u8], bytes: usize| {
+            let key = ObjectKey::new("default", name).unwrap();
+            block_on(store.put(&key, vec![1; bytes].into(), PutOptions::default())).map(|_| ())
+        };
+        put(b"in the log", 30).unwrap();
+        let taken: Vec<Run> = std::iter::from_fn(|| store.0.space.allocate(1)).collect();
+        put(b"without room", 20_000).unwrap();
+        store.0.space.give_back(&taken);
+        block_on(store.close()).unwrap();
+    }
+
+    /// Others may take the blocks of each step before the writer that made them does: no write is refused while the file can grow.
+    #[test]
+    fn a_claim_goes_on_while_the_file_can_grow() {
+        let store = growable();
         let attempts = AtomicU32::new(0);
         let until = |last: u32| {
             let attempts = &attempts;

@@ -184,7 +184,11 @@ impl Inner {
     /// device cannot grow. Other writers may take what a step made before the caller does.
     fn make_room(&self, step: u32, shortage: &Shortage) -> Result<bool> {
         match step {
-            0 => run_to_end(self.checkpointer.free_what_is_dead()).map(|()| true),
+            0 => match run_to_end(self.checkpointer.free_what_is_dead()) {
+                // An apply without room for its pages: the next steps make some.
+                Err(Error::Full { .. }) => Ok(true),
+                freed => freed.map(|()| true),
+            },
             _ if run_to_end(self.checkpointer.grow_for(shortage.needed))? => Ok(true),
             ..=MERGES_AWAITED if run_to_end(self.checkpointer.merge_for_room())? => Ok(true),
             _ if self.drop_snapshots_for(shortage) => {
