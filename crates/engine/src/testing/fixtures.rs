@@ -65,7 +65,9 @@ pub(crate) fn options() -> OpenOptions {
 
 /// The key of the object with this number.
 pub(crate) fn key(which: impl Display) -> ObjectKey {
-    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
+    // As text first: a number and its text are the same key.
+    let name = which.to_string();
+    ObjectKey::new("default", format!("{name:0>4}").as_bytes()).unwrap()
 }
 
 /// Puts an object without more.
