@@ -171,13 +171,15 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
     }
     let options = open_options(options);
     let growing = OpenOptions { grow_to, ..options.clone() };
-    match Store::open(device.clone(), growing, environment.clone()).await {
+    let store = match Store::open(device.clone(), growing, environment.clone()).await {
         Err(error @ (Error::Invalid(_) | Error::Unopenable(_))) if grow_to.is_some() => {
             tracing::error!("{} does not grow, and opens with its present size: {error}", path.display());
-            Store::open(device, options, environment).await.with_context(what)
+            Store::open(device, options, environment).await.with_context(what)?
         }
-        opened => opened.with_context(what),
-    }
+        opened => opened.with_context(what)?,
+    };
+    store.recall_backup().await;
+    Ok(store)
 }
 
 /// The caps of a store before and after a growth, in blocks.

@@ -98,15 +98,13 @@ struct Replayed {
 }
 
 impl Recovery {
-    /// Replays the log, begins a new epoch, and starts the store with what it saved about buckets of their own space, and with the note
-    /// of its last backup.
+    /// Replays the log, begins a new epoch, and starts the store with what it saved about buckets of their own space.
     ///
     /// # Errors
     /// As [`Store::open`].
     pub(crate) async fn start(self, options: OpenOptions, environment: Environment) -> Result<Store> {
         let store = self.start_cold(options, environment).await?;
         store.restore_own_space().await?;
-        store.recall_backup().await;
         Ok(store)
     }
 

@@ -63,8 +63,9 @@ impl Store {
         Ok(())
     }
 
-    /// Reads the note of an earlier run of the store. A note that cannot be read is reported in the log and counts as none.
-    pub(crate) async fn recall_backup(&self) {
+    /// Reads the note of an earlier run of the store; to be called once, behind the opening, which reads no object itself. A note that cannot
+    /// be read is reported in the log and counts as none.
+    pub async fn recall_backup(&self) {
         let found = self.get(&ObjectKey::system(KEY), ByteRange::ALL).await.map(|found| {
             found.map(|object| BackupNote::decode(&object.value.to_vec()).map_err(|error| error.to_string()))
         });
@@ -89,7 +90,9 @@ mod tests {
 
     async fn open(device: &Device) -> Store {
         let options = OpenOptions { background: false, ..OpenOptions::default() };
-        Store::open(device.clone(), options, Environment::default()).await.unwrap()
+        let store = Store::open(device.clone(), options, Environment::default()).await.unwrap();
+        store.recall_backup().await;
+        store
     }
 
     #[test]

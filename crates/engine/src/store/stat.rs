@@ -140,7 +140,8 @@ pub struct StoreStat {
     pub scrub_problems: u64,
     /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended since the opening.
     pub scrub_ended_ns: u64,
-    /// The last backup that ended and lacks nothing, as [`Store::note_backup`] noted it.
+    /// The last backup that ended and lacks nothing, as [`Store::note_backup`] noted it; `None`: none was noted, or
+    /// [`Store::recall_backup`] was not called.
     pub last_backup: Option<BackupNote>,
     /// Damaged ranges of keys that reads and listings met since the opening.
     pub damaged_ranges: u64,
