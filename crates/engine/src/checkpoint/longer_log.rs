@@ -101,7 +101,11 @@ impl Checkpointer {
             self.write_ring_behind_the_end(ring, prepared).await?;
             return Ok(LongerRing { ring, prepared, device_blocks: Some(end) });
         }
-        let run = self.space.allocate(blocks).ok_or("there is no room for it")?;
+        // Blocks that applies may need are not for the ring (R3): reserved until it has its own.
+        let no_room = "there is no room for it";
+        let reservation = self.space.claim_apply(u64::from(blocks)).map_err(|_| no_room)?;
+        let run = self.space.allocate(blocks).ok_or(no_room)?;
+        drop(reservation);
         match zero(&self.device, run.block, run.end()).await {
             Ok(()) => {
                 let ring = Ring { first: run.block, blocks };
@@ -179,4 +183,33 @@ impl Checkpointer {
 
 fn mib(blocks: u32) -> String {
     format!("{:.1} MiB", (u64::from(blocks) * BLOCK_BYTES_U64) as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shoal_device::{Device, MemDevice};
+
+    use crate::testing::fixtures::{environment, open_in, options};
+    use crate::{FormatOptions, Store, block_on};
+
+    /// The ring of a device lies among the data: what writes have reserved for their applies stays theirs (R3).
+    #[test]
+    fn a_longer_ring_takes_no_reserved_block() {
+        const GROWN: u64 = 20_000;
+        let device = Device::new(Arc::new(MemDevice::new(GROWN)));
+        let format = FormatOptions { tablets: 2, log_blocks: Some(24), ..FormatOptions::for_blocks(320) };
+        block_on(Store::format(&device, &format, &environment())).unwrap();
+        let store = open_in(&device, options(), environment());
+        let log_blocks = || store.stat().log_blocks;
+        store.0.space.promise_recovered(GROWN - 200);
+        block_on(store.grow(None)).unwrap();
+        let free = store.0.space.allocator().free_blocks();
+        assert!(free > GROWN / 128 && log_blocks() == 24, "{free} free, {} of the log", log_blocks());
+        store.0.space.release_promise(GROWN - 200);
+        block_on(store.grow(None)).unwrap();
+        assert_eq!(log_blocks(), GROWN / 128);
+        block_on(store.close()).unwrap();
+    }
 }

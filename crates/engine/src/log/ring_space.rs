@@ -17,7 +17,8 @@ const CLOSED: u64 = 1 << 63;
 
 /// The ring, with its used part.
 pub(crate) struct RingSpace {
-    /// The place of the ring. Changed by the driver, while the log lets no record in ([`move_to`](Self::move_to)).
+    /// The place of the ring. Changed by the driver, while the log lets no record in ([`move_to`](Self::move_to)): drivers see it
+    /// through their token, and the release of `reserved` in [`open`](Self::open) pairs with the acquire in [`reserve`](Self::reserve).
     first: AtomicU64,
     blocks: AtomicU32,
     /// The position of the oldest batch that recovery needs.
