@@ -173,7 +173,7 @@ fn child(arguments: &Arguments, from: u64) -> Result<()> {
         let bit = dice.below(PAGE_BYTES as u64 * 8);
         copy(&base, &work)?;
         flip(&work.join(file), page * PAGE_BYTES as u64 + bit / 8, 1 << (bit % 8))?;
-        // What the engine says in words is an error; what it does otherwise counts.
+        // A returned error is seen as one; a panic counts as a killed process.
         let seen = catch_unwind(AssertUnwindSafe(|| read(engine, &work)));
         let seen = match seen {
             Ok(Ok(seen)) => seen,

@@ -178,7 +178,7 @@ fn debian_package(target: &str) -> Result<Option<String>> {
 }
 
 /// The container image, as `docker load` and `podman load` read it; none without buildah, and none of a binary that needs a libc.
-/// Nothing is fetched: the image is the binary and an empty folder.
+/// The image is the binary and an empty folder, so no other image is fetched.
 fn image(version: &str, target: &str) -> Result<Option<String>> {
     if !target.ends_with("-musl") {
         eprintln!("no container image: a binary for {target} needs a libc, and the image has none");

@@ -9,7 +9,7 @@
 //!   transactions of several keys.
 //! - [`http2`]: frames by hand. `certificates` (a feature): roots and identities for TLS.
 //!
-//! Nothing here knows the engine: a test translates between the two, so that an error in the engine's types cannot hide in the
+//! The kit knows no engine: a test translates between the two, so that an error in the engine's types cannot hide in the
 //! oracle. `shoal-storekit` has stores for the tests of the crates above the engine.
 
 pub mod bytes;
