@@ -123,9 +123,9 @@ impl Gate {
         self.shared.store.gather(work)
     }
 
-    /// The same for a thread that has nothing else to do until its writes are durable ([`Store::gather_alone`]).
-    pub(crate) fn gather_alone<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.shared.store.gather_alone(work)
+    /// The same for a thread that commits its writes itself if `work` returns true ([`Store::gather_and_commit`]).
+    pub(crate) fn gather_and_commit(&self, work: impl FnOnce() -> bool) {
+        self.shared.store.gather_and_commit(work);
     }
 
     /// Counts a connection.

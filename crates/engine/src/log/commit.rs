@@ -213,6 +213,12 @@ impl Committer {
         !self.queue.lock().is_empty()
     }
 
+    /// Returns true if a queued write has a value with extents.
+    pub(super) fn has_extents(&self) -> bool {
+        let queue = self.queue.lock();
+        queue.iter().any(|item| matches!(item, Item::Writes { batch, .. } if batch.has_extents))
+    }
+
     /// The place of the oldest batch that has a record from `lsn` on.
     pub(crate) fn place_of(&self, lsn: Lsn) -> LogPlace {
         self.index.lock().place_of(lsn)

@@ -6,8 +6,8 @@
 //! then.
 //!
 //! A thread that serves many requests a turn gathers ([`Committer::gather`]): one request commits all its writes, and
-//! they share a batch. A thread that serves one client has nothing else to do until that client's write is durable: it
-//! commits a single write itself, and saves two hand-offs ([`AtEnd::Commit`]).
+//! they share a batch. Where all clients of such a thread wait for writes, it has nothing else to do until those are
+//! durable: it commits them itself, and saves two hand-offs ([`Committer::gather_and_commit`]).
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -25,18 +25,20 @@ use crate::log::record::Record;
 const PERIOD: Duration = Duration::from_secs(1);
 /// The longest wait of the committer for threads that gather writes. A turn of a dispatch thread is hardly ever longer.
 const GATHERING_MAX: Duration = Duration::from_millis(1);
-/// A thread commits its single write itself if the batch before took at most this long: on a slow device the two
-/// hand-offs cost nothing beside the flush, and a device that hangs must not take a thread that serves clients with it.
-const QUICK_BATCH_NS_MAX: u64 = 2_000_000;
+/// A thread that serves clients commits its writes itself if the batch before took at most this long: on a slow device the two
+/// hand-offs cost nothing beside the flush, and a device that hangs must not take such a thread with it.
+const QUICK_BATCH_NS_MAX: u64 = 500_000;
 /// Writes that a thread gathers before it requests their commit: with more the committer begins while the thread continues.
 const GATHERED_MAX: usize = 256;
+/// The same of a thread that may commit them itself: until it is done, the committer would take turns with it on a core.
+const COMMITTED_MAX: usize = 1024;
 
-/// The end of a gathering.
+/// The end of a gathering: the thread that commits its writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtEnd {
-    /// The committer's thread commits the writes.
+enum AtEnd {
+    /// The committer's.
     RequestCommit,
-    /// A single write is committed by this thread, the committer's thread several.
+    /// The one that gathered them, if the device is quick and no other thread drives.
     Commit,
 }
 
@@ -66,8 +68,10 @@ impl Drop for Gathered<'_> {
         let gathering = GATHERING.replace(self.before);
         if gathering.writes > 0 {
             self.committer.end_gathering();
-            let commits =
-                gathering.at_end == AtEnd::Commit && gathering.writes == 1 && self.committer.is_quick();
+            // The device takes long for several values with extents: the thread receives others meanwhile.
+            let commits = gathering.at_end == AtEnd::Commit
+                && self.committer.is_quick()
+                && (gathering.writes == 1 || !self.committer.has_extents());
             if commits && !std::thread::panicking() {
                 run_to_end(self.committer.commit_one());
             }
@@ -165,12 +169,25 @@ impl Committer {
         (!self.has_work()).then_some(PERIOD)
     }
 
-    /// Runs `work`. The writes that it queues are committed or requested at its end, or requested earlier if there
-    /// are many. `work` must not wait for any of them.
-    pub(crate) fn gather<T>(&self, at_end: AtEnd, work: impl FnOnce() -> T) -> T {
-        let before = GATHERING.replace(Gathering { committer: self.address(), writes: 0, at_end });
-        let _gathered = Gathered { committer: self, before };
+    /// Runs `work`. The commit of the writes that it queues is requested at its end, or earlier if there are many.
+    /// `work` must not wait for any of them.
+    pub(crate) fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _gathered = self.begin_gathering(AtEnd::RequestCommit);
         work()
+    }
+
+    /// As [`Self::gather`], but this thread commits the writes if `work` returns true, the device is quick, and no other
+    /// thread drives. Of more than [`COMMITTED_MAX`] it commits the last ones.
+    pub(crate) fn gather_and_commit(&self, work: impl FnOnce() -> bool) {
+        let _gathered = self.begin_gathering(AtEnd::Commit);
+        if !work() {
+            GATHERING.set(Gathering { at_end: AtEnd::RequestCommit, ..GATHERING.get() });
+        }
+    }
+
+    fn begin_gathering(&self, at_end: AtEnd) -> Gathered<'_> {
+        let before = GATHERING.replace(Gathering { committer: self.address(), writes: 0, at_end });
+        Gathered { committer: self, before }
     }
 
     fn address(&self) -> usize {
@@ -186,8 +203,8 @@ impl Committer {
         self.last_took_ns() <= QUICK_BATCH_NS_MAX
     }
 
-    /// Returns true if this thread will commit the write that it queues now, and no other thread commits: the bytes of
-    /// its value can go to the device with the batch.
+    /// Returns true if this thread will probably commit the write that it queues now, and no other thread commits: the
+    /// bytes of its value can go to the device with the batch.
     pub(crate) fn commits_next(&self) -> bool {
         let gathering = GATHERING.get();
         let gathers = gathering.committer == self.address() && gathering.at_end == AtEnd::Commit;
@@ -205,7 +222,8 @@ impl Committer {
             self.thread.gathering.fetch_add(1, Ordering::Relaxed);
         }
         gathering.writes += writes;
-        let is_full = gathering.writes >= GATHERED_MAX;
+        let most = if gathering.at_end == AtEnd::Commit { COMMITTED_MAX } else { GATHERED_MAX };
+        let is_full = gathering.writes >= most;
         if is_full {
             gathering.writes = 0;
             self.end_gathering();

@@ -7,7 +7,6 @@ use shoal_base::Lsn;
 use shoal_base::task::may_block;
 
 use crate::common::error::Result;
-use crate::log::driver::AtEnd;
 use crate::log::record::Record;
 use crate::store::Store;
 
@@ -111,12 +110,14 @@ impl Store {
     /// Runs `work`. The writes of this store that it queues are handed to the committer at its end, or earlier if there
     /// are many, so that they share a batch. `work` must not wait for any of them.
     pub fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.0.log.committer.gather(AtEnd::RequestCommit, work)
+        self.0.log.committer.gather(work)
     }
 
-    /// As [`Self::gather`], for a thread that has nothing else to do until its writes are durable: it commits a single
-    /// write itself, which takes less time than the committer's thread, and blocks meanwhile.
-    pub fn gather_alone<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.0.log.committer.gather(AtEnd::Commit, work)
+    /// As [`Self::gather`], for a thread all of whose clients may wait for writes. If `work` returns true, they do: the
+    /// thread commits the writes itself, which takes less time than the committer's thread, and blocks meanwhile. On a
+    /// slow device, and while another thread commits, the writes are handed over nevertheless. So the caller looks at
+    /// its tickets afterwards, and answers those that are durable before it queues more.
+    pub fn gather_and_commit(&self, work: impl FnOnce() -> bool) {
+        self.0.log.committer.gather_and_commit(work);
     }
 }

@@ -172,25 +172,35 @@ mod tests {
         assert_eq!(store.0.space.promised(), 0);
     }
 
-    /// A thread that serves one client commits its single write itself. Several writes, or one while another thread
+    /// A thread all of whose clients wait commits their writes itself. Others', and those that it queued while another thread
     /// commits, go to the committer's thread: nothing is lost, and the thread does not wait.
     #[test]
-    fn a_thread_that_gathers_alone_commits_a_single_write() {
+    fn a_thread_commits_what_it_gathered_if_nobody_else_waits() {
         let clock = Arc::new(SteppingClock::new(0));
         let environment = Environment { clock: clock.clone(), ..Environment::default() };
         let options = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };
         let store = open_in(&in_memory(), options, environment);
-        for round in 0..100 {
-            let pending = store.gather_alone(|| store.try_write(&[(&key(round), b"value")]).unwrap());
-            assert!(pending.is_durable(), "{round}");
+        let queue = |keys: &[ObjectKey], commits: bool| {
+            let mut queued = Vec::new();
+            store.gather_and_commit(|| {
+                queued.extend(keys.chunks(40).map(|keys| {
+                    let puts: Vec<(&ObjectKey, &[u8])> =
+                        keys.iter().map(|key| (key, &b"value"[..])).collect();
+                    store.try_write(&puts).unwrap()
+                }));
+                commits
+            });
+            queued
+        };
+        let keys: Vec<ObjectKey> = (0..50).map(key).collect();
+        for count in [1, 2, 50, 1] {
+            assert!(queue(&keys[..count], true).iter().all(Ticket::is_durable), "{count}");
         }
-        let few =
-            store.gather_alone(|| ["a", "b"].map(|name| store.try_write(&[(&key(name), b"value")]).unwrap()));
-        for pending in few {
+        for pending in queue(&keys, false) {
             block_on(pending.durable()).unwrap();
         }
         let token = block_on(store.0.log.committer.stop());
-        let pending = store.gather_alone(|| store.try_write(&[(&key("c"), b"value")]).unwrap());
+        let pending = queue(&[key("c")], true).pop().unwrap();
         assert!(!pending.is_durable());
         drop(token);
         block_on(poll_fn(|context| pending.poll_durable(context))).unwrap();
@@ -200,13 +210,24 @@ mod tests {
         let (name, value) = (key("long"), Buffer::from(vec![7; 50_000]));
         let options = PutOptions::default();
         let mut put = std::pin::pin!(store.write(crate::Write::put(&name, &value, &options)));
-        let polled = store.gather_alone(|| poll_once(put.as_mut()));
+        let mut polled = std::task::Poll::Pending;
+        store.gather_and_commit(|| {
+            polled = poll_once(put.as_mut());
+            true
+        });
         let std::task::Poll::Ready(Ok(pending)) = polled else { panic!("{polled:?}") };
         assert!(pending.is_durable());
         assert_eq!(got(&store, "long").unwrap().0, value.to_vec());
 
         // A slow device has the committer's thread.
-        let commits_next = || store.gather_alone(|| store.0.log.committer.commits_next());
+        let commits_next = || {
+            let mut commits = false;
+            store.gather_and_commit(|| {
+                commits = store.0.log.committer.commits_next();
+                true
+            });
+            commits
+        };
         assert!(commits_next());
         clock.set_step(3_000_000);
         block_on(store.put(&key("d"), value.clone(), PutOptions::default())).unwrap();

@@ -1,6 +1,6 @@
 //! A dispatch thread: waits until something is ready, and handles all of it in one turn.
 //!
-//! All writes of a turn are handed to the committer together, and each connection's answers leave in one call at the
+//! All writes of a turn are committed together, and each connection's answers leave in one call at the
 //! turn's end. The poll is edge-triggered: every socket is registered once for both directions, and whether it may be read
 //! or written is remembered until a call would block. So a request costs no call but its read and its write.
 
@@ -35,6 +35,8 @@ use crate::tls::Sealing;
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Bytes that a connection receives in one turn, so that the others get theirs.
 const TURN_BYTES_MAX: usize = 1 << 20;
+/// A thread that a client read by within this time does not block while it commits: the next read would wait.
+const READS_REMEMBERED: Duration = Duration::from_millis(10);
 /// Events taken in one call.
 const EVENTS_MAX: usize = 256;
 /// Connections that have shown nothing, which are closed where the process has no file for a new one.
@@ -125,16 +127,31 @@ impl<'a> Dispatch<'a> {
                 events.is_empty() && woken.is_empty() && sockets.is_empty() && self.again.is_empty();
             if !nothing || is_paused {
                 self.worked_ns = self.shared.now_ns;
-                // A thread that serves one connection keeps nobody waiting while it commits.
-                if self.slots.len() - self.free.len() == 1 {
-                    store.gather_alone(|| self.turn(&events, &woken, sockets));
-                } else {
+                store.gather_and_commit(|| {
+                    self.turn(&events, &woken, sockets);
+                    self.all_wait_for_writes()
+                });
+                // The answers of writes that this thread committed leave before it begins others.
+                let (sockets, stop) = self.mailbox.take(&mut woken);
+                if stop {
+                    return Ok(());
+                }
+                if !woken.is_empty() || !sockets.is_empty() {
+                    events.clear();
                     store.gather(|| self.turn(&events, &woken, sockets));
                 }
                 self.send_all();
             }
             self.check_limits();
         }
+    }
+
+    /// Whether no client of this thread needs it while it commits writes: there is one client only, or none has read lately.
+    fn all_wait_for_writes(&self) -> bool {
+        let is_alone = self.slots.len() - self.free.len() == 1;
+        let unread_ns = self.shared.now_ns.saturating_sub(self.shared.read_ns);
+        let is_unread = u128::from(unread_ns) >= READS_REMEMBERED.as_nanos();
+        (is_alone || is_unread) && !self.shared.frontend.is_relaxed()
     }
 
     fn turn(&mut self, events: &Events, woken: &[ConnectionToken], sockets: Vec<TcpStream>) {

@@ -7,6 +7,7 @@ mod backlog;
 mod bits;
 mod clients;
 mod commands;
+mod committing;
 mod counted;
 mod damaged;
 mod dedup;

@@ -114,22 +114,22 @@ impl<C: Future + Unpin> WithTasks<C> {
             self.running.extend(begun);
             self.flow.sending().begin_round();
             let Self { gate, open, running, flow, .. } = self;
-            // The only request of the only connection: nobody waits while this thread commits.
-            let is_alone = running.len() == 1 && open.is_alone();
-            let run = || {
+            let mut run = || {
+                let mut ended = false;
                 // The bytes that are ready leave before others are run: so the other side has something to do meanwhile.
                 while let Poll::Ready(Some(())) = running.poll_next_unpin(context) {
-                    moved = true;
+                    ended = true;
                     if flow.sending().is_over() {
                         break;
                     }
                 }
+                moved |= ended;
+                ended
             };
-            if is_alone {
-                gate.gather_alone(run);
-            } else {
-                gate.gather(run);
-            }
+            // Of the only connection no request has an answer yet: nobody needs this thread while it commits.
+            gate.gather_and_commit(|| !run() && open.is_alone());
+            // The answers of writes that it committed.
+            gate.gather(run);
             if self.flow.sending().take_is_long() {
                 self.cork.put_in();
             }
@@ -198,6 +198,40 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(Pin::new(&mut all).poll(&mut context), Poll::Ready(2));
         assert_eq!(ended.load(Ordering::Relaxed), 2);
+    }
+
+    /// Requests of the only connection that all write, and the store's committer is not needed:
+    /// this thread commits, and one turn answers all.
+    #[test]
+    fn a_turn_commits_and_answers_what_only_writes() {
+        let (spawner, ended) = (Spawner::default(), Arc::new(AtomicUsize::new(0)));
+        let store = crate::testing::store();
+        let (mut looks, begin, seen) = (0, spawner.clone(), Arc::clone(&ended));
+        let writes = store.clone();
+        let connection = poll_fn(move |_| {
+            looks += 1;
+            for number in 0..if looks == 1 { 20 } else { 0 } {
+                let (ended, store) = (Arc::clone(&seen), writes.clone());
+                begin.execute(async move {
+                    let key = shoal_engine::ObjectKey::new("b", format!("{number}").as_bytes()).unwrap();
+                    let value = shoal_buffer::Buffer::from(b"value".to_vec());
+                    store.put(&key, value, shoal_engine::PutOptions::default()).await.unwrap();
+                    ended.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            if seen.load(Ordering::Relaxed) == 20 { Poll::Ready(looks) } else { Poll::Pending }
+        });
+        let mut all = WithTasks::new(
+            connection,
+            spawner,
+            Gate::new(store.clone(), false, crate::Security::default()),
+            crate::flow::Flow::new(0, 0).connection(),
+            Cork::default(),
+        );
+        let before = store.stat().batches;
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(Pin::new(&mut all).poll(&mut context), Poll::Ready(2));
+        assert_eq!(store.stat().batches - before, 1);
     }
 
     #[test]

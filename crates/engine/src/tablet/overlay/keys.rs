@@ -16,6 +16,13 @@ use crate::log::record::Record;
 /// flight.
 pub(super) type Versions = SmallVec<[Arc<Record>; 2]>;
 
+/// A place of the table that probably is a key's.
+#[derive(Clone, Copy)]
+pub(crate) struct Guess {
+    tag: u32,
+    place: u64,
+}
+
 /// Places of a new table.
 const PLACES_LEAST: usize = 64;
 
@@ -70,6 +77,18 @@ impl Keys {
             }
             at = (at + 1) & (self.places.len() - 1);
         }
+    }
+
+    /// The first place of a hash. Only a guess at the key's: the key is not compared, and other places are not looked at.
+    pub(super) fn guess(&self, hash: u64) -> Guess {
+        let tag = (hash >> 32) as u32;
+        Guess { tag, place: self.places[self.first_place(tag)] }
+    }
+
+    /// The records of the key that was guessed.
+    pub(super) fn guessed(&self, guess: Guess) -> Option<&Versions> {
+        let is_tagged = guess.place != 0 && (guess.place >> 32) as u32 == guess.tag;
+        self.versions.get((guess.place as u32 as usize).checked_sub(1)?).filter(|_| is_tagged)
     }
 
     pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&Versions> {

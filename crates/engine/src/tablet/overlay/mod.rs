@@ -18,7 +18,7 @@ use shoal_base::sync::{Mutex, MutexGuard};
 
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
-use keys::{Keys, Versions, sort_by_key};
+use keys::{Guess, Keys, Versions, sort_by_key};
 
 /// Bytes that a key costs besides its records and its own bytes, roughly: the list of its records, two places of the
 /// table, and its place in the order.
@@ -254,6 +254,16 @@ impl Inner {
     /// The newest record of `key`, durable or in flight.
     pub(crate) fn newest(&self, key: &[u8]) -> Option<&Arc<Record>> {
         self.newest_of(hash_of(key), key)
+    }
+
+    /// Reads the place of the table where the search for a hash begins.
+    pub(crate) fn guess(&self, hash: u64) -> Guess {
+        self.keys.guess(hash)
+    }
+
+    /// The records that an insertion of the guessed key probably looks at.
+    pub(crate) fn guessed(&self, guess: Guess) -> &[Arc<Record>] {
+        self.keys.guessed(guess).map_or(&[], |versions| versions)
     }
 
     fn newest_of(&self, hash: u64, key: &[u8]) -> Option<&Arc<Record>> {
