@@ -24,7 +24,7 @@ use crate::tablet::tree_io::{Pages, PoolPages, PoolSink};
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::is_reserved;
 
-/// Operations whose old leaves are asked for together, while those of the ones before are looked at: of new keys one in some twenty
+/// Operations whose old leaves are asked for together, while those of the ones before are looked at: of new keys one in some hundred
 /// has any, by an error of the filters, and a device is as fast as it has requests.
 const SETTLED_AT_A_TIME: usize = 2_048;
 /// The same where the pool has room for few pages.

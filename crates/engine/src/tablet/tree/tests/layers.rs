@@ -101,7 +101,7 @@ fn a_damaged_page_denies_nothing() {
     assert!(!is_whole && rest.len() < all.len());
 }
 
-/// A lookup of an absent key in a layer reads no leaf, but for one in a hundred; one of a base in memory does not ask filters.
+/// A lookup of an absent key in a layer reads no leaf, but for one in a thousand; one of a base in memory does not ask filters.
 #[test]
 fn filters_save_the_reads_of_leaves() {
     let memory = Memory::default();
