@@ -117,6 +117,6 @@ mod tests {
 
     const GOLDEN_HASH: u64 = 13_559_805_472_868_662_033;
     const GOLDEN_FILTER: [u8; 6] = [25, 32, 24, 42, 253, 0];
-    /// As stores have them that were written before there were 16.
+    /// As pages of earlier programs have it.
     const GOLDEN_FILTER_OF_TEN_BITS: [u8; 4] = [5, 33, 174, 7];
 }
