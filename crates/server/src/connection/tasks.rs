@@ -200,8 +200,7 @@ mod tests {
         assert_eq!(ended.load(Ordering::Relaxed), 2);
     }
 
-    /// Requests of the only connection that all write, and the store's committer is not needed:
-    /// this thread commits, and one turn answers all.
+    /// All requests of the only connection write: the thread commits them itself, and one turn answers all.
     #[test]
     fn a_turn_commits_and_answers_what_only_writes() {
         let (spawner, ended) = (Spawner::default(), Arc::new(AtomicUsize::new(0)));
