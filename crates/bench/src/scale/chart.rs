@@ -132,6 +132,7 @@ mod tests {
         }
         assert!(draw(&folder.path().join("no/chart.svg"), &[]).is_err());
     }
+
     #[test]
     fn curves_are_read_from_a_table() {
         let table = "# machine: 2 cores, fast\ncase variant puts/s\nshoal 1000 5.5 7\nshoal 2000 6 7\nshoal closed - 1\n\
@@ -143,13 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_of_the_readme_is_that_of_its_run() {
+    fn the_chart_of_the_readme_is_that_of_the_newest_run() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-        let table = fs::read_to_string(docs.join("measurements/runs/2026-11-25-growth-50m.txt")).unwrap();
+        let runs = fs::read_dir(docs.join("measurements/runs")).unwrap();
+        let names = runs.map(|run| run.unwrap().file_name().into_string().unwrap());
+        let newest = names.filter(|name| name.ends_with("-growth-50m.txt")).max().unwrap();
+        let table = fs::read_to_string(docs.join("measurements/runs").join(&newest)).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("growth.svg");
         draw(&path, &curves_of(&table)).unwrap();
-        let told = "cargo run -p shoal-bench --example chart -- docs/measurements/runs/2026-11-25-growth-50m.txt docs/charts/growth.svg";
+        let told = format!(
+            "cargo run -p shoal-bench --example chart -- docs/measurements/runs/{newest} docs/charts/growth.svg"
+        );
         let same = fs::read(path).unwrap() == fs::read(docs.join("charts/growth.svg")).unwrap();
         assert!(same, "draw it anew: {told}");
     }
