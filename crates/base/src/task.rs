@@ -10,6 +10,7 @@ use std::pin::Pin;
 
 #[cfg(not(shoal_shuttle))]
 use self::parked::{pass_on_wakes, run};
+use crate::plug::unplugged;
 use crate::sync::thread_local;
 #[cfg(shoal_shuttle)]
 use shuttle::future::block_on as run;
@@ -42,7 +43,7 @@ impl Drop for Restore {
 /// polled under it.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let restore = Restore(MAY_BLOCK.with(|may_block| may_block.replace(true)));
-    let output = run(future);
+    let output = unplugged(|| run(future));
     if restore.0 {
         pass_on_wakes();
     }

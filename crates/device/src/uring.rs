@@ -3,10 +3,11 @@
 //! Requests that are submitted go through one ring for all threads: the caller queues them under a short lock and
 //! enters the kernel without it; who finds another thread entering leaves its requests to that one. One thread reaps:
 //! everything that is ready at once, then it completes the requests, outside any lock. Requests that a caller executes
-//! do not take that way ([`crate::local`]).
+//! do not take that way ([`crate::local`]). Writes of a plugged thread stay in the ring until its plug ends or another
+//! request enters the kernel ([`shoal_base::plug`]).
 //!
 //! Invariants: at most [`IN_FLIGHT_MAX`] requests are in the ring, the others wait in a queue; every queued entry is
-//! followed by an entry into the kernel; the reaper ends only when the device is dropped and nothing is left.
+//! followed by an entry into the kernel, at the latest at the end of a plug; the reaper ends only when the device is dropped and nothing is left.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 
 use parking_lot::{Mutex, MutexGuard};
+use shoal_base::plug::{HELD_MAX, Hold, may_hold};
 
 use crate::ring::{Completions, Flight, Gate, Landing, MakeRing, SHARED_ENTRIES, Submissions};
 use crate::storage::Storage;
@@ -62,9 +64,10 @@ impl Queue {
 }
 
 impl Shared {
-    /// Starts admitted requests. Those that find the queue full fail.
-    fn start(&self, tickets: Vec<Ticket>) {
+    /// Starts admitted requests, or holds them back. Those that find the queue full fail.
+    fn start(self: &Arc<Self>, tickets: Vec<Ticket>) {
         let mut refused = Vec::new();
+        let are_writes = tickets.iter().all(|ticket| ticket.op() == Op::Write);
         let mut queue = self.queue.lock();
         for ticket in tickets {
             if queue.waiting.len() < WAITING_MAX {
@@ -74,7 +77,10 @@ impl Shared {
             }
             queue.fill(&self.storage);
         }
-        self.enter(queue);
+        let is_held = are_writes && queue.submissions.unsubmitted() < HELD_MAX && may_hold(self);
+        if !is_held {
+            self.enter(queue);
+        }
         for ticket in refused {
             self.storage.finish(ticket, Err(too_many()));
         }
@@ -139,6 +145,12 @@ impl Shared {
             self.enter(queue);
         }
         over
+    }
+}
+
+impl Hold for Shared {
+    fn start_held(&self) {
+        self.enter(self.queue.lock());
     }
 }
 

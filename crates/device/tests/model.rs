@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use shoal_base::plug::plug;
 use shoal_base::task::block_on;
 use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_device::{
@@ -20,6 +21,8 @@ enum Submission {
     Here,
     /// Submitted.
     Background,
+    /// Submitted one by one, by a thread that holds writes back meanwhile.
+    Plugged,
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +62,7 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn way() -> impl Strategy<Value = Submission> {
-    prop_oneof![Just(Submission::Here), Just(Submission::Background)]
+    prop_oneof![Just(Submission::Here), Just(Submission::Background), Just(Submission::Plugged)]
 }
 
 struct Checked {
@@ -77,6 +80,7 @@ fn finish<M: shoal_device::IoMemory>(way: Submission, future: IoFuture<M>) -> Ou
     match way {
         Submission::Here => block_on(future),
         Submission::Background => block_on(future.in_background()),
+        Submission::Plugged => block_on(plug(|| future.in_background())),
     }
 }
 
@@ -148,15 +152,34 @@ impl Checked {
         self.model_write(block, &written);
     }
 
+    fn start<M: shoal_device::IoMemory>(
+        &self,
+        requests: Vec<(u64, IoFuture<M>)>,
+        way: Submission,
+    ) -> Vec<(u64, IoFuture<M>)> {
+        if way == Submission::Plugged {
+            let each = |(block, request): (u64, IoFuture<M>)| (block, request.in_background());
+            return plug(|| requests.into_iter().map(each).collect());
+        }
+        let mut batch = self.device.batch();
+        let requests = requests.into_iter().map(|(block, request)| (block, batch.add(request))).collect();
+        match way {
+            Submission::Here => block_on(async { batch.start() }),
+            Submission::Background | Submission::Plugged => batch.start_in_background(),
+        }
+        requests
+    }
+
     fn batch(&mut self, first: u64, count: u64, step: u64, way: Submission) {
         let blocks: Vec<u64> = (0..count).map(|number| first + number * step).collect();
-        let mut batch = self.device.batch();
-        let mut writes = Vec::new();
-        for &block in &blocks {
-            let memory = self.filled(1);
-            writes.push((block, batch.add(self.device.write(block, memory))));
-        }
-        start(batch, way);
+        let writes: Vec<_> = blocks
+            .iter()
+            .map(|&block| {
+                let memory = self.filled(1);
+                (block, self.device.write(block, memory))
+            })
+            .collect();
+        let writes = self.start(writes, way);
         for (block, write) in writes {
             let outcome = block_on(write);
             if self.fits(block, 1) {
@@ -166,10 +189,8 @@ impl Checked {
                 assert!(is_out_of_range(&outcome.result.unwrap_err()));
             }
         }
-        let mut batch = self.device.batch();
-        let reads: Vec<_> =
-            blocks.iter().map(|&block| (block, batch.add(self.device.read(block, IoBuf::new(1))))).collect();
-        start(batch, way);
+        let reads = blocks.iter().map(|&block| (block, self.device.read(block, IoBuf::new(1)))).collect();
+        let reads = self.start(reads, way);
         for (block, read) in reads {
             let outcome = block_on(read);
             if self.fits(block, 1) {
@@ -179,13 +200,6 @@ impl Checked {
                 assert!(is_out_of_range(&outcome.result.unwrap_err()));
             }
         }
-    }
-}
-
-fn start(batch: shoal_device::Batch, way: Submission) {
-    match way {
-        Submission::Here => block_on(async { batch.start() }),
-        Submission::Background => batch.start_in_background(),
     }
 }
 

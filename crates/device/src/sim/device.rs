@@ -2,7 +2,8 @@
 //!
 //! Without latency every request, submitted or executed, is run by the thread that starts it: the batch begins as a
 //! whole, then its requests end in order. So a test on one thread has one history. With latency submitted requests
-//! complete on a thread of the device.
+//! complete on a thread of the device. Writes of a plugged thread begin as late as those to a file do
+//! ([`shoal_base::plug`]).
 
 use std::io;
 use std::ops::Range;
@@ -11,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use shoal_base::BLOCK_BYTES;
+use shoal_base::plug::{HELD_MAX, Hold, may_hold};
 use shoal_base::sync::Mutex;
 
 use super::fault::{Effect, Fault, FaultOp, Faults};
@@ -94,6 +96,8 @@ struct Running {
 struct Core {
     options: SimOptions,
     state: Mutex<State>,
+    /// Writes that a plugged thread submitted, and that did not begin.
+    held: Mutex<Vec<Ticket>>,
     line: Line<Running>,
     counters: Counters,
 }
@@ -197,8 +201,7 @@ impl Core {
     /// Begins requests: those that take no time apart from the others, with the moment of their end.
     fn begin(&self, tickets: Vec<Ticket>) -> Vec<(Option<Instant>, Running)> {
         let mut state = self.state.lock();
-        let timed = self.options.latency != Latency::default();
-        let now = timed.then(Instant::now);
+        let now = self.takes_time().then(Instant::now);
         let begin = |ticket: Ticket| {
             state.submitted += 1;
             let cost = self.options.latency.of(ticket.op(), state.submitted);
@@ -208,11 +211,32 @@ impl Core {
         tickets.into_iter().map(begin).collect()
     }
 
+    /// Begins submitted requests; the watcher, which runs if any takes time, completes those.
+    fn start(&self, tickets: Vec<Ticket>) {
+        for (due, running) in self.begin(tickets) {
+            match due {
+                None => self.end(running),
+                Some(due) => self.line.push(due, running),
+            }
+        }
+    }
+
+    fn takes_time(&self) -> bool {
+        self.options.latency != Latency::default()
+    }
+
     fn end(&self, mut running: Running) {
         self.state.lock().end(&mut running);
         let Running { ticket, result, .. } = running;
         self.counters.count(ticket.op(), ticket.blocks(), result.is_ok());
         ticket.complete(result);
+    }
+}
+
+impl Hold for Core {
+    fn start_held(&self) {
+        let held = std::mem::take(&mut *self.held.lock());
+        self.start(held);
     }
 }
 
@@ -239,8 +263,13 @@ impl SimDevice {
             lanes: Lanes::new(options.parallel),
             submitted: 0,
         };
-        let core =
-            Core { options, state: Mutex::new(state), line: Line::new(), counters: Counters::default() };
+        let core = Core {
+            options,
+            state: Mutex::new(state),
+            held: Mutex::default(),
+            line: Line::new(),
+            counters: Counters::default(),
+        };
         Arc::new(Self { core: Arc::new(core), watcher: Mutex::new(None) })
     }
 
@@ -315,15 +344,18 @@ impl SimDevice {
 
 impl BlockDevice for SimDevice {
     fn submit(&self, tickets: Vec<Ticket>) {
-        for (due, running) in self.core.begin(tickets) {
-            match due {
-                None => self.core.end(running),
-                Some(due) => {
-                    self.watch();
-                    self.core.line.push(due, running);
-                }
-            }
+        if self.core.takes_time() {
+            self.watch();
         }
+        let are_writes = tickets.iter().all(|ticket| ticket.op() == Op::Write);
+        let mut held = self.core.held.lock();
+        held.extend(tickets);
+        if are_writes && held.len() < HELD_MAX && may_hold(&self.core) {
+            return;
+        }
+        let tickets = std::mem::take(&mut *held);
+        drop(held);
+        self.core.start(tickets);
     }
 
     fn execute(&self, tickets: Vec<Ticket>) {

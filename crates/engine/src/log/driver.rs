@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use shoal_base::Lsn;
+use shoal_base::plug::plug;
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::task::{block_on, may_block};
 
@@ -49,12 +50,16 @@ struct Gathering {
     committer: usize,
     /// Writes since the last request.
     writes: usize,
+    /// Values with extents.
+    values: usize,
     at_end: AtEnd,
 }
 
 thread_local! {
     static GATHERING: Cell<Gathering> =
-        const { Cell::new(Gathering { committer: 0, writes: 0, at_end: AtEnd::RequestCommit }) };
+        const { Cell::new(Gathering { committer: 0, writes: 0, values: 0, at_end: AtEnd::RequestCommit }) };
+    /// The values of the last gathering of the thread that had any, if it could commit them.
+    static VALUES_BEFORE: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Ends the gathering of a thread, also after a panic: the queued writes must be committed.
@@ -66,6 +71,9 @@ struct Gathered<'a> {
 impl Drop for Gathered<'_> {
     fn drop(&mut self) {
         let gathering = GATHERING.replace(self.before);
+        if gathering.values > 0 {
+            VALUES_BEFORE.set(gathering.values);
+        }
         if gathering.writes > 0 {
             self.committer.end_gathering();
             // The device takes long for several values with extents: the thread receives others meanwhile.
@@ -173,20 +181,20 @@ impl Committer {
     /// `work` must not wait for any of them.
     pub(crate) fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
         let _gathered = self.begin_gathering(AtEnd::RequestCommit);
-        work()
+        plug(work)
     }
 
     /// As [`Self::gather`], but this thread commits the writes if `work` returns true, the device is quick, and no other
     /// thread drives. Of more than [`COMMITTED_MAX`] it commits the last ones.
     pub(crate) fn gather_and_commit(&self, work: impl FnOnce() -> bool) {
         let _gathered = self.begin_gathering(AtEnd::Commit);
-        if !work() {
+        if !plug(work) {
             GATHERING.set(Gathering { at_end: AtEnd::RequestCommit, ..GATHERING.get() });
         }
     }
 
     fn begin_gathering(&self, at_end: AtEnd) -> Gathered<'_> {
-        let before = GATHERING.replace(Gathering { committer: self.address(), writes: 0, at_end });
+        let before = GATHERING.replace(Gathering { committer: self.address(), writes: 0, values: 0, at_end });
         Gathered { committer: self, before }
     }
 
@@ -203,12 +211,18 @@ impl Committer {
         self.last_took_ns() <= QUICK_BATCH_NS_MAX
     }
 
-    /// Returns true if this thread will probably commit the write that it queues now, and no other thread commits: the
-    /// bytes of its value can go to the device with the batch.
+    /// Returns true if this thread will probably commit the write of a value that it queues now, and no other thread
+    /// commits: the bytes of the value can go to the device with the batch. A thread whose last turn had several values
+    /// expects several again: they start at once, and their writes are done by the time that a batch names them.
     pub(crate) fn commits_next(&self) -> bool {
-        let gathering = GATHERING.get();
+        let mut gathering = GATHERING.get();
         let gathers = gathering.committer == self.address() && gathering.at_end == AtEnd::Commit;
-        (may_block() || (gathers && gathering.writes == 0 && self.is_quick())) && self.is_idle()
+        if gathers {
+            gathering.values += 1;
+            GATHERING.set(gathering);
+        }
+        let is_alone = || gathering.writes == 0 && VALUES_BEFORE.get() <= 1 && self.is_quick();
+        (may_block() || (gathers && is_alone())) && self.is_idle()
     }
 
     /// Returns true if the request of queued writes is left to the end of the gathering. A thread that may block can

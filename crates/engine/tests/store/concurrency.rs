@@ -6,6 +6,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::thread::{self};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use shoal_base::ManualClock;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
 use shoal_engine::{
-    ByteRange, Environment, Error, ListRequest, OpenOptions, PutOptions, RejectRules, Store, block_on,
+    ByteRange, Environment, Error, ListRequest, OpenOptions, PutOptions, RejectRules, Store, Write, block_on,
 };
 use shoal_testkit::task::{run_as_runtime, run_some};
 use shoal_testkit::wait::within;
@@ -538,4 +539,33 @@ fn an_atomic_copy_of_the_device_is_a_store() {
         drop(store);
         assert_clean(&device, "an atomic copy");
     }
+}
+
+/// A thread that holds the writes of values back has to make room for the next value. Whatever it waits for then must not
+/// wait for those writes.
+#[test]
+fn a_thread_that_holds_writes_back_makes_room() {
+    within("one thread that serves several clients", || {
+        let device = sim();
+        // Without threads of the store's own only this one makes room.
+        let store = block_on(Store::open(device.clone(), tiny(), Environment::default())).unwrap();
+        let (options, mut runtime) = (PutOptions::default(), Context::from_waker(Waker::noop()));
+        for round in 0..200_u64 {
+            let values: Vec<_> = (0..6_u64).map(|at| vec![(round + at) as u8; 100_000].into()).collect();
+            let names: Vec<_> = (0..6_u64).map(|at| key(format!("{at}").as_bytes())).collect();
+            let mut puts: Vec<_> = std::iter::zip(&names, &values)
+                .map(|(name, value)| Box::pin(store.write(Write::put(name, value, &options))))
+                .collect();
+            while !puts.is_empty() {
+                store.gather(|| {
+                    puts.retain_mut(|put| match put.as_mut().poll(&mut runtime) {
+                        Poll::Ready(queued) => queued.is_err_and(|error| panic!("round {round}: {error}")),
+                        Poll::Pending => true,
+                    });
+                });
+            }
+        }
+        block_on(store.close()).unwrap();
+        assert_clean(&device, "after the rounds");
+    });
 }

@@ -1,0 +1,142 @@
+//! Requests that a thread holds back until the end of its turn, so that they start together.
+//!
+//! A write costs an entry into the kernel, a request of the device, a doorbell and an interrupt. Writes that start with
+//! one entry share these, because the kernel merges adjacent ones. Name and idea are those of the plugs in the block
+//! layer of Linux, and so is the rule that a thread starts the requests that it holds back before it blocks: another
+//! thread, for which it waits, may wait for them.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use crate::sync::thread_local;
+
+/// The requests that a device holds back at most: with more it would idle while the thread works. 16 values of 64 KiB
+/// are as long as one request of usual devices.
+pub const HELD_MAX: usize = 16;
+
+/// A device that can hold requests back.
+pub trait Hold {
+    /// Starts the requests that are held back.
+    fn start_held(&self);
+}
+
+type Devices = Vec<Arc<dyn Hold>>;
+
+thread_local! {
+    /// The devices that hold requests of this thread back; `None` while the thread is not plugged.
+    static PLUG: RefCell<Option<Devices>> = const { RefCell::new(None) };
+}
+
+fn replace(with: Option<Devices>) -> Option<Devices> {
+    PLUG.with(|plug| plug.replace(with))
+}
+
+fn start(devices: Option<Devices>) {
+    devices.into_iter().flatten().for_each(|device| device.start_held());
+}
+
+/// Plugs the thread again when dropped, or ends its plug. It does so after a panic, too: the requests must start.
+struct Restore {
+    is_plugged: bool,
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        start(replace(self.is_plugged.then(Vec::new)));
+    }
+}
+
+/// Runs `work`. A device may hold writes that `work` submits back until its end, so that they start together. `work`
+/// waits for none of them, unless by [`block_on`](crate::task::block_on()).
+pub fn plug<T>(work: impl FnOnce() -> T) -> T {
+    let is_plugged = PLUG.with(|plug| plug.borrow().is_some());
+    if is_plugged {
+        return work();
+    }
+    replace(Some(Vec::new()));
+    let _restore = Restore { is_plugged: false };
+    work()
+}
+
+/// Starts what is held back, and runs `work`, which may block, without a plug.
+pub(crate) fn unplugged<T>(work: impl FnOnce() -> T) -> T {
+    let Some(devices) = replace(None) else { return work() };
+    let _restore = Restore { is_plugged: true };
+    start(Some(devices));
+    work()
+}
+
+/// Returns true if `device` may hold writes of this thread back: [`Hold::start_held`] will start them.
+pub fn may_hold(device: &Arc<impl Hold + 'static>) -> bool {
+    PLUG.with(|plug| {
+        let mut plug = plug.borrow_mut();
+        let Some(devices) = plug.as_mut() else { return false };
+        let is_known = devices.iter().any(|known| Arc::as_ptr(known).addr() == Arc::as_ptr(device).addr());
+        if !is_known {
+            devices.push(device.clone());
+        }
+        true
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::task::block_on;
+
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Hold for Counting {
+        fn start_held(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_device_starts_its_writes_once_at_the_end_of_the_outermost_plug() {
+        let devices = [Arc::new(Counting::default()), Arc::new(Counting::default())];
+        let started = || devices.each_ref().map(|device| device.0.load(Ordering::Relaxed));
+        assert!(!may_hold(&devices[0]), "no plug");
+        plug(|| {
+            for device in [0, 1, 0, 1] {
+                assert!(plug(|| may_hold(&devices[device])));
+            }
+            assert_eq!(started(), [0, 0]);
+        });
+        assert_eq!(started(), [1, 1]);
+        assert!(!may_hold(&devices[0]), "the plug is over");
+        plug(|| assert!(may_hold(&devices[1])));
+        assert_eq!(started(), [1, 2]);
+    }
+
+    #[test]
+    fn a_thread_that_may_block_holds_nothing_back() {
+        let device = Arc::new(Counting::default());
+        let started = || device.0.load(Ordering::Relaxed);
+        plug(|| {
+            assert!(may_hold(&device));
+            block_on(async {
+                assert_eq!(started(), 1, "before it may block");
+                assert!(!may_hold(&device));
+            });
+            assert!(may_hold(&device), "plugged again");
+            assert_eq!(started(), 1);
+        });
+        assert_eq!(started(), 2);
+        block_on(async { assert!(!may_hold(&device)) });
+        assert!(!may_hold(&device));
+    }
+
+    #[test]
+    fn a_panic_ends_the_plug() {
+        let device = Arc::new(Counting::default());
+        let held = device.clone();
+        let panicked = std::panic::catch_unwind(move || plug(|| assert!(!may_hold(&held), "on purpose")));
+        assert!(panicked.is_err());
+        assert_eq!(device.0.load(Ordering::Relaxed), 1);
+        assert!(!may_hold(&device));
+    }
+}
