@@ -119,21 +119,24 @@ impl Tree {
         mut next: NextPage,
         probe: &Probe<'_>,
     ) -> Result<Option<Found<S::Page>>> {
-        loop {
-            let page = source.page(next.0, next.1, ReadHint::Point).await?;
-            if next.1 == 0 {
-                return Ok(match self.entry_in(page, next.0, probe.key)? {
-                    Step::Found(found) => Some(found),
-                    Step::Absent | Step::Below(_) => None,
-                });
-            }
+        let mut page = source.page(next.0, next.1, ReadHint::Point).await?;
+        while next.1 > 0 {
             let (below, filter) = self.child_for(&page, next, probe)?;
-            let is_read = || source.cached(below.0, below.1, ReadHint::Point).is_none();
-            if below.1 == 0 && (probe.expects_absence || is_read()) && !probe.may_be_in(&page[filter]) {
+            let denies = || below.1 == 0 && !probe.may_be_in(&page[filter.clone()]);
+            if probe.expects_absence && denies() {
                 return Ok(None);
             }
+            page = match source.cached(below.0, below.1, ReadHint::Point) {
+                Some(child) => child,
+                None if denies() => return Ok(None),
+                None => source.page(below.0, below.1, ReadHint::Point).await?,
+            };
             next = below;
         }
+        Ok(match self.entry_in(page, next.0, probe.key)? {
+            Step::Found(found) => Some(found),
+            Step::Absent | Step::Below(_) => None,
+        })
     }
 
     /// The entry of a key in the leaf `page`, where it belongs, for an apply: the leaf is not needed again soon.
