@@ -9,7 +9,7 @@ use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_device::{Device, IoBuf};
 use shoal_pool::{Check, Hint, Pinned, Pool, PoolError, Unit, UnitId};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::manifest::Manifest;
 use crate::common::error::{Error, Result};
@@ -179,32 +179,33 @@ pub(crate) async fn read(
     let unit_bytes = VALUE_UNIT_BYTES as u64;
     let indices = first / unit_bytes..=(first + bytes - 1) / unit_bytes;
     let places = indices.clone().map(|index| located.unit(index)).collect::<Result<SmallVec<[_; 4]>>>()?;
-    let whole: Vec<Unit> = places
+    let whole: SmallVec<[Unit; 4]> = places
         .iter()
         .filter_map(|place| if let UnitPlace::Whole(unit) = place { Some(*unit) } else { None })
         .collect();
     // Units that each lie in one run are loaded with one submission.
     let passes = hint == Hint::Scan || bytes > pool.pass_through_bytes();
     let loaded = match whole[..] {
-        _ if passes => read_past(device, &whole).await?,
+        _ if passes => None,
         [only] => match pool.fetch(only, hint).await {
-            Ok(pinned) => vec![Loaded::Pinned(pinned)],
+            Ok(pinned) => Some(smallvec![Loaded::Pinned(pinned)]),
             // No frame is free: the value is read without one.
-            Err(PoolError::Exhausted { .. }) => read_past(device, &whole).await?,
-            Err(PoolError::Corrupt { .. }) if injected(Bug::ValueNotChecked) => {
-                read_past(device, &whole).await?
-            }
+            Err(PoolError::Exhausted { .. }) => None,
+            Err(PoolError::Corrupt { .. }) if injected(Bug::ValueNotChecked) => None,
             Err(error) => return Err(pool_error(error)),
         },
         _ => {
-            let pinned =
-                pool.fetch_all(&whole, hint).await.into_iter().collect::<std::result::Result<Vec<_>, _>>();
-            match pinned {
-                Ok(pinned) => pinned.into_iter().map(Loaded::Pinned).collect(),
-                Err(PoolError::Exhausted { .. }) => read_past(device, &whole).await?,
+            let pinned = pool.fetch_all(&whole, hint).await.into_iter();
+            match pinned.map(|unit| unit.map(Loaded::Pinned)).collect::<std::result::Result<_, _>>() {
+                Ok(pinned) => Some(pinned),
+                Err(PoolError::Exhausted { .. }) => None,
                 Err(error) => return Err(pool_error(error)),
             }
         }
+    };
+    let loaded: SmallVec<[Loaded; 1]> = match loaded {
+        Some(loaded) => loaded,
+        None => read_past(device, &whole).await?.into(),
     };
     let mut loaded = loaded.into_iter();
     for (index, place) in indices.zip(places) {
