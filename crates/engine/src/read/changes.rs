@@ -255,8 +255,7 @@ impl<'a> Walk<'a> {
             let Some(found) = placed.found else {
                 return Ok(Some(Placed { key: placed.key, found: None, page: None }));
             };
-            let (bytes, range) = found.into_parts();
-            match entry_of_leaf(&bytes.into_bytes().slice(range)) {
+            match entry_of_leaf(found) {
                 Ok(found) => {
                     return Ok(Some(Placed { key: placed.key, found: Some(found), page: placed.page }));
                 }

@@ -5,19 +5,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shoal_base::Lsn;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
-use shoal_buffer::Buffer;
+use shoal_base::task::Boxed;
 use shoal_pool::Hint;
 
 use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, Deadline, End, Object, ObjectInfo};
+use crate::common::object::{ByteRange, Deadline, End, Metadata, Object, ObjectInfo};
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use crate::store::{Inner, Store};
 use crate::tablet::layers::{SearchState, Searched};
-use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::tablet::tree::Found;
+use crate::tablet::tree_io::{PoolPage, PoolPages, tree_of};
 use crate::tablet::view::View;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home, InlineEntry, Meta, decode_metadata, split_leaf_entry};
@@ -34,6 +35,16 @@ impl FoundEntry {
     /// Returns true if all bytes of the value are in memory.
     pub(crate) fn is_inline(&self) -> bool {
         self.entry.home == Home::Inline
+    }
+
+    /// The object's metadata; `None` if they lie on the device, in front of its value.
+    fn metadata_in_memory(&self) -> Option<Result<Metadata>> {
+        let bytes = match &self.entry.meta {
+            Meta::Inline(bytes) => bytes,
+            Meta::InFront(count) if self.is_inline() => self.inline.get(..*count as usize).unwrap_or(&[]),
+            Meta::InFront(_) => return None,
+        };
+        Some(decode_metadata(bytes).map_err(|_| corrupt_metadata()))
     }
 }
 
@@ -284,10 +295,10 @@ impl Inner {
         let found = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
-            Err(error) => return Err(self.not_known(view, key, error).await),
+            // Rare: the futures of all gets are smaller without this one.
+            Err(error) => return Err(Box::pin(self.not_known(view, key, error)).await),
         };
-        let (page, range) = found.into_parts();
-        entry_of_leaf(&page.into_bytes().slice(range)).map(Some)
+        entry_of_leaf(found).map(Some)
     }
 
     /// The error for a key whose lookup in the tree failed. It names the range that is damaged or cannot be read, if it
@@ -310,15 +321,17 @@ impl Inner {
 
     /// Reads a part of an object's value.
     pub(crate) async fn read_object(&self, found: &FoundEntry, first: u64, bytes: u64) -> Result<Object> {
-        if found.entry.home == Home::Inline {
-            let metadata = self.metadata_of(found, None).await?;
-            let from = u64::from(found.entry.meta_in_front()) + first;
+        let from = u64::from(found.entry.meta_in_front()) + first;
+        if found.is_inline() {
+            let metadata = found.metadata_in_memory().unwrap_or_else(|| Err(corrupt_metadata()))?;
             let value = found.inline.slice(from as usize..(from + bytes) as usize).into();
             return Ok(Object { info: self.info_of(found, metadata), value });
         }
         let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
-        let metadata = self.metadata_of(found, Some(&located)).await?;
-        let from = u64::from(found.entry.meta_in_front()) + first;
+        let metadata = match found.metadata_in_memory() {
+            Some(metadata) => metadata?,
+            None => self.metadata_in_front(found, &located).await?,
+        };
         let value = read::read(&self.device, &self.pool, &located, from, bytes, Hint::Lookup).await?;
         Ok(Object { info: self.info_of(found, metadata), value })
     }
@@ -326,42 +339,33 @@ impl Inner {
     /// The object's version, length, times and metadata. Reads from the device only if metadata lie in front of the
     /// value.
     pub(crate) async fn info(&self, found: &FoundEntry) -> Result<ObjectInfo> {
-        let metadata = if found.entry.meta_in_front() > 0 && found.entry.home != Home::Inline {
-            let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
-            self.metadata_of(found, Some(&located)).await?
-        } else {
-            self.metadata_of(found, None).await?
+        let metadata = match found.metadata_in_memory() {
+            Some(metadata) => metadata?,
+            None => {
+                let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
+                self.metadata_in_front(found, &located).await?
+            }
         };
         Ok(self.info_of(found, metadata))
     }
 
-    async fn metadata_of(
-        &self,
-        found: &FoundEntry,
-        located: Option<&Located>,
-    ) -> Result<crate::common::object::Metadata> {
-        let in_front: Buffer;
-        let joined: Vec<u8>;
-        let bytes: &[u8] = match (&found.entry.meta, located) {
-            (Meta::Inline(bytes), _) => bytes,
-            (Meta::InFront(count), None) => found.inline.get(..*count as usize).unwrap_or(&[]),
-            (Meta::InFront(count), Some(located)) => {
-                in_front =
-                    read::read(&self.device, &self.pool, located, 0, u64::from(*count), Hint::Lookup).await?;
-                joined = in_front.to_vec();
-                &joined
-            }
-        };
-        decode_metadata(bytes).map_err(|_| corrupt_metadata())
+    /// Reads metadata that lie in front of the value. Rare, so its future lies in a box: those of all gets are smaller
+    /// without it.
+    fn metadata_in_front<'a>(
+        &'a self,
+        found: &'a FoundEntry,
+        located: &'a Located,
+    ) -> Boxed<'a, Result<Metadata>> {
+        Box::pin(async move {
+            let count = u64::from(found.entry.meta_in_front());
+            let bytes = read::read(&self.device, &self.pool, located, 0, count, Hint::Lookup).await?;
+            decode_metadata(&bytes.to_vec()).map_err(|_| corrupt_metadata())
+        })
     }
 }
 
 impl Inner {
-    pub(crate) fn info_of(
-        &self,
-        found: &FoundEntry,
-        metadata: crate::common::object::Metadata,
-    ) -> ObjectInfo {
+    pub(crate) fn info_of(&self, found: &FoundEntry, metadata: Metadata) -> ObjectInfo {
         ObjectInfo {
             version: found.version,
             bytes: found.entry.value_bytes,
@@ -406,11 +410,18 @@ pub(crate) fn entry_of_record(record: &Arc<Record>) -> Result<FoundEntry> {
         .ok_or_else(|| Error::Corrupt { what: "a record in memory".into(), block: 0 })
 }
 
-/// The entry in the bytes of a leaf.
-pub(crate) fn entry_of_leaf(bytes: &Bytes) -> Result<FoundEntry> {
-    let found =
-        split_leaf_entry(bytes).ok().and_then(|(version, body)| decode(version, &bytes.slice_ref(body)));
-    found.ok_or_else(corrupt_entry)
+/// The entry in a leaf. Only one with inline bytes keeps the leaf's frame pinned.
+pub(crate) fn entry_of_leaf(found: Found<PoolPage>) -> Result<FoundEntry> {
+    let split = split_leaf_entry(&found).and_then(|(version, body)| Ok((version, Entry::decode(body)?)));
+    let (version, (entry, inline)) = split.map_err(|_| corrupt_entry())?;
+    let inline = if inline.is_empty() {
+        Bytes::new()
+    } else {
+        let count = inline.len();
+        let (page, range) = found.into_parts();
+        page.into_bytes().slice(range.end - count..range.end)
+    };
+    Ok(FoundEntry { version, entry, inline })
 }
 
 fn corrupt_entry() -> Error {

@@ -456,8 +456,7 @@ impl<'a> TabletStream<'a> {
                 damage::add(&mut self.damaged, DamagedRange::new(self.view.tablet, gap), DAMAGED_RANGES_MAX);
             }
             let Some((key, found)) = next? else { break None };
-            let (page, range) = found.into_parts();
-            match entry_of_leaf(&page.into_bytes().slice(range)) {
+            match entry_of_leaf(found) {
                 Ok(found) => break Some((key, found)),
                 Err(error) => {
                     let range = DamagedRange::new(self.view.tablet, gap_of_entry(&key, &error));
