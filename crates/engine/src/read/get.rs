@@ -173,6 +173,34 @@ impl Store {
         })
     }
 
+    /// As [`Self::get`], if memory has the answer and the value lies in its leaf or in a record of the log: such a get
+    /// needs no future, which is large.
+    pub fn try_get_range(&self, key: &ObjectKey, range: ByteRange) -> TryGet<Option<Object>> {
+        let inner = &*self.0;
+        if inner.check_open().is_err() {
+            return TryGet::MustWait(Lookup::default());
+        }
+        let view = inner.tablets.of(key).view();
+        let found = match inner.try_find(&view, key.encoded()) {
+            Ok(Searched::Found(found)) => found,
+            Ok(Searched::Absent) => return TryGet::Shown(None),
+            Ok(Searched::MustWait(place)) => return TryGet::MustWait(Lookup(Progress::Tree(view, place))),
+            // The search that waits says what is damaged.
+            Err(_) => return TryGet::MustWait(Lookup::default()),
+        };
+        if inner.is_over(found.entry.end, found.version) {
+            return TryGet::Shown(None);
+        }
+        let (first, bytes) = range.within(found.entry.value_bytes);
+        match found.is_inline().then(|| inner.inline_object(&found, first, bytes)) {
+            Some(Ok(object)) => {
+                inner.count_get(bytes);
+                TryGet::Shown(Some(object))
+            }
+            Some(Err(_)) | None => TryGet::MustWait(Lookup(Progress::Found(view, found))),
+        }
+    }
+
     /// The object's version, length, times and metadata; `None` if it does not exist.
     ///
     /// # Errors
@@ -267,6 +295,23 @@ impl Inner {
         OperationCounters::add(&self.counters.value_bytes_read, bytes);
     }
 
+    /// As [`Self::find_stored`], as far as memory goes.
+    fn try_find(&self, view: &View, key: &[u8]) -> Result<Searched<FoundEntry>> {
+        match self.record_of(view, key).0 {
+            Some(record) if record.kind() == RecordKind::Delete => Ok(Searched::Absent),
+            Some(record) => entry_of_record(&record).map(Searched::Found),
+            None => {
+                let tree = tree_of(self.identity, view.tablet);
+                let searched = view.trees.try_find(tree, &PoolPages::new(&self.pool), key)?;
+                Ok(match searched {
+                    Searched::Found(found) => Searched::Found(entry_of_leaf(found)?),
+                    Searched::Absent => Searched::Absent,
+                    Searched::MustWait(place) => Searched::MustWait(place),
+                })
+            }
+        }
+    }
+
     pub(crate) async fn find_stored(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
         match self.record_of(view, key).0 {
             Some(record) if record.kind() == RecordKind::Delete => Ok(None),
@@ -319,13 +364,19 @@ impl Inner {
         }
     }
 
+    /// An object with a part of its value, which lies in its entry.
+    fn inline_object(&self, found: &FoundEntry, first: u64, bytes: u64) -> Result<Object> {
+        let metadata = found.metadata_in_memory().unwrap_or_else(|| Err(corrupt_metadata()))?;
+        let from = u64::from(found.entry.meta_in_front()) + first;
+        let value = found.inline.slice(from as usize..(from + bytes) as usize).into();
+        Ok(Object { info: self.info_of(found, metadata), value })
+    }
+
     /// Reads a part of an object's value.
     pub(crate) async fn read_object(&self, found: &FoundEntry, first: u64, bytes: u64) -> Result<Object> {
         let from = u64::from(found.entry.meta_in_front()) + first;
         if found.is_inline() {
-            let metadata = found.metadata_in_memory().unwrap_or_else(|| Err(corrupt_metadata()))?;
-            let value = found.inline.slice(from as usize..(from + bytes) as usize).into();
-            return Ok(Object { info: self.info_of(found, metadata), value });
+            return self.inline_object(found, first, bytes);
         }
         let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
         let metadata = match found.metadata_in_memory() {
@@ -436,4 +487,63 @@ fn decode(version: Lsn, body: &Bytes) -> Option<FoundEntry> {
     let (entry, inline) = Entry::decode(body).ok()?;
     let inline = if inline.is_empty() { Bytes::new() } else { body.slice_ref(inline) };
     Some(FoundEntry { version, entry, inline })
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_base::task::block_on;
+    use shoal_testkit::bytes::patterned;
+
+    use super::*;
+    use crate::common::object::{PutOptions, RejectRules};
+    use crate::common::options::{Environment, OpenOptions};
+    use crate::testing::fixtures::{in_memory, key, open_in};
+
+    /// Values in records, in leaves and in extents, with metadata beside them and in front of them; ranges within, across
+    /// and behind their ends.
+    #[test]
+    fn a_get_that_memory_answers_is_that_of_a_get_that_waits() {
+        let options = OpenOptions { background: false, cache_bytes: 16 << 20, ..OpenOptions::default() };
+        let store = open_in(&in_memory(), options, Environment::default());
+        let same = |store: &Store, name: &str| {
+            for (first, bytes) in [(0, u64::MAX), (3, 5), (900, 200), (1_000_000, 1)] {
+                let (key, range) = (key(name), ByteRange { first, bytes: Some(bytes) });
+                let waited = block_on(store.get(&key, range)).unwrap();
+                let (answered, object) = match store.try_get_range(&key, range) {
+                    TryGet::Shown(object) => (true, object),
+                    TryGet::MustWait(lookup) => (
+                        false,
+                        block_on(store.get_from(lookup, &key, range, |_| Ok::<_, Error>(()))).unwrap(),
+                    ),
+                };
+                let parts =
+                    |object: Option<Object>| object.map(|object| (object.info, object.value.to_vec()));
+                let (object, waited) = (parts(object), parts(waited));
+                assert_eq!(object, waited, "{name}: {first}, {bytes}");
+                let is_long = waited.is_some_and(|(info, _)| info.bytes > 2_000);
+                assert!(answered || is_long, "{name} is in memory");
+            }
+        };
+        let metadata = |bytes| Metadata { content_type: "t".repeat(bytes), ..Metadata::default() };
+        let names = ["0", "10", "1000", "20000", "100000"];
+        for name in names {
+            for meta in [0, 5, 120] {
+                let put = PutOptions { metadata: metadata(meta), ..PutOptions::default() };
+                let value = patterned(name.parse().unwrap(), 1).into();
+                block_on(store.put(&key(format!("{name}-{meta}")), value, put)).unwrap();
+            }
+        }
+        block_on(store.delete(&key("10-0"), RejectRules::default())).unwrap();
+        for is_applied in [false, true] {
+            for name in names {
+                [0, 5, 120].into_iter().for_each(|meta| same(&store, &format!("{name}-{meta}")));
+            }
+            same(&store, "absent");
+            if !is_applied {
+                block_on(store.0.checkpointer.apply_all()).unwrap();
+            }
+        }
+        block_on(store.close()).unwrap();
+        assert!(matches!(store.try_get_range(&key("0-0"), ByteRange::ALL), TryGet::MustWait(_)));
+    }
 }

@@ -93,9 +93,9 @@ pub(crate) struct SearchState {
 }
 
 /// The answer of memory for a key.
-pub(crate) enum Searched<P> {
+pub(crate) enum Searched<T> {
     /// This entry decides.
-    Found(Found<P>),
+    Found(T),
     Absent,
     /// A page is needed that is not in memory.
     MustWait(SearchState),
@@ -180,7 +180,7 @@ impl Trees {
         tree: Tree,
         source: &S,
         key: &[u8],
-    ) -> Result<Searched<S::Page>> {
+    ) -> Result<Searched<Found<S::Page>>> {
         for (number, root) in self.at(key) {
             match tree.try_lookup(source, root, &self.probe(tree, key, number))? {
                 Step::Found(found) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shoal_api::v1;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
-use shoal_engine::{Lookup, ObjectInfo};
+use shoal_engine::{ByteRange, Object, ObjectInfo, ObjectKey, Store, TryGet};
 
 use crate::auth::Authenticated;
 use crate::call::message::Parted;
@@ -22,10 +22,7 @@ pub(crate) async fn get(
     let range = convert::range(message.range);
     let bytes_max = message.value_bytes_max.unwrap_or(VALUE_BYTES_SINGLE_MAX).min(VALUE_BYTES_SINGLE_MAX);
     let range_read = convert::capped(range, bytes_max);
-    let object = admitted
-        .to_read(key.bucket())?
-        .get_from(Lookup::default(), &key, range_read, |bytes| permit.set(bytes as usize))
-        .await?;
+    let object = read(admitted.to_read(key.bucket())?, &key, range_read, &permit).await?;
     let object = object.ok_or_else(|| Failure::not_found(&key))?;
     check_version(&object.info, message.version)?;
     let wanted = range.within(object.info.bytes).1;
@@ -36,6 +33,27 @@ pub(crate) async fn get(
     }
     let message = v1::GetResponse { info: Some(convert::info(&object.info)), ..Default::default() };
     Ok(Parted { message, value: object.value })
+}
+
+/// Reads the bytes of an object in `range`, if `permit` has room for them. What memory answers needs no future of the
+/// store; the others lie in a box, because the future of a call is moved about.
+pub(super) async fn read(
+    store: &Store,
+    key: &ObjectKey,
+    range: ByteRange,
+    permit: &MemoryPermit,
+) -> Result<Option<Object>, Failure> {
+    match store.try_get_range(key, range) {
+        TryGet::Shown(object) => {
+            if let Some(object) = &object {
+                permit.set(object.value.len())?;
+            }
+            Ok(object)
+        }
+        TryGet::MustWait(lookup) => {
+            Box::pin(store.get_from(lookup, key, range, |bytes| permit.set(bytes as usize))).await
+        }
+    }
 }
 
 /// Checks that the object has the requested version.
@@ -49,7 +67,7 @@ pub(crate) fn check_version(info: &ObjectInfo, wanted: Option<u64>) -> Result<()
 #[cfg(test)]
 mod tests {
     use shoal_api::v1::failure::Kind;
-    use shoal_engine::{ObjectKey, block_on};
+    use shoal_engine::block_on;
 
     use super::*;
     use crate::testing::calls::{admitted, permit};

@@ -12,8 +12,9 @@ use shoal_api::key_value::{
     UpdateRequest, UpdateResponse,
 };
 use shoal_buffer::Buffer;
-use shoal_engine::{ByteRange, Error, Lookup, ObjectKey, PutOptions, RejectRules};
+use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, RejectRules};
 
+use super::get::read;
 use super::put::put_once;
 use crate::auth::Authenticated;
 use crate::call::message::Parted;
@@ -41,10 +42,7 @@ pub(crate) async fn retrieve(
 ) -> Result<Parted<RetrieveResponse>, Failure> {
     let (Parted { message, .. }, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
-    let object = admitted
-        .to_read(key.bucket())?
-        .get_from(Lookup::default(), &key, ByteRange::ALL, |bytes| permit.set(bytes as usize))
-        .await?;
+    let object = read(admitted.to_read(key.bucket())?, &key, ByteRange::ALL, &permit).await?;
     let object = object.ok_or_else(|| Failure::not_found(&key))?;
     Ok(Parted { message: RetrieveResponse::default(), value: object.value })
 }
