@@ -47,6 +47,10 @@ impl Memory {
         self.0.lock().cached.insert(block);
     }
 
+    pub(super) fn is_cached(&self, block: u64) -> bool {
+        self.0.lock().cached.contains(&block)
+    }
+
     pub(super) fn corrupt(&self, block: u64) {
         self.0.lock().corrupt.insert(block);
     }

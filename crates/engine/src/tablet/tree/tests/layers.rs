@@ -6,6 +6,7 @@ use shoal_base::task::block_on;
 use super::super::memory::*;
 use super::super::*;
 use crate::Error;
+use crate::tablet::layers::Trees;
 
 fn written(memory: &Memory, entries: &[(Vec<u8>, Vec<u8>)]) -> Root {
     let mut sink = MemorySink::new(memory);
@@ -120,7 +121,42 @@ fn filters_save_the_reads_of_leaves() {
         assert!(block_on(TREE.lookup(&memory, root, &Probe::unexpected(TREE, key))).unwrap().is_some());
         memory.take_reads();
     }
-    assert!(read < 150, "{read} leaves were read for 5,000 absent keys");
+    assert!(read < 25, "{read} leaves were read for 5,000 absent keys");
+}
+
+/// Half of the keys lie in ten layers, the others in the base. All pages above the leaves are in memory, no leaf is.
+#[test]
+fn a_get_through_ten_layers_reads_one_leaf_and_that_of_an_absent_key_none() {
+    let memory = Memory::default();
+    // An entry of eight bytes is a tombstone in a layer.
+    let mut entries = entries(20_000);
+    entries.iter_mut().for_each(|(_, entry)| entry.push(7));
+    let base = written(&memory, &entries);
+    let mut trees = Trees::only(base);
+    for layer in 0..10 {
+        let of_layer = entries.iter().enumerate().filter(|(number, _)| number % 20 == layer);
+        let of_layer: Vec<_> = of_layer.map(|(_, entry)| entry.clone()).collect();
+        let root = written(&memory, &of_layer);
+        trees = trees.with_layer(root, 0, 0);
+    }
+    let roots = std::iter::once(base).chain(trees.layers.list.iter().copied());
+    for root in roots {
+        let mut seen = Seen::default();
+        block_on(TREE.walk(&memory, root, &mut seen)).unwrap();
+        seen.inner.iter().for_each(|page| memory.cache(page.block));
+    }
+    let leaves_read = |key: &[u8], is_there: bool| {
+        memory.take_reads();
+        let found = block_on(trees.find(TREE, &memory, None, key)).unwrap();
+        assert_eq!(found.is_some(), is_there);
+        let (reads, _) = memory.take_reads();
+        let tops = reads.iter().filter(|page| memory.is_cached(page.block)).count();
+        reads.len() - tops
+    };
+    let present: usize = entries.iter().map(|(key, _)| leaves_read(key, true)).sum();
+    let absent: usize = entries.iter().map(|(key, _)| leaves_read(&[&key[..], b"!"].concat(), false)).sum();
+    assert!((20_000..20_400).contains(&present), "{present} leaves were read for 20,000 keys");
+    assert!(absent < 400, "{absent} leaves were read for 20,000 absent keys");
 }
 
 /// Entries come in the order of their keys and are not empty.
