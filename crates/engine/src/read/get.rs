@@ -122,8 +122,12 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Invalid`] for more than 4 MiB at once (use [`Self::get_stream`]).
-    pub async fn get(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<Object>> {
-        self.get_from(Lookup::default(), key, range, |_| Result::Ok(())).await
+    pub fn get<'a>(
+        &'a self,
+        key: &'a ObjectKey,
+        range: ByteRange,
+    ) -> impl Future<Output = Result<Option<Object>>> + Send + 'a {
+        self.get_from(Lookup::default(), key, range, |_| Result::Ok(()))
     }
 
     /// As [`Self::get`], but resumes the search `lookup`. Calls `admit` with the number of bytes before it brings bytes
@@ -144,7 +148,15 @@ impl Store {
         let (_view, found) = match lookup.0 {
             Progress::Begin => {
                 let view = inner.tablets.of(key).view();
-                let found = inner.find_stored(&view, key.encoded()).await?;
+                let found = match inner.try_find(&view, key.encoded()) {
+                    Ok(Searched::Found(found)) => Some(found),
+                    Ok(Searched::Absent) => None,
+                    Ok(Searched::MustWait(place)) => {
+                        inner.find_below(&view, Some(place), key.encoded()).await?
+                    }
+                    // The search that waits says what is damaged.
+                    Err(_) => Box::pin(inner.find_stored(&view, key.encoded())).await?,
+                };
                 (view, found)
             }
             Progress::Tree(view, next) => {
