@@ -78,7 +78,10 @@ impl Shared {
             queue.fill(&self.storage);
         }
         let is_held = are_writes && queue.submissions.unsubmitted() < HELD_MAX && may_hold(self);
-        if !is_held {
+        if is_held {
+            // Before anything is finished: that runs wakers, which may submit.
+            drop(queue);
+        } else {
             self.enter(queue);
         }
         for ticket in refused {
