@@ -58,7 +58,7 @@ struct Gathering {
 thread_local! {
     static GATHERING: Cell<Gathering> =
         const { Cell::new(Gathering { committer: 0, writes: 0, values: 0, at_end: AtEnd::RequestCommit }) };
-    /// The values of the last gathering of the thread that had any, if it could commit them.
+    /// Values with extents in the thread's last [`Committer::gather_and_commit`] that had any.
     static VALUES_BEFORE: Cell<usize> = const { Cell::new(0) };
 }
 

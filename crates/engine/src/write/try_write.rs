@@ -257,6 +257,16 @@ mod tests {
             commits
         };
         assert!(often(&store, commits_next));
+        // A turn after one with several values expects several: none waits for its batch. A turn with one ends that.
+        let several = || {
+            store.gather_and_commit(|| {
+                (0..3).for_each(|_| _ = store.0.log.committer.commits_next());
+                true
+            });
+            commits_next()
+        };
+        assert!(!often(&store, several));
+        assert!(often(&store, commits_next));
         clock.set_step(3_000_000);
         block_on(store.put(&key("d"), value.clone(), PutOptions::default())).unwrap();
         assert!(!often(&store, commits_next));
