@@ -1,6 +1,6 @@
 //! Draws the chart of puts a second against objects from a table that `shoal-compare scale` printed earlier:
-//! `cargo run -p shoal-bench --example chart -- docs/measurements/runs/2026-11-25-growth-50m.txt docs/charts/growth.svg`; into a folder the
-//! charts of the five questions: `... -- docs/measurements/runs/2026-11-25-questions.txt docs/charts`
+//! `cargo run -p shoal-bench --example chart -- docs/measurements/runs/RUN.txt docs/charts/growth.svg`; into a folder the
+//! charts of the five questions: `... -- docs/measurements/runs/QUESTIONS.txt docs/charts`
 
 use std::path::Path;
 

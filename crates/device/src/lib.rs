@@ -114,7 +114,8 @@ pub struct DeviceCounters {
 /// One device or file that is ours as a whole. Sizes and addresses are blocks of 4 KiB.
 pub trait BlockDevice: Send + Sync {
     /// Starts the requests and returns at once; they complete on another thread or (in memory) before this returns, in
-    /// any order. Never fails: what cannot be started completes with an error.
+    /// any order. Never fails: what cannot be started completes with an error. Writes of a plugged thread may start at the end of
+    /// its plug ([`shoal_base::plug`]).
     fn submit(&self, tickets: Vec<Ticket>);
 
     /// Runs the requests on this thread and returns when all of them completed.
