@@ -1,6 +1,6 @@
 //! Draws the chart of puts a second against objects from a table that `shoal-compare scale` printed earlier:
-//! `cargo run -p shoal-bench --example chart -- docs/measurements/runs/RUN.txt docs/charts/growth.svg`; into a folder the
-//! charts of the five questions: `... -- docs/measurements/runs/QUESTIONS.txt docs/charts`
+//! `cargo run -p shoal-bench --example chart -- TABLE docs/charts/growth.svg`; into a folder the
+//! charts of the five questions: `... -- TABLE docs/charts`
 
 use std::path::Path;
 
