@@ -65,7 +65,7 @@ impl Bucket {
         let mut encoded = SmallVec::with_capacity(self.0.len() + key.len());
         encoded.extend_from_slice(&self.0);
         encoded.extend_from_slice(key);
-        Ok(ObjectKey { encoded, bucket_bytes: (self.0.len() - 1) as u8 })
+        Ok(ObjectKey { encoded, bucket_bytes: (self.0.len() - 1) as u8, slot: hash_slot(key) })
     }
 }
 
@@ -87,6 +87,8 @@ pub struct ObjectKey {
     /// Most names are short enough to need no memory of their own.
     encoded: SmallVec<[u8; 36]>,
     bucket_bytes: u8,
+    /// The hash slot of the key. A write needs it several times.
+    slot: u16,
 }
 
 impl ObjectKey {
@@ -110,7 +112,7 @@ impl ObjectKey {
         encoded.extend_from_slice(bucket.as_bytes());
         encoded.push(0);
         encoded.extend_from_slice(key);
-        Self { encoded, bucket_bytes: bucket.len() as u8 }
+        Self { encoded, bucket_bytes: bucket.len() as u8, slot: hash_slot(key) }
     }
 
     /// Returns true if the object is the store's own.
@@ -153,7 +155,7 @@ impl ObjectKey {
     /// The hash slot of the key, as clients of Redis Cluster compute it; the bucket does not count.
     #[must_use]
     pub fn slot(&self) -> u16 {
-        hash_slot(self.key())
+        self.slot
     }
 }
 
