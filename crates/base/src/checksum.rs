@@ -26,6 +26,7 @@ pub fn crc32c_seeded(seed: u64, bytes: &[u8]) -> u32 {
 }
 
 /// A CRC-32C that is fed piece by piece.
+#[derive(Debug)]
 pub struct Crc32c(crc_fast::Digest);
 
 impl Crc32c {

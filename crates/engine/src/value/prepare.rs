@@ -86,8 +86,8 @@ pub(crate) fn fits_leaf(key_bytes: usize, body_bytes: usize, entry: &Entry, tuni
 pub(crate) enum Content<'a> {
     /// As they were received.
     Buffer(&'a Buffer),
-    /// In frames that may go to the device as they are: the value's bytes, then zeros.
-    Filled { frames: &'a Filled, value_bytes: usize },
+    /// In frames that may go to the device as they are: the value's bytes, then zeros. `checksums` are those of its units.
+    Filled { frames: &'a Filled, value_bytes: usize, checksums: &'a [u32] },
 }
 
 impl<'a> From<&'a Buffer> for Content<'a> {
@@ -108,7 +108,7 @@ impl<'a> Content<'a> {
     pub(crate) fn each(self, mut show: impl FnMut(&'a [u8])) {
         match self {
             Self::Buffer(value) => value.chunks().for_each(show),
-            Self::Filled { frames, value_bytes } => {
+            Self::Filled { frames, value_bytes, .. } => {
                 let mut left = value_bytes;
                 for piece in frames.units().flatten() {
                     let count = left.min(piece.len());
@@ -167,9 +167,9 @@ pub(crate) fn lay_out(
 /// for it.
 fn in_frames(pool: &Pool, run: Run, meta: &[u8], value: Content<'_>) -> Option<(Filled, Vec<u32>, usize)> {
     let stored = meta.len() + value.len();
-    if let (Content::Filled { frames, .. }, []) = (value, meta) {
+    if let (Content::Filled { frames, checksums, .. }, []) = (value, meta) {
         assert_eq!(frames.byte_count(), run.blocks as usize * BLOCK_BYTES, "the frames are of this value");
-        return Some((frames.clone(), unit_checksums(frames, stored), 0));
+        return Some((frames.clone(), checksums.to_vec(), 0));
     }
     let mut frames = pool.fresh(run.blocks as usize)?;
     let mut sources: SmallVec<[&[u8]; 8]> = SmallVec::from_slice(&[meta]);
@@ -206,19 +206,41 @@ fn fill<'a>(frames: &mut Fresh, mut sources: impl Iterator<Item = &'a [u8]>) -> 
     checksums
 }
 
-/// The checksums of the units of `stored` bytes.
-fn unit_checksums(frames: &Filled, stored: usize) -> Vec<u32> {
-    let mut left = stored;
-    let units = frames.units().map(|unit| {
-        let mut checksum = Crc32c::new();
-        for piece in unit {
-            let count = left.min(piece.len());
-            checksum.update(&piece[..count]);
-            left -= count;
+/// Forms the checksums of the units of a value from its bytes in order.
+#[derive(Debug, Default)]
+pub(crate) struct UnitChecksums {
+    ended: Vec<u32>,
+    unit: Crc32c,
+    /// Bytes of the unit that is not whole.
+    unit_bytes: usize,
+}
+
+impl UnitChecksums {
+    /// Adds the next bytes of the value.
+    pub(crate) fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(VALUE_UNIT_BYTES - self.unit_bytes));
+            self.unit.update(now);
+            self.unit_bytes += now.len();
+            if self.unit_bytes == VALUE_UNIT_BYTES {
+                self.end_unit();
+            }
+            bytes = later;
         }
-        checksum.finish()
-    });
-    units.collect()
+    }
+
+    fn end_unit(&mut self) {
+        self.ended.push(std::mem::take(&mut self.unit).finish());
+        self.unit_bytes = 0;
+    }
+
+    /// The checksum of each unit; the last unit may be a short one.
+    pub(crate) fn finish(mut self) -> Vec<u32> {
+        if self.unit_bytes > 0 {
+            self.end_unit();
+        }
+        self.ended
+    }
 }
 
 /// The home of bytes in `runs` with these checksums: in the entry, or in a manifest, whose write is added to `writes`.
@@ -264,9 +286,7 @@ pub(crate) struct Filler {
     current: usize,
     at: usize,
     taken: u64,
-    unit: Crc32c,
-    unit_bytes: usize,
-    checksums: Vec<u32>,
+    checksums: UnitChecksums,
 }
 
 impl Filler {
@@ -276,9 +296,7 @@ impl Filler {
             current: 0,
             at: 0,
             taken: 0,
-            unit: Crc32c::new(),
-            unit_bytes: 0,
-            checksums: Vec::new(),
+            checksums: UnitChecksums::default(),
         }
     }
 
@@ -290,41 +308,46 @@ impl Filler {
                 self.at = 0;
             }
             let buf = &mut self.bufs[self.current];
-            let count = bytes.len().min(buf.len() - self.at).min(VALUE_UNIT_BYTES - self.unit_bytes);
+            // A piece is copied and summed while it is in the processor's cache.
+            let count = bytes.len().min(buf.len() - self.at).min(VALUE_UNIT_BYTES);
             let (now, later) = bytes.split_at(count);
             buf[self.at..self.at + count].copy_from_slice(now);
             self.at += count;
             self.taken += count as u64;
-            self.unit.update(now);
-            self.unit_bytes += count;
-            if self.unit_bytes == VALUE_UNIT_BYTES {
-                self.end_unit();
-            }
+            self.checksums.update(now);
             bytes = later;
         }
     }
 
-    fn end_unit(&mut self) {
-        self.checksums.push(std::mem::take(&mut self.unit).finish());
-        self.unit_bytes = 0;
-    }
-
     /// The filled memory, one buffer for each run, and the checksums of the units.
     pub(crate) fn finish(mut self) -> (Vec<IoBuf>, Vec<u32>) {
-        if self.unit_bytes > 0 {
-            self.end_unit();
-        }
         // The memory was used before: bytes after the value's last byte must not reach the device.
         for buf in self.bufs.iter_mut().skip(self.current) {
             buf[std::mem::take(&mut self.at)..].fill(0);
         }
-        (self.bufs, self.checksums)
+        (self.bufs, self.checksums.finish())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use shoal_base::checksum::crc32c;
+    use shoal_testkit::bytes::patterned;
+
     use super::*;
+
+    proptest! {
+        /// Pieces of any length give the checksums of the units.
+        #[test]
+        fn cuts_do_not_change_checksums(bytes in 0..200_000_usize, cut in 1..100_000_usize) {
+            let value = patterned(bytes, cut);
+            let mut checksums = UnitChecksums::default();
+            value.chunks(cut).for_each(|piece| checksums.update(piece));
+            let expected: Vec<u32> = value.chunks(VALUE_UNIT_BYTES).map(crc32c).collect();
+            prop_assert_eq!(checksums.finish(), expected);
+        }
+    }
 
     #[test]
     fn the_way_of_a_value_is_that_of_its_length_and_its_waste() {

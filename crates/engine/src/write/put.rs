@@ -21,7 +21,7 @@ use crate::value::entry::{Entry, Home, Meta, encode_metadata, meta_fits_inline};
 use crate::value::prepare::{self, Content, Placement, lay_out, manifest_blocks, placement_of};
 use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::Placed;
-use crate::write::receive_buffer::ReceiveBuffer;
+use crate::write::receive_buffer::{ReceiveBuffer, ReceivedValue};
 use crate::write::ticket::Ticket;
 use crate::write::write_batch::{What, Write, WriteBatch};
 
@@ -105,9 +105,9 @@ impl Inner {
             What::Put(value, options) => batch.put(key, value, options, Part::LAST).await?,
             What::Received(buffer, options) => {
                 // Only the batch holds the frames after this: they can stay in the pool.
-                let (frames, value_bytes, copied) = buffer.into_filled();
+                let ReceivedValue { frames, value_bytes, copied, checksums } = buffer.into_value();
                 OperationCounters::add(&self.counters.value_bytes_copied, copied as u64);
-                let content = Content::Filled { frames: &frames, value_bytes };
+                let content = Content::Filled { frames: &frames, value_bytes, checksums: &checksums };
                 batch.put(key, content, options, Part::LAST).await?;
             }
             What::Placed(placed) => batch.put_placed(key, placed, Part::LAST).await?,

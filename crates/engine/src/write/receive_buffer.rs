@@ -5,52 +5,72 @@ use std::io::IoSliceMut;
 use shoal_pool::{Filled, Fresh};
 use smallvec::SmallVec;
 
+use crate::value::prepare::UnitChecksums;
+
 /// Memory for one value, in frames of the pool. Dropping it frees them.
 #[derive(Debug)]
-pub struct ReceiveBuffer {
+pub struct ReceiveBuffer(Box<Receiving>);
+
+/// The state of a [`ReceiveBuffer`], on the heap because the buffer is moved through the futures of a write.
+#[derive(Debug)]
+struct Receiving {
     fresh: Fresh,
     value_bytes: usize,
     /// Bytes of the value that were received.
     filled: usize,
     /// Received bytes that were copied.
     copied: usize,
+    /// Those of the received bytes: formed piece by piece, while each is in the processor's cache.
+    checksums: UnitChecksums,
+}
+
+/// A value as it was received.
+pub(crate) struct ReceivedValue {
+    /// Its bytes, then zeros.
+    pub(crate) frames: Filled,
+    pub(crate) value_bytes: usize,
+    /// Bytes of it that were copied.
+    pub(crate) copied: usize,
+    /// The checksums of its units.
+    pub(crate) checksums: Vec<u32>,
 }
 
 impl ReceiveBuffer {
     pub(crate) fn new(fresh: Fresh, value_bytes: usize) -> Self {
         assert!(value_bytes <= fresh.byte_count(), "the value fits in its frames");
-        Self { fresh, value_bytes, filled: 0, copied: 0 }
+        let checksums = UnitChecksums::default();
+        Self(Box::new(Receiving { fresh, value_bytes, filled: 0, copied: 0, checksums }))
     }
 
     /// Bytes of the value that are missing.
     #[must_use]
     pub fn missing(&self) -> usize {
-        self.value_bytes - self.filled
+        self.0.value_bytes - self.0.filled
     }
 
     /// Bytes of the value that were received.
     #[must_use]
     pub fn filled(&self) -> usize {
-        self.filled
+        self.0.filled
     }
 
     /// A copy of the received bytes.
     #[must_use]
     pub fn to_vec(&mut self) -> Vec<u8> {
-        self.fresh.pieces_mut(0, self.filled).concat()
+        self.0.fresh.pieces_mut(0, self.0.filled).concat()
     }
 
     /// Bytes of the memory that the buffer takes.
     #[must_use]
     pub fn byte_count(&self) -> usize {
-        self.fresh.byte_count()
+        self.0.fresh.byte_count()
     }
 
     /// The memory of the missing bytes, in order, for a system call that receives. [`Self::advance`] then sets the
     /// received number.
     pub fn spare(&mut self) -> SmallVec<[IoSliceMut<'_>; 4]> {
         let missing = self.missing();
-        self.fresh.pieces_mut(self.filled, missing).into_iter().map(IoSliceMut::new).collect()
+        self.0.fresh.pieces_mut(self.0.filled, missing).into_iter().map(IoSliceMut::new).collect()
     }
 
     /// Notes that `bytes` bytes were received into [`Self::spare`].
@@ -59,7 +79,10 @@ impl ReceiveBuffer {
     /// If fewer bytes are missing.
     pub fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.missing(), "more bytes came than there was room for");
-        self.filled += bytes;
+        for piece in self.0.fresh.pieces_mut(self.0.filled, bytes) {
+            self.0.checksums.update(piece);
+        }
+        self.0.filled += bytes;
     }
 
     /// Copies bytes that were received elsewhere.
@@ -67,25 +90,31 @@ impl ReceiveBuffer {
     /// # Panics
     /// If fewer bytes are missing.
     pub fn take(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.missing(), "more bytes came than there was room for");
         let mut rest = bytes;
-        for piece in self.fresh.pieces_mut(self.filled, bytes.len()) {
+        for piece in self.0.fresh.pieces_mut(self.0.filled, bytes.len()) {
             let (now, later) = rest.split_at(piece.len());
             piece.copy_from_slice(now);
+            self.0.checksums.update(now);
             rest = later;
         }
-        self.advance(bytes.len());
-        self.copied += bytes.len();
+        self.0.filled += bytes.len();
+        self.0.copied += bytes.len();
     }
 
-    /// The filled frames with zeros after the value, the bytes of the value, and the number of copied bytes.
-    pub(crate) fn into_filled(mut self) -> (Filled, usize, usize) {
+    /// Ends the receiving; zeros stand behind the value.
+    ///
+    /// # Panics
+    /// If bytes are missing.
+    pub(crate) fn into_value(mut self) -> ReceivedValue {
         assert_eq!(self.missing(), 0, "the value is there as a whole");
-        let behind = self.fresh.byte_count() - self.value_bytes;
+        let behind = self.0.fresh.byte_count() - self.0.value_bytes;
         // The frames were used before: bytes after the value's last byte must not reach the device.
-        for piece in self.fresh.pieces_mut(self.value_bytes, behind) {
+        for piece in self.0.fresh.pieces_mut(self.0.value_bytes, behind) {
             piece.fill(0);
         }
-        (self.fresh.filled(), self.value_bytes, self.copied)
+        let Receiving { fresh, value_bytes, copied, checksums, .. } = *self.0;
+        ReceivedValue { frames: fresh.filled(), value_bytes, copied, checksums: checksums.finish() }
     }
 }
 
