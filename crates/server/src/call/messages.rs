@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use shoal_buffer::Buffer;
 use tonic::Status;
 
-use super::message::{FrameBody, KEPT_BYTES_MIN, append_frame};
+use super::receive::{FrameBody, KEPT_BYTES_MIN, append_frame};
 use crate::failure::Failure;
 use crate::flow::MemoryPermit;
 use crate::flow::turn::Turn;

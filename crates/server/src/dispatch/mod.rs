@@ -29,7 +29,7 @@ use crate::answer::pack;
 use crate::auth::{Caller, Denied, Gate, Revoked, Shown};
 use crate::call::body::RequestBody;
 use crate::call::decode::Decoders;
-use crate::call::message::{unary, whole};
+use crate::call::message::{storing, unary, whole};
 use crate::call::streams::{self, PART_BYTES_MAX, StreamLimits, server_streaming};
 use crate::call::{Call, HttpResponse, refuse};
 use crate::failure::Failure;
@@ -276,19 +276,25 @@ impl Dispatch {
         let bucket = &self.kv_bucket;
         let permit = Arc::clone(&call.permit);
         match path {
-            v1::Put::PATH => unary::<v1::Put, _, _>(call, put::put).boxed(),
+            v1::Put::PATH => storing::<v1::Put, _, _>(call, put::place, put::put).boxed(),
             v1::Get::PATH => unary::<v1::Get, _, _>(call, |request| get::get(request, permit)).boxed(),
             v1::Head::PATH => unary::<v1::Head, _, _>(call, head::head).boxed(),
             v1::Delete::PATH => unary::<v1::Delete, _, _>(call, delete::delete).boxed(),
             kv::Create::PATH => {
-                unary::<kv::Create, _, _>(call, |request| key_value::create(request, bucket)).boxed()
+                let place = |admitted: &_, request: &kv::CreateRequest, value_bytes| {
+                    put::place_value(admitted, bucket, &request.key, value_bytes)
+                };
+                storing::<kv::Create, _, _>(call, place, |request| key_value::create(request, bucket)).boxed()
             }
             kv::Retrieve::PATH => {
                 unary::<kv::Retrieve, _, _>(call, |request| key_value::retrieve(request, bucket, permit))
                     .boxed()
             }
             kv::Update::PATH => {
-                unary::<kv::Update, _, _>(call, |request| key_value::update(request, bucket)).boxed()
+                let place = |admitted: &_, request: &kv::UpdateRequest, value_bytes| {
+                    put::place_value(admitted, bucket, &request.key, value_bytes)
+                };
+                storing::<kv::Update, _, _>(call, place, |request| key_value::update(request, bucket)).boxed()
             }
             kv::Delete::PATH => {
                 unary::<kv::Delete, _, _>(call, |request| key_value::delete(request, bucket)).boxed()

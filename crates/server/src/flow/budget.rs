@@ -8,6 +8,9 @@ use super::line::OLDEST_BYTES;
 /// hanging device must not stop reads from memory.
 pub(super) const KEPT_SHARE: usize = 8;
 
+/// Values that are being received have at most so many bytes of the store's memory: a value without it lies where its frames lie.
+const RECEIVE_BUFFERS_BYTES_MAX: usize = 16 << 20;
+
 /// How many bytes are taken, of how many.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -16,11 +19,13 @@ pub(super) struct Budget {
     /// answers.
     pub(super) on_top: AtomicUsize,
     pub(super) max: usize,
+    /// Bytes of the store's memory into which values are received.
+    frames: AtomicUsize,
 }
 
 impl Budget {
     pub(super) fn new(max: usize) -> Self {
-        Self { used: AtomicUsize::new(0), on_top: AtomicUsize::new(0), max }
+        Self { used: AtomicUsize::new(0), on_top: AtomicUsize::new(0), max, frames: AtomicUsize::new(0) }
     }
 
     /// Whether `bytes` more stay within `max` now.
@@ -50,6 +55,16 @@ impl Budget {
         // Pairs with `Line::wake`: a waiter sees this, or is seen.
         let before = self.used.fetch_sub(bytes, Ordering::SeqCst);
         assert!(before >= bytes, "{bytes} bytes were given back of {before}");
+    }
+
+    /// Takes `bytes` of the store's memory for values that are received, where there is room.
+    pub(super) fn take_frames(&self, bytes: usize) -> bool {
+        let room = |taken: usize| taken.checked_add(bytes).filter(|&sum| sum <= RECEIVE_BUFFERS_BYTES_MAX);
+        self.frames.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
+    }
+
+    pub(super) fn give_frames(&self, bytes: usize) {
+        self.frames.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn used(&self) -> usize {

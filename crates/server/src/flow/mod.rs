@@ -202,6 +202,19 @@ impl Drop for Idle {
     }
 }
 
+/// The store's memory into which the value of a request is received; given back when the permit is dropped.
+#[derive(Debug)]
+pub(crate) struct FramesPermit {
+    server: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Drop for FramesPermit {
+    fn drop(&mut self) {
+        self.server.give_frames(self.bytes);
+    }
+}
+
 /// The memory that one request holds; given back when the permit is dropped.
 #[derive(Debug)]
 pub(crate) struct MemoryPermit {
@@ -304,6 +317,12 @@ impl MemoryPermit {
     /// Gives `bytes` of these back.
     pub(crate) fn give(&self, bytes: usize) {
         self.shrink(bytes);
+    }
+
+    /// Takes `bytes` of the store's memory, for a value that is received into it.
+    pub(crate) fn take_frames(&self, bytes: usize) -> Option<FramesPermit> {
+        let server = Arc::clone(&self.flow.server);
+        server.take_frames(bytes).then(|| FramesPermit { server, bytes })
     }
 
     /// Returns true if there was room for the bytes that it holds.

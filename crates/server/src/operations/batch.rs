@@ -14,7 +14,7 @@ use shoal_engine::{Bucket, ByteRange, ObjectKey};
 use tonic::Status;
 
 use crate::answer::assembly::{Assembly, Value};
-use crate::call::message::KEPT_BYTES_MIN;
+use crate::call::receive::KEPT_BYTES_MIN;
 use crate::convert;
 use crate::failure::Failure;
 

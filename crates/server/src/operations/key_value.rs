@@ -11,19 +11,19 @@ use shoal_api::key_value::{
     CreateRequest, CreateResponse, DeleteRequest, DeleteResponse, RetrieveRequest, RetrieveResponse,
     UpdateRequest, UpdateResponse,
 };
-use shoal_buffer::Buffer;
 use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, RejectRules};
 
 use super::get::read;
 use super::put::put_once;
 use crate::auth::Authenticated;
 use crate::call::message::Parted;
+use crate::call::receive::Value;
 use crate::convert;
 use crate::failure::Failure;
 use crate::flow::MemoryPermit;
 
 pub(crate) async fn create(
-    request: Authenticated<Parted<CreateRequest>>,
+    request: Authenticated<Parted<CreateRequest, Value>>,
     bucket: &str,
 ) -> Result<Parted<CreateResponse>, Failure> {
     let (Parted { message, value }, admitted) = request.take();
@@ -48,7 +48,7 @@ pub(crate) async fn retrieve(
 }
 
 pub(crate) async fn update(
-    request: Authenticated<Parted<UpdateRequest>>,
+    request: Authenticated<Parted<UpdateRequest, Value>>,
     bucket: &str,
 ) -> Result<Parted<UpdateResponse>, Failure> {
     let (Parted { message, value }, admitted) = request.take();
@@ -74,7 +74,7 @@ pub(crate) async fn delete(
 async fn write(
     admitted: &Authenticated<()>,
     key: &ObjectKey,
-    value: Buffer,
+    value: Value,
     rules: RejectRules,
 ) -> Result<Result<(), Failure>, Failure> {
     let options = PutOptions { rules, ..PutOptions::default() };

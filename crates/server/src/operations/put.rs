@@ -4,12 +4,13 @@ use shoal_api::v1;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
 use shoal_engine::{
-    ByteRange, Error, ObjectKey, PutOptions, PutResult, RejectRules, RequestId, Store, Write,
+    ByteRange, Error, ObjectKey, PutOptions, PutResult, ReceiveBuffer, RejectRules, RequestId, Store, Write,
 };
 use shoal_metrics::{Mark, mark};
 
 use crate::auth::Authenticated;
 use crate::call::message::Parted;
+use crate::call::receive::Value;
 use crate::convert;
 use crate::failure::Failure;
 
@@ -17,7 +18,7 @@ use crate::failure::Failure;
 const ATTEMPTS_MAX: usize = 16;
 
 pub(crate) async fn put(
-    request: Authenticated<Parted<v1::PutRequest>>,
+    request: Authenticated<Parted<v1::PutRequest, Value>>,
 ) -> Result<Parted<v1::PutResponse>, Failure> {
     let (Parted { message, value }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
@@ -25,7 +26,7 @@ pub(crate) async fn put(
     let options = convert::put_options(message.rules, message.metadata, message.modified_ns, end)?;
     let rules = options.rules;
     if message.return_existing {
-        return create_or_get(&admitted, &key, value, options).await;
+        return create_or_get(&admitted, &key, value.into_buffer(), options).await;
     }
     let store = admitted.to_write(key.bucket())?;
     match put_once(store, admitted.identity(), &key, value, options).await {
@@ -34,16 +35,50 @@ pub(crate) async fn put(
     }
 }
 
+/// Memory of the store for the value of `request`, if it can be received into it.
+pub(crate) fn place(
+    admitted: &Authenticated<()>,
+    request: &v1::PutRequest,
+    value_bytes: usize,
+) -> Option<ReceiveBuffer> {
+    // A put that is tried again needs its value again.
+    if request.return_existing {
+        return None;
+    }
+    place_value(admitted, &request.bucket, &request.key, value_bytes)
+}
+
+/// The same for a value of `key`. A caller that may not write, and a wrong key, get none: the put itself says so.
+pub(crate) fn place_value(
+    admitted: &Authenticated<()>,
+    bucket: &str,
+    key: &[u8],
+    value_bytes: usize,
+) -> Option<ReceiveBuffer> {
+    // A write with an identity is a transaction, which copies.
+    if admitted.identity().is_some() {
+        return None;
+    }
+    let key = convert::object_key(bucket, key).ok()?;
+    admitted.to_write(key.bucket()).ok()?.receive_buffer(&key, value_bytes)
+}
+
 /// Stores `value`; once if the request has an identity.
 pub(crate) async fn put_once(
     store: &Store,
     identity: Option<RequestId>,
     key: &ObjectKey,
-    value: Buffer,
+    value: Value,
     options: PutOptions,
 ) -> Result<PutResult, Error> {
-    let write = Write::put(key, &value, &options).with_request_id(identity);
-    let pending = store.write(write).await?;
+    let pending = match value {
+        Value::Chunks(value) => {
+            store.write(Write::put(key, &value, &options).with_request_id(identity)).await?
+        }
+        Value::Received(value, _permit) => {
+            store.write(Write::put_received(key, value, &options).with_request_id(identity)).await?
+        }
+    };
     mark(Mark::Placed);
     Ok(PutResult { version: pending.durable().await? })
 }
@@ -64,7 +99,15 @@ async fn create_or_get(
     // A clone of the value shares its memory: keeping it for another attempt copies little.
     let mut refused = Failure::busy("the object is created and deleted all the time");
     for _ in 0..ATTEMPTS_MAX {
-        match put_once(store, admitted.identity(), key, value.clone(), options.clone()).await {
+        match put_once(
+            store,
+            admitted.identity(),
+            key,
+            Value::Chunks(Box::new(value.clone())),
+            options.clone(),
+        )
+        .await
+        {
             Ok(done) => return Ok(v1::PutResponse { version: done.version.0, ..Default::default() }.into()),
             Err(error @ Error::ConditionFailed { .. }) => {
                 if let Some(existing) = existing(store, key).await? {

@@ -1,11 +1,47 @@
 //! The body of a request, for the tests of what reads one.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
+use shoal_engine::block_on;
 use tonic::Status;
+
+use crate::call::message::{Parted, Valued};
+use crate::call::receive::receive_to_store;
+
+/// `bytes` in frames of `frame_bytes`, each in memory of its own, as they come from the network.
+pub(crate) fn frames(bytes: &[u8], frame_bytes: usize) -> Vec<Bytes> {
+    bytes.chunks(frame_bytes).map(Bytes::copy_from_slice).collect()
+}
+
+/// `message` behind its prefix.
+pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
+    [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat()
+}
+
+/// The request that `frames` are, its value where they lie.
+pub(crate) fn received<M: Valued>(frames: Vec<Bytes>) -> Result<Parted<M::Request>, Status> {
+    let mut body = Frames(frames.into_iter());
+    let Parted { message, value } = block_on(receive_to_store::<M>(&mut body, |_, _| None))?;
+    Ok(Parted { message, value: value.into_buffer() })
+}
+
+/// The addresses of `bytes`.
+pub(crate) fn range_of(bytes: &[u8]) -> Range<usize> {
+    let at = bytes.as_ptr() as usize;
+    at..at + bytes.len()
+}
+
+/// How many bytes of `chunks` are copies: they do not lie in the memory of `sources`.
+pub(crate) fn copied<'a>(chunks: impl Iterator<Item = &'a [u8]>, sources: &[Range<usize>]) -> usize {
+    let lies_in = |chunk: &Range<usize>| {
+        sources.iter().any(|source| source.start <= chunk.start && chunk.end <= source.end)
+    };
+    chunks.map(range_of).filter(|chunk| !lies_in(chunk)).map(|chunk| chunk.len()).sum()
+}
 
 /// A body in the frames that it came in, all of which are there.
 pub(crate) struct Frames(pub(crate) std::vec::IntoIter<Bytes>);
