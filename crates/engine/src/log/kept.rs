@@ -1,4 +1,4 @@
-//! Values whose frames stay in the pool once their record is durable.
+//! Values whose frames stay in the pool, or leave it, once a record is durable.
 
 use std::sync::Arc;
 
@@ -8,19 +8,30 @@ use shoal_pool::{Filled, Pool};
 use crate::common::units::{forget_units, units_of};
 use crate::log::record::Record;
 
-/// A value in filled frames, which become resident once it is durable.
+/// The change of the pool when a record is durable: its value becomes resident, and the previous one leaves.
 pub(crate) struct Kept {
-    frames: Filled,
-    block: u64,
-    stored: usize,
-    checksums: Vec<u32>,
+    value: Option<KeptValue>,
     /// The record of the key's previous version, if it is known.
     before: Option<Arc<Record>>,
 }
 
+/// A value in filled frames.
+struct KeptValue {
+    frames: Filled,
+    block: u64,
+    stored: usize,
+    checksums: Vec<u32>,
+}
+
 impl Kept {
+    /// A value in `frames`, which becomes resident.
     pub(crate) fn new(frames: Filled, block: u64, stored: usize, checksums: Vec<u32>) -> Self {
-        Self { frames, block, stored, checksums, before: None }
+        Self { value: Some(KeptValue { frames, block, stored, checksums }), before: None }
+    }
+
+    /// For a record that only supersedes `before`; `None` if that has nothing in the pool.
+    pub(crate) fn of_superseded(before: &Arc<Record>) -> Option<Self> {
+        (!before.owned().is_empty()).then(|| Self { value: None, before: Some(before.clone()) })
     }
 
     /// Sets the record that this one supersedes.
@@ -31,8 +42,10 @@ impl Kept {
     /// Makes the durable version resident. The previous version leaves the pool: only readers that found it already
     /// need it, and its frames are in the processor's caches, while the first touch of unused frames is expensive.
     pub(crate) fn stay(self, pool: &Pool, version: Lsn) {
-        let Self { frames, block, stored, checksums, before } = self;
-        pool.adopt(frames, units_of(block, stored, &checksums, version));
+        let Self { value, before } = self;
+        if let Some(KeptValue { frames, block, stored, checksums }) = value {
+            pool.adopt(frames, units_of(block, stored, &checksums, version));
+        }
         if let Some(before) = before {
             before.owned().iter().for_each(|&run| forget_units(pool, run, before.lsn()));
         }

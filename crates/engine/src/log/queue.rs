@@ -32,7 +32,7 @@ pub(crate) struct QueuedBatch {
     pub writes: Vec<ValueWrite>,
     /// True if values were written before: then the batch needs a real flush.
     pub has_extents: bool,
-    /// Values that stay in the pool once they are durable, with their records.
+    /// The changes of the pool once the records are durable.
     pub kept: Vec<(Arc<Record>, Kept)>,
 }
 

@@ -15,6 +15,7 @@ use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{End, RejectRules};
 use crate::log::format::RecordKind;
+use crate::log::kept::Kept;
 use crate::log::queue::{Item, QueuedBatch};
 use crate::log::record::{self, FETCHED, Record, UNNUMBERED};
 use crate::space::manager::Reservation;
@@ -231,16 +232,21 @@ impl Inner {
         if batch.records.len() > 1 {
             batch.records.chunks(FETCHED).for_each(|some| place.fetch(some));
         }
-        let mut kept = queued.kept.iter_mut().peekable();
+        let (mut kept, mut deleted) = (queued.kept.iter_mut().peekable(), Vec::new());
         for PreparedRecord { tablet, hash, record } in batch.records {
             let (view, active) = place.of_mut(tablet);
             if let Some((_, kept)) = kept.next_if(|(of, _)| Arc::ptr_eq(of, &record)) {
                 kept.supersedes(active.newest(record.key()).cloned());
+            } else if record.kind() == RecordKind::Delete
+                && let Some(superseded) = active.newest(record.key()).and_then(Kept::of_superseded)
+            {
+                deleted.push((record.clone(), superseded));
             }
             promised += record.promised();
             queued.records.push(record.clone());
             growth = growth.and(self.insert_record(view, active, record, hash));
         }
+        queued.kept.extend(deleted);
         let reserved = batch.reservation.map_or(0, Reservation::keep);
         assert_eq!(reserved, promised, "records know what their apply was promised (R3)");
         batch.extents.iter().for_each(|extents| extents.keep());

@@ -124,7 +124,7 @@ mod tests {
 
     use shoal_testkit::bytes::patterned;
 
-    use crate::common::object::{Metadata, PutOptions};
+    use crate::common::object::{Metadata, PutOptions, RejectRules};
     use crate::common::options::{Environment, OpenOptions};
     use crate::store::Store;
     use crate::testing::fixtures::{self, in_memory, key, open_in};
@@ -204,6 +204,21 @@ mod tests {
         for seed in 0..50 {
             block_on(store.put(&key("k"), patterned(64 << 10, seed).into(), PutOptions::default())).unwrap();
             assert_eq!(get(&store, "k"), patterned(64 << 10, seed));
+            used.push(store.stat().pool.frames_used);
+        }
+        assert!(used[49] <= used[0] + 2 * FRAMES, "{used:?}");
+        assert_eq!(store.stat().pool.adopted, 50);
+    }
+
+    /// So does a deleted one.
+    #[test]
+    fn a_deleted_version_leaves_the_pool() {
+        const FRAMES: usize = (64 << 10) / 4096;
+        let store = store(false);
+        let mut used = Vec::new();
+        for seed in 0..50 {
+            block_on(store.put(&key(seed), patterned(64 << 10, seed).into(), PutOptions::default())).unwrap();
+            block_on(store.delete(&key(seed), RejectRules::default())).unwrap();
             used.push(store.stat().pool.frames_used);
         }
         assert!(used[49] <= used[0] + 2 * FRAMES, "{used:?}");
