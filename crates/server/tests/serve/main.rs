@@ -10,6 +10,7 @@ mod credentials;
 mod deadline;
 mod dedup;
 mod drain;
+mod early;
 mod expiring;
 mod flood;
 mod hostile;
