@@ -96,7 +96,7 @@ fn the_protocol_is_chosen() {
     assert_eq!(range[..2], [Seen::Integer(0), Seen::Integer(16_383)]);
     assert_eq!(node[..2], ["127.0.0.1".into(), Seen::Integer(served.address.port().into())]);
     assert!(matches!(client.run("command info get nothing"), Seen::Array(found) if found[1] == Seen::Null));
-    assert_eq!(client.run("quit"), Seen::Simple("OK".into()));
+    assert_eq!(client.run("quit"), Seen::ok());
     assert_eq!(client.next(), None);
 }
 
@@ -181,7 +181,7 @@ fn nobody_waits_for_a_thread_that_died() {
     let served = serve_in(RedisOptions { threads: Some(1), ..RedisOptions::default() }, environment);
     for round in 0..3 {
         let mut client = Client::new(&served);
-        assert_eq!(client.run(&format!("set k {round}")), Seen::Simple("OK".into()));
+        assert_eq!(client.run(&format!("set k {round}")), Seen::ok());
         trap.set.store(true, Ordering::SeqCst);
         client.send(b"PING\r\n");
         assert_eq!(client.next(), None, "the connection ended");
