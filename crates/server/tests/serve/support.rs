@@ -67,7 +67,7 @@ impl Running {
         Self { address, store, stop, ended }
     }
 
-    /// What a client of this server is told.
+    /// Options of a client of this server.
     pub(crate) fn options(&self) -> ConnectOptions {
         ConnectOptions::new(self.address.to_string())
     }
@@ -107,7 +107,7 @@ pub(crate) fn put_request(key: impl Into<Bytes>, value: Bytes) -> v1::PutRequest
     v1::PutRequest { key: key.into(), value, ..Default::default() }
 }
 
-/// What these tokens, one a line, may do.
+/// Credentials of these tokens, one a line.
 pub(crate) fn credentials_of(tokens: &str) -> Credentials {
     Credentials::new(None, Tokens::parse(tokens.as_bytes()).unwrap()).unwrap()
 }
