@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use shoal_base::SeededEntropy;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, SimOptions, StateId};
+use shoal_device::sim::{Image, SimDevice, StateId};
 use shoal_engine::{Change, Error, Metadata, OpenOptions, ReadLevel, Store, block_on};
 use shoal_testkit::lab;
 use shoal_testkit::{Condition, Effect, Model, OpId, Operation, Value, Workload, WorkloadOptions};
@@ -186,11 +186,7 @@ struct Driver {
 
 impl Driver {
     fn new(blocks: u64, seed: u64, options: OpenOptions) -> Self {
-        let sim = SimDevice::with_options(
-            Image::new(blocks),
-            SimOptions { record: false, ..SimOptions::default() },
-        );
-        common::format(&Device::new(sim.clone()), blocks, seed);
+        let (sim, _) = common::blank(blocks, seed);
         // The writes of formatting are not tested here: record from the empty store on.
         let sim = SimDevice::from_image(sim.image());
         let mut driver = Self {

@@ -10,14 +10,17 @@ use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::sim::SimDevice;
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Environment, Error, Expiry, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions,
+    ByteRange, Environment, Error, Expiry, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions,
     ReadLevel, RejectRules, Snapshot, SnapshotPlace, Store, Tuning, block_on,
 };
 use shoal_testkit::Value;
 use shoal_testkit::lab;
 use shoal_testkit::wait::within;
 
-use crate::common::{assert_clean, environment, format, key, memory, open, tiny, together};
+use crate::common::{
+    assert_clean, change_to, environment, format, format_as, key, memory, open, open_in_real_time, tiny,
+    together,
+};
 
 /// Bytes of values of every kind: in leaves, in packed runs, in extents, with a manifest.
 const SIZES: [usize; 8] = [0, 60, 700, 1_500, 5_000, 12_288, 40_000, 300_000];
@@ -198,12 +201,12 @@ fn a_snapshot_under_load_is_of_one_version() {
         let device = Device::new(Arc::new(MemDevice::new(16_384)));
         let layout =
             shoal_engine::FormatOptions { log_blocks: Some(1_024), ..crate::common::tiny_format(16_384) };
-        block_on(Store::format(&device, &layout, &environment(1))).unwrap();
+        format_as(&device, &layout, 1);
         // Writers find room while the overlays are frozen.
         let tuning = Tuning { overlay_records_max: 10_000, ..tiny().tuning };
         let options =
             OpenOptions { background: true, cache_bytes: 4 << 20, overlay_bytes: None, tuning, ..tiny() };
-        let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
+        let store = open_in_real_time(&device, options);
         let pair = |which: u8| [key([b'a', which]), key([b'b', which, 1])];
         let stop = AtomicBool::new(false);
         let acknowledged: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
@@ -215,12 +218,7 @@ fn a_snapshot_under_load_is_of_one_version() {
                         let keys = pair(which).map(|key| (key, ReadLevel::Nothing));
                         let value = bytes_of(count, SIZES[count as usize % 5]);
                         let updated = block_on(together(store, &keys, |_| {
-                            let change = || Change::Put {
-                                value: value.clone().into(),
-                                metadata: Metadata::default(),
-                                expiry: Expiry::Never,
-                            };
-                            (vec![change(), change()], ())
+                            (vec![change_to(value.clone()), change_to(value.clone())], ())
                         }));
                         updated.unwrap();
                         acknowledged.store(count, Ordering::Release);
@@ -391,7 +389,7 @@ fn snapshots_of_unusual_stores() {
     let device = Device::new(sim.clone());
     let first_version = (1 << 40) + 7;
     let options = shoal_engine::FormatOptions { first_version, ..crate::common::tiny_format(4_096) };
-    block_on(Store::format(&device, &options, &environment(1))).unwrap();
+    format_as(&device, &options, 1);
     let store = open(&device, tiny()).unwrap();
     let empty = block_on(store.snapshot()).unwrap();
     holds(&empty, &Held::new()).unwrap();

@@ -8,8 +8,8 @@ use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Environment, Error, Object, ObjectKey, OpenOptions, Outcome, PutOptions,
-    RESULT_LIFE_NS, RESULTS_KEPT, ReadLevel, RejectRules, RequestId, Store, Write, WriteBatch, block_on,
+    ByteRange, Environment, Error, Object, ObjectKey, OpenOptions, PutOptions, RESULT_LIFE_NS, RESULTS_KEPT,
+    ReadLevel, RejectRules, RequestId, Store, Write, WriteBatch, block_on,
 };
 use shoal_testkit::wait::within;
 
@@ -184,29 +184,9 @@ fn a_step_that_is_too_long_is_refused() {
     assert_clean(&device, "after a large write batch");
 }
 
-fn count_up(objects: &[Option<Object>]) -> (Vec<Change>, u64) {
-    let before = objects[0]
-        .as_ref()
-        .map_or(0, |object| u64::from_le_bytes(object.value.to_vec()[..8].try_into().unwrap()));
-    (vec![put((before + 1).to_le_bytes().to_vec())], before + 1)
-}
-
-/// Counts up once; returns the counter before.
+/// Counts up once; the count, and whether it was counted now.
 fn count_once(store: &Store, name: &ObjectKey, identity: RequestId) -> shoal_engine::Result<(u64, bool)> {
-    let keys = [(name.clone(), ReadLevel::Value)];
-    let keep = |count: &u64| count.to_le_bytes().to_vec();
-    match block_on(common::once(store, identity, &keys, count_up, keep))? {
-        Outcome::Done(done) => {
-            for pending in done.pending {
-                block_on(pending.durable())?;
-            }
-            Ok((done.answer, true))
-        }
-        Outcome::Left(_) | Outcome::Changed => unreachable!("nothing is watched, and nothing left"),
-        Outcome::Before { answer, .. } => {
-            Ok((u64::from_le_bytes(answer.unwrap()[..8].try_into().unwrap()), false))
-        }
-    }
+    common::count_once(store, name, identity, |count| count.to_le_bytes().to_vec())
 }
 
 /// A client that does not know the outcome of a write repeats it after the crash: it counts once, whatever state the
