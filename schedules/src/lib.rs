@@ -23,7 +23,7 @@ mod sessions;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use common::{environment, format, key};
+use common::{format, key, open, tiny};
 use shoal_base::task::block_on;
 use shoal_device::Device;
 use shoal_device::sim::{CrashPoint, Image, SimDevice};
@@ -94,6 +94,13 @@ fn formatted(blocks: u64) -> Image {
     })
 }
 
+/// Overlays of so many records: with few of them the writers apply and publish, too.
+fn overlays_of(records: usize) -> OpenOptions {
+    let mut options = tiny();
+    options.tuning.overlay_records_max = records;
+    options
+}
+
 /// An open store, and the device that it is on.
 #[derive(Clone)]
 struct World {
@@ -118,7 +125,7 @@ fn mark(name: u64, number: u64) -> u64 {
 impl World {
     fn open(image: &Image, options: OpenOptions) -> Self {
         let sim = SimDevice::from_image(image.clone());
-        let store = block_on(Store::open(Device::new(sim.clone()), options, environment(99))).unwrap();
+        let store = open(&Device::new(sim.clone()), options).unwrap();
         Self { sim, store }
     }
 
