@@ -14,7 +14,7 @@ use shoal_testkit::Value;
 use shoal_testkit::linear::{Action, Entry, History, World};
 
 use crate::both::Objects;
-use crate::harness::{Frontends, command};
+use crate::harness::Frontends;
 use crate::machine::runtime;
 
 const BUCKET: &str = "both";
@@ -50,9 +50,8 @@ fn both_frontends_are_linearizable_over_kills() {
 
 /// A server with both frontends on one bucket.
 fn serve(data: &Path) -> Frontends {
-    let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--log", "error"]);
-    command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--resp-bucket", BUCKET]);
-    command.arg("--data").arg(data);
+    let mut command = Frontends::command(data, "256M");
+    command.args(["--resp-bucket", BUCKET]);
     Frontends::start(command)
 }
 
