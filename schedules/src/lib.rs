@@ -23,7 +23,7 @@ mod sessions;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use common::{format, key, open, tiny};
+use common::{format, key, open};
 use shoal_base::task::block_on;
 use shoal_device::Device;
 use shoal_device::sim::{CrashPoint, Image, SimDevice};
@@ -92,13 +92,6 @@ fn formatted(blocks: u64) -> Image {
         format(&Device::new(sim.clone()), blocks, 5);
         sim.image()
     })
-}
-
-/// Overlays of so many records: with few of them the writers apply and publish, too.
-fn overlays_of(records: usize) -> OpenOptions {
-    let mut options = tiny();
-    options.tuning.overlay_records_max = records;
-    options
 }
 
 /// An open store, and the device that it is on.

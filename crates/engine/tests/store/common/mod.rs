@@ -98,6 +98,13 @@ pub(crate) fn tiny_without_layers() -> OpenOptions {
     }
 }
 
+/// Sizes as [`tiny`], with overlays of so many records: with few of them the writers apply and publish, too.
+pub(crate) fn tiny_with_overlays(records: usize) -> OpenOptions {
+    let mut options = tiny();
+    options.tuning.overlay_records_max = records;
+    options
+}
+
 pub(crate) fn tiny_format(blocks: u64) -> FormatOptions {
     FormatOptions { tablets: 2, log_blocks: Some(24), ..FormatOptions::for_blocks(blocks) }
 }
