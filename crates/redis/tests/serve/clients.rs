@@ -125,9 +125,7 @@ fn the_list_shows_what_clients_said_last() {
 #[test]
 fn the_keyspace_is_that_of_the_bucket() {
     let served = serve(RedisOptions::default());
-    let key = shoal_engine::ObjectKey::new("other", b"x").unwrap();
-    let put = served.store.put(&key, b"value"[..].into(), shoal_engine::PutOptions::default());
-    shoal_engine::block_on(put).unwrap();
+    shoal_storekit::put(&served.store, "other", b"x", b"value");
     let mut client = Client::new(&served);
     assert_eq!(client.run("info keyspace"), "# Keyspace\r\n".into());
     client.script(

@@ -6,8 +6,9 @@ use futures_util::stream;
 use http::uri::PathAndQuery;
 use shoal_api::v1::operation::Action;
 use shoal_api::{Method, key_value as kv, v1};
-use shoal_engine::{ListRequest, ObjectKey, block_on};
+use shoal_engine::{ListRequest, block_on};
 use shoal_server::{Credentials, Security, ServerOptions};
+use shoal_storekit::put;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
@@ -108,8 +109,7 @@ fn contents(server: &Running) -> Vec<(String, Vec<u8>, u64)> {
 
 fn fill(server: &Running) {
     for bucket in ["films", "maps", "default"] {
-        let key = ObjectKey::new(bucket, b"k").unwrap();
-        block_on(server.store.put(&key, vec![5; 9].into(), Default::default())).unwrap();
+        put(&server.store, bucket, b"k", [5; 9]);
     }
 }
 
