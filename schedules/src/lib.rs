@@ -28,6 +28,7 @@ use shoal_base::task::block_on;
 use shoal_device::Device;
 use shoal_device::sim::{CrashPoint, Image, SimDevice};
 use shoal_engine::{ByteRange, OpenOptions, PutOptions, PutResult, Result, Store};
+use shoal_testkit::bytes::name_of;
 use shoal_testkit::{Value, lab};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
@@ -104,10 +105,6 @@ struct World {
 /// The value with this number of the key with this name: its bytes say whose it is.
 fn value(name: u64, number: u64, bytes: usize) -> Value {
     Value { key: name, seed: number, bytes: bytes.max(16) }
-}
-
-fn name_of(name: u64) -> Vec<u8> {
-    format!("key-{name}").into_bytes()
 }
 
 /// A mark of the history: this number of this key is there for good.

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shoal_base::task::block_on;
 use shoal_engine::{ByteRange, ListRequest, RejectRules};
+use shoal_testkit::bytes::name_of;
 use shoal_testkit::linear::{Action, Entry, History};
 
 use super::common::{key, tiny_with_overlays};
-use super::{Share, World, explore, formatted, join, mark, name_of, spawn};
+use super::{Share, World, explore, formatted, join, mark, spawn};
 
 /// Three clients on two keys: an order of their operations explains all answers, and what a reader saw is there after a crash.
 #[test]

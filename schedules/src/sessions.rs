@@ -5,9 +5,10 @@ use shoal_engine::{
     Change, Decision, Error, Lsn, Object, PutOptions, ReadLevel, RejectRules, RequestId, Result, Store,
     TransactOptions,
 };
+use shoal_testkit::bytes::name_of;
 
 use super::common::{self, change_to, key, tiny_with_overlays};
-use super::{Share, World, explore, formatted, join, mark, name_of, spawn, value};
+use super::{Share, World, explore, formatted, join, mark, spawn, value};
 
 const BLOCKS: u64 = 256;
 

@@ -1,4 +1,4 @@
-//! Plain bytes for values, and numbers among bytes. (Values that several writers could mix up are [`Value`](crate::Value)s, which verify themselves.)
+//! Plain bytes for values and names, and numbers among bytes. (Values that several writers could mix up are [`Value`](crate::Value)s, which verify themselves.)
 
 use shoal_base::{Entropy, SeededEntropy};
 
@@ -19,6 +19,12 @@ pub fn random(bytes: usize, seed: u64) -> Vec<u8> {
     }
     all.truncate(bytes);
     all
+}
+
+/// The name of the object with this number, where a test asks for no other.
+#[must_use]
+pub fn name_of(number: u64) -> Vec<u8> {
+    format!("key-{number}").into_bytes()
 }
 
 /// The number at a place of `bytes`, given by its offset and its length: as all formats have it, the lowest byte first.

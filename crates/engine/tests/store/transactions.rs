@@ -15,6 +15,7 @@ use shoal_engine::{
     PutOptions, ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, block_on,
 };
 use shoal_testkit::Value;
+use shoal_testkit::bytes::name_of;
 use shoal_testkit::lab;
 use shoal_testkit::linear::{Entry, World};
 use shoal_testkit::serial::{History, Transaction};
@@ -36,7 +37,7 @@ const LIVES: u64 = 3;
 const SIZES: [usize; 5] = [16, 60, 300, 1_500, 5_000];
 
 fn name(number: u8) -> ObjectKey {
-    key(format!("key-{number}").as_bytes())
+    key(name_of(number.into()))
 }
 
 fn names() -> Vec<(ObjectKey, ReadLevel)> {

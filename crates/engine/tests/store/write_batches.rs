@@ -11,6 +11,7 @@ use shoal_engine::{
     ByteRange, Environment, Error, Object, ObjectKey, OpenOptions, PutOptions, RESULT_LIFE_NS, RESULTS_KEPT,
     ReadLevel, RejectRules, RequestId, Store, Write, WriteBatch, block_on,
 };
+use shoal_testkit::bytes::name_of;
 use shoal_testkit::wait::within;
 
 use crate::common::{
@@ -29,7 +30,7 @@ fn value(number: u64) -> Vec<u8> {
 }
 
 fn names() -> Vec<ObjectKey> {
-    (0..KEYS).map(|number| key(format!("key-{number}").as_bytes())).collect()
+    (0..KEYS).map(|number| key(name_of(number as u64))).collect()
 }
 
 /// The number of the batch that wrote a key last.
