@@ -14,7 +14,7 @@ use shoal_base::ManualClock;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Latency, SimDevice};
 use shoal_engine::{
-    ByteRange, Environment, Error, ListRequest, OpenOptions, PutOptions, RejectRules, Store, Write, block_on,
+    ByteRange, Error, ListRequest, OpenOptions, PutOptions, RejectRules, Store, Write, block_on,
 };
 use shoal_testkit::device::slow;
 use shoal_testkit::task::{run_as_runtime, run_some};
@@ -22,8 +22,8 @@ use shoal_testkit::wait::within;
 use shoal_testkit::{Condition, Value};
 
 use crate::common::{
-    self, ByName, assert_clean, blank, formatted, key, memory, names_of, open_in_real_time, rules, tiny,
-    tiny_with_threads,
+    self, ByName, assert_clean, blank, formatted, key, memory, names_of, open_at, open_in_real_time, rules,
+    tiny, tiny_with_threads,
 };
 
 const BLOCKS: u64 = 2_048;
@@ -199,8 +199,7 @@ fn slow_reader_across_reuse() {
     for device in [memory(BLOCKS), sim()] {
         within("a slow reader", move || {
             let clock = Arc::new(ManualClock::new(1_000));
-            let environment = Environment { clock: clock.clone(), ..Environment::default() };
-            let store = block_on(Store::open(device.clone(), tiny_with_threads(), environment)).unwrap();
+            let store = open_at(&device, tiny_with_threads(), &clock).unwrap();
             let name = key(b"read slowly");
             let mut finished = 0;
             let mut changed = 0;
@@ -257,8 +256,7 @@ fn a_forgotten_stream_does_not_stop_reclamation() {
     within("a forgotten stream", || {
         let device = memory(BLOCKS);
         let clock = Arc::new(ManualClock::new(1_000));
-        let environment = Environment { clock: clock.clone(), ..Environment::default() };
-        let store = block_on(Store::open(device.clone(), tiny_with_threads(), environment)).unwrap();
+        let store = open_at(&device, tiny_with_threads(), &clock).unwrap();
         let name = key(b"forgotten");
         let put = |seed| {
             let value = Value { key: 1, seed, bytes: 1_300_000 }.to_vec();

@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use shoal_base::{ManualClock, SeededEntropy};
+use shoal_base::ManualClock;
 use shoal_device::sim::SimDevice;
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Environment, Error, Expiry, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions,
-    ReadLevel, RejectRules, Snapshot, SnapshotPlace, Store, Tuning, block_on,
+    ByteRange, Error, Expiry, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions, ReadLevel,
+    RejectRules, Snapshot, SnapshotPlace, Store, Tuning, block_on,
 };
 use shoal_testkit::Value;
 use shoal_testkit::lab;
 use shoal_testkit::wait::within;
 
 use crate::common::{
-    assert_clean, change_to, environment, format, format_as, key, memory, open, open_in_real_time, tiny,
-    together,
+    assert_clean, change_to, environment, format, format_as, key, memory, open, open_at, open_in_real_time,
+    tiny, together,
 };
 
 /// Bytes of values of every kind: in leaves, in packed runs, in extents, with a manifest.
@@ -118,13 +118,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn run(steps: &[Step]) -> Result<(), String> {
     let device = memory(8_192);
     let clock = Arc::new(ManualClock::new(1_000));
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
     let options = OpenOptions {
         cache_bytes: 2 << 20,
         tuning: Tuning { reserve_permille: 500, snapshot_max_age_ns: u64::MAX, ..tiny().tuning },
         ..tiny()
     };
-    let store = block_on(Store::open(device.clone(), options, environment)).unwrap();
+    let store = open_at(&device, options, &clock).unwrap();
     let mut now = Held::new();
     let mut taken: Vec<(Snapshot, Held)> = Vec::new();
     for (seed, step) in (0..).zip(steps) {
@@ -336,9 +335,8 @@ fn a_full_store_drops_its_snapshot() {
 fn a_snapshot_has_an_age() {
     let device = memory(4_096);
     let clock = Arc::new(ManualClock::new(1_000));
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
     let options = OpenOptions { tuning: Tuning { snapshot_max_age_ns: 1_000, ..tiny().tuning }, ..tiny() };
-    let store = block_on(Store::open(device, options, environment)).unwrap();
+    let store = open_at(&device, options, &clock).unwrap();
     let held = fill(&store, 4, 600);
     let snapshot = block_on(store.snapshot()).unwrap();
     clock.advance(1_000);
@@ -355,8 +353,7 @@ fn a_snapshot_has_an_age() {
 fn an_object_that_expires_later_stays_in_a_snapshot() {
     let device = memory(4_096);
     let clock = Arc::new(ManualClock::new(1_000_000_000_000));
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
-    let store = block_on(Store::open(device, tiny(), environment)).unwrap();
+    let store = open_at(&device, tiny(), &clock).unwrap();
     let put = |which, expiry| {
         let metadata = Metadata { content_type: "text/x".into(), ..Metadata::default() };
         let options = PutOptions { expiry, metadata, modified_ns: Some(5), ..PutOptions::default() };

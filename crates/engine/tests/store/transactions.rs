@@ -8,11 +8,11 @@ use std::thread;
 use std::time::Instant;
 
 use shoal_base::{Entropy, ManualClock, SeededEntropy};
+use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
-use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Decision, Environment, Error, Expiry, Lsn, Object, ObjectKey, OpenOptions, Outcome,
-    PutOptions, ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, block_on,
+    ByteRange, Change, Decision, Error, Expiry, Lsn, Object, ObjectKey, OpenOptions, Outcome, PutOptions,
+    ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, block_on,
 };
 use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;
@@ -22,7 +22,7 @@ use shoal_testkit::serial::{History, Transaction};
 use shoal_testkit::wait::within;
 
 use crate::common::{
-    assert_clean, change_to as put, format, formatted, key, memory, open, short_batches, tiny,
+    assert_clean, change_to as put, formatted, key, memory, open, open_at, short_batches, tiny,
 };
 use crate::histories::{options, power_cut, slow};
 
@@ -409,11 +409,8 @@ fn a_watch_waits_for_what_is_in_flight() {
 
 #[test]
 fn a_watched_key_changes_when_its_time_is_over() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
     let clock = Arc::new(ManualClock::new(1_000));
-    format(&device, 4_096, 1);
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(1)) };
-    let store = block_on(Store::open(device, tiny(), environment)).unwrap();
+    let store = open_at(&memory(4_096), tiny(), &clock).unwrap();
     let short_lived = |until| {
         let options = PutOptions { expiry: Expiry::At(until), ..PutOptions::default() };
         block_on(store.put(&name(0), vec![1].into(), options)).unwrap();
