@@ -23,11 +23,12 @@ mod sessions;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use common::{environment, format, key};
+use common::{format, key, open};
 use shoal_base::task::block_on;
 use shoal_device::Device;
 use shoal_device::sim::{CrashPoint, Image, SimDevice};
 use shoal_engine::{ByteRange, OpenOptions, PutOptions, PutResult, Result, Store};
+use shoal_testkit::bytes::name_of;
 use shoal_testkit::{Value, lab};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
@@ -106,10 +107,6 @@ fn value(name: u64, number: u64, bytes: usize) -> Value {
     Value { key: name, seed: number, bytes: bytes.max(16) }
 }
 
-fn name_of(name: u64) -> Vec<u8> {
-    format!("key-{name}").into_bytes()
-}
-
 /// A mark of the history: this number of this key is there for good.
 fn mark(name: u64, number: u64) -> u64 {
     name << 32 | number
@@ -118,7 +115,7 @@ fn mark(name: u64, number: u64) -> u64 {
 impl World {
     fn open(image: &Image, options: OpenOptions) -> Self {
         let sim = SimDevice::from_image(image.clone());
-        let store = block_on(Store::open(Device::new(sim.clone()), options, environment(99))).unwrap();
+        let store = open(&Device::new(sim.clone()), options).unwrap();
         Self { sim, store }
     }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_base::task::block_on;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
 use shoal_pool::{Hint, Pool, PoolOptions, Unit};
+use shoal_testkit::device::quiet;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::{Condvar, Mutex};
 
@@ -99,10 +100,6 @@ fn image() -> Image {
 
 fn unit(block: u64) -> Unit {
     Unit::page(block, crc32c(&page(block)[4..]))
-}
-
-fn quiet(image: Image) -> Arc<SimDevice> {
-    SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() })
 }
 
 fn small(frames: usize, side_buffers: usize) -> PoolOptions {

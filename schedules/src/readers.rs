@@ -4,24 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use shoal_base::task::block_on;
-use shoal_engine::{ByteRange, ListRequest, OpenOptions, RejectRules};
+use shoal_engine::{ByteRange, ListRequest, RejectRules};
+use shoal_testkit::bytes::name_of;
 use shoal_testkit::linear::{Action, Entry, History};
 
-use super::common::{key, tiny};
-use super::{Share, World, explore, formatted, join, mark, name_of, spawn};
-
-fn options() -> OpenOptions {
-    let mut options = tiny();
-    options.tuning.overlay_records_max = 2;
-    options
-}
+use super::common::{key, tiny_with_overlays};
+use super::{Share, World, explore, formatted, join, mark, spawn};
 
 /// Three clients on two keys: an order of their operations explains all answers, and what a reader saw is there after a crash.
 #[test]
 fn operations_on_a_key_are_linearizable() {
     let image = formatted(256);
     explore("linearizable", Share::Few, move || {
-        let world = World::open(&image, options());
+        let world = World::open(&image, tiny_with_overlays(2));
         // Orders nothing for the store: the threads of a schedule run one at a time.
         let clock = Arc::new(AtomicU64::new(0));
         let clients = (0..3_u64).map(|client| {
@@ -64,7 +59,7 @@ fn what_a_reader_saw_is_there_after_a_crash() {
     const NUMBERS: u64 = 3;
     let image = formatted(256);
     explore("readers and a crash", Share::All, move || {
-        let world = World::open(&image, options());
+        let world = World::open(&image, tiny_with_overlays(2));
         let writer = spawn(&world, |world| world.put_all(0, 1..=NUMBERS, 60));
         let readers = (0..2).map(|_| {
             spawn(&world, |world| {
@@ -78,7 +73,7 @@ fn what_a_reader_saw_is_there_after_a_crash() {
             })
         });
         join(readers.chain([writer]).collect());
-        world.crash(options(), |world, promised| {
+        world.crash(tiny_with_overlays(2), |world, promised| {
             let (found, least) = (world.get(0), promised(0));
             assert!((least..=NUMBERS).contains(&found), "{found}, {least} was seen");
         });
@@ -90,7 +85,7 @@ fn what_a_reader_saw_is_there_after_a_crash() {
 fn a_slow_reader_keeps_its_value() {
     let image = formatted(200);
     explore("a slow reader", Share::Few, move || {
-        let world = World::open(&image, options());
+        let world = World::open(&image, tiny_with_overlays(2));
         world.put_all(0, 1..=1, 9_000);
         world.put_all(1, 1..=1, 1_500);
         let readers = [(0, 9_000_usize), (1, 1_500)].map(|(name, bytes)| {
@@ -125,7 +120,7 @@ fn a_listing_has_what_is_there_all_the_time() {
     const STAYING: u64 = 4;
     let image = formatted(256);
     explore("a listing", Share::Few, move || {
-        let world = World::open(&image, options());
+        let world = World::open(&image, tiny_with_overlays(2));
         (0..STAYING).for_each(|name| world.put_all(name, 1..=1, 60));
         let writers = (0..2).map(|which: u64| {
             spawn(&world, move |world| {

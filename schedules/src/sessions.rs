@@ -2,24 +2,18 @@
 
 use shoal_base::task::block_on;
 use shoal_engine::{
-    Change, Decision, Error, Expiry, Lsn, Metadata, Object, OpenOptions, Outcome, PutOptions, ReadLevel,
-    RejectRules, RequestId, Result, Store, TransactOptions,
+    Change, Decision, Error, Lsn, Object, PutOptions, ReadLevel, RejectRules, RequestId, Result, Store,
+    TransactOptions,
 };
+use shoal_testkit::bytes::name_of;
 
-use super::common::{key, tiny};
-use super::{Share, World, explore, formatted, join, mark, name_of, spawn, value};
+use super::common::{self, change_to, key, tiny_with_overlays};
+use super::{Share, World, explore, formatted, join, mark, spawn, value};
 
 const BLOCKS: u64 = 256;
 
-fn options() -> OpenOptions {
-    let mut options = tiny();
-    options.tuning.overlay_records_max = 4;
-    options
-}
-
 fn put(name: u64, number: u64) -> Change {
-    let value = value(name, number, 60).to_vec().into();
-    Change::Put { value, metadata: Metadata::default(), expiry: Expiry::Never }
+    change_to(value(name, number, 60).to_vec())
 }
 
 fn number_of(object: Option<&Object>) -> u64 {
@@ -28,25 +22,7 @@ fn number_of(object: Option<&Object>) -> u64 {
 
 /// Counts key 0 up once; the number it had then, and whether it was done now.
 fn count_once(store: &Store, identity: RequestId) -> Result<(u64, bool)> {
-    let keys = [(key(&name_of(0)), ReadLevel::Value)];
-    let decide = |objects: &[Option<Object>]| {
-        let next = number_of(objects[0].as_ref()) + 1;
-        Decision::Do(vec![put(0, next)].into(), next)
-    };
-    let keep = |next: &u64| next.to_le_bytes().to_vec();
-    let options = TransactOptions { request: Some((identity, &keep)), ..Default::default() };
-    match block_on(store.transact(&keys, &options, decide))? {
-        Outcome::Done(done) => {
-            for pending in done.pending {
-                block_on(pending.durable())?;
-            }
-            Ok((done.answer, true))
-        }
-        Outcome::Left(_) | Outcome::Changed => unreachable!("nothing is watched, and nothing left"),
-        Outcome::Before { answer, .. } => {
-            Ok((u64::from_le_bytes(*answer.unwrap().first_chunk().unwrap()), false))
-        }
-    }
+    common::count_once(store, &key(&name_of(0)), identity, |next| value(0, next, 60).to_vec())
 }
 
 /// A session's write is sent by two threads at once, and by a third one of another session beside them: each session's write
@@ -55,7 +31,7 @@ fn count_once(store: &Store, identity: RequestId) -> Result<(u64, bool)> {
 fn a_write_that_is_sent_twice_counts_once() {
     let image = formatted(BLOCKS);
     explore("sessions", Share::Few, move || {
-        let world = World::open(&image, options());
+        let world = World::open(&image, tiny_with_overlays(4));
         let send = |session: u64| {
             spawn(&world, move |world| {
                 let counts = [1, 2].map(|sequence| {
@@ -75,7 +51,7 @@ fn a_write_that_is_sent_twice_counts_once() {
             assert!(first[turn].1 != second[turn].1 && other[turn].1, "done once: {first:?} {second:?}");
         }
         assert_eq!(world.get(0), 4);
-        world.crash(options(), |world, promised| {
+        world.crash(tiny_with_overlays(4), |world, promised| {
             assert!((promised(0)..=4).contains(&world.get(0)));
             for session in [1, 2] {
                 let sequence = promised(session);
@@ -94,7 +70,7 @@ fn a_write_that_is_sent_twice_counts_once() {
 fn conditions_let_one_through() {
     let image = formatted(BLOCKS);
     explore("conditions", Share::All, move || {
-        let world = World::open(&image, options());
+        let world = World::open(&image, tiny_with_overlays(4));
         let clients = (0..3_u64).map(|client| {
             spawn(&world, move |world| {
                 let write = |number: u64, rules| {
@@ -135,7 +111,7 @@ fn a_step_is_there_as_a_whole() {
     const KEYS: [u64; 3] = [0, 1, 2];
     let image = formatted(BLOCKS);
     explore("steps", Share::Few, move || {
-        let world = World::open(&image, options());
+        let world = World::open(&image, tiny_with_overlays(4));
         let steps = (0..2).map(|_| {
             spawn(&world, move |world| {
                 for _ in 0..2 {
@@ -159,7 +135,7 @@ fn a_step_is_there_as_a_whole() {
         let beside = spawn(&world, |world| world.put_all(9, 1..=3, 1_500));
         join(steps.chain([beside]).collect());
         KEYS.iter().for_each(|&name| assert_eq!(world.get(name), 4));
-        world.crash(options(), |world, promised| {
+        world.crash(tiny_with_overlays(4), |world, promised| {
             let found = KEYS.map(|name| world.get(name));
             assert!(found.iter().all(|&number| number == found[0]), "half of a step: {found:?}");
             assert!((promised(0)..=4).contains(&found[0]), "{found:?}");

@@ -8,11 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::harness::{Done, Server, command, run, serve};
-
-fn path(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
+use crate::harness::{Done, Server, assert_clean, client_of, command, run, serve, text_of};
 
 /// The value of the object number `which` in its state `state`; some are short, some long.
 fn value(which: usize, state: usize) -> Vec<u8> {
@@ -45,9 +41,7 @@ fn the_drill() {
     let (data, dest, new) =
         (folder.path().join("data"), folder.path().join("one.shoal"), folder.path().join("new"));
     let (mut server, url) = serve(&data, &[]);
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let client =
-        runtime.block_on(shoal_client::Client::connect(shoal_client::ConnectOptions::new(&url))).unwrap();
+    let (runtime, client) = client_of(&url);
     let put = async |which: usize, state: usize| {
         let options = shoal_client::PutOptions::default();
         client.put("default", key(which).as_bytes(), value(which, state).into(), options).await
@@ -74,7 +68,7 @@ fn the_drill() {
         while written.lock().unwrap().len() < 12 {
             std::thread::yield_now();
         }
-        let done = run(&["backup", path(&dest), "--server", &url, "--json"]);
+        let done = run(&["backup", text_of(&dest), "--server", &url, "--json"]);
         stop.store(true, Ordering::Release);
         done
     });
@@ -101,23 +95,23 @@ fn the_drill() {
 
     let mode = fs::metadata(&dest).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "a backup is for its owner alone");
-    let verified = run(&["backup", "verify", path(&dest), "--json"]);
+    let verified = run(&["backup", "verify", text_of(&dest), "--json"]);
     assert_eq!((verified.code, counted(&verified)), (0, COUNT as u64 + 6), "{}", verified.stderr);
-    let restored = run(&["restore", "--data", path(&new), path(&dest), "--json", "--size", "256M"]);
+    let restored = run(&["restore", "--data", text_of(&new), text_of(&dest), "--json", "--size", "256M"]);
     assert_eq!((restored.code, counted(&restored)), (0, COUNT as u64 + 6), "{}", restored.stderr);
     let keys: Vec<String> = (0..COUNT + 6).map(key).collect();
-    let found = all(&["--data", path(&new)], &keys);
+    let found = all(&["--data", text_of(&new)], &keys);
     assert!(found == truth, "the restored store is another one");
-    let stat = run(&["stat", &key(0), "--data", path(&new), "--json"]);
+    let stat = run(&["stat", &key(0), "--data", text_of(&new), "--json"]);
     assert!(stat.json()["version"].as_u64().unwrap() >= version + (1 << 40), "{}", stat.text());
-    assert_eq!(run(&["check", "--data", path(&new)]).code, 0);
+    assert_clean(&new);
     // A part of it.
     let part = folder.path().join("part");
     let done = run(&[
         "restore",
         "--data",
-        path(&part),
-        path(&dest),
+        text_of(&part),
+        text_of(&dest),
         "--prefix",
         "dir/00",
         "--json",
@@ -126,8 +120,17 @@ fn the_drill() {
     ]);
     assert_eq!((done.code, counted(&done)), (0, 10), "{}", done.stderr);
     let none = folder.path().join("none");
-    let done =
-        run(&["restore", "--data", path(&none), path(&dest), "--bucket", "other", "--json", "--size", "64M"]);
+    let done = run(&[
+        "restore",
+        "--data",
+        text_of(&none),
+        text_of(&dest),
+        "--bucket",
+        "other",
+        "--json",
+        "--size",
+        "64M",
+    ]);
     assert_eq!((done.code, counted(&done)), (0, 0), "{}", done.stderr);
 }
 
@@ -143,17 +146,17 @@ fn damage_and_what_is_there_already() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (dest, new) = (folder.path().join("one.shoal"), folder.path().join("new"));
-    let done = server.run(&["backup", path(&dest)]);
+    let done = server.run(&["backup", text_of(&dest)]);
     assert!(
         done.code == 0 && done.text().contains("11 objects") && done.text().contains("whole"),
         "{done:?}"
     );
-    let again = server.run(&["backup", path(&dest)]);
+    let again = server.run(&["backup", text_of(&dest)]);
     assert!(
         again.code == 1 && again.stderr.contains("exists") && again.stderr.contains("--force"),
         "{again:?}"
     );
-    assert_eq!(server.run(&["backup", path(&dest), "--force"]).code, 0);
+    assert_eq!(server.run(&["backup", text_of(&dest), "--force"]).code, 0);
     let before = server.run(&["stat", "plain", "--json"]).json();
     let mortal = server.run(&["stat", "mortal", "--json"]).json();
     let to_pipe = server.run(&["backup", "-", "--json"]);
@@ -163,12 +166,12 @@ fn damage_and_what_is_there_already() {
 
     std::thread::sleep(std::time::Duration::from_millis(8_100));
     let restore = |backup: &Path, more: &[&str]| {
-        let words = ["restore", "--data", path(&new), path(backup), "--size", "64M", "--json"];
+        let words = ["restore", "--data", text_of(&new), text_of(backup), "--size", "64M", "--json"];
         run(&[&words[..], more].concat())
     };
     let done = restore(&dest, &[]);
     assert_eq!((done.code, counted(&done), &done.json()["expired"]), (0, 10, &1.into()), "{}", done.stderr);
-    let data = ["--data", path(&new)];
+    let data = ["--data", text_of(&new)];
     let stat = |key| run(&[&["stat", key, "--json"][..], &data].concat()).json();
     for field in ["modified_ns", "meta", "content_type", "bytes"] {
         assert_eq!(stat("plain")[field], before[field], "{field}");
@@ -189,7 +192,7 @@ fn damage_and_what_is_there_already() {
     fs::write(&flipped, &bytes).unwrap();
     fs::write(&cut, &whole[..whole.len() - 20]).unwrap();
     for backup in [&flipped, &cut] {
-        let verified = run(&["backup", "verify", path(backup)]);
+        let verified = run(&["backup", "verify", text_of(backup)]);
         assert!(
             verified.code == 1 && verified.stderr.contains("in frame") && verified.stderr.contains("at byte"),
             "{verified:?}"
@@ -224,13 +227,13 @@ fn a_closed_store_and_a_rate() {
     let folder = tempfile::tempdir().unwrap();
     let dest = folder.path().join("slow.shoal");
     let began = std::time::Instant::now();
-    assert_eq!(server.run(&["backup", path(&dest), "--rate", "200K"]).code, 0);
+    assert_eq!(server.run(&["backup", text_of(&dest), "--rate", "200K"]).code, 0);
     assert!(began.elapsed().as_secs_f64() > 1.5, "400 KB at 200 KiB a second take two seconds");
     let data = folder.path().join("data");
-    let put = command(&["put", "k", "-", "--data", path(&data)]);
+    let put = command(&["put", "k", "-", "--data", text_of(&data)]);
     assert_eq!(crate::harness::run_with(put, b"v").code, 0);
     let closed = folder.path().join("closed.shoal");
-    let done = run(&["backup", path(&closed), "--data", path(&data), "--json"]);
+    let done = run(&["backup", text_of(&closed), "--data", text_of(&data), "--json"]);
     assert_eq!((done.code, counted(&done)), (0, 1), "{}", done.stderr);
 }
 
@@ -242,15 +245,15 @@ fn an_unreadable_object_is_named_by_each_command() {
     let at = |name: &str| folder.path().join(name);
     let (data, dest, new) = (at("data"), at("lossy"), at("new"));
     for (key, byte) in [("hurt", 0xA7_u8), ("well", 0x3C)] {
-        let put = command(&["put", key, "-", "--data", path(&data)]);
+        let put = command(&["put", key, "-", "--data", text_of(&data)]);
         assert_eq!(crate::harness::run_with(put, &vec![byte; 300_000]).code, 0);
     }
     let mut bytes = fs::read(&data).unwrap();
     let place = bytes.windows(64).position(|some| some == [0xA7; 64]).expect("the value is in the file");
     bytes[place + 5_000] ^= 1;
     fs::write(&data, bytes).unwrap();
-    let made = run(&["backup", path(&dest), "--data", path(&data), "--json"]);
-    let verified = run(&["backup", "verify", path(&dest), "--json"]);
+    let made = run(&["backup", text_of(&dest), "--data", text_of(&data), "--json"]);
+    let verified = run(&["backup", "verify", text_of(&dest), "--json"]);
     for done in [made, verified] {
         assert_eq!((done.code, counted(&done)), (1, 1), "{}", done.stderr);
         let missing = done.json()["missing"].clone();
@@ -261,12 +264,13 @@ fn an_unreadable_object_is_named_by_each_command() {
     }
     // An object that the last backup lacks would be missing in every increment behind it, and named in none.
     let next = at("next");
-    let refused = run(&["backup", path(&next), "--data", path(&data), "--incremental-from", path(&dest)]);
+    let refused =
+        run(&["backup", text_of(&next), "--data", text_of(&data), "--incremental-from", text_of(&dest)]);
     assert!(refused.code == 1 && refused.stderr.contains("make a full backup"), "{refused:?}");
     assert!(!next.exists());
-    let shown = run(&["backup", "verify", path(&dest)]);
+    let shown = run(&["backup", "verify", text_of(&dest)]);
     assert!(!shown.text().contains("it is whole") && shown.text().contains("missing"), "{}", shown.text());
-    let restored = run(&["restore", "--data", path(&new), path(&dest), "--json", "--size", "64M"]);
+    let restored = run(&["restore", "--data", text_of(&new), text_of(&dest), "--json", "--size", "64M"]);
     assert_eq!((restored.code, counted(&restored)), (1, 1), "{}", restored.stderr);
     assert_eq!(restored.json()["missing"], 1);
 }
@@ -278,12 +282,12 @@ fn a_killed_restore_leaves_no_store() {
     let at = |name: &str| folder.path().join(name);
     let (data, dest, new) = (at("data"), at("backup"), at("new"));
     for which in 0..4 {
-        let put = command(&["put", &key(which), "-", "--data", path(&data)]);
+        let put = command(&["put", &key(which), "-", "--data", text_of(&data)]);
         assert_eq!(crate::harness::run_with(put, &value(which, 0)).code, 0);
     }
-    assert_eq!(run(&["backup", path(&dest), "--data", path(&data)]).code, 0);
+    assert_eq!(run(&["backup", text_of(&dest), "--data", text_of(&data)]).code, 0);
     let bytes = fs::read(&dest).unwrap();
-    let mut half = command(&["restore", "--data", path(&new), "-", "--size", "64M"]);
+    let mut half = command(&["restore", "--data", text_of(&new), "-", "--size", "64M"]);
     let mut restore = half.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut pipe = restore.stdin.take().unwrap();
     pipe.write_all(&bytes[..bytes.len() / 2]).unwrap();
@@ -294,7 +298,7 @@ fn a_killed_restore_leaves_no_store() {
     restore.kill().unwrap();
     restore.wait().unwrap();
     assert!(!new.exists(), "a part of a store has the name of a whole one");
-    let again = run(&["restore", "--data", path(&new), path(&dest), "--json", "--size", "64M"]);
+    let again = run(&["restore", "--data", text_of(&new), text_of(&dest), "--json", "--size", "64M"]);
     assert_eq!((again.code, counted(&again)), (0, 4), "{}", again.stderr);
     assert!(!unfinished.exists());
 }

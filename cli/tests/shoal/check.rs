@@ -1,17 +1,10 @@
 //! `shoal check`: a healthy store passes, damage is named with its object and its place, repair leaves a store that works.
 
-use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Done, Server, command, run, run_with, serve};
-
-fn check(data: &Path, options: &[&str]) -> Done {
-    let mut arguments: Vec<OsString> = vec!["check".into(), "--data".into(), data.into()];
-    arguments.extend(options.iter().map(OsString::from));
-    run(&arguments)
-}
+use crate::harness::{Done, Server, check, command, run, run_with, serve};
 
 /// A store that no server has open: a hundred small objects, and a larger one that can be found in the file.
 fn stopped_store(server: &mut Server) -> PathBuf {

@@ -5,7 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Done, Server, command, run, run_with, serve};
+use crate::harness::{Done, Server, assert_clean, check, command, run, run_with, serve};
 
 const FILES: u32 = 6_000;
 const BLOCK_BYTES: usize = 4096;
@@ -24,7 +24,7 @@ fn damaged(server: &mut Server) -> PathBuf {
     server.ok(&["import", tree.to_str().unwrap(), "--prefix", "small/"]);
     server.child.stop();
     let data = server.folder.path().join("data");
-    assert_eq!(run(&["check", "--data", data.to_str().unwrap()]).code, 0);
+    assert_clean(&data);
     let bytes = fs::read(&data).unwrap();
     let sought = value(700).into_bytes();
     let file = OpenOptions::new().write(true).open(&data).unwrap();
@@ -112,11 +112,11 @@ fn listings_go_past_a_damaged_leaf_and_say_so() {
     server.child.stop();
 
     // A key that is given up is absent: nothing is wrong any more.
-    let done = on(&data, &["check", "--acknowledge", "--json"]);
+    let done = check(&data, &["--acknowledge", "--json"]);
     let report = done.json();
     assert!(!report["acknowledged"].as_array().unwrap().is_empty(), "{report}");
     assert_eq!(report["problems_left"], 0, "{report}");
-    assert_eq!(on(&data, &["check"]).code, 0);
+    assert_clean(&data);
     // The log gave them back, or they do not exist; in either case that is known.
     for key in lost.iter().skip(1).take(5) {
         let done = on(&data, &["get", key]);

@@ -9,7 +9,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use shoal_testkit::wait::eventually;
 
-use crate::harness::{Process, command, run, run_with, signal};
+use crate::harness::{Process, assert_clean, command, run, run_with, signal};
 
 const MIB: u64 = 1 << 20;
 
@@ -137,8 +137,7 @@ fn a_small_file_system_is_used_up_and_said_to_be_full_once() {
     assert!(more >= 5, "{more} objects more in 30 MiB");
     assert!(lines("cannot grow") <= 2, "{}", server.said());
     server.stop();
-    let checked = run(&["check", "--data", data.to_str().unwrap()]);
-    assert_eq!(checked.code, 0, "{}", checked.stderr);
+    assert_clean(&data);
 }
 
 /// The limit of file sizes ended the server by SIGXFSZ.
@@ -216,6 +215,5 @@ fn an_empty_store_takes_little_of_the_disk() {
     server.put("small", 100).unwrap();
     server.stop();
     assert!(taken() > 48 * MIB, "{} bytes", taken());
-    let checked = run(&["check", "--data", data.to_str().unwrap()]);
-    assert_eq!(checked.code, 0, "{}", checked.stderr);
+    assert_clean(&data);
 }

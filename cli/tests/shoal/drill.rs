@@ -14,7 +14,8 @@ use bytes::Bytes;
 use shoal_base::entropy::{Entropy, SeededEntropy};
 use shoal_client::{ByteRange, Client, ConnectOptions, ListRequest, PutOptions, RejectRules};
 
-use crate::harness::{Done, command, run, run_with, started};
+use crate::harness::{Done, assert_clean, check, command, run, run_with, started};
+use crate::machine::disk_folder;
 
 /// Objects of 0 to 64 KiB, 32 KiB in the mean.
 const BYTES_MAX: u64 = 64 << 10;
@@ -134,7 +135,7 @@ fn version_of(done: &Done) -> u64 {
 fn a_store_comes_back_from_a_backup_and_an_increment() {
     let objects = (u64::from(mib()) << 20) / (BYTES_MAX / 2);
     let objects = u32::try_from(objects).unwrap();
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = disk_folder();
     let at = |name: &str| folder.path().join(name);
     let text = |name: &str| at(name).to_str().unwrap().to_owned();
     let size = format!("{}M", 4 * mib() + 128);
@@ -173,7 +174,7 @@ fn a_store_comes_back_from_a_backup_and_an_increment() {
     server.kill().unwrap();
     server.wait().unwrap();
     flip_bits(&at("data"));
-    assert_ne!(run(&["check", "--data", &text("data")]).code, 0, "the damage is seen");
+    assert_ne!(check(&at("data"), &[]).code, 0, "the damage is seen");
     let mut states = states.into_inner().unwrap();
     states.sort_unstable();
     let between = states.iter().filter(|(put, ..)| (full + 1..=version).contains(put)).count();
@@ -201,5 +202,5 @@ fn a_store_comes_back_from_a_backup_and_an_increment() {
     );
     server.kill().unwrap();
     server.wait().unwrap();
-    assert_eq!(run(&["check", "--data", &text("new")]).code, 0);
+    assert_clean(&at("new"));
 }

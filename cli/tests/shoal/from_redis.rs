@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use shoal_testkit::wait::eventually;
 use tempfile::TempDir;
 
-use crate::harness::{Done, Frontends, Server, run_with};
+use crate::harness::{Done, Frontends, Server};
 use crate::machine::free_port;
 
 /// A redis-server with a password, on a port of its own.
@@ -66,9 +66,7 @@ impl Drop for Redis {
 }
 
 fn import(server: &Server, address: &str, options: &[&str]) -> Done {
-    let mut command = server.command(&["import", "--from-redis", address, "--json"]);
-    command.args(options);
-    run_with(command, b"")
+    server.run(&[&["import", "--from-redis", address, "--json"], options].concat())
 }
 
 fn put(connection: &mut redis::Connection, key: &str, value: &[u8], options: &[&str]) {

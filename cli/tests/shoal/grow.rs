@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_testkit::bytes::random;
 
-use crate::harness::{Done, Process, command, run, run_with, serve, signal, started};
+use crate::harness::{Done, Process, assert_clean, command, run, run_with, serve, serve_sized, signal};
 
 const MIB: u64 = 1 << 20;
 const OBJECT: usize = 1 << 20;
@@ -51,8 +51,7 @@ fn grow(data: &Path, size: &str) -> Done {
 
 fn assert_whole(data: &Path, objects: usize) {
     let path = data.to_str().unwrap();
-    let checked = run(&["check", "--data", path]);
-    assert_eq!(checked.code, 0, "{} {}", checked.text(), checked.stderr);
+    assert_clean(data);
     for which in 0..objects {
         let got = run(&["get", &format!("key-{which}"), "--data", path]);
         assert!(
@@ -67,7 +66,7 @@ fn assert_whole(data: &Path, objects: usize) {
 fn a_full_store_goes_on_after_it_grew_and_grew_again() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let (server, url) = serve_of(&data, "64M");
+    let (server, url) = serve_sized(&data, "64M", &[]);
     let first = fill(&url, 0);
     assert!(first > 30, "{first} MiB in a store of 64 MiB");
     let in_use = grow(&data, "128M");
@@ -84,24 +83,18 @@ fn a_full_store_goes_on_after_it_grew_and_grew_again() {
     assert_eq!((says["grown"].as_bool(), says["bytes_before"].as_u64()), (Some(true), Some(64 * MIB)));
     assert_eq!(says["bytes"].as_u64(), Some(128 * MIB));
     // The configuration still has the size of before: the server starts, and the store is no smaller.
-    let (server, url) = serve_of(&data, "64M");
+    let (server, url) = serve_sized(&data, "64M", &[]);
     let second = fill(&url, first);
     assert!(second >= first + 50, "{first}, then {second} objects");
     stop(server);
     // A restart with a larger size does the same.
-    let (server, url) = serve_of(&data, "192M");
+    let (server, url) = serve_sized(&data, "192M", &[]);
     let third = fill(&url, second);
     assert!(third >= second + 50, "{second}, then {third} objects");
     stop(server);
     assert_whole(&data, third);
     let again = grow(&data, "192M");
     assert_eq!((again.code, again.json()["grown"].as_bool()), (0, Some(false)));
-}
-
-fn serve_of(data: &Path, size: &str) -> (Process, String) {
-    let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--cache", "16M", "--log", "error"]);
-    serve.args(["--size", size, "--data"]).arg(data);
-    started(serve)
 }
 
 #[test]
@@ -124,7 +117,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
     assert!(none.code == 1 && none.stderr.contains("there is no store"), "{}", none.stderr);
     assert_eq!(run(&["grow", "--data", path, "--size", "1Q"]).code, 2);
     // A start that cannot grow the store is a start all the same.
-    let (server, url) = serve_of(&data, "65T");
+    let (server, url) = serve_sized(&data, "65T", &[]);
     assert_eq!(put(&url, 0).code, 0);
     stop(server);
     assert_eq!(grow(&data, "64M").json()["bytes_before"].as_u64(), Some(64 * MIB));
@@ -184,7 +177,7 @@ fn a_kill_at_any_moment_leaves_the_old_size_or_the_new_one() {
 fn a_running_server_grows_its_store() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let (server, url) = serve_of(&data, "64M");
+    let (server, url) = serve_sized(&data, "64M", &[]);
     let first = fill(&url, 0);
     let refused = |size: &str, words: &str| {
         let done = grow_server(&url, size);
@@ -229,7 +222,7 @@ fn a_server_that_is_killed_while_it_grows_loses_nothing() {
     let (mut size, mut objects, mut whole) = (64_u64, 0_usize, Duration::from_millis(30));
     let (mut old, mut new) = (0, 0);
     for kill in 0..KILLS {
-        let (mut server, url) = serve_of(&data, "64M");
+        let (mut server, url) = serve_sized(&data, "64M", &[]);
         let stat = run(&["stat", "--server", &url, "--json"]).json();
         let cap = stat["figures"]["space.device_max"].as_u64().unwrap() / 256;
         assert!(cap == size || cap == size + 64, "{cap} MiB, neither {size} nor {}", size + 64);
@@ -259,9 +252,7 @@ fn a_server_that_is_killed_while_it_grows_loses_nothing() {
         let _ = growing.kill();
         let _ = growing.wait();
         objects += writer.join().unwrap();
-        let path = data.to_str().unwrap();
-        let checked = run(&["check", "--data", path]);
-        assert_eq!(checked.code, 0, "{} {}", checked.text(), checked.stderr);
+        assert_clean(&data);
     }
     println!("a growth takes {whole:?}; {old} kills left the old size, {new} the new one");
     assert_whole(&data, objects);

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use shoal_client::{Client, ConnectOptions};
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 /// The binary, with nothing of the caller's environment that changes what it does.
 pub(crate) fn command<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
@@ -66,6 +68,29 @@ pub(crate) fn run_with(mut command: Command, input: &[u8]) -> Done {
 /// Runs the binary without a server.
 pub(crate) fn run<A: AsRef<OsStr>>(arguments: &[A]) -> Done {
     run_with(command(arguments), b"")
+}
+
+/// Checks the store in `data`, which nobody has open.
+pub(crate) fn check(data: &Path, options: &[&str]) -> Done {
+    run(&[&["check", "--data", text_of(data)], options].concat())
+}
+
+/// The store in `data` passes its own check.
+pub(crate) fn assert_clean(data: &Path) {
+    let checked = check(data, &[]);
+    assert_eq!(checked.code, 0, "{}{}", checked.text(), checked.stderr);
+}
+
+/// A path as an argument among others.
+pub(crate) fn text_of(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A client of the server at `url`, and the runtime that it works in.
+pub(crate) fn client_of(url: &str) -> (Runtime, Client) {
+    let runtime = Runtime::new().unwrap();
+    let client = runtime.block_on(Client::connect(ConnectOptions::new(url))).unwrap();
+    (runtime, client)
 }
 
 /// Sends `signal` to `child`.
@@ -164,6 +189,16 @@ impl Server {
         done.stdout
     }
 
+    /// Imports from `source`; its figures are JSON.
+    pub(crate) fn import(&self, source: &Path, options: &[&str]) -> Done {
+        self.run(&[&["import", text_of(source), "--json"], options].concat())
+    }
+
+    /// Exports what begins with `prefix` to `target`; its figures are JSON.
+    pub(crate) fn export(&self, prefix: &str, target: &Path, options: &[&str]) -> Done {
+        self.run(&[&["export", prefix, text_of(target), "--json"], options].concat())
+    }
+
     /// Stores `value` under `key`.
     pub(crate) fn put<K: AsRef<OsStr>>(&self, key: K, value: &[u8], options: &[&str]) {
         let mut command = self.command(&[OsStr::new("put"), key.as_ref(), OsStr::new("-")]);
@@ -181,7 +216,12 @@ impl Server {
 
 /// Starts a server and waits until it says where it listens.
 pub(crate) fn serve(data: &Path, options: &[&str]) -> (Process, String) {
-    let mut command = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
+    serve_sized(data, "256M", options)
+}
+
+/// The same for a store of this size.
+pub(crate) fn serve_sized(data: &Path, size: &str, options: &[&str]) -> (Process, String) {
+    let mut command = command(&["serve", "--listen", "127.0.0.1:0", "--size", size, "--cache", "16M"]);
     command.args(options).arg("--log").arg("warn").arg("--data").arg(data);
     started(command)
 }

@@ -6,26 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use shoal_client::{Client, ConnectOptions, Expiry, PutOptions, RejectRules};
+use shoal_client::{Expiry, PutOptions, RejectRules};
 
-use crate::harness::{Done, Server, command, run, run_with, serve};
+use crate::harness::{Done, Server, assert_clean, client_of, command, run, run_with, serve, text_of};
 
 type Truth = BTreeMap<(String, Vec<u8>), Vec<u8>>;
-
-fn path(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn client(url: &str) -> (tokio::runtime::Runtime, Client) {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let client = runtime.block_on(Client::connect(ConnectOptions::new(url))).unwrap();
-    (runtime, client)
-}
 
 /// All objects of a data file that nobody has open.
 fn contents(data: &Path, folder: &Path) -> Truth {
     let (mut child, url) = serve(data, &[]);
-    let (runtime, client) = client(&url);
+    let (runtime, client) = client_of(&url);
     let mut all = Truth::new();
     runtime.block_on(async {
         for bucket in client.list_buckets("").await.unwrap().names {
@@ -45,14 +35,14 @@ fn contents(data: &Path, folder: &Path) -> Truth {
 }
 
 fn restore(new: &Path, chain: &[PathBuf], more: &[&str]) -> Done {
-    let mut words = vec!["restore", "--data", path(new), "--size", "128M", "--json"];
-    words.extend(chain.iter().map(|link| path(link)));
+    let mut words = vec!["restore", "--data", text_of(new), "--size", "128M", "--json"];
+    words.extend(chain.iter().map(|link| text_of(link)));
     words.extend(more);
     run(&words)
 }
 
 fn verify(chain: &[PathBuf]) -> Done {
-    run(&[&["backup", "verify"][..], &chain.iter().map(|link| path(link)).collect::<Vec<_>>()].concat())
+    run(&[&["backup", "verify"][..], &chain.iter().map(|link| text_of(link)).collect::<Vec<_>>()].concat())
 }
 
 fn key(which: u32) -> Vec<u8> {
@@ -69,7 +59,7 @@ fn value(which: u32, state: u32) -> Vec<u8> {
 fn a_chain_under_load_is_the_store_of_each_version() {
     const STILL: u32 = 150;
     let server = Server::start();
-    let (runtime, client) = client(&server.url);
+    let (runtime, client) = client_of(&server.url);
     let put = async |bucket: &str, which: u32, state: u32| {
         client.put(bucket, &key(which), value(which, state).into(), PutOptions::default()).await.unwrap()
     };
@@ -105,9 +95,9 @@ fn a_chain_under_load_is_the_store_of_each_version() {
         });
         for link in 0..4_u32 {
             let dest = at(&format!("link{link}"));
-            let mut words = vec!["backup", path(&dest), "--json"];
+            let mut words = vec!["backup", text_of(&dest), "--json"];
             if let Some(last) = chain.last() {
-                words.extend(["--incremental-from", path(last)]);
+                words.extend(["--incremental-from", text_of(last)]);
                 // Between two backups some of the others change, too.
                 for which in (link * 20..link * 20 + 12).filter(|which| which % 3 > 0) {
                     let bucket = ["one", "two"][which as usize % 2];
@@ -149,7 +139,7 @@ fn a_chain_under_load_is_the_store_of_each_version() {
         assert!(done.json()["first_version"].as_u64().unwrap() >= version + (1 << 40));
         let found = contents(&new, server.folder.path());
         assert!(found == truth, "{} links: {} objects instead of {}", links, found.len(), truth.len());
-        assert_eq!(run(&["check", "--data", path(&new)]).code, 0);
+        assert_clean(&new);
         // A part of it.
         let part = at(&format!("part{links}"));
         assert_eq!(restore(&part, &chain[..links], &["--bucket", "two"]).code, 0);
@@ -165,12 +155,12 @@ fn what_is_no_chain_is_refused() {
     let at = |name: &str| folder.path().join(name);
     let (data, other) = (at("data"), at("other"));
     let put = |data: &Path, key: &str, value: &[u8]| {
-        assert_eq!(run_with(command(&["put", key, "-", "--data", path(data)]), value).code, 0);
+        assert_eq!(run_with(command(&["put", key, "-", "--data", text_of(data)]), value).code, 0);
     };
     let backup = |data: &Path, name: &str, last: Option<&str>| {
         let (dest, last) = (at(name), last.map(at));
-        let mut words = vec!["backup", path(&dest), "--data", path(data)];
-        words.extend(last.iter().flat_map(|last| ["--incremental-from", path(last)]));
+        let mut words = vec!["backup", text_of(&dest), "--data", text_of(data)];
+        words.extend(last.iter().flat_map(|last| ["--incremental-from", text_of(last)]));
         run(&words)
     };
     put(&data, "a", b"1");
@@ -197,7 +187,11 @@ fn what_is_no_chain_is_refused() {
     ] {
         for done in [restore(&new, &named(chain), &[]), verify(&named(chain))] {
             assert!(done.code == 1, "{chain:?}: {done:?}");
-            assert!(done.stderr.contains(words) && done.stderr.contains(path(&at(file))), "{}", done.stderr);
+            assert!(
+                done.stderr.contains(words) && done.stderr.contains(text_of(&at(file))),
+                "{}",
+                done.stderr
+            );
         }
         assert!(!new.exists() && !at("new.unfinished").exists(), "{chain:?}");
     }
@@ -228,11 +222,18 @@ fn what_is_no_chain_is_refused() {
     refused(&data, "three", "put back");
     let verified = verify(&named(&["one.format"]));
     assert_eq!(verified.code, 0, "{}", verified.stderr);
-    let done = run(&["backup", path(&at("x")), "--data", path(&data), "--incremental-from", "-"]);
+    let done = run(&["backup", text_of(&at("x")), "--data", text_of(&data), "--incremental-from", "-"]);
     assert_eq!(done.code, 2, "{done:?}");
     let three = at("three");
-    let words =
-        ["backup", path(&three), "--force", "--data", path(&data), "--incremental-from", path(&three)];
+    let words = [
+        "backup",
+        text_of(&three),
+        "--force",
+        "--data",
+        text_of(&data),
+        "--incremental-from",
+        text_of(&three),
+    ];
     assert_eq!(run(&words).code, 2);
     assert_eq!(fs::read(&three).unwrap(), whole);
 }
@@ -249,13 +250,13 @@ fn expired_and_damaged_links() {
     server.put("short", b"2", &["--ttl", "1s"]);
     server.put("large", &[3; 200_000], &[]);
     let (full, one, two) = (at("full"), at("one"), at("two"));
-    server.ok(&["backup", path(&full)]);
+    server.ok(&["backup", text_of(&full)]);
     server.put("mortal", b"new copy", &["--ttl", "3s"]);
     server.put("large", &[4; 400_000], &[]);
     server.ok(&["rm", "gone"]);
-    server.ok(&["backup", path(&one), "--incremental-from", path(&full)]);
+    server.ok(&["backup", text_of(&one), "--incremental-from", text_of(&full)]);
     server.put("later", b"3", &[]);
-    server.ok(&["backup", path(&two), "--incremental-from", path(&one)]);
+    server.ok(&["backup", text_of(&two), "--incremental-from", text_of(&one)]);
     std::thread::sleep(Duration::from_millis(3_100));
     let chain = [full, one.clone(), two];
     let names = |data: &Path| -> Vec<String> {
@@ -300,12 +301,12 @@ fn expired_and_damaged_links() {
     let shown = run(&[
         "restore",
         "--data",
-        path(&new),
+        text_of(&new),
         "--size",
         "64M",
         "--past-damage",
-        path(&chain[0]),
-        path(&at("deleted")),
+        text_of(&chain[0]),
+        text_of(&at("deleted")),
     ]);
     assert!(shown.code == 1 && shown.text().contains("those of the backup before"), "{shown:?}");
 }
@@ -316,13 +317,13 @@ fn a_dropped_snapshot_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let (data, dest) = (folder.path().join("data"), folder.path().join("dest"));
     let (mut child, url) = serve(&data, &["--snapshot-max-age", "1s", "--overlay", "1M"]);
-    let (runtime, client) = client(&url);
+    let (runtime, client) = client_of(&url);
     let put = async |which: u32| {
         let options = PutOptions { expiry: Expiry::Never, ..PutOptions::default() };
         client.put("b", &which.to_be_bytes(), vec![1; 50_000].into(), options).await.unwrap();
     };
     (0..400).for_each(|which| runtime.block_on(put(which)));
-    let words = ["backup", path(&dest), "--server", &url, "--rate", "4M"];
+    let words = ["backup", text_of(&dest), "--server", &url, "--rate", "4M"];
     let stop = AtomicBool::new(false);
     let backup = std::thread::scope(|scope| {
         let load = scope.spawn(|| {
@@ -350,7 +351,7 @@ fn a_dropped_snapshot_is_told() {
 fn a_backup_that_was_killed_goes_on() {
     const COUNT: u32 = 6_000;
     let server = Server::start();
-    let (runtime, client) = client(&server.url);
+    let (runtime, client) = client_of(&server.url);
     let key = |which: u32| format!("key-{which:05}").into_bytes();
     let put = async |which: u32, bytes: usize, byte: u8| {
         client.put("b", &key(which), vec![byte; bytes].into(), PutOptions::default()).await.unwrap();
@@ -362,14 +363,14 @@ fn a_backup_that_was_killed_goes_on() {
     }
     let at = |name: &str| server.folder.path().join(name);
     let (dest, unfinished, part) = (at("dest"), at("dest.unfinished"), at("dest.part"));
-    let nothing = server.run(&["backup", path(&dest), "--resume"]);
+    let nothing = server.run(&["backup", text_of(&dest), "--resume"]);
     assert!(nothing.code == 1 && nothing.stderr.contains("without --resume"), "{nothing:?}");
-    let mut slow = server.command(&["backup", path(&dest), "--rate", "5M"]);
+    let mut slow = server.command(&["backup", text_of(&dest), "--rate", "5M"]);
     let mut child = slow.stderr(std::process::Stdio::null()).spawn().unwrap();
     while fs::metadata(&unfinished).map_or(0, |it| it.len()) < 10 << 20 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let busy = server.run(&["backup", path(&dest), "--resume"]);
+    let busy = server.run(&["backup", text_of(&dest), "--resume"]);
     assert!(busy.code == 1 && busy.stderr.contains("another backup"), "{busy:?}");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -382,7 +383,7 @@ fn a_backup_that_was_killed_goes_on() {
             truth.remove(&("b".into(), key(which)));
         }
     }
-    let done = server.run(&["backup", path(&dest), "--resume", "--json"]);
+    let done = server.run(&["backup", text_of(&dest), "--resume", "--json"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert!(!unfinished.exists());
     let [first, rest] = [&part, &dest].map(|file| fs::metadata(file).unwrap().len());
@@ -397,12 +398,13 @@ fn a_backup_that_was_killed_goes_on() {
     assert_eq!((done.code, &done.json()["objects"]), (0, &truth.len().into()), "{}", done.stderr);
     // More than a page of a listing.
     for which in (0..COUNT).step_by(61) {
-        let done = run(&["get", std::str::from_utf8(&key(which)).unwrap(), "-b", "b", "--data", path(&new)]);
+        let done =
+            run(&["get", std::str::from_utf8(&key(which)).unwrap(), "-b", "b", "--data", text_of(&new)]);
         let found = (done.code == 0).then_some(done.stdout);
         assert_eq!(found.as_ref(), truth.get(&("b".into(), key(which))), "{which}");
     }
     // An increment goes on from the resumed one as from any other.
     let next = at("next");
-    server.ok(&["backup", path(&next), "--incremental-from", path(&dest)]);
+    server.ok(&["backup", text_of(&next), "--incremental-from", text_of(&dest)]);
     assert_eq!(verify(&[part, dest, next]).code, 0);
 }

@@ -20,8 +20,8 @@ use shoal_client::{ByteRange, Client, ConnectOptions, Error, ListRequest, PutOpt
 use shoal_testkit::Value;
 use shoal_testkit::lab;
 
-use crate::harness::{Process, command, run, run_with, started};
-use crate::machine::runtime;
+use crate::harness::{self, Process, command, run, run_with, started};
+use crate::machine::{disk_folder, runtime};
 
 const BUCKET: &str = "default";
 /// Clients that write at the same time.
@@ -64,7 +64,7 @@ fn acknowledged_writes_survive_kills() {
 /// cache.
 #[test]
 fn rounds_of_the_laboratory() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = disk_folder();
     let kills = lab::given("KILLS");
     rounds(&Settings {
         rounds: kills.unwrap_or(1),
@@ -357,7 +357,7 @@ impl World {
 
     /// The store that the kill left, before anybody opens it.
     fn check(&self, when: &str) -> String {
-        let done = run(&["check".into(), "--data".into(), self.data.clone().into_os_string()]);
+        let done = harness::check(&self.data, &[]);
         assert_eq!(done.code, 0, "check {when}: {}{}", done.text(), done.stderr);
         format!("check clean ({})", done.text().lines().next().unwrap_or_default())
     }

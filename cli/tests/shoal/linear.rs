@@ -11,10 +11,11 @@ use bytes::Bytes;
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_client::{Error, Lsn, RejectRules};
 use shoal_testkit::Value;
+use shoal_testkit::bytes::name_of;
 use shoal_testkit::linear::{Action, Entry, History, World};
 
 use crate::both::Objects;
-use crate::harness::{Frontends, command};
+use crate::harness::Frontends;
 use crate::machine::runtime;
 
 const BUCKET: &str = "both";
@@ -50,14 +51,9 @@ fn both_frontends_are_linearizable_over_kills() {
 
 /// A server with both frontends on one bucket.
 fn serve(data: &Path) -> Frontends {
-    let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--log", "error"]);
-    command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--resp-bucket", BUCKET]);
-    command.arg("--data").arg(data);
+    let mut command = Frontends::command(data, "256M");
+    command.args(["--resp-bucket", BUCKET]);
     Frontends::start(command)
-}
-
-fn name(key: u64) -> Vec<u8> {
-    format!("key-{key}").into_bytes()
 }
 
 /// One client: its number, its dice, what it noted.
@@ -70,13 +66,13 @@ struct User {
 
 impl User {
     fn note(&mut self, key: u64, called: u64, answered: Option<u64>, action: Action) {
-        self.history.push(&name(key), Entry { client: self.id, called, answered, action });
+        self.history.push(&name_of(key), Entry { client: self.id, called, answered, action });
     }
 
     /// Reads a key and notes it; nothing where the server is gone.
     async fn read(&mut self, objects: &Objects, key: u64) -> Option<Option<(Lsn, u64)>> {
         let called = self.world.now();
-        match objects.get_versioned(&name(key)).await {
+        match objects.get_versioned(&name_of(key)).await {
             Ok(found) => {
                 let answered = self.world.now();
                 let found = found.map(|(version, bytes)| (version, Value::write_of(key, &bytes, &SIZES)));
@@ -121,13 +117,13 @@ impl User {
                 0..=2 => self.read(&objects, key).await.is_some(),
                 3 | 4 => {
                     let called = self.world.now();
-                    let result = objects.put(&name(key), bytes, RejectRules::default()).await;
+                    let result = objects.put(&name_of(key), bytes, RejectRules::default()).await;
                     self.ended(key, called, result, Action::Write(number), Action::Write(number))
                 }
                 5 => {
                     let called = self.world.now();
                     let rules = RejectRules { if_exists: true, ..RejectRules::default() };
-                    let result = objects.put(&name(key), bytes, rules).await;
+                    let result = objects.put(&name_of(key), bytes, rules).await;
                     self.ended(
                         key,
                         called,
@@ -138,7 +134,7 @@ impl User {
                 }
                 6 => {
                     let called = self.world.now();
-                    let result = objects.delete(&name(key)).await;
+                    let result = objects.delete(&name_of(key)).await;
                     self.ended(key, called, result, Action::Delete, Action::Delete)
                 }
                 _ => match self.read(&objects, key).await {
@@ -147,7 +143,7 @@ impl User {
                     Some(Some((version, before))) => {
                         let called = self.world.now();
                         let rules = RejectRules { if_version_not: Some(version), ..RejectRules::default() };
-                        let result = objects.put(&name(key), bytes, rules).await;
+                        let result = objects.put(&name_of(key), bytes, rules).await;
                         let action = |done| Action::Swap(before, number, done);
                         self.ended(key, called, result, action(true), action(false))
                     }

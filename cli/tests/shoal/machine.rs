@@ -1,9 +1,10 @@
-//! Parts of the machine that a test uses: a runtime, a port, a loop device.
+//! Parts of the machine that a test uses: a runtime, a port, a folder on a disk, a loop device.
 
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
+use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 /// A runtime of two threads.
@@ -14,6 +15,11 @@ pub(crate) fn runtime() -> Runtime {
 /// A port that nobody listens on, for a program that cannot find one itself.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A folder below the build's: that is on a disk.
+pub(crate) fn disk_folder() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 /// A loop device; taken down when it is dropped.

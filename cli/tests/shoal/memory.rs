@@ -16,10 +16,9 @@ use shoal_client::{ByteRange, Client, Error, ListRequest, PutOptions, RejectRule
 use shoal_testkit::Value;
 use shoal_testkit::lab;
 
-use crate::harness::run;
+use crate::harness::assert_clean;
 use crate::kill::{CACHE_BYTES, Server};
-use crate::load::disk_folder;
-use crate::machine::runtime;
+use crate::machine::{disk_folder, runtime};
 use crate::process::{mib, middle, own_memory};
 
 /// Memory that a server with a small cache may take besides it: overlays, I/O memory that is kept, requests and answers of the clients,
@@ -154,6 +153,5 @@ fn memory_is_bounded_and_level_under_load() {
         assert!(last <= third + third * GROWTH_PERCENT_MAX / 100, "it grows: from {third} to {last} bytes");
     }
     server.child.stop();
-    let checked = run(&["check".into(), "--data".into(), data.into_os_string()]);
-    assert_eq!(checked.code, 0, "{}{}", checked.text(), checked.stderr);
+    assert_clean(&data);
 }

@@ -8,19 +8,15 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::{Done, Server, run_with};
+use crate::harness::{Done, Server, run_with, text_of};
 use crate::transfer::{objects, put_objects};
 
 fn export(server: &Server, prefix: &str, tar: &Path, options: &[&str]) -> Done {
-    let mut command = server.command(&["export", prefix, "--tar", tar.to_str().unwrap(), "--json"]);
-    command.args(options);
-    run_with(command, b"")
+    server.run(&[&["export", prefix, "--tar", text_of(tar), "--json"], options].concat())
 }
 
 fn import(server: &Server, tar: &Path, options: &[&str]) -> Done {
-    let mut command = server.command(&["import", "--tar", tar.to_str().unwrap(), "--json"]);
-    command.args(options);
-    run_with(command, b"")
+    server.run(&[&["import", "--tar", text_of(tar), "--json"], options].concat())
 }
 
 fn ok(command: &mut Command) -> String {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::XattrFlags;
 use serde_json::Value;
 
-use crate::harness::{Done, Server, run_with};
+use crate::harness::{Server, run_with};
 
 /// All objects that begin with `prefix`, without it, as `shoal ls --json` shows them, without what differs from copy to copy.
 pub(crate) fn objects(server: &Server, prefix: &str) -> Vec<Value> {
@@ -55,24 +55,12 @@ fn attribute(path: &Path, name: &str) -> Option<String> {
     Some(String::from_utf8(value[..length].to_vec()).unwrap())
 }
 
-fn export(server: &Server, prefix: &str, target: &Path, options: &[&str]) -> Done {
-    let mut command = server.command(&["export", prefix, target.to_str().unwrap(), "--json"]);
-    command.args(options);
-    run_with(command, b"")
-}
-
-fn import(server: &Server, source: &Path, options: &[&str]) -> Done {
-    let mut command = server.command(&["import", source.to_str().unwrap(), "--json"]);
-    command.args(options);
-    run_with(command, b"")
-}
-
 #[test]
 fn metadata_types_and_deadlines_travel_with_the_files() {
     let server = Server::start();
     put_objects(&server, "from/");
     let target = server.folder.path().join("target");
-    let done = export(&server, "from/", &target, &[]);
+    let done = server.export("from/", &target, &[]);
     assert_eq!((done.code, done.json()["lossy"].as_bool()), (0, Some(false)), "{}", done.stderr);
     assert_eq!(
         attribute(&target.join("typed"), "user.shoal.content-type").unwrap(),
@@ -84,19 +72,19 @@ fn metadata_types_and_deadlines_travel_with_the_files() {
     assert!(humantime::parse_rfc3339(&expires).is_ok(), "{expires}");
 
     // `sub` is a folder now, which no object was.
-    let done = import(&server, &target, &["--prefix", "to/", "--exclude", "sub/"]);
+    let done = server.import(&target, &["--prefix", "to/", "--exclude", "sub/"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(objects(&server, "to/"), objects(&server, "from/"));
     assert_eq!(server.ok(&["get", "to/large"]), vec![7; 2_500_000]);
 
     // Again: nothing is to be done, in either direction. Another value of an attribute is to be done.
-    assert_eq!(export(&server, "from/", &target, &[]).json()["files"], 0);
-    let again = import(&server, &target, &["--prefix", "to/", "--exclude", "sub/"]).json();
+    assert_eq!(server.export("from/", &target, &[]).json()["files"], 0);
+    let again = server.import(&target, &["--prefix", "to/", "--exclude", "sub/"]).json();
     assert_eq!((again["files"].as_u64(), again["unchanged"].as_u64()), (Some(0), Some(8)), "{again}");
     rustix::fs::setxattr(target.join("typed"), "user.shoal.content-type", b"text/css", XattrFlags::REPLACE)
         .unwrap();
-    assert_eq!(import(&server, &target, &["--prefix", "to/", "--exclude", "sub/"]).json()["files"], 1);
-    assert_eq!(export(&server, "from/", &target, &[]).json()["files"], 1, "the other type comes back");
+    assert_eq!(server.import(&target, &["--prefix", "to/", "--exclude", "sub/"]).json()["files"], 1);
+    assert_eq!(server.export("from/", &target, &[]).json()["files"], 1, "the other type comes back");
 }
 
 #[test]
@@ -113,9 +101,9 @@ fn what_expired_in_the_folder_is_left_out_and_what_makes_no_sense_fails() {
     with("strange", "user.shoal.expires", b"soon", 5);
     with("newer", "user.shoal.colour", b"x", 5);
     with("of others", "user.mime_type", b"text/plain", 5);
-    let done = import(&server, &source, &["--dry-run"]);
+    let done = server.import(&source, &["--dry-run"]);
     let dry = done.json();
-    let done = import(&server, &source, &[]);
+    let done = server.import(&source, &[]);
     let summary = done.json();
     for summary in [&dry, &summary] {
         assert_eq!(
@@ -134,14 +122,14 @@ fn a_deadline_from_a_folder_comes_true() {
     let server = Server::start();
     server.put("brief", b"x", &["--ttl", "3s"]);
     let target = server.folder.path().join("target");
-    assert_eq!(export(&server, "", &target, &[]).code, 0);
-    assert_eq!(import(&server, &target, &["--prefix", "again/"]).json()["files"], 1);
+    assert_eq!(server.export("", &target, &[]).code, 0);
+    assert_eq!(server.import(&target, &["--prefix", "again/"]).json()["files"], 1);
     let deadline = Instant::now() + Duration::from_secs(30);
     while !server.keys().is_empty() {
         assert!(Instant::now() < deadline, "both are gone: {:?}", server.keys());
         thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(import(&server, &target, &[]).json()["expired"], 1);
+    assert_eq!(server.import(&target, &[]).json()["expired"], 1);
 }
 
 #[test]
@@ -155,7 +143,7 @@ fn what_a_folder_cannot_hold_ends_the_export_or_is_named() {
     server.put("link", b"fine", &["--meta", "mode=120777", "--content-type", "text/plain"]);
     let target = server.folder.path().join("target");
 
-    let done = export(&server, "", &target, &[]);
+    let done = server.export("", &target, &[]);
     let summary = done.json();
     assert_eq!((done.code, summary["refused"].as_u64()), (1, Some(1)), "{}", done.stderr);
     assert!(
@@ -168,7 +156,7 @@ fn what_a_folder_cannot_hold_ends_the_export_or_is_named() {
 
     for dry in [true, false] {
         let options = if dry { &["--lossy", "--dry-run"][..] } else { &["--lossy"] };
-        let done = export(&server, "", &target, options);
+        let done = server.export("", &target, options);
         let summary = done.json();
         assert_eq!((done.code, summary["lossy"].as_bool()), (5, Some(true)), "{}", done.stderr);
         assert_eq!(
@@ -206,23 +194,23 @@ fn patterns_choose_and_a_dry_run_changes_nothing() {
         "p/2024/c.jpg\np/2024/d.png\np/a.jpg\nwould import 3 files, 0 folders, 0 symlinks: 25 B\n4 left out";
     assert!(done.code == 0 && done.text().starts_with(text), "{}", done.text());
     assert!(server.keys().is_empty());
-    let summary = import(&server, &source, &options).json();
+    let summary = server.import(&source, &options).json();
     assert_eq!((summary["files"].as_u64(), summary["excluded"].as_u64()), (Some(3), Some(4)), "{summary}");
     assert_eq!(server.keys(), ["p/2024/c.jpg", "p/2024/d.png", "p/a.jpg"]);
-    let again = import(&server, &source, &[&options[..], &["--dry-run"]].concat()).json();
+    let again = server.import(&source, &[&options[..], &["--dry-run"]].concat()).json();
     assert_eq!((again["files"].as_u64(), again["unchanged"].as_u64()), (Some(0), Some(3)), "{again}");
 
     let target = server.folder.path().join("target");
     let options = ["--include", "2024/*", "--exclude", "*.png"];
-    let dry = export(&server, "p/", &target, &[&options[..], &["--dry-run"]].concat()).json();
+    let dry = server.export("p/", &target, &[&options[..], &["--dry-run"]].concat()).json();
     assert_eq!(
         (dry["files"].as_u64(), dry["bytes"].as_u64(), dry["dry_run"].as_bool()),
         (Some(1), Some(10), Some(true))
     );
     assert!(!target.exists());
-    assert_eq!(export(&server, "p/", &target, &options).json()["files"], 1);
+    assert_eq!(server.export("p/", &target, &options).json()["files"], 1);
     assert!(target.join("2024/c.jpg").exists() && !target.join("a.jpg").exists());
-    let again = export(&server, "p/", &target, &[&options[..], &["--dry-run"]].concat()).json();
+    let again = server.export("p/", &target, &[&options[..], &["--dry-run"]].concat()).json();
     assert_eq!((again["files"].as_u64(), again["unchanged"].as_u64()), (Some(0), Some(1)));
     assert_eq!(server.run(&["import", "x", "--include", "["]).code, 2);
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use rustix::process::Signal;
 
-use crate::harness::{Done, Server, run, run_with, serve, signal};
+use crate::harness::{Server, run, serve, signal};
 
 fn set_mtime(path: &Path, seconds: i64, nanoseconds: i64) {
     let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
@@ -91,17 +91,6 @@ fn describe(root: &Path) -> BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
     found
 }
 
-fn import(server: &Server, folder: &Path, options: &[&str]) -> Done {
-    let mut command = server.command(&[OsStr::new("import"), folder.as_os_str(), OsStr::new("--json")]);
-    command.args(options);
-    run_with(command, b"")
-}
-
-fn export(server: &Server, prefix: &str, folder: &Path) -> Done {
-    let arguments = [OsStr::new("export"), OsStr::new(prefix), folder.as_os_str(), OsStr::new("--json")];
-    run_with(server.command(&arguments), b"")
-}
-
 #[test]
 fn a_tree_comes_back_as_it_was() {
     let server = Server::start();
@@ -109,7 +98,7 @@ fn a_tree_comes_back_as_it_was() {
     make_tree(&source);
     let before = describe(&source);
 
-    let done = import(&server, &source, &["--prefix", "some/folder/"]);
+    let done = server.import(&source, &["--prefix", "some/folder/"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let summary = done.json();
     let all = summary["files"].as_u64().unwrap()
@@ -118,7 +107,7 @@ fn a_tree_comes_back_as_it_was() {
     assert_eq!(all, before.len() as u64);
     assert_eq!((summary["symlinks"].as_u64(), summary["failed"].as_u64()), (Some(5), Some(0)));
 
-    let done = export(&server, "some/folder/", &target);
+    let done = server.export("some/folder/", &target, &[]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let after = describe(&target);
     assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
@@ -134,9 +123,9 @@ fn a_tree_comes_back_as_it_was() {
     assert!(diff.unwrap().status.success());
 
     // Again: nothing is to be done in either direction.
-    let again = import(&server, &source, &["--prefix", "some/folder/"]).json();
+    let again = server.import(&source, &["--prefix", "some/folder/"]).json();
     assert_eq!((again["unchanged"].as_u64(), again["files"].as_u64()), (Some(before.len() as u64), Some(0)));
-    let again = export(&server, "some/folder/", &target).json();
+    let again = server.export("some/folder/", &target, &[]).json();
     assert_eq!((again["files"].as_u64(), again["symlinks"].as_u64()), (Some(0), Some(0)));
     assert_eq!(describe(&target), before, "the folders still have their modes and times");
 }
@@ -171,12 +160,12 @@ fn only_what_changed_is_imported_again() {
     for key in ["aa", "d!", "n", "zz"] {
         server.put(key, b"", &[]);
     }
-    assert_eq!(import(&server, &source, &[]).json()["files"], 5);
+    assert_eq!(server.import(&source, &[]).json()["files"], 5);
     fs::write(source.join("grown"), b"123456").unwrap();
     set_mtime(&source.join("newer"), 1_000_000_000, 1);
     set_mode(&source.join("mode"), 0o600);
     fs::write(source.join("d/new"), b"").unwrap();
-    let summary = import(&server, &source, &[]).json();
+    let summary = server.import(&source, &[]).json();
     assert_eq!((summary["files"].as_u64(), summary["unchanged"].as_u64()), (Some(4), Some(2)));
     assert_eq!(summary["folders"], 1, "its time has changed");
     assert_eq!(server.ok(&["get", "grown"]), b"123456");
@@ -205,7 +194,7 @@ fn an_interrupted_import_is_continued() {
     let first = first["files"].as_u64().unwrap();
     assert!((1..count).contains(&first), "{first} files before the interruption");
 
-    let second = import(&server, &source, &[]).json();
+    let second = server.import(&source, &[]).json();
     assert_eq!((second["unchanged"].as_u64(), second["files"].as_u64()), (Some(first), Some(count - first)));
 }
 
@@ -216,13 +205,13 @@ fn what_cannot_be_stored_is_reported() {
     fs::create_dir_all(&source).unwrap();
     fs::write(source.join("good"), b"x").unwrap();
     let _socket = UnixListener::bind(source.join("socket")).unwrap();
-    let done = import(&server, &source, &[]);
+    let done = server.import(&source, &[]);
     assert_eq!((done.code, done.json()["special"].as_u64()), (0, Some(1)), "a special file is no failure");
     assert!(done.stderr.contains("socket"), "{}", done.stderr);
 
     let deep: PathBuf = std::iter::repeat_n("d".repeat(250), 5).collect();
     fs::create_dir_all(source.join(&deep)).unwrap();
-    let done = import(&server, &source, &[]);
+    let done = server.import(&source, &[]);
     let summary = done.json();
     assert_eq!((done.code, summary["failed"].as_u64(), summary["folders"].as_u64()), (1, Some(1), Some(4)));
     assert!(summary["failures"].to_string().contains("1024 are allowed"), "{summary}");
@@ -278,7 +267,7 @@ fn symlinks_of_the_export_itself_lead_nowhere() {
     server.put("way/x", b"evil", &[]);
     // Once more, when the symlink (or a folder in its place) is there.
     for round in 0..2 {
-        let done = export(&server, "", &root.join("target"));
+        let done = server.export("", &root.join("target"), &[]);
         assert_eq!(done.code, 1, "round {round}: {}", done.stderr);
         assert!(fs::read_dir(&outside).unwrap().next().is_none());
     }
@@ -293,7 +282,7 @@ fn keys_that_are_files_and_folders_at_once_are_reported() {
     server.put("folder", b"a folder has this name", &[]);
     server.put("file/x", b"a part of this name is a file", &[]);
     server.put("good", b"good", &[]);
-    let done = export(&server, "", &target);
+    let done = server.export("", &target, &[]);
     let summary = done.json();
     assert_eq!(
         (done.code, summary["failed"].as_u64(), summary["files"].as_u64()),

@@ -450,6 +450,7 @@ fn find(received: &Buffer, byte: u8) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use shoal_testkit::resp::encode;
 
     use super::*;
 
@@ -739,19 +740,6 @@ mod tests {
         proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 1..6)
     }
 
-    fn encode(commands: &[Vec<Vec<u8>>]) -> Vec<u8> {
-        let mut out = Vec::new();
-        for words in commands {
-            out.extend(format!("*{}\r\n", words.len()).bytes());
-            for word in words {
-                out.extend(format!("${}\r\n", word.len()).bytes());
-                out.extend_from_slice(word);
-                out.extend_from_slice(b"\r\n");
-            }
-        }
-        out
-    }
-
     /// `input` in pieces that end at `cuts`.
     fn cut<'a>(input: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (input.len() + 1)).collect();
@@ -776,7 +764,8 @@ mod tests {
 
         #[test]
         fn reads_what_clients_write(commands in proptest::collection::vec(command(), 0..6), cuts in proptest::collection::vec(any::<usize>(), 0..8)) {
-            let input = encode(&commands);
+            let one = |words: &Vec<Vec<u8>>| encode(&words.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let input: Vec<u8> = commands.iter().flat_map(one).collect();
             let (parsed, error) = parse_pieces(&cut(&input, &cuts), RequestLimits::default(), true);
             prop_assert_eq!(error, None);
             prop_assert_eq!(parsed, commands);

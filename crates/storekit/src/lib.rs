@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_base::{ManualClock, SeededEntropy};
-use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
+use shoal_device::sim::{Image, Latency};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
     Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on,
 };
+use shoal_testkit::device::slow;
 use shoal_testkit::wait::HANGS_AFTER;
 
 /// How a test makes and opens its stores.
@@ -103,8 +104,7 @@ pub fn seeded(clock: &Arc<ManualClock>) -> Environment {
 /// A simulated device of `blocks` blocks that takes this time for its requests, and keeps no history.
 #[must_use]
 pub fn slow_device(blocks: u64, latency: Latency) -> Device {
-    let options = SimOptions { latency, record: false, ..SimOptions::default() };
-    Device::new(SimDevice::with_options(Image::new(blocks), options))
+    Device::new(slow(Image::new(blocks), latency))
 }
 
 /// Puts an object.

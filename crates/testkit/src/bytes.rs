@@ -1,4 +1,4 @@
-//! Plain bytes for values. (Values that several writers could mix up are [`Value`](crate::Value)s, which verify themselves.)
+//! Plain bytes for values and names, and numbers among bytes. (Values that several writers could mix up are [`Value`](crate::Value)s, which verify themselves.)
 
 use shoal_base::{Entropy, SeededEntropy};
 
@@ -21,6 +21,23 @@ pub fn random(bytes: usize, seed: u64) -> Vec<u8> {
     all
 }
 
+/// The name of the object with this number, where a test asks for no other.
+#[must_use]
+pub fn name_of(number: u64) -> Vec<u8> {
+    format!("key-{number}").into_bytes()
+}
+
+/// The number at a place of `bytes`, given by its offset and its length: as all formats have it, the lowest byte first.
+///
+/// # Panics
+/// Where there is no such place, or it is longer than eight bytes.
+#[must_use]
+pub fn number(bytes: &[u8], (at, length): (usize, usize)) -> u64 {
+    let mut number = [0; 8];
+    number[..length].copy_from_slice(&bytes[at..at + length]);
+    u64::from_le_bytes(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -33,6 +50,7 @@ mod tests {
         assert_eq!((patterned(50, 3), random(50, 3)), (patterned(50, 3), random(50, 3)));
         assert_ne!(patterned(50, 3), patterned(50, 4));
         assert_ne!(random(50, 3), random(50, 4));
+        assert_eq!((number(&[9, 1, 2, 9], (1, 2)), number(&[7; 8], (0, 0))), (0x0201, 0));
         assert_ne!(patterned(8_192, 3)[..4_096], patterned(8_192, 3)[4_096..], "two blocks differ");
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
 
 /// The part of a device that a test writes; [`Intercepted`] makes a device of it, which passes everything else on.
@@ -104,6 +104,12 @@ impl<I: Intercept> BlockDevice for Intercepted<I> {
 #[must_use]
 pub fn quiet(image: Image) -> Arc<SimDevice> {
     SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() })
+}
+
+/// The same, which takes this time for its requests.
+#[must_use]
+pub fn slow(image: Image, latency: Latency) -> Arc<SimDevice> {
+    SimDevice::with_options(image, SimOptions { latency, record: false, ..SimOptions::default() })
 }
 
 /// A simulated device whose file may grow.

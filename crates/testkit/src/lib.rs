@@ -7,7 +7,7 @@
 //! - [`model`]: the oracle, which states of a key the acknowledgements allow; [`workload`]: seeded sequences of operations.
 //! - [`linear`]: whether the answers that several clients got fit one order of their operations; [`serial`]: the same for
 //!   transactions of several keys.
-//! - [`http2`]: frames by hand. `certificates` (a feature): roots and identities for TLS.
+//! - [`http2`]: frames by hand; [`resp`]: commands of the Redis protocol. `certificates` (a feature): roots and identities for TLS.
 //!
 //! The kit knows no engine: a test translates between the two, so that an error in the engine's types cannot hide in the
 //! oracle. `shoal-storekit` has stores for the tests of the crates above the engine.
@@ -22,6 +22,7 @@ pub mod lab;
 pub mod linear;
 pub mod model;
 pub mod process;
+pub mod resp;
 pub mod serial;
 pub mod task;
 pub mod value;

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 
 use super::{Healthy, await_nothing_left, p99_ms};
 use crate::harness::Frontends;
-use crate::load::{client, disk_folder, figure};
-use crate::machine::runtime;
+use crate::load::{client, figure};
+use crate::machine::{disk_folder, runtime};
 use crate::process::{open_files, processor_seconds, sockets};
 
 const FILES_MAX: usize = 256;

@@ -20,8 +20,7 @@ use tokio::time::timeout;
 use super::{Healthy, await_nothing_left, p99_ms};
 use crate::harness::Frontends;
 use crate::kill::CACHE_BYTES;
-use crate::load::disk_folder;
-use crate::machine::runtime;
+use crate::machine::{disk_folder, runtime};
 use crate::memory::BESIDE_CACHE_BYTES;
 use crate::process::{memory, memory_peak, mib, processor_seconds, sockets};
 

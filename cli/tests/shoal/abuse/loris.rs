@@ -21,8 +21,7 @@ use tokio::net::TcpStream;
 
 use super::{Healthy, await_nothing_left, p99_ms};
 use crate::harness::Frontends;
-use crate::load::disk_folder;
-use crate::machine::runtime;
+use crate::machine::{disk_folder, runtime};
 use crate::process::sockets;
 
 /// Between two bytes.

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use shoal_bench::histogram::Histogram;
 use shoal_client::{ByteRange, Client};
 use shoal_device::{BlockDevice, Device, MemDevice, Op, Ticket};
-use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
+use shoal_engine::{FormatOptions, Store, block_on};
 use shoal_server::{Limits, Server, ServerOptions};
-use shoal_storekit::in_time;
+use shoal_storekit::{StoreKit, in_time};
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::lab;
 use shoal_testkit::wait::HANGS_AFTER;
@@ -252,9 +252,8 @@ impl Intercept for Slow {
     }
 }
 
-fn open_store(device: &Device) -> Store {
-    let options = OpenOptions { cache_bytes: 64 << 20, ..OpenOptions::default() };
-    block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
+fn kit() -> StoreKit {
+    StoreKit { format: FormatOptions::for_blocks(BLOCKS), ..StoreKit::new(BLOCKS).with_cache(64 << 20) }
 }
 
 /// Gets of what is in the cache, one after the other, until `is_over`.
@@ -300,12 +299,10 @@ fn a_slow_device_slows_only_what_needs_it() {
     let time = Duration::from_millis(lab::number("SLOW_MS", 600));
     let stall = Duration::from_millis(lab::number("STALL_MS", 1_500));
     let (slow, device) = Slow::start();
-    let environment = Environment::default();
-    block_on(Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment)).unwrap();
     let (cached, written) =
         (Arc::new(World::new("cached", CACHED)), Arc::new(World::new("written", WRITTEN)));
     // A value that is read from the cache came there by a get, not by its put.
-    let store = open_store(&device);
+    let store = kit().create(&device);
     runtime().block_on(async {
         let served = serve(&store).await;
         let client = client(&served.address.to_string(), 1).await;
@@ -316,7 +313,7 @@ fn a_slow_device_slows_only_what_needs_it() {
     });
     block_on(store.close()).unwrap();
     drop(store);
-    let store = open_store(&device);
+    let store = kit().open(&device);
     runtime().block_on(async {
         let served = serve(&store).await;
         let url = served.address.to_string();
@@ -463,7 +460,7 @@ fn a_slow_device_slows_only_what_needs_it() {
     block_on(store.close()).unwrap();
     drop(store);
     // Acknowledged writes are on the device, too.
-    let store = open_store(&device);
+    let store = kit().open(&device);
     runtime().block_on(async {
         let served = serve(&store).await;
         let again = client(&served.address.to_string(), 1).await;

@@ -6,7 +6,6 @@
 mod overload;
 mod sustained;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -39,17 +38,6 @@ pub(crate) async fn client(url: &str, connections: usize) -> Client {
 pub(crate) async fn figure(client: &Client, name: &str) -> u64 {
     let figures = client.stat().await.unwrap().figures;
     figures.iter().find(|figure| figure.name == name).unwrap().value
-}
-
-/// A data folder below the build's: that is on a disk.
-pub(crate) fn disk_folder() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
-
-/// A store passes its own check.
-pub(crate) fn check(data: &Path) {
-    let checked = crate::harness::run(&["check".as_ref(), "--data".as_ref(), data.as_os_str()]);
-    assert_eq!(checked.code, 0, "{}{}", checked.text(), checked.stderr);
 }
 
 /// The value of a key, where nobody is at it.

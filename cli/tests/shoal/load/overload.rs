@@ -9,10 +9,10 @@ use shoal_base::SeededEntropy;
 use shoal_storekit::{eventually, in_time};
 use shoal_testkit::lab;
 
-use super::{Ended, Full, Kind, Open, World, check, client, closed, disk_folder, figure, open};
-use crate::harness::Frontends;
+use super::{Ended, Full, Kind, Open, World, client, closed, figure, open};
+use crate::harness::{Frontends, assert_clean};
 use crate::kill::CACHE_BYTES;
-use crate::machine::runtime;
+use crate::machine::{disk_folder, runtime};
 use crate::memory::LOOK_EVERY;
 use crate::process::{memory, memory_peak, mib};
 
@@ -137,7 +137,7 @@ fn overload_costs_only_who_asks_for_too_much() {
         assert!(again > 0.0);
     });
     server.stop();
-    check(&data);
+    assert_clean(&data);
     // Acknowledged writes are in the store, too, and not only in its memory.
     let server = Frontends::start(Frontends::command(&data, "8G"));
     runtime.block_on(async { world.verify(&client(&server.grpc, 1).await).await });

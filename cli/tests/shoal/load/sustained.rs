@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use shoal_base::SeededEntropy;
 use shoal_testkit::lab;
 
-use super::{Full, Kind, Open, World, check, client, closed, disk_folder, figure, open};
-use crate::harness::Frontends;
-use crate::machine::runtime;
+use super::{Full, Kind, Open, World, client, closed, figure, open};
+use crate::harness::{Frontends, assert_clean};
+use crate::machine::{disk_folder, runtime};
 use crate::memory::{GROWTH_PERCENT_MAX, LEVEL_AFTER, LOOK_EVERY};
 use crate::process::{memory, mib, middle, open_files, sockets};
 
@@ -112,5 +112,5 @@ fn sustained_load_is_served_and_leaves_nothing_behind() {
         }
     });
     server.stop();
-    check(&data);
+    assert_clean(&data);
 }

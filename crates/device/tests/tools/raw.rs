@@ -5,8 +5,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use shoal_base::BLOCK_BYTES_U64;
 use shoal_base::task::block_on;
+use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use shoal_device::{Device, FileOptions, IoBuf, IoMode, OpenError, open};
 
 use crate::machine::{Loop, tool};
@@ -91,5 +91,33 @@ fn a_device_that_cannot_be_written_is_read() {
         assert_eq!(block_on(device.read(7, IoBuf::new(1))).ok().unwrap()[5], 9);
         assert!(block_on(device.write(7, IoBuf::new(1))).result.is_err());
         assert!(format!("{device:?}").contains("read-only"), "{device:?}");
+    }
+}
+
+#[test]
+fn a_raw_device_is_read_written_locked_and_does_not_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let backing = folder.path().join("backing");
+    File::create(&backing).unwrap().set_len(64 * BLOCK_BYTES_U64 + 512).unwrap();
+    let Some(raw) = Loop::over(&backing, &[]) else { return };
+    let path = Path::new(&raw.0);
+    let tagged = |tag: u8| IoBuf::copied_from(&[tag; BLOCK_BYTES]);
+    let get = |device: &Device, block| block_on(device.read(block, IoBuf::new(1))).ok().unwrap()[0];
+    for io in [IoMode::Uring, IoMode::Threads] {
+        for direct in [true, false] {
+            let options = FileOptions { direct, io, ..FileOptions::default() };
+            let device = open(path, &options).unwrap();
+            assert_eq!((device.blocks(), device.inner().can_grow()), (64, false));
+            assert!(device.inner().grow(65).is_err() && device.inner().grow(64).is_ok());
+            block_on(device.write(1, tagged(1)).in_background()).ok().unwrap();
+            block_on(device.write_durable(2, tagged(2))).ok().unwrap();
+            block_on(device.flush()).ok().unwrap();
+            block_on(device.flush().in_background()).ok().unwrap();
+            block_on(device.discard(8, 8)).ok().unwrap();
+            block_on(device.discard(16, 8).in_background()).ok().unwrap();
+            assert_eq!((get(&device, 1), get(&device, 2)), (1, 2));
+            assert!(matches!(open(path, &options), Err(OpenError::InUse { .. })));
+            println!("{device:?}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
+use shoal_testkit::bytes::number;
 
 use crate::checkpoint::features::Features;
 use crate::checkpoint::layout::{Layout, Places};
@@ -35,12 +36,6 @@ fn table(doc: &str, name: &str) -> BTreeMap<String, (usize, usize)> {
     }
     assert!(rows.len() > 2, "{name} has rows");
     rows
-}
-
-fn number(bytes: &[u8], (offset, length): (usize, usize)) -> u64 {
-    let mut out = [0; 8];
-    out[..length].copy_from_slice(&bytes[offset..offset + length]);
-    u64::from_le_bytes(out)
 }
 
 fn superblock() -> Superblock {

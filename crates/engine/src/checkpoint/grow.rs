@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
     use crate::space::manager::Shortage;
-    use crate::testing::fixtures::{environment, options};
+    use crate::testing::fixtures::{environment, open_in, options};
     use crate::{FormatOptions, ObjectKey, PutOptions, Store, block_on};
 
     fn growable() -> Store {
@@ -286,7 +286,7 @@ mod tests {
         block_on(Store::format(&device, &format, &environment())).unwrap();
         let mut options = options();
         options.tuning.growth_blocks = 64;
-        block_on(Store::open(device, options, environment())).unwrap()
+        open_in(&device, options, environment())
     }
 
     /// A write that finds no room has an apply free what is dead, and that may find none, either: the file grows for both.

@@ -56,26 +56,18 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use shoal_device::{Device, MemDevice};
-
     use super::*;
+    use crate::testing::fixtures::in_memory_as;
     use crate::{Environment, FormatOptions, OpenOptions, block_on};
-
-    fn names(names: &[&str]) -> Vec<String> {
-        names.iter().map(|&name| name.into()).collect()
-    }
 
     /// A bucket's values share no group with another's, before a restart and after it.
     #[test]
     fn a_buckets_groups_are_its_own() {
-        let device = Device::new(Arc::new(MemDevice::new(8192)));
+        let device = in_memory_as(&FormatOptions::for_blocks(8192));
         block_on(async {
-            Store::format(&device, &FormatOptions::for_blocks(8192), &Environment::default()).await.unwrap();
             let mut groups = Vec::new();
             for round in 0..3u8 {
-                let options = OpenOptions { own_space: names(&["films"]), ..OpenOptions::default() };
+                let options = OpenOptions { own_space: vec!["films".into()], ..OpenOptions::default() };
                 let store = Store::open(device.clone(), options, Environment::default()).await.unwrap();
                 let allocator = store.0.space.allocator();
                 assert_eq!(allocator.groups_of(1), groups, "round {round}");

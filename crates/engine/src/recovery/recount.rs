@@ -210,20 +210,12 @@ pub(crate) async fn recount_tablet(checkpointer: &Checkpointer, tablet: &Tablet)
 
 #[cfg(test)]
 mod tests {
-    use smallvec::SmallVec;
-
     use super::*;
-    use crate::value::entry::Meta;
+    use crate::testing::fixtures::entry;
     use crate::value::packed::run_key;
 
     fn packed(run: u64, at: u32, bytes: u64) -> Entry {
-        Entry {
-            modified_ns: 0,
-            end: None,
-            value_bytes: bytes,
-            meta: Meta::Inline(SmallVec::new()),
-            home: Home::Packed { run, at, checksum: 0 },
-        }
+        entry(bytes, Home::Packed { run, at, checksum: 0 })
     }
 
     fn count(live_values: u32, live_bytes: u32) -> (Count, RunEntry) {

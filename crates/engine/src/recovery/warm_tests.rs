@@ -2,12 +2,10 @@
 //! before needs none afterwards.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use shoal_device::{Device, MemDevice};
 use shoal_pool::Unit;
 
-use crate::testing::fixtures::{self, environment, open_in};
+use crate::testing::fixtures::{self, environment, in_memory_as, open_in};
 use crate::{ByteRange, Error, FormatOptions, ObjectKey, OpenOptions, RejectRules, Store, block_on};
 
 const BLOCKS: u64 = 64 << 10;
@@ -49,9 +47,7 @@ fn read_keys() -> impl Iterator<Item = (u64, usize)> {
 
 /// Writes among the read keys in rounds, each with an apply, with a cache of `cache_bytes` bytes.
 fn stays_warm(cache_bytes: usize) {
-    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    let format = FormatOptions { tablets: 1, ..FormatOptions::for_blocks(BLOCKS) };
-    block_on(Store::format(&device, &format, &environment())).unwrap();
+    let device = in_memory_as(&FormatOptions { tablets: 1, ..FormatOptions::for_blocks(BLOCKS) });
     let options = OpenOptions { cache_bytes, background: false, ..OpenOptions::default() };
     let store = open_in(&device, options, environment());
     for (number, bytes) in read_keys() {

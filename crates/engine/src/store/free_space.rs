@@ -69,18 +69,14 @@ impl Iterator for FreeSpace {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use shoal_device::{Device, MemDevice};
-
     use super::*;
+    use crate::testing::fixtures::in_memory_as;
     use crate::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, block_on};
 
     #[test]
     fn free_runs_are_those_of_the_allocator() {
-        let device = Device::new(Arc::new(MemDevice::new(8192)));
+        let device = in_memory_as(&FormatOptions::for_blocks(8192));
         block_on(async {
-            Store::format(&device, &FormatOptions::for_blocks(8192), &Environment::default()).await.unwrap();
             let store = Store::open(device, OpenOptions::default(), Environment::default()).await.unwrap();
             for index in 0..20u8 {
                 let key = ObjectKey::new("default", &[index]).unwrap();

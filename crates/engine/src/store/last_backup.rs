@@ -81,11 +81,10 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use shoal_device::{Device, MemDevice};
+    use shoal_device::Device;
 
     use super::*;
+    use crate::testing::fixtures::in_memory_as;
     use crate::{CheckOptions, Environment, FormatOptions, ListRequest, OpenOptions, block_on, check};
 
     async fn open(device: &Device) -> Store {
@@ -97,10 +96,9 @@ mod tests {
 
     #[test]
     fn the_note_outlives_a_restart_and_is_nobodys_object() {
-        let device = Device::new(Arc::new(MemDevice::new(8192)));
+        let device = in_memory_as(&FormatOptions::for_blocks(8192));
         let backup = |version, taken_ns| BackupNote { version: Lsn(version), taken_ns };
         block_on(async {
-            Store::format(&device, &FormatOptions::for_blocks(8192), &Environment::default()).await.unwrap();
             let store = open(&device).await;
             assert_eq!(store.stat().last_backup, None);
             let key = ObjectKey::new("default", b"a").unwrap();
@@ -136,9 +134,8 @@ mod tests {
         assert_eq!(BackupNote::decode(&bytes), Ok(note));
         assert_eq!(BackupNote::decode(&[&bytes[..], &[9]].concat()), Ok(note));
         assert!((0..bytes.len()).all(|cut| BackupNote::decode(&bytes[..cut]).is_err()));
-        let device = Device::new(Arc::new(MemDevice::new(8192)));
+        let device = in_memory_as(&FormatOptions::for_blocks(8192));
         block_on(async {
-            Store::format(&device, &FormatOptions::for_blocks(8192), &Environment::default()).await.unwrap();
             let store = open(&device).await;
             store.put(&ObjectKey::system(KEY), vec![1; 3].into(), PutOptions::default()).await.unwrap();
             store.recall_backup().await;

@@ -1,11 +1,8 @@
 //! Figures for people: objects that only the log holds, commits, scrubs in the background.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use shoal_device::{Device, MemDevice};
-
-use crate::testing::fixtures::{self, key, open_in};
+use crate::testing::fixtures::{self, in_memory_as, key, open_in};
 use crate::{Environment, FormatOptions, OpenOptions, RejectRules, Store, Tuning, block_on};
 
 const BLOCKS: u64 = 32_768;
@@ -13,12 +10,10 @@ const BLOCKS: u64 = 32_768;
 const LOG_BLOCKS: u32 = 16_384;
 
 fn store(tuning: Tuning, background: bool) -> Store {
-    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
     let format =
         FormatOptions { tablets: 1, log_blocks: Some(LOG_BLOCKS), ..FormatOptions::for_blocks(BLOCKS) };
-    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
     let options = OpenOptions { cache_bytes: 8 << 20, background, tuning, ..OpenOptions::default() };
-    open_in(&device, options, Environment::default())
+    open_in(&in_memory_as(&format), options, Environment::default())
 }
 
 fn put(store: &Store, keys: std::ops::Range<usize>) {

@@ -244,9 +244,8 @@ impl Tablet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::format::{RecordKind, encode_record};
-    use crate::log::record::Record;
     use crate::tablet::overlay::hash_of;
+    use crate::testing::fixtures::record;
 
     fn tablet() -> Tablet {
         let published = TabletRecord {
@@ -261,11 +260,9 @@ mod tests {
     }
 
     fn put(tablet: &Tablet, key: &[u8], lsn: u64) {
-        let encoded = encode_record(RecordKind::Put, TabletId(0), key, &[], false);
         let view = tablet.view();
         let mut active = view.active.lock();
-        let record = Arc::new(Record::recovered(encoded, Lsn(lsn)));
-        view.active.insert(&mut active, record, hash_of(key), Lsn(lsn));
+        view.active.insert(&mut active, record(key, lsn), hash_of(key), Lsn(lsn));
     }
 
     /// A writer that saw the new overlay before the marker was queued would be numbered before it, count as applied,

@@ -13,8 +13,9 @@ use smallvec::SmallVec;
 use crate::checkpoint::copies::{Found, read_newest};
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::Superblock;
-use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord, Stamp};
+use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord, RecordKind, Stamp, encode_record};
 use crate::log::read::read_log;
+use crate::log::record::Record;
 use crate::recovery::read::Recovery;
 use crate::tablet::tree::fixtures::Made;
 use crate::tablet::tree::{PageRef, Root, Tree};
@@ -47,10 +48,13 @@ pub(crate) fn formatted(blocks: u64, tablets: u16, log_blocks: u32) -> (Arc<SimD
 
 /// A device in memory, as large as a small disk, with an empty store of four tablets.
 pub(crate) fn in_memory() -> Device {
-    const BLOCKS: u64 = 32_768;
-    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    let format = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
-    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
+    in_memory_as(&FormatOptions { tablets: 4, ..FormatOptions::for_blocks(32_768) })
+}
+
+/// A device in memory with an empty store of this layout.
+pub(crate) fn in_memory_as(format: &FormatOptions) -> Device {
+    let device = Device::new(Arc::new(MemDevice::new(format.blocks_max)));
+    block_on(Store::format(&device, format, &Environment::default())).unwrap();
     device
 }
 
@@ -79,6 +83,12 @@ pub(crate) fn put(store: &Store, key: &ObjectKey, value: impl Into<Vec<u8>>) {
 pub(crate) fn get(store: &Store, key: &ObjectKey) -> Result<Option<Vec<u8>>> {
     let object = block_on(store.get(key, ByteRange::ALL))?;
     Ok(object.map(|object| object.value.to_vec()))
+}
+
+/// The record of an empty object, as recovery finds it.
+pub(crate) fn record(key: &[u8], lsn: u64) -> Arc<Record> {
+    let encoded = encode_record(RecordKind::Put, TabletId(0), key, &[], false);
+    Arc::new(Record::recovered(encoded, Lsn(lsn)))
 }
 
 /// The entry of an object without metadata.

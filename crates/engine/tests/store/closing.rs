@@ -14,7 +14,7 @@ use shoal_testkit::wait::within;
 use shoal_testkit::{Effect, Model, Workload, WorkloadOptions};
 
 use crate::common::{
-    ByName, assert_clean, device, environment, formatted, key, open, read, recover_all, step, tiny,
+    ByName, assert_clean, device, format_as, formatted, key, open, read, recover_all, step, tiny,
 };
 
 const BLOCKS: u64 = 320;
@@ -172,7 +172,7 @@ fn left_within(limit_ms: u64) -> u64 {
     const COUNT: u32 = 400;
     let device = Device::new(SimDevice::new(4_096));
     let layout = FormatOptions { tablets: 2, log_blocks: Some(600), ..FormatOptions::for_blocks(4_096) };
-    block_on(Store::format(&device, &layout, &environment(72))).unwrap();
+    format_as(&device, &layout, 72);
     let clock = Arc::new(SteppingClock::new(1_000_000));
     let environment = Environment { clock, entropy: Arc::new(SeededEntropy::new(1)) };
     let mut options = tiny();

@@ -12,46 +12,39 @@ use std::time::Duration;
 
 use shoal_base::ManualClock;
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
+use shoal_device::sim::{Fault, FaultOp, Latency, SimDevice};
 use shoal_engine::{
-    ByteRange, Environment, Error, ListRequest, OpenOptions, PutOptions, RejectRules, Store, Write, block_on,
+    ByteRange, Error, ListRequest, OpenOptions, PutOptions, RejectRules, Store, Write, block_on,
 };
+use shoal_testkit::device::slow;
 use shoal_testkit::task::{run_as_runtime, run_some};
 use shoal_testkit::wait::within;
 use shoal_testkit::{Condition, Value};
 
-use crate::common::{self, ByName, assert_clean, format, formatted, key, memory, names_of, rules, tiny};
+use crate::common::{
+    self, ByName, assert_clean, blank, formatted, key, memory, names_of, open_at, open_in_real_time, rules,
+    tiny, tiny_with_threads,
+};
 
 const BLOCKS: u64 = 2_048;
 const THREADS: u64 = 8;
+/// The slow device of these tests.
+const LATENCY: Latency =
+    Latency { read_ns: 20_000, write_ns: 30_000, flush_ns: 60_000, slow_every: 23, slow_times: 10 };
 
 /// Runs a future to its end, every second one without blocking.
 fn run<F: Future>(number: u64, future: F) -> F::Output {
     if number.is_multiple_of(2) { block_on(future) } else { run_as_runtime(future) }
 }
 
-fn slow(image: Image) -> Arc<SimDevice> {
-    let latency =
-        Latency { read_ns: 20_000, write_ns: 30_000, flush_ns: 60_000, slow_every: 23, slow_times: 10 };
-    SimDevice::with_options(image, SimOptions { latency, record: false, ..SimOptions::default() })
-}
-
 fn sim() -> Device {
-    Device::new(slow(formatted(BLOCKS, 1).image()))
-}
-
-fn busy() -> OpenOptions {
-    OpenOptions { background: true, ..tiny() }
-}
-
-fn open(device: &Device) -> Store {
-    block_on(Store::open(device.clone(), busy(), Environment::default())).unwrap()
+    Device::new(slow(formatted(BLOCKS, 1).image(), LATENCY))
 }
 
 /// Runs `body` on eight threads, and then checks that the store is in order.
 fn on_threads(device: Device, body: impl Fn(&Store, u64) + Send + Sync + 'static) {
     within("eight threads", move || {
-        let store = open(&device);
+        let store = open_in_real_time(&device, tiny_with_threads());
         thread::scope(|scope| {
             for number in 0..THREADS {
                 let (store, body) = (&store, &body);
@@ -62,7 +55,7 @@ fn on_threads(device: Device, body: impl Fn(&Store, u64) + Send + Sync + 'static
         drop(store);
         assert_clean(&device, "afterwards");
         // The log as a crash leaves it is replayed without a conflict, too.
-        drop(open(&device));
+        drop(open_in_real_time(&device, tiny_with_threads()));
     });
 }
 
@@ -122,7 +115,7 @@ fn compare_and_set_counts_every_success_on_a_slow_device() {
 }
 
 fn assert_count(device: &Device, expected: u64) {
-    let store = open(device);
+    let store = open_in_real_time(device, tiny_with_threads());
     let object = store.find(b"counter").unwrap().unwrap();
     assert_eq!(u64::from_le_bytes(object.value.to_vec()[..8].try_into().unwrap()), expected);
 }
@@ -206,8 +199,7 @@ fn slow_reader_across_reuse() {
     for device in [memory(BLOCKS), sim()] {
         within("a slow reader", move || {
             let clock = Arc::new(ManualClock::new(1_000));
-            let environment = Environment { clock: clock.clone(), ..Environment::default() };
-            let store = block_on(Store::open(device.clone(), busy(), environment)).unwrap();
+            let store = open_at(&device, tiny_with_threads(), &clock).unwrap();
             let name = key(b"read slowly");
             let mut finished = 0;
             let mut changed = 0;
@@ -264,8 +256,7 @@ fn a_forgotten_stream_does_not_stop_reclamation() {
     within("a forgotten stream", || {
         let device = memory(BLOCKS);
         let clock = Arc::new(ManualClock::new(1_000));
-        let environment = Environment { clock: clock.clone(), ..Environment::default() };
-        let store = block_on(Store::open(device.clone(), busy(), environment)).unwrap();
+        let store = open_at(&device, tiny_with_threads(), &clock).unwrap();
         let name = key(b"forgotten");
         let put = |seed| {
             let value = Value { key: 1, seed, bytes: 1_300_000 }.to_vec();
@@ -291,7 +282,7 @@ fn run_briefly<F: Future>(future: F, polls: u64) -> Option<F::Output> {
 fn dropped_midway(device: Device, background: bool) {
     within("dropped futures", move || {
         let options = OpenOptions { background, ..tiny() };
-        let store = block_on(Store::open(device.clone(), options.clone(), Environment::default())).unwrap();
+        let store = open_in_real_time(&device, options.clone());
         let mut cancelled = 0;
         let mut allowed: std::collections::BTreeMap<u64, Vec<Option<Value>>> =
             std::collections::BTreeMap::new();
@@ -337,7 +328,7 @@ fn dropped_midway(device: Device, background: bool) {
         run_as_runtime(store.close()).unwrap();
         drop(store);
         assert_clean(&device, "afterwards");
-        let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
+        let store = open_in_real_time(&device, options);
         for which in allowed.keys() {
             let name = key(format!("dropped-{which}").as_bytes());
             let read = block_on(store.get(&name, ByteRange::ALL)).unwrap().unwrap();
@@ -370,9 +361,9 @@ fn futures_dropped_midway_without_threads() {
 fn futures_dropped_midway_on_a_full_device() {
     within("dropped futures on a full device", || {
         const SMALL: u64 = 400;
-        let sim = slow(formatted(SMALL, 1).image());
+        let sim = slow(formatted(SMALL, 1).image(), LATENCY);
         let device = Device::new(sim);
-        let store = open(&device);
+        let store = open_in_real_time(&device, tiny_with_threads());
         let mut kept = std::collections::BTreeMap::new();
         for turn in 0..160_u64 {
             let which = turn % 6;
@@ -392,7 +383,7 @@ fn futures_dropped_midway_on_a_full_device() {
         run_as_runtime(store.close()).unwrap();
         drop(store);
         assert_clean(&device, "afterwards");
-        let store = open(&device);
+        let store = open_in_real_time(&device, tiny_with_threads());
         for (which, states) in &kept {
             let name = key(format!("full-{which}").as_bytes());
             let read = block_on(store.get(&name, ByteRange::ALL)).unwrap();
@@ -407,9 +398,9 @@ fn futures_dropped_midway_on_a_full_device() {
 fn nobody_waits_for_a_store_that_ended() {
     for end in 0..12_u64 {
         within(&format!("writers at end {end}"), move || {
-            let sim = slow(formatted(BLOCKS, 1).image());
+            let sim = slow(formatted(BLOCKS, 1).image(), LATENCY);
             let device = Device::new(sim.clone());
-            let store = open(&device);
+            let store = open_in_real_time(&device, tiny_with_threads());
             thread::scope(|scope| {
                 for number in 0..THREADS {
                     let store = &store;
@@ -492,11 +483,8 @@ fn an_atomic_copy_of_the_device_is_a_store() {
         value
     };
     let name = |writer: usize, number: u64| key(format!("{writer}/{}", number % KEYS).as_bytes());
-    let sim =
-        SimDevice::with_options(Image::new(8_000), SimOptions { record: false, ..SimOptions::default() });
-    let device = Device::new(sim.clone());
-    format(&device, 8_000, 2);
-    let store = common::open(&device, OpenOptions { background: true, ..tiny() }).unwrap();
+    let (sim, device) = blank(8_000, 2);
+    let store = common::open(&device, tiny_with_threads()).unwrap();
     let acknowledged: [AtomicU64; WRITERS] = Default::default();
     let stop = AtomicBool::new(false);
     let mut copies = Vec::new();
@@ -548,7 +536,7 @@ fn a_thread_that_holds_writes_back_makes_room() {
     within("one thread that serves several clients", || {
         let device = sim();
         // Without threads of the store's own only this one makes room.
-        let store = block_on(Store::open(device.clone(), tiny(), Environment::default())).unwrap();
+        let store = open_in_real_time(&device, tiny());
         let (options, mut runtime) = (PutOptions::default(), Context::from_waker(Waker::noop()));
         for round in 0..200_u64 {
             let values: Vec<_> = (0..6_u64).map(|at| vec![(round + at) as u8; 100_000].into()).collect();

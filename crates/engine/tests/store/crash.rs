@@ -17,7 +17,7 @@ use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{
     self, ByName, check_clean, checked, device, formatted, marked_step, observe_all, open, open_read_only,
-    recover_all, rot_newest, step, tiny, works_on,
+    recover_all, rot_newest, step, tiny, tiny_with_overlays, works_on,
 };
 
 const BLOCKS: u64 = 320;
@@ -351,9 +351,7 @@ fn what_was_overwritten_is_not_used_again_before_its_apply() {
     let sim = formatted(256, 3);
     let device = device(&sim);
     // No apply runs meanwhile.
-    let mut options = tiny();
-    options.tuning.overlay_records_max = 60;
-    let store = open(&device, options).unwrap();
+    let store = open(&device, tiny_with_overlays(60)).unwrap();
     let value = |which: u64, seed| Value { key: which, seed, bytes: 9_000 };
     let put = |which: u64, seed| {
         let name = format!("key-{which}");

@@ -13,13 +13,14 @@ use std::time::Instant;
 
 use shoal_base::SeededEntropy;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, SimOptions, StateId};
+use shoal_device::sim::{Image, SimDevice, StateId};
 use shoal_engine::{Change, Error, Metadata, OpenOptions, ReadLevel, Store, block_on};
 use shoal_testkit::lab;
 use shoal_testkit::{Condition, Effect, Model, OpId, Operation, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    self, check_clean, key, open, open_read_only, perform, quiet, read, recover_all, tiny, works_on,
+    self, check_clean, key, open, open_read_only, perform, quiet, read, recover_all, tiny_with_overlays,
+    works_on,
 };
 
 /// The shape of one case. Everything else follows from the random seed.
@@ -103,9 +104,7 @@ const STEP_KEYS_MAX: u64 = 3;
 
 impl Shape {
     fn options(&self) -> OpenOptions {
-        let mut options = tiny();
-        options.tuning.overlay_records_max = self.overlay_records;
-        options
+        tiny_with_overlays(self.overlay_records)
     }
 
     fn of(case: u64) -> Self {
@@ -186,11 +185,7 @@ struct Driver {
 
 impl Driver {
     fn new(blocks: u64, seed: u64, options: OpenOptions) -> Self {
-        let sim = SimDevice::with_options(
-            Image::new(blocks),
-            SimOptions { record: false, ..SimOptions::default() },
-        );
-        common::format(&Device::new(sim.clone()), blocks, seed);
+        let (sim, _) = common::blank(blocks, seed);
         // The writes of formatting are not tested here: record from the empty store on.
         let sim = SimDevice::from_image(sim.image());
         let mut driver = Self {
@@ -550,9 +545,8 @@ fn sequence(mut number: usize) -> Vec<Small> {
 
 fn explore_sequence(number: usize, states_per_point: usize) -> Result<(u64, Counts), String> {
     let small = sequence(number);
-    let mut options = tiny();
     // Every second write finds the overlays full: applies and publishes belong to the shortest sequences, too.
-    options.tuning.overlay_records_max = 2;
+    let options = tiny_with_overlays(2);
     let mut driver = Driver::new(224, 7, options.clone());
     let keys = small_keys();
     for (place, &small) in small.iter().enumerate() {

@@ -22,9 +22,7 @@ use shoal_testkit::Value;
 use shoal_testkit::device::{Intercept, Intercepted, used_blocks};
 use shoal_testkit::lab;
 
-use crate::common::{
-    ByName, format, judge_listing, name_in_folder as name, open, quiet, tiny, with_metadata,
-};
+use crate::common::{ByName, blank, judge_listing, name_in_folder as name, open, quiet, tiny, with_metadata};
 
 const BLOCKS: u64 = 192;
 const SECTOR_BYTES: usize = 512;
@@ -63,8 +61,7 @@ fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Held {
 
 /// Values in leaves, packed, in extents, in several units; overwritten and deleted ones among them.
 fn subject(close: bool) -> Subject {
-    let (sim, device) = quiet(&Image::new(BLOCKS));
-    format(&device, BLOCKS, 17);
+    let (sim, device) = blank(BLOCKS, 17);
     let store = open(&device, tiny()).unwrap();
     let sizes = [20, 90, 60, 1_900, 0, 700, 1_200, 5_000];
     let (mut objects, mut older) = (BTreeMap::new(), Vec::new());

@@ -6,34 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use shoal_device::sim::{Event, Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, MemDevice};
-use shoal_engine::{
-    Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, RequestId, Store, block_on,
-};
+use shoal_engine::{Error, FormatOptions, OpenOptions, PutOptions, RejectRules, RequestId, Store, block_on};
 use shoal_testkit::device::{Intercept, Intercepted, growable};
 use shoal_testkit::wait::{eventually, within};
-use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
+use shoal_testkit::{Model, Workload, WorkloadOptions};
 
 use crate::common::{
-    ByName, assert_clean, environment, fill, key, marked_step, open, recover_all, step, tiny,
-    tiny_without_layers,
+    ByName, assert_clean, fill, format, format_as, key, marked_step, open, open_in_real_time, recover_all,
+    step, tiny, tiny_with_threads, tiny_without_layers,
 };
 
 fn store_on(device: &Device, blocks: u64, options: OpenOptions) -> Store {
-    let format = FormatOptions { tablets: 2, log_blocks: Some(24), ..FormatOptions::for_blocks(blocks) };
-    block_on(Store::format(device, &format, &environment(1))).unwrap();
-    block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
-}
-
-fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Result<u64, Error> {
-    store.set(format!("key-{which}"), Value { key: which, seed, bytes }.to_vec())
-}
-
-fn delete(store: &Store, which: u64) {
-    store.remove(format!("key-{which}")).unwrap_or_else(|error| panic!("deleting {which}: {error}"));
-}
-
-fn holds(store: &Store, which: u64, seed: u64, bytes: usize) {
-    store.assert_holds(format!("key-{which}"), Value { key: which, seed, bytes });
+    format(device, blocks, 1);
+    open_in_real_time(device, options)
 }
 
 fn fill_and_empty(bytes: usize, background: bool) {
@@ -42,35 +27,36 @@ fn fill_and_empty(bytes: usize, background: bool) {
     within(&what.clone(), move || {
         let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
         let store = store_on(&device, BLOCKS, OpenOptions { background, ..tiny_without_layers() });
-        let count = fill(0, |which| put(&store, which, which, bytes));
+        let count = fill(0, |which| store.set_numbered(which, which, bytes));
         let blocks_each = (bytes as u64).div_ceil(4096);
         assert!(
             count * blocks_each.max(1) * 100 / BLOCKS > 60 || bytes < 4096,
             "{what}: full at {count} objects"
         );
         for which in 0..count {
-            holds(&store, which, which, bytes);
+            store.assert_numbered(which, which, bytes);
         }
         // Full stays full and harmless.
         for turn in 0..20 {
-            let refused = put(&store, 1_000_000 + turn, 0, bytes.max(4_096 * 20));
+            let refused = store.set_numbered(1_000_000 + turn, 0, bytes.max(4_096 * 20));
             assert!(matches!(refused, Err(Error::Full { .. })), "{what}: {refused:?}");
         }
         // Half of it is deleted; the freed space can be written at once.
         for which in (0..count).step_by(2) {
-            delete(&store, which);
+            store.remove_numbered(which);
         }
         for which in (0..count).step_by(2).take(count as usize * 2 / 5) {
-            put(&store, which, which + 7_000_000, bytes)
+            store
+                .set_numbered(which, which + 7_000_000, bytes)
                 .unwrap_or_else(|error| panic!("{what}: {which} of {count}, after deletes: {error}"));
         }
         for which in (1..count).step_by(2) {
-            holds(&store, which, which, bytes);
+            store.assert_numbered(which, which, bytes);
         }
         for which in 0..count {
-            delete(&store, which);
+            store.remove_numbered(which);
         }
-        let again = fill(0, |which| put(&store, which, which, bytes));
+        let again = fill(0, |which| store.set_numbered(which, which, bytes));
         // With threads applies come when they come: packed runs are of other lengths each time, with other rests in their last
         // blocks, which is much on a device of 4 MiB (87 to 100 % in a hundred runs, also after seconds).
         let least = if background { 80 } else { 97 };
@@ -79,7 +65,7 @@ fn fill_and_empty(bytes: usize, background: bool) {
             "{what}: {count} objects at first, {again} after all were deleted"
         );
         for which in 0..again {
-            delete(&store, which);
+            store.remove_numbered(which);
         }
         block_on(store.close()).unwrap();
         drop(store);
@@ -110,13 +96,14 @@ fn churn_at_ninety_percent() {
             let device = Device::new(Arc::new(MemDevice::new(blocks)));
             let store = store_on(&device, blocks, tiny());
             // Objects of four blocks; an overwrite needs room for the new version beside the old one.
-            let count = fill(0, |which| put(&store, which, which, 16_000)) * 9 / 10;
+            let count = fill(0, |which| store.set_numbered(which, which, 16_000)) * 9 / 10;
             for which in count..count + count / 8 + 2 {
-                delete(&store, which);
+                store.remove_numbered(which);
             }
             for turn in 0..count * 4 {
                 let which = turn * 7 % count;
-                put(&store, which, turn, 12_000 + (turn % 3) as usize * 2_000)
+                store
+                    .set_numbered(which, turn, 12_000 + (turn % 3) as usize * 2_000)
                     .unwrap_or_else(|error| panic!("{blocks} blocks, {count} objects, turn {turn}: {error}"));
             }
             block_on(store.close()).unwrap();
@@ -135,10 +122,11 @@ fn deletes_with_an_identity_work_on_a_full_device() {
     within("deletes with an identity", || {
         let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
         let store = store_on(&device, BLOCKS, tiny());
-        let large = fill(0, |which| put(&store, which, which, 30_000));
-        let small = (SMALL..).take_while(|&which| put(&store, which, which, 60).is_ok()).count() as u64;
+        let large = fill(0, |which| store.set_numbered(which, which, 30_000));
+        let small =
+            (SMALL..).take_while(|&which| store.set_numbered(which, which, 60).is_ok()).count() as u64;
         assert!(small > 0, "the last blocks go to small objects");
-        let name = |which: u64| key(format!("key-{which}").as_bytes());
+        let name = |which: u64| key(Workload::key(which));
         let identity = |sequence| RequestId { session: 1, sequence };
         let value = || vec![1; 60].into();
         let refused = block_on(crate::common::put_once(
@@ -161,7 +149,7 @@ fn deletes_with_an_identity_work_on_a_full_device() {
             let again = block_on(crate::common::delete_once(&store, identity, &name(which), if_missing));
             assert_eq!(again.unwrap(), deleted);
         }
-        assert!(put(&store, 0, 0, 30_000).is_ok(), "there is room again");
+        assert!(store.set_numbered(0, 0, 30_000).is_ok(), "there is room again");
         block_on(store.close()).unwrap();
         drop(store);
         assert_clean(&device, "after deletes with an identity");
@@ -198,7 +186,7 @@ fn crashes_while_growing(growing: fn(Image) -> Arc<SimDevice>) {
     const BLOCKS_MAX: u64 = 600;
     let base = growing(Image::new(1));
     let device = Device::new(base.clone());
-    block_on(Store::format(&device, &growing_format(BLOCKS_MAX), &environment(1))).unwrap();
+    format_as(&device, &growing_format(BLOCKS_MAX), 1);
     let sim = growing(base.image());
     let device = Device::new(sim.clone());
     let before = device.blocks();
@@ -249,13 +237,13 @@ fn what_a_file_grew_by_is_zeroed_and_flushed_before_its_use() {
     }
     let base = growable(Image::new(1));
     let device = Device::new(base.clone());
-    block_on(Store::format(&device, &growing_format(600), &environment(1))).unwrap();
+    format_as(&device, &growing_format(600), 1);
     let sim = growable(base.image());
     let device = Device::new(sim.clone());
     let grown_from = device.blocks();
     let store = open(&device, tiny()).unwrap();
     for which in 0..20 {
-        put(&store, which, which, 30_000).unwrap();
+        store.set_numbered(which, which, 30_000).unwrap();
     }
     block_on(store.close()).unwrap();
     let history = sim.history();
@@ -297,13 +285,13 @@ fn what_a_file_grew_by_is_zeroed_and_flushed_before_its_use() {
 #[test]
 fn allocated_blocks_are_not_zeroed() {
     let base = allocating(Image::new(1));
-    block_on(Store::format(&Device::new(base.clone()), &growing_format(600), &environment(1))).unwrap();
+    format_as(&Device::new(base.clone()), &growing_format(600), 1);
     let sim = allocating(base.image());
     let device = Device::new(sim.clone());
     let grown_from = device.blocks();
     let store = open(&device, tiny()).unwrap();
     for which in 0..20 {
-        put(&store, which, which, 30_000).unwrap();
+        store.set_numbered(which, which, 30_000).unwrap();
     }
     block_on(store.close()).unwrap();
     assert!(device.blocks() > grown_from && store.stat().growth_blocks_written == 0);
@@ -318,15 +306,15 @@ fn allocated_blocks_are_not_zeroed() {
 fn growth_that_fails_is_a_full_store() {
     let sim = growable(Image::new(1));
     let device = Device::new(sim.clone());
-    block_on(Store::format(&device, &growing_format(1_000), &environment(1))).unwrap();
+    format_as(&device, &growing_format(1_000), 1);
     let store = open(&device, tiny()).unwrap();
     sim.inject(Fault::fail(FaultOp::Grow, libc::ENOSPC).for_good());
-    let count = fill(0, |which| put(&store, which, which, 30_000));
+    let count = fill(0, |which| store.set_numbered(which, which, 30_000));
     for which in 0..count {
-        holds(&store, which, which, 30_000);
+        store.assert_numbered(which, which, 30_000);
     }
     sim.clear_faults();
-    let more = (count..1_000).take_while(|&which| put(&store, which, which, 30_000).is_ok()).count();
+    let more = (count..1_000).take_while(|&which| store.set_numbered(which, which, 30_000).is_ok()).count();
     assert!(more > 20, "only {more} objects more after the disk had room again");
     // A write of zeros or a flush that fails while it grows.
     block_on(store.close()).unwrap();
@@ -338,16 +326,15 @@ fn growth_that_fails_is_a_full_store() {
 fn a_device_in_memory_grows_with_threads() {
     within("growth in memory", || {
         let device = Device::new(Arc::new(MemDevice::growable(1)));
-        block_on(Store::format(&device, &growing_format(2_000), &environment(1))).unwrap();
-        let options = OpenOptions { background: true, ..tiny() };
-        let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
-        let count = fill(0, |which| put(&store, which, which, 30_000));
+        format_as(&device, &growing_format(2_000), 1);
+        let store = open_in_real_time(&device, tiny_with_threads());
+        let count = fill(0, |which| store.set_numbered(which, which, 30_000));
         assert!(count > 150, "full at {count} objects");
         for which in 0..count {
-            holds(&store, which, which, 30_000);
-            delete(&store, which);
+            store.assert_numbered(which, which, 30_000);
+            store.remove_numbered(which);
         }
-        assert!(fill(0, |which| put(&store, which, which, 30_000)) * 100 >= count * 97);
+        assert!(fill(0, |which| store.set_numbered(which, which, 30_000)) * 100 >= count * 97);
         block_on(store.close()).unwrap();
         drop(store);
         assert_clean(&device, "afterwards");
@@ -361,13 +348,13 @@ fn what_was_overwritten_before_its_apply_is_free_again() {
     let device = Device::new(Arc::new(MemDevice::new(220)));
     let store = store_on(&device, 220, tiny());
     for seed in 0..300 {
-        put(&store, 1, seed, 9_000).unwrap_or_else(|error| panic!("overwrite {seed}: {error}"));
+        store.set_numbered(1, seed, 9_000).unwrap_or_else(|error| panic!("overwrite {seed}: {error}"));
     }
     // Most of the device is free.
     for which in 2..18 {
-        put(&store, which, which, 9_000).unwrap_or_else(|error| panic!("key {which}: {error}"));
+        store.set_numbered(which, which, 9_000).unwrap_or_else(|error| panic!("key {which}: {error}"));
     }
-    holds(&store, 1, 299, 9_000);
+    store.assert_numbered(1, 299, 9_000);
 }
 
 /// A file system with room for only a part of a step: steps of 256 MiB, all or nothing, left it unused.
@@ -376,15 +363,15 @@ fn steps_of_growth_shrink_to_what_fits() {
     for room in [1, 5, 37, 63, 64, 100, 200] {
         let sim = growable(Image::new(1));
         let device = Device::new(sim.clone());
-        block_on(Store::format(&device, &growing_format(2_000), &environment(1))).unwrap();
+        format_as(&device, &growing_format(2_000), 1);
         let limit = device.blocks() + room;
         let full = Fault::fail(FaultOp::Grow, libc::ENOSPC).at(limit..u64::MAX).for_good();
         sim.inject(full);
         let store = open(&device, tiny()).unwrap();
-        let count = fill(0, |which| put(&store, which, which, 9_000));
+        let count = fill(0, |which| store.set_numbered(which, which, 9_000));
         assert_eq!(device.blocks(), limit, "room for {room} blocks more");
         for which in 0..count {
-            holds(&store, which, which, 9_000);
+            store.assert_numbered(which, which, 9_000);
         }
         block_on(store.close()).unwrap();
         drop(store);
@@ -398,14 +385,14 @@ fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
     for code in [libc::ENOSPC, libc::EFBIG, libc::EDQUOT] {
         let sim = growable(Image::new(1));
         let device = Device::new(sim.clone());
-        block_on(Store::format(&device, &growing_format(2_000), &environment(1))).unwrap();
+        format_as(&device, &growing_format(2_000), 1);
         let limit = device.blocks() + 100;
         sim.inject(Fault::fail(FaultOp::Write, code).at(limit..u64::MAX).for_good());
         let store = open(&device, tiny()).unwrap();
-        let count = fill(0, |which| put(&store, which, which, 9_000));
+        let count = fill(0, |which| store.set_numbered(which, which, 9_000));
         assert!(store.stat().poisoned.is_none() && store.stat().device_blocks == limit, "error {code}");
         for which in 0..count {
-            holds(&store, which, which, 9_000);
+            store.assert_numbered(which, which, 9_000);
         }
         block_on(store.close()).unwrap();
     }
@@ -432,15 +419,15 @@ impl Intercept for Displaced {
 fn a_data_file_that_is_taken_away_makes_the_store_read_only() {
     within("a file that is taken away", || {
         let (displaced, device) = Intercepted::new(Displaced(SimDevice::new(1_024), AtomicBool::new(false)));
-        let mut options = OpenOptions { background: true, ..tiny() };
+        let mut options = tiny_with_threads();
         options.tuning.file_look_ns = 1_000_000;
         let store = store_on(&device, 1_024, options);
-        put(&store, 1, 1, 500).unwrap();
+        store.set_numbered(1, 1, 500).unwrap();
         displaced.1.store(true, Ordering::Relaxed);
         eventually("the store is read-only", || store.stat().poisoned.is_some());
         assert!(store.stat().poisoned.unwrap().contains("taken away"));
-        assert!(matches!(put(&store, 2, 2, 500), Err(Error::Poisoned(_))));
-        holds(&store, 1, 1, 500);
+        assert!(matches!(store.set_numbered(2, 2, 500), Err(Error::Poisoned(_))));
+        store.assert_numbered(1, 1, 500);
         block_on(store.close()).unwrap();
     });
 }
@@ -453,7 +440,7 @@ const PREPARED: u32 = 8;
 fn short_log(sim: &Arc<SimDevice>) -> Device {
     let device = Device::new(sim.clone());
     let layout = FormatOptions { log_blocks: Some(96), log_prepared: Some(PREPARED), ..growing_format(900) };
-    block_on(Store::format(&device, &layout, &environment(1))).unwrap();
+    format_as(&device, &layout, 1);
     device
 }
 
@@ -530,10 +517,10 @@ fn a_log_that_cannot_be_prepared_further_turns_over_in_what_it_has() {
             let options = OpenOptions { background, ..tiny() };
             let store = open(&device, options).unwrap();
             for turn in 0..300_u64 {
-                put(&store, turn % 20, turn, [90, 1_500, 1_900, 9_000][(turn % 4) as usize]).unwrap();
+                store.set_numbered(turn % 20, turn, [90, 1_500, 1_900, 9_000][(turn % 4) as usize]).unwrap();
                 if turn % 7 == 0 {
-                    delete(&store, turn % 20);
-                    put(&store, turn % 20, turn, 100).unwrap();
+                    store.remove_numbered(turn % 20);
+                    store.set_numbered(turn % 20, turn, 100).unwrap();
                 }
             }
             assert!(store.stat().poisoned.is_none());
@@ -549,7 +536,7 @@ fn a_log_that_cannot_be_prepared_further_turns_over_in_what_it_has() {
             // There is room again.
             let store = open(&device, OpenOptions { background, ..tiny() }).unwrap();
             for turn in 0..100 {
-                put(&store, turn % 20, turn, 1_500).unwrap();
+                store.set_numbered(turn % 20, turn, 1_500).unwrap();
             }
             block_on(store.close()).unwrap();
             drop(store);

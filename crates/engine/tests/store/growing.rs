@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{Error, OpenOptions, Store, block_on};
 use shoal_testkit::device::growable;
 use shoal_testkit::{Model, Workload, WorkloadOptions};
@@ -323,7 +323,7 @@ fn grown_with_the_short_log<T>(is_file: bool, prepare: impl FnOnce(&Store) -> T)
 }
 
 fn again(is_file: bool, image: Image) -> Arc<SimDevice> {
-    if is_file { growable(image) } else { SimDevice::with_options(image, SimOptions::default()) }
+    if is_file { growable(image) } else { SimDevice::from_image(image) }
 }
 
 /// An opening gives the store the longer log that its growth could not; what a read-only opening sees is the store as it is.

@@ -3,20 +3,16 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{ByteRange, Error, Grown, OpenOptions, Store, block_on};
 use shoal_testkit::device::growable;
 use shoal_testkit::lab;
 
-use crate::common::{ByName, assert_clean, checked, fill, format, key, open, read, tiny};
+use crate::common::{ByName, assert_clean, checked, fill, format, key, open, read, tiny, tiny_with_threads};
 use crate::growing::areas;
 
 const BLOCKS: u64 = 320;
 const VALUE_BYTES: usize = 9_000;
-
-fn with_threads() -> OpenOptions {
-    OpenOptions { background: true, ..tiny() }
-}
 
 fn put(store: &Store, name: &str, byte: u8) -> shoal_engine::Result<u64> {
     store.set(name, vec![byte; VALUE_BYTES])
@@ -36,7 +32,7 @@ fn assert_holds(store: &Store, objects: std::ops::Range<u32>) {
 
 #[test]
 fn a_full_store_takes_writes_again_while_it_is_open() {
-    for options in [tiny(), with_threads()] {
+    for options in [tiny(), tiny_with_threads()] {
         let device = Device::new(growable(Image::new(1)));
         format(&device, BLOCKS, 1);
         let store = open(&device, options).unwrap();
@@ -134,7 +130,7 @@ fn no_write_is_refused_while_the_store_grows() {
         let device =
             if is_file { Device::new(growable(Image::new(1))) } else { Device::new(SimDevice::new(4_000)) };
         format(&device, BLOCKS, 1);
-        let store = open(&device, with_threads()).unwrap();
+        let store = open(&device, tiny_with_threads()).unwrap();
         let full = fill_from(&store, 0);
         for which in full - 8..full {
             store.remove(format!("{which:05}")).unwrap();
@@ -234,7 +230,7 @@ fn every_crash_of_a_growth_under_load() {
         let sim = if is_file { growable(Image::new(1)) } else { SimDevice::new(caps[2]) };
         let device = Device::new(sim.clone());
         format(&device, BLOCKS, 2 + seed);
-        let store = open(&device, with_threads()).unwrap();
+        let store = open(&device, tiny_with_threads()).unwrap();
         let (written, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         let value = |number: u64| {
             let sizes = [30, 3_000, 9_000, 1_500];
@@ -271,7 +267,7 @@ fn every_crash_of_a_growth_under_load() {
             let Some(&acknowledged) = point.marks.last() else { return };
             let device = match is_file {
                 true => Device::new(growable(image)),
-                false => Device::new(SimDevice::with_options(image, SimOptions::default())),
+                false => Device::new(SimDevice::from_image(image)),
             };
             let store = open(&device, tiny()).unwrap();
             let cap = store.stat().blocks_max;

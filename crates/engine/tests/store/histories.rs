@@ -13,6 +13,7 @@ use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
 use shoal_engine::{Error, Lsn, OpenOptions, PutOptions, RejectRules, Result, Store, block_on};
 use shoal_testkit::Value;
+use shoal_testkit::bytes::name_of;
 use shoal_testkit::lab;
 use shoal_testkit::linear::{Action, Entry, History, World};
 
@@ -41,19 +42,15 @@ pub(crate) fn slow(image: Image) -> Arc<SimDevice> {
     SimDevice::with_options(image, SimOptions { latency, ..SimOptions::default() })
 }
 
-fn name(number: u64) -> Vec<u8> {
-    format!("key-{number}").into_bytes()
-}
-
 /// The state of a key: the number of its write, and the version.
 fn read(store: &Store, number: u64) -> Result<Option<(u64, Lsn)>> {
-    let Some(object) = store.find(name(number))? else { return Ok(None) };
+    let Some(object) = store.find(name_of(number))? else { return Ok(None) };
     Ok(Some((Value::write_of(number, &object.value.to_vec(), &SIZES), object.info.version)))
 }
 
 fn write(store: &Store, number: u64, written: u64, rules: RejectRules) -> Result<Lsn> {
     let options = PutOptions { rules, expiry: long_life(written), ..PutOptions::default() };
-    store.set_with(name(number), Value::of_write(number, written, &SIZES).to_vec(), options).map(Lsn)
+    store.set_with(name_of(number), Value::of_write(number, written, &SIZES).to_vec(), options).map(Lsn)
 }
 
 /// How an operation ended.
@@ -81,7 +78,7 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Histor
     let mut history = History::default();
     for _ in 0..OPERATIONS {
         let number = dice.below(KEYS);
-        let key = key(name(number));
+        let key = key(name_of(number));
         let mut called = world.now();
         let ended = match dice.below(8) {
             0..=2 => Ended::As(Action::Read(read(store, number).unwrap().map(|(seed, _)| seed))),
@@ -103,7 +100,7 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Histor
                 let before = read(store, number).unwrap();
                 let read = Action::Read(before.map(|(seed, _)| seed));
                 history.push(
-                    &name(number),
+                    &name_of(number),
                     Entry { client: id, called, answered: Some(world.now()), action: read },
                 );
                 let Some((seed, version)) = before else { continue };
@@ -124,7 +121,7 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Histor
                 continue;
             }
         };
-        history.push(&name(number), Entry { client: id, called, answered, action });
+        history.push(&name_of(number), Entry { client: id, called, answered, action });
     }
     history
 }
@@ -178,7 +175,8 @@ fn history(seed: u64) -> History {
     for number in 0..KEYS {
         let called = world.now();
         let action = Action::Read(read(&store, number).unwrap().map(|(seed, _)| seed));
-        history.push(&name(number), Entry { client: CLIENTS, called, answered: Some(world.now()), action });
+        history
+            .push(&name_of(number), Entry { client: CLIENTS, called, answered: Some(world.now()), action });
     }
     history
 }

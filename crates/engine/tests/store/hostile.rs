@@ -19,7 +19,7 @@ use shoal_testkit::Value;
 use shoal_testkit::lab;
 use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::common::{ByName, format, is_clean, name_in_image as name, open, quiet, repaired, tiny};
+use crate::common::{ByName, blank, is_clean, name_in_image as name, open, quiet, repaired, tiny};
 
 const BLOCKS: u64 = 192;
 const OBJECTS: u64 = 30;
@@ -29,8 +29,7 @@ const REGIONS: [(&str, Range<u64>); 4] =
 
 /// A store with everything in it: trees of two levels, packed runs, extents, a manifest, a log that is not applied.
 fn base() -> Image {
-    let (sim, device) = quiet(&Image::new(BLOCKS));
-    format(&device, BLOCKS, 23);
+    let (sim, device) = blank(BLOCKS, 23);
     let store = open(&device, tiny()).unwrap();
     let sizes = [20, 90, 300, 1_900, 0, 700, 5_000];
     for which in 0..OBJECTS {

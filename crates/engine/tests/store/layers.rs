@@ -11,12 +11,13 @@ use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{ByteRange, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::Value;
+use shoal_testkit::bytes::number;
 use shoal_testkit::lab;
 use shoal_testkit::wait::within;
 
 use crate::common::{
-    ByName, acknowledged, assert_clean, checked, environment, format, judge_listing, key, memory, open,
-    quiet, tiny_format, tiny_with_layers, tiny_without_layers,
+    ByName, acknowledged, assert_clean, blank, checked, format_as, judge_listing, key, memory, open, quiet,
+    tiny_format, tiny_with_layers, tiny_without_layers,
 };
 
 const BLOCKS: u64 = 1_024;
@@ -70,18 +71,12 @@ fn delete(store: &Store, which: u64) {
     store.remove(name(which)).unwrap_or_else(|error| panic!("delete {which}: {error}"));
 }
 
-fn blank(blocks: u64, seed: u64) -> (Arc<SimDevice>, Device) {
-    let (sim, device) = quiet(&Image::new(blocks));
-    format(&device, blocks, seed);
-    (sim, device)
-}
-
-/// The same with a log that takes some hundred records between two applies.
+/// A device with an empty store whose log that takes some hundred records between two applies.
 fn roomy(seed: u64) -> (Arc<SimDevice>, Device) {
     const BLOCKS: u64 = 4_096;
     let (sim, device) = quiet(&Image::new(BLOCKS));
     let options = FormatOptions { log_blocks: Some(160), ..tiny_format(BLOCKS) };
-    block_on(Store::format(&device, &options, &environment(seed))).unwrap();
+    format_as(&device, &options, seed);
     (sim, device)
 }
 
@@ -119,16 +114,10 @@ fn conforms_as(store: &Store, objects: &Objects, keys: u64, name: fn(u64) -> Vec
 
 const COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
 
-fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
-    let mut number = [0; 8];
-    number[..length].copy_from_slice(&bytes[at..at + length]);
-    u64::from_le_bytes(number)
-}
-
 /// The newest superblock.
 fn superblock(image: &Image) -> [u8; BLOCK_BYTES] {
     let slots = [0, 1].map(|block| *image.block(block));
-    slots.into_iter().max_by_key(|bytes| number(bytes, 32, 8)).unwrap()
+    slots.into_iter().max_by_key(|bytes| number(bytes, (32, 8))).unwrap()
 }
 
 /// The list of one tablet's layers.
@@ -144,15 +133,15 @@ pub(crate) struct List {
 /// The lists of all tablets that have one.
 pub(crate) fn lists(image: &Image) -> Vec<List> {
     let newest = superblock(image);
-    let tablets = number(&newest, 12, 4) as usize;
-    let records = newest[256..].chunks(96).take(tablets).filter(|record| number(record, 80, 8) != 0);
+    let tablets = number(&newest, (12, 4)) as usize;
+    let records = newest[256..].chunks(96).take(tablets).filter(|record| number(record, (80, 8)) != 0);
     records
         .map(|record| {
-            let (block, copies) = (number(record, 80, 8), number(record, 92, 2));
+            let (block, copies) = (number(record, (80, 8)), number(record, (92, 2)));
             let page = image.block(block);
             assert_eq!(page[4..6], *b"Sc");
             let roots = page[48..].chunks(24).take(page[7].into());
-            let roots = roots.map(|item| (number(item, 0, 8), item[12])).collect();
+            let roots = roots.map(|item| (number(item, (0, 8)), item[12])).collect();
             List { block, copies, roots, merging: page[12].into() }
         })
         .collect()
@@ -173,15 +162,15 @@ fn pages(image: &Image, root: u64, height: u8) -> Vec<(u64, u8)> {
             continue;
         }
         let page = image.block(block);
-        for slot in page[40..].chunks(2).take(number(page, 12, 2) as usize) {
-            let item = number(slot, 0, 2) as usize;
+        for slot in page[40..].chunks(2).take(number(page, (12, 2)) as usize) {
+            let item = number(slot, (0, 2)) as usize;
             let length = |at: usize| match page[at] {
                 short if short < 128 => (usize::from(short), 1),
                 low => (usize::from(low & 127) | usize::from(page[at + 1]) << 7, 2),
             };
             let (suffix, first) = length(item);
             let (_, second) = length(item + first);
-            found.push((number(page, item + first + second + suffix, 6), level - 1));
+            found.push((number(page, (item + first + second + suffix, 6)), level - 1));
         }
     }
     found
@@ -746,7 +735,7 @@ fn damage_above_as_many_layers_as_there_may_be() {
 /// know a bit refuses the store.
 #[test]
 fn a_store_with_layers_says_so() {
-    let incompatible = |image: &Image| number(&superblock(image), 172, 4);
+    let incompatible = |image: &Image| number(&superblock(image), (172, 4));
     let (sim, device) = blank(BLOCKS, 11);
     let store = open(&device, tiny_without_layers()).unwrap();
     (0..60).for_each(|which| _ = put(&store, which, value(which, which)));

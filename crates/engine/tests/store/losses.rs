@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::sim::Image;
 use shoal_engine::{CheckOptions, CheckReport, Losses, OpenOptions, Store, block_on, check};
 
-use crate::common::{ByName, flat_name as name, format, open, quiet, tiny};
+use crate::common::{ByName, blank, flat_name as name, open, quiet, tiny};
 
 const BLOCKS: u64 = 256;
 /// The place and the length of the log: docs/format/superblock.md.
@@ -32,10 +32,7 @@ fn delete(store: &Store, state: &mut State, which: u64) {
 
 /// A store with objects in its trees and newer puts and deletes in its log, which no tree has.
 fn subject(ends_in_order: bool) -> (Image, State) {
-    let sim =
-        SimDevice::with_options(Image::new(BLOCKS), SimOptions { record: false, ..SimOptions::default() });
-    let device = Device::new(sim.clone());
-    format(&device, BLOCKS, 31);
+    let (sim, device) = blank(BLOCKS, 31);
     let mut state = State::new();
     let options = || OpenOptions { background: false, ..tiny() };
     let store = open(&device, options()).unwrap();

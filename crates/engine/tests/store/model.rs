@@ -1,14 +1,13 @@
 //! Model conformance: put, get, delete, conditions, listing, reopening, against the oracle.
 
 use proptest::prelude::*;
-use shoal_device::sim::{SimDevice, SimOptions};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{ListRequest, OpenOptions, Store, block_on};
 use shoal_testkit::lab;
 use shoal_testkit::{Model, Workload, WorkloadOptions};
 use std::sync::Arc;
 
-use crate::common::{assert_clean, format, formatted, key, memory, observe_all, open, step, tiny};
+use crate::common::{assert_clean, format, formatted, key, memory, observe_all, open, quiet, step, tiny};
 
 const BLOCKS: u64 = 2_048;
 
@@ -133,8 +132,7 @@ fn short_sequences_conform() {
     let (image, began) = (formatted(512, 3).image(), std::time::Instant::now());
     lab::on_all_cores(count, |number| {
         let seed = number + (lab::number("SEED", 1) << 32);
-        let quiet = SimOptions { record: false, ..SimOptions::default() };
-        let device = Device::new(SimDevice::with_options(image.clone(), quiet));
+        let (_, device) = quiet(&image);
         let mut store = open(&device, tiny()).unwrap();
         let sizes = vec![0, 1, 100, 101, 900, 1_999, 2_001, 4_096, 65_537];
         let options =

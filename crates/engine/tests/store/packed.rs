@@ -8,15 +8,15 @@ use shoal_base::BLOCK_BYTES;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, MemDevice};
 use shoal_engine::{
-    ByteRange, CheckOptions, Environment, Error, FormatOptions, Metadata, ObjectKey, OpenOptions, PutOptions,
-    Store, Tuning, block_on, check,
+    ByteRange, CheckOptions, Error, FormatOptions, Metadata, ObjectKey, OpenOptions, PutOptions, Store,
+    Tuning, block_on, check,
 };
 use shoal_testkit::wait::within;
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    self, ByName, assert_clean, check_clean, checked, device, formatted, key, marked_step, observe_all, open,
-    recover_all, rot_newest, step, tiny, works_on,
+    ByName, assert_clean, check_clean, checked, device, format_as, formatted, key, marked_step, observe_all,
+    open, open_in_real_time, recover_all, rot_newest, step, tiny, tiny_format, works_on,
 };
 
 /// Sizes of which nearly all are packed, and one that is not.
@@ -31,19 +31,6 @@ fn small() -> OpenOptions {
 fn workload(seed: u64, keys: u64) -> Workload {
     let sizes = SIZES.to_vec();
     Workload::new(seed, WorkloadOptions { keys, sizes, delete_percent: 25, condition_percent: 10 })
-}
-
-fn put(store: &Store, which: u64, seed: u64, bytes: usize) {
-    let value = Value { key: which, seed, bytes }.to_vec();
-    store.set(Workload::key(which), value).unwrap();
-}
-
-fn delete(store: &Store, which: u64) {
-    store.remove(Workload::key(which)).unwrap();
-}
-
-fn holds(store: &Store, which: u64, seed: u64, bytes: usize) {
-    store.assert_holds(Workload::key(which), Value { key: which, seed, bytes });
 }
 
 /// Opens the image of a crash to a state that the acknowledgements allow, with exact liveness, and uses it.
@@ -117,12 +104,12 @@ fn accounts(seed: u64, keys: u64, operations: usize) {
     }
     observe_all(&store, &mut model);
     for which in 0..keys {
-        delete(&store, which);
+        store.remove_numbered(which);
     }
     // Further deletes push the last ones through an apply.
     for _ in 0..40 {
-        delete(&store, 0);
-        delete(&store, 1);
+        store.remove_numbered(0);
+        store.remove_numbered(1);
     }
     block_on(store.close()).unwrap();
     let stat = store.stat();
@@ -146,10 +133,9 @@ proptest! {
 fn large(background: bool) -> (Device, Store) {
     const BLOCKS: u64 = 24_000;
     let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    let format = FormatOptions { tablets: 2, log_blocks: Some(2_048), ..FormatOptions::for_blocks(BLOCKS) };
-    block_on(Store::format(&device, &format, &common::environment(1))).unwrap();
+    format_as(&device, &FormatOptions { log_blocks: Some(2_048), ..tiny_format(BLOCKS) }, 1);
     let options = OpenOptions { background, cache_bytes: 32 << 20, ..OpenOptions::default() };
-    let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
+    let store = open_in_real_time(&device, options);
     (device, store)
 }
 
@@ -160,7 +146,7 @@ fn values_cost_what_they_are_long() {
     const COUNT: u64 = 4_000;
     within("packing", || {
         let (device, store) = large(true);
-        (0..COUNT).for_each(|which| put(&store, which, which, 9_000));
+        (0..COUNT).for_each(|which| store.put_numbered(which, which, 9_000));
         let dense = |goal: f64| {
             // A store that is not dense after a minute never is.
             (0..600).any(|_| {
@@ -177,11 +163,11 @@ fn values_cost_what_they_are_long() {
         let packed = before.packed_live_bytes / 9_000;
         assert!(packed > COUNT * 98 / 100 && before.packed_runs > 30, "{before:?}");
         let gone = |which: u64| which.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1;
-        (0..COUNT).filter(|&which| gone(which)).for_each(|which| delete(&store, which));
+        (0..COUNT).filter(|&which| gone(which)).for_each(|which| store.remove_numbered(which));
         assert!(dense(1.08), "after deletes: {:?}", store.stat());
         let after = store.stat();
         assert!(after.moved_bytes > 0 && after.moved_bytes <= 2 * after.live_value_bytes, "{after:?}");
-        (0..COUNT).filter(|&which| !gone(which)).for_each(|which| holds(&store, which, which, 9_000));
+        (0..COUNT).filter(|&which| !gone(which)).for_each(|which| store.assert_numbered(which, which, 9_000));
         block_on(store.close()).unwrap();
         drop(store);
         assert_clean(&device, "packed and tidied");
@@ -193,11 +179,11 @@ fn values_cost_what_they_are_long() {
 fn overwrites_keep_runs_dense() {
     let (device, store) = large(false);
     let bytes = |which: u64| 5_000 + (which * 7_919 % 6_000) as usize;
-    (0..2_000).for_each(|which| put(&store, which, 0, bytes(which)));
+    (0..2_000).for_each(|which| store.put_numbered(which, 0, bytes(which)));
     let mut worst: f64 = 0.0;
     for turn in 1..=10_000_u64 {
         let which = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) % 2_000;
-        put(&store, which, turn, bytes(which + turn));
+        store.put_numbered(which, turn, bytes(which + turn));
         let stat = store.stat();
         if turn > 4_000 {
             worst =
@@ -236,7 +222,7 @@ fn the_largest_entries_fit() {
         }
     }
     for which in 0..40 {
-        put(&store, which, which, 90);
+        store.put_numbered(which, which, 90);
     }
     block_on(store.close()).unwrap();
     drop(store);
@@ -249,14 +235,14 @@ fn a_get_reads_the_values_blocks_only() {
     const BLOCKS: u64 = 4_000;
     let sim = formatted(BLOCKS, 1);
     let store = open(&device(&sim), small()).unwrap();
-    (0..200).for_each(|which| put(&store, which, which, 2_500));
+    (0..200).for_each(|which| store.put_numbered(which, which, 2_500));
     drop(store);
     let store = open(&device(&sim), small()).unwrap();
     let mut read = 0;
     for which in 0..150 {
         block_on(store.head(&key(Workload::key(which)))).unwrap().expect("it is there");
         let before = sim.counters();
-        holds(&store, which, which, 2_500);
+        store.assert_numbered(which, which, 2_500);
         let after = sim.counters();
         let (reads, blocks) = (after.reads - before.reads, after.blocks_read - before.blocks_read);
         assert!(reads <= 1 && blocks <= 2, "object {which}: {reads} reads of {blocks} blocks");
@@ -275,7 +261,7 @@ fn a_slow_reader_of_a_packed_value() {
     for turn in 0..30_u64 {
         for which in 0..40 {
             seed += 1;
-            put(&store, which, seed, 2_500);
+            store.put_numbered(which, seed, 2_500);
         }
         let which = turn % 24;
         let written = seed - 39 + which;
@@ -285,7 +271,7 @@ fn a_slow_reader_of_a_packed_value() {
         for round in 0..4 {
             for other in (0..40).filter(|other| round > 1 || *other != which) {
                 seed += 1;
-                put(&store, other, seed, 2_500 + round);
+                store.put_numbered(other, seed, 2_500 + round);
             }
         }
         let value = block_on(stream.next()).unwrap_or_else(|error| panic!("turn {turn}: {error}")).unwrap();
@@ -344,7 +330,7 @@ fn damaged_footers_are_local() {
     const BLOCKS: u64 = 900;
     let sim = formatted(BLOCKS, 3);
     let store = open(&device(&sim), small()).unwrap();
-    (0..60).for_each(|which| put(&store, which, which, 2_500));
+    (0..60).for_each(|which| store.put_numbered(which, which, 2_500));
     block_on(store.close()).unwrap();
     drop(store);
     let mut image = sim.image();
@@ -358,13 +344,13 @@ fn damaged_footers_are_local() {
     assert!(footers > 8 && footers as u64 == report.problem_count, "{:?}", report.problems);
     let store = open(&device, small()).unwrap();
     // Most are overwritten: the runs would be rewritten if they could be.
-    (0..60).filter(|which| which % 4 > 0).for_each(|which| put(&store, which, 1_000 + which, 2_500));
+    (0..60).filter(|which| which % 4 > 0).for_each(|which| store.put_numbered(which, 1_000 + which, 2_500));
     for which in 0..60 {
-        holds(&store, which, if which % 4 > 0 { 1_000 + which } else { which }, 2_500);
+        store.assert_numbered(which, if which % 4 > 0 { 1_000 + which } else { which }, 2_500);
     }
-    (0..60).for_each(|which| delete(&store, which));
-    (0..60).for_each(|which| put(&store, which, 2_000 + which, 2_500));
-    (0..60).for_each(|which| put(&store, which, 3_000 + which, 2_500));
+    (0..60).for_each(|which| store.remove_numbered(which));
+    (0..60).for_each(|which| store.put_numbered(which, 2_000 + which, 2_500));
+    (0..60).for_each(|which| store.put_numbered(which, 3_000 + which, 2_500));
     block_on(store.close()).unwrap();
     drop(store);
     assert_clean(&device, "everything damaged is dead and gone");
@@ -376,7 +362,7 @@ fn a_lost_accounting_is_counted_again() {
     const BLOCKS: u64 = 900;
     let sim = formatted(BLOCKS, 4);
     let store = open(&device(&sim), small()).unwrap();
-    (0..120).for_each(|which| put(&store, which, which, 1_300));
+    (0..120).for_each(|which| store.put_numbered(which, which, 1_300));
     block_on(store.close()).unwrap();
     drop(store);
     let clean = sim.image();
@@ -400,8 +386,8 @@ fn a_lost_accounting_is_counted_again() {
         let alive: Vec<u64> =
             (0..120).filter(|&which| matches!(store.find(Workload::key(which)), Ok(Some(_)))).collect();
         // New runs, so that the damaged leaf is replaced.
-        (200..260).for_each(|which| put(&store, which, which, 1_300));
-        alive.iter().for_each(|&which| holds(&store, which, which, 1_300));
+        (200..260).for_each(|which| store.put_numbered(which, which, 1_300));
+        alive.iter().for_each(|&which| store.assert_numbered(which, which, 1_300));
         block_on(store.close()).unwrap();
         drop(store);
         let repair = CheckOptions { repair: true, ..CheckOptions::default() };
@@ -411,10 +397,10 @@ fn a_lost_accounting_is_counted_again() {
             assert!(problem.what.contains("lost with a damaged page"), "block {block}: {problem:?}");
         }
         let store = open(&device, small()).unwrap();
-        alive.iter().for_each(|&which| holds(&store, which, which, 1_300));
-        (200..260).for_each(|which| delete(&store, which));
-        alive.iter().for_each(|&which| put(&store, which, 5_000 + which, 1_300));
-        alive.iter().for_each(|&which| holds(&store, which, 5_000 + which, 1_300));
+        alive.iter().for_each(|&which| store.assert_numbered(which, which, 1_300));
+        (200..260).for_each(|which| store.remove_numbered(which));
+        alive.iter().for_each(|&which| store.put_numbered(which, 5_000 + which, 1_300));
+        alive.iter().for_each(|&which| store.assert_numbered(which, 5_000 + which, 1_300));
     }
     assert!(damaged >= 2, "{damaged} pages with accounting");
 }
@@ -426,9 +412,9 @@ fn bits_flip() {
     const BLOCKS: u64 = 320;
     let sim = formatted(BLOCKS, 5);
     let store = open(&device(&sim), small()).unwrap();
-    (0..60).for_each(|which| put(&store, which, which, SIZES[which as usize % 4]));
-    (0..60).step_by(4).for_each(|which| put(&store, which, 100 + which, 700));
-    (1..60).step_by(9).for_each(|which| delete(&store, which));
+    (0..60).for_each(|which| store.put_numbered(which, which, SIZES[which as usize % 4]));
+    (0..60).step_by(4).for_each(|which| store.put_numbered(which, 100 + which, 700));
+    (1..60).step_by(9).for_each(|which| store.remove_numbered(which));
     block_on(store.close()).unwrap();
     drop(store);
     let image = sim.image();

@@ -6,14 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 
-use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::sim::SimDevice;
 use shoal_device::{BlockDevice, Op, Ticket};
-use shoal_engine::{Environment, Error, OpenOptions, Store, block_on};
+use shoal_engine::{Error, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::wait::within;
 
-use crate::common::{self, ByName, assert_clean, device, format, tiny};
+use crate::common::{self, ByName, assert_clean, blank, device, open_in_real_time, tiny, tiny_with_threads};
 
 const BLOCKS: u64 = 4_000;
 /// The log's ring, and everything behind it.
@@ -72,14 +72,10 @@ fn check(store: &Store, which: u64, acknowledged: u64) {
 
 /// Writers go on until each has an error (or panicked itself, in the driver).
 fn breaks(blocks: Range<u64>, thread: Option<&'static str>) {
-    let sim =
-        SimDevice::with_options(Image::new(BLOCKS), SimOptions { record: false, ..SimOptions::default() });
-    format(&device(&sim), BLOCKS, 5);
+    let (sim, _) = blank(BLOCKS, 5);
     let armed = AtomicBool::new(false);
     let (faulty, faulty_device) = Intercepted::new(Faulty { sim: sim.clone(), armed, blocks, thread });
-    let options = OpenOptions { background: true, ..tiny() };
-    let opened = Store::open(faulty_device, options, Environment::default());
-    let store = block_on(opened).unwrap();
+    let store = open_in_real_time(&faulty_device, tiny_with_threads());
     let begun = Barrier::new(WRITERS as usize);
     let newest: Vec<u64> = std::thread::scope(|scope| {
         let writer = |which: u64| {

@@ -18,7 +18,7 @@ use shoal_testkit::device::used_blocks;
 use shoal_testkit::lab;
 
 use crate::common::{
-    self, ByName, acknowledged, checked, format, key, open, quiet, tiny, update, with_metadata,
+    self, ByName, acknowledged, blank, checked, key, open, quiet, tiny, update, with_metadata,
 };
 
 const BLOCKS: u64 = 512;
@@ -42,8 +42,7 @@ fn put(store: &Store, which: u64, bytes: usize) -> u64 {
 
 /// A closed store of some hundred objects, some of them deleted again, and the versions of its objects.
 fn subject() -> (Image, Versions) {
-    let (sim, device) = quiet(&Image::new(BLOCKS));
-    format(&device, BLOCKS, 41);
+    let (sim, device) = blank(BLOCKS, 41);
     let store = open(&device, tiny()).unwrap();
     let mut versions = Versions::new();
     for which in 0..OBJECTS {

@@ -11,7 +11,8 @@ use shoal_engine::{
 };
 
 use crate::common::{
-    self, ByName, Unwritable, checked, device, formatted, key, open, open_read_only, read, tiny, update,
+    self, ByName, Unwritable, change_to, checked, device, formatted, key, open, open_read_only, read, tiny,
+    tiny_with_threads, update,
 };
 use crate::golden;
 
@@ -73,11 +74,7 @@ fn refuses_writes(store: &Store) {
     let (options, rules) = (PutOptions::default, RejectRules::default());
     let (key, value) = (key(b"001"), b"new".to_vec());
     let identity = RequestId { session: 1, sequence: 1 };
-    let put = || Change::Put {
-        value: value.clone().into(),
-        metadata: Default::default(),
-        expiry: Default::default(),
-    };
+    let put = || change_to(value.clone());
     block_on(async {
         assert!(is_refused(store.put(&key, value.clone().into(), options()).await));
         assert!(is_refused(store.write(Write::put(&key, &value.clone().into(), &options())).await));
@@ -104,7 +101,7 @@ fn refuses_writes(store: &Store) {
 #[test]
 fn everything_is_there_and_nothing_is_written() {
     let image = crashed();
-    let threads = OpenOptions { background: true, ..tiny() };
+    let threads = tiny_with_threads();
     for options in [tiny(), threads, OpenOptions { own_space: vec!["default".into()], ..tiny() }] {
         // As often as one likes: the second opening finds the same as the first one.
         for _ in 0..2 {

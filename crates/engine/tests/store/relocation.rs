@@ -14,8 +14,8 @@ use shoal_testkit::wait::within;
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    ByName, assert_clean, check_clean, format, formatted, key, observe_all, open_at, recover_all, step, tiny,
-    tiny_format,
+    ByName, assert_clean, check_clean, format, formatted, key, observe_all, open_at, open_in_real_time,
+    recover_all, step, tiny, tiny_format,
 };
 
 /// Longer than any pause of the mover.
@@ -45,19 +45,6 @@ impl Bed {
             }
         }
     }
-
-    fn put(&self, which: u64, seed: u64, bytes: usize) {
-        let value = Value { key: which, seed, bytes }.to_vec();
-        self.store.set(Workload::key(which), value).unwrap();
-    }
-
-    fn delete(&self, which: u64) {
-        self.store.remove(Workload::key(which)).unwrap();
-    }
-
-    fn holds(&self, which: u64, seed: u64, bytes: usize) {
-        self.store.assert_holds(Workload::key(which), Value { key: which, seed, bytes });
-    }
 }
 
 fn small() -> OpenOptions {
@@ -77,11 +64,11 @@ fn holey(device: &Device) -> (Bed, Vec<u64>) {
     let bed = Bed::open(device, small()).unwrap();
     let mut put = 0;
     while bed.store.stat().free_blocks > 300 {
-        bed.put(put, 1, bytes_of(put));
+        bed.store.put_numbered(put, 1, bytes_of(put));
         put += 1;
     }
     let left: Vec<u64> = (0..put).filter(|which| which % 4 == (which / 32) % 4).collect();
-    (0..put).filter(|which| !left.contains(which)).for_each(|which| bed.delete(which));
+    (0..put).filter(|which| !left.contains(which)).for_each(|which| bed.store.remove_numbered(which));
     (bed, left)
 }
 
@@ -98,15 +85,15 @@ fn groups_are_emptied_and_nothing_is_lost() {
             break;
         }
         // Takes whole groups, so that there is always something to do.
-        bed.put(1_000_000 + seen.groups_emptied, 3, 200_000);
+        bed.store.put_numbered(1_000_000 + seen.groups_emptied, 3, 200_000);
     }
     assert!(seen.groups_emptied >= 2 && seen.bytes_evacuated > 10_000, "{seen:?}");
     assert_eq!((seen.groups_closed, seen.bytes_to_move), (0, 0), "{seen:?}");
-    left.iter().for_each(|&which| bed.holds(which, 1, bytes_of(which)));
+    left.iter().for_each(|&which| bed.store.assert_numbered(which, 1, bytes_of(which)));
     drop(bed);
     assert_clean(&device, "after moving");
     let bed = Bed::open(&device, small()).unwrap();
-    left.iter().for_each(|&which| bed.holds(which, 1, bytes_of(which)));
+    left.iter().for_each(|&which| bed.store.assert_numbered(which, 1, bytes_of(which)));
 }
 
 #[test]
@@ -145,18 +132,18 @@ fn a_group_that_is_being_emptied_is_no_lost_room() {
         block_on(bed.store.move_step()).unwrap();
         let stat = bed.store.stat();
         if stat.groups_closed == 0 {
-            bed.put(2_000_000 + round, 5, 200_000);
+            bed.store.put_numbered(2_000_000 + round, 5, 200_000);
             continue;
         }
         // All that the store says is free can be had.
         let bytes = (stat.free_blocks.saturating_sub(8) * 4096).min(4 << 20) as usize;
-        bed.put(3_000_000, round, bytes);
-        bed.holds(3_000_000, round, bytes);
-        bed.delete(3_000_000);
+        bed.store.put_numbered(3_000_000, round, bytes);
+        bed.store.assert_numbered(3_000_000, round, bytes);
+        bed.store.remove_numbered(3_000_000);
         largest = largest.max(bytes);
     }
     assert!(largest > 1 << 20, "{largest}");
-    left.iter().for_each(|&which| bed.holds(which, 1, bytes_of(which)));
+    left.iter().for_each(|&which| bed.store.assert_numbered(which, 1, bytes_of(which)));
     drop(bed);
     assert_clean(&device, "at the end");
 }
@@ -303,7 +290,7 @@ fn moving_races_with_writers() {
         block_on(Store::format(&device, &tiny_format(6_000), &Environment::default())).unwrap();
         let tuning = Tuning { overlay_records_max: 60, ..small().tuning };
         let options = OpenOptions { background: true, tuning, ..small() };
-        let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
+        let store = open_in_real_time(&device, options);
         let end = Instant::now() + Duration::from_secs(4);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -391,11 +378,11 @@ fn free_groups_are_discarded() {
     assert_eq!(stat.bytes_discarded / 4096 / 64, stat.whole_groups, "each group once: {stat:?}");
     bed.settle(2_000);
     assert_eq!(bed.store.stat().bytes_discarded, stat.bytes_discarded, "once is enough");
-    left.iter().for_each(|&which| bed.holds(which, 1, bytes_of(which)));
+    left.iter().for_each(|&which| bed.store.assert_numbered(which, 1, bytes_of(which)));
     // A group that was used again and is free again is discarded again.
-    (0..9).for_each(|which| bed.put(5_000_000 + which, 1, 250_000));
-    (0..9).for_each(|which| bed.delete(5_000_000 + which));
-    (0..60).for_each(|_| bed.put(6_000_000, 1, 100));
+    (0..9).for_each(|which| bed.store.put_numbered(5_000_000 + which, 1, 250_000));
+    (0..9).for_each(|which| bed.store.remove_numbered(5_000_000 + which));
+    (0..60).for_each(|_| bed.store.put_numbered(6_000_000, 1, 100));
     bed.settle(2_000);
     assert!(bed.store.stat().bytes_discarded > stat.bytes_discarded);
     drop(bed);

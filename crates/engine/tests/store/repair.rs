@@ -8,12 +8,11 @@
 use std::collections::BTreeMap;
 
 use shoal_base::BLOCK_BYTES;
-use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_device::sim::{Fault, FaultOp, Image};
 use shoal_engine::{Error, Store, block_on};
 use shoal_testkit::Value;
 
-use crate::common::{ByName, checked, flat_name as name, format, open, quiet, repaired, tiny};
+use crate::common::{ByName, blank, checked, flat_name as name, open, quiet, repaired, tiny};
 
 const BLOCKS: u64 = 256;
 /// The places of the areas with a log of 24 blocks: docs/format/superblock.md.
@@ -59,8 +58,7 @@ fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Value {
 
 /// A closed store with its objects: values in leaves, packed, in extents, in many units.
 fn subject() -> (Image, BTreeMap<u64, Value>) {
-    let (sim, device) = quiet(&Image::new(BLOCKS));
-    format(&device, BLOCKS, 29);
+    let (sim, device) = blank(BLOCKS, 29);
     let store = open(&device, tiny()).unwrap();
     let sizes = [20, 90, 60, 1_900, 40, 700, 5_000];
     let mut objects = BTreeMap::new();
@@ -183,9 +181,7 @@ fn bad_sectors_are_repaired_as_damage_is() {
             continue;
         }
         let sum = sums.entry(kind(&image, block, data_first)).or_default();
-        let options = SimOptions { record: false, ..SimOptions::default() };
-        let sim = SimDevice::with_options(image.clone(), options);
-        let device = Device::new(sim.clone());
+        let (sim, device) = quiet(&image);
         sim.inject(Fault::fail(FaultOp::Read, EIO).at(block..block + 1).for_good());
         let found = repaired(&device).unwrap_or_else(|error| panic!("block {block}: {error}"));
         sim.clear_faults();

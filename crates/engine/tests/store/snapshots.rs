@@ -6,18 +6,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use shoal_base::{ManualClock, SeededEntropy};
+use shoal_base::ManualClock;
 use shoal_device::sim::SimDevice;
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Environment, Error, Expiry, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions,
-    ReadLevel, RejectRules, Snapshot, SnapshotPlace, Store, Tuning, block_on,
+    ByteRange, Error, Expiry, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions, ReadLevel,
+    RejectRules, Snapshot, SnapshotPlace, Store, Tuning, block_on,
 };
 use shoal_testkit::Value;
 use shoal_testkit::lab;
 use shoal_testkit::wait::within;
 
-use crate::common::{assert_clean, environment, format, key, memory, open, tiny, together};
+use crate::common::{
+    assert_clean, change_to, environment, format, format_as, key, memory, open, open_at, open_in_real_time,
+    tiny, together,
+};
 
 /// Bytes of values of every kind: in leaves, in packed runs, in extents, with a manifest.
 const SIZES: [usize; 8] = [0, 60, 700, 1_500, 5_000, 12_288, 40_000, 300_000];
@@ -115,13 +118,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn run(steps: &[Step]) -> Result<(), String> {
     let device = memory(8_192);
     let clock = Arc::new(ManualClock::new(1_000));
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
     let options = OpenOptions {
         cache_bytes: 2 << 20,
         tuning: Tuning { reserve_permille: 500, snapshot_max_age_ns: u64::MAX, ..tiny().tuning },
         ..tiny()
     };
-    let store = block_on(Store::open(device.clone(), options, environment)).unwrap();
+    let store = open_at(&device, options, &clock).unwrap();
     let mut now = Held::new();
     let mut taken: Vec<(Snapshot, Held)> = Vec::new();
     for (seed, step) in (0..).zip(steps) {
@@ -198,12 +200,12 @@ fn a_snapshot_under_load_is_of_one_version() {
         let device = Device::new(Arc::new(MemDevice::new(16_384)));
         let layout =
             shoal_engine::FormatOptions { log_blocks: Some(1_024), ..crate::common::tiny_format(16_384) };
-        block_on(Store::format(&device, &layout, &environment(1))).unwrap();
+        format_as(&device, &layout, 1);
         // Writers find room while the overlays are frozen.
         let tuning = Tuning { overlay_records_max: 10_000, ..tiny().tuning };
         let options =
             OpenOptions { background: true, cache_bytes: 4 << 20, overlay_bytes: None, tuning, ..tiny() };
-        let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
+        let store = open_in_real_time(&device, options);
         let pair = |which: u8| [key([b'a', which]), key([b'b', which, 1])];
         let stop = AtomicBool::new(false);
         let acknowledged: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
@@ -215,12 +217,7 @@ fn a_snapshot_under_load_is_of_one_version() {
                         let keys = pair(which).map(|key| (key, ReadLevel::Nothing));
                         let value = bytes_of(count, SIZES[count as usize % 5]);
                         let updated = block_on(together(store, &keys, |_| {
-                            let change = || Change::Put {
-                                value: value.clone().into(),
-                                metadata: Metadata::default(),
-                                expiry: Expiry::Never,
-                            };
-                            (vec![change(), change()], ())
+                            (vec![change_to(value.clone()), change_to(value.clone())], ())
                         }));
                         updated.unwrap();
                         acknowledged.store(count, Ordering::Release);
@@ -338,9 +335,8 @@ fn a_full_store_drops_its_snapshot() {
 fn a_snapshot_has_an_age() {
     let device = memory(4_096);
     let clock = Arc::new(ManualClock::new(1_000));
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
     let options = OpenOptions { tuning: Tuning { snapshot_max_age_ns: 1_000, ..tiny().tuning }, ..tiny() };
-    let store = block_on(Store::open(device, options, environment)).unwrap();
+    let store = open_at(&device, options, &clock).unwrap();
     let held = fill(&store, 4, 600);
     let snapshot = block_on(store.snapshot()).unwrap();
     clock.advance(1_000);
@@ -357,8 +353,7 @@ fn a_snapshot_has_an_age() {
 fn an_object_that_expires_later_stays_in_a_snapshot() {
     let device = memory(4_096);
     let clock = Arc::new(ManualClock::new(1_000_000_000_000));
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
-    let store = block_on(Store::open(device, tiny(), environment)).unwrap();
+    let store = open_at(&device, tiny(), &clock).unwrap();
     let put = |which, expiry| {
         let metadata = Metadata { content_type: "text/x".into(), ..Metadata::default() };
         let options = PutOptions { expiry, metadata, modified_ns: Some(5), ..PutOptions::default() };
@@ -391,7 +386,7 @@ fn snapshots_of_unusual_stores() {
     let device = Device::new(sim.clone());
     let first_version = (1 << 40) + 7;
     let options = shoal_engine::FormatOptions { first_version, ..crate::common::tiny_format(4_096) };
-    block_on(Store::format(&device, &options, &environment(1))).unwrap();
+    format_as(&device, &options, 1);
     let store = open(&device, tiny()).unwrap();
     let empty = block_on(store.snapshot()).unwrap();
     holds(&empty, &Held::new()).unwrap();

@@ -8,20 +8,21 @@ use std::thread;
 use std::time::Instant;
 
 use shoal_base::{Entropy, ManualClock, SeededEntropy};
+use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
-use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Decision, Environment, Error, Expiry, Lsn, Object, ObjectKey, OpenOptions, Outcome,
-    PutOptions, ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, block_on,
+    ByteRange, Change, Decision, Error, Expiry, Lsn, Object, ObjectKey, OpenOptions, Outcome, PutOptions,
+    ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, block_on,
 };
 use shoal_testkit::Value;
+use shoal_testkit::bytes::name_of;
 use shoal_testkit::lab;
 use shoal_testkit::linear::{Entry, World};
 use shoal_testkit::serial::{History, Transaction};
 use shoal_testkit::wait::within;
 
 use crate::common::{
-    assert_clean, change_to as put, format, formatted, key, memory, open, short_batches, tiny,
+    assert_clean, change_to as put, formatted, key, memory, open, open_at, short_batches, tiny,
 };
 use crate::histories::{options, power_cut, slow};
 
@@ -36,7 +37,7 @@ const LIVES: u64 = 3;
 const SIZES: [usize; 5] = [16, 60, 300, 1_500, 5_000];
 
 fn name(number: u8) -> ObjectKey {
-    key(format!("key-{number}").as_bytes())
+    key(name_of(number.into()))
 }
 
 fn names() -> Vec<(ObjectKey, ReadLevel)> {
@@ -408,11 +409,8 @@ fn a_watch_waits_for_what_is_in_flight() {
 
 #[test]
 fn a_watched_key_changes_when_its_time_is_over() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
     let clock = Arc::new(ManualClock::new(1_000));
-    format(&device, 4_096, 1);
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(1)) };
-    let store = block_on(Store::open(device, tiny(), environment)).unwrap();
+    let store = open_at(&memory(4_096), tiny(), &clock).unwrap();
     let short_lived = |until| {
         let options = PutOptions { expiry: Expiry::At(until), ..PutOptions::default() };
         block_on(store.put(&name(0), vec![1].into(), options)).unwrap();

@@ -5,20 +5,21 @@ use std::thread;
 
 use shoal_base::ManualClock;
 use shoal_engine::{
-    ByteRange, Change, Error, Expiry, ListRequest, Metadata, Object, OpenOptions, PutOptions, ReadLevel,
-    RejectRules, Store, Updated, Write, block_on,
+    ByteRange, Change, Error, Expiry, ListRequest, Object, PutOptions, ReadLevel, RejectRules, Store,
+    Updated, Write, block_on,
 };
 use shoal_testkit::wait::eventually;
 
-use crate::common::{self, ByName, assert_clean, key, memory, open_at, tiny, update};
+use crate::common::{
+    self, ByName, assert_clean, change_to, key, memory, open_at, tiny, tiny_with_threads, update,
+};
 
 const BLOCKS: u64 = 4_096;
 
 fn count_up(object: Option<&Object>) -> (Change, u64) {
     let before =
         object.map_or(0, |object| String::from_utf8(object.value.to_vec()).unwrap().parse().unwrap());
-    let value = (before + 1).to_string().into_bytes().into();
-    (Change::Put { value, metadata: Metadata::default(), expiry: Expiry::Never }, before + 1)
+    (change_to((before + 1).to_string().into_bytes()), before + 1)
 }
 
 /// A decision sees a value in memory: a value that is too long for that is refused, as by a get, and nothing changes.
@@ -93,7 +94,7 @@ fn no_update_is_lost() {
 
 #[test]
 fn an_update_sees_what_is_in_flight_and_what_is_large() {
-    let store = common::open(&memory(BLOCKS), OpenOptions { background: true, ..tiny() }).unwrap();
+    let store = common::open(&memory(BLOCKS), tiny_with_threads()).unwrap();
     for bytes in [10, 3_000, 20_000, 300_000] {
         let name = key(b"k");
         let value = vec![b'x'; bytes];
@@ -103,7 +104,7 @@ fn an_update_sees_what_is_in_flight_and_what_is_large() {
         let longer = |object: Option<&Object>| {
             let mut value = object.unwrap().value.to_vec();
             value.push(b'y');
-            (Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }, ())
+            (change_to(value), ())
         };
         let updated = block_on(update(&store, &name, ReadLevel::Value, longer)).unwrap();
         let first = block_on(pending.durable()).unwrap();
@@ -195,7 +196,7 @@ fn the_reaper_reads_only_trees_that_have_something_for_it() {
         block_on(store.close()).unwrap();
         drop(store);
         clock.advance(20 * SECOND);
-        let store = open_at(&device, OpenOptions { background: true, ..tiny() }, &clock).unwrap();
+        let store = open_at(&device, tiny_with_threads(), &clock).unwrap();
         let opened = store.stat().device.reads;
         if with_end {
             eventually("it is found", || store.stat().expired > 0);
@@ -224,7 +225,7 @@ fn the_reaper_gives_space_back() {
     put(&store, "stays", None);
     block_on(store.close()).unwrap();
     drop(store);
-    let store = open_at(&device, OpenOptions { background: true, ..tiny() }, &clock).unwrap();
+    let store = open_at(&device, tiny_with_threads(), &clock).unwrap();
     for number in 0..20 {
         put(&store, &format!("after-{number}"), Some(1_010));
     }

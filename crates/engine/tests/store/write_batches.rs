@@ -4,17 +4,18 @@
 use std::sync::Arc;
 use std::thread;
 
-use shoal_base::{ManualClock, SeededEntropy};
+use shoal_base::ManualClock;
+use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
-use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Environment, Error, Object, ObjectKey, OpenOptions, Outcome, PutOptions,
-    RESULT_LIFE_NS, RESULTS_KEPT, ReadLevel, RejectRules, RequestId, Store, Write, WriteBatch, block_on,
+    ByteRange, Error, Object, ObjectKey, PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, ReadLevel, RejectRules,
+    RequestId, Store, Write, WriteBatch, block_on,
 };
+use shoal_testkit::bytes::name_of;
 use shoal_testkit::wait::within;
 
 use crate::common::{
-    self, ByName, assert_clean, change_to as put, format, formatted, key, memory, open, short_batches, tiny,
+    self, ByName, assert_clean, change_to as put, formatted, key, memory, open, open_at, short_batches, tiny,
 };
 
 const BLOCKS: u64 = 320;
@@ -29,7 +30,7 @@ fn value(number: u64) -> Vec<u8> {
 }
 
 fn names() -> Vec<ObjectKey> {
-    (0..KEYS).map(|number| key(format!("key-{number}").as_bytes())).collect()
+    (0..KEYS).map(|number| key(name_of(number as u64))).collect()
 }
 
 /// The number of the batch that wrote a key last.
@@ -184,29 +185,9 @@ fn a_step_that_is_too_long_is_refused() {
     assert_clean(&device, "after a large write batch");
 }
 
-fn count_up(objects: &[Option<Object>]) -> (Vec<Change>, u64) {
-    let before = objects[0]
-        .as_ref()
-        .map_or(0, |object| u64::from_le_bytes(object.value.to_vec()[..8].try_into().unwrap()));
-    (vec![put((before + 1).to_le_bytes().to_vec())], before + 1)
-}
-
-/// Counts up once; returns the counter before.
+/// Counts up once; the count, and whether it was counted now.
 fn count_once(store: &Store, name: &ObjectKey, identity: RequestId) -> shoal_engine::Result<(u64, bool)> {
-    let keys = [(name.clone(), ReadLevel::Value)];
-    let keep = |count: &u64| count.to_le_bytes().to_vec();
-    match block_on(common::once(store, identity, &keys, count_up, keep))? {
-        Outcome::Done(done) => {
-            for pending in done.pending {
-                block_on(pending.durable())?;
-            }
-            Ok((done.answer, true))
-        }
-        Outcome::Left(_) | Outcome::Changed => unreachable!("nothing is watched, and nothing left"),
-        Outcome::Before { answer, .. } => {
-            Ok((u64::from_le_bytes(answer.unwrap()[..8].try_into().unwrap()), false))
-        }
-    }
+    common::count_once(store, name, identity, |count| count.to_le_bytes().to_vec())
 }
 
 /// A client that does not know the outcome of a write repeats it after the crash: it counts once, whatever state the
@@ -246,9 +227,7 @@ fn a_write_that_is_repeated_after_a_crash_counts_once() {
 fn results_are_bounded_and_expire() {
     let device = memory(4_096);
     let clock = Arc::new(ManualClock::new(1_000));
-    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
-    let options = OpenOptions { background: false, ..tiny() };
-    let store = block_on(Store::open(device.clone(), options, environment)).unwrap();
+    let store = open_at(&device, tiny(), &clock).unwrap();
     let name = key(b"counter");
     let identity = |sequence| RequestId { session: 1, sequence };
     for sequence in 0..3 * RESULTS_KEPT {
@@ -267,11 +246,7 @@ fn results_are_bounded_and_expire() {
 #[test]
 fn results_are_kept_where_the_clock_was_set_back() {
     let device = memory(4_096);
-    let open_at = |now_ns| {
-        let clock = Arc::new(ManualClock::new(now_ns));
-        let environment = Environment { clock, entropy: Arc::new(SeededEntropy::new(3)) };
-        block_on(Store::open(device.clone(), tiny(), environment)).unwrap()
-    };
+    let open_at = |now_ns| open_at(&device, tiny(), &Arc::new(ManualClock::new(now_ns))).unwrap();
     let name = key(b"counter");
     let identity = |sequence| RequestId { session: 1, sequence };
     let store = open_at(3 * RESULT_LIFE_NS);
@@ -324,8 +299,7 @@ fn a_rejected_write_stays_rejected() {
 /// the error names the first write that was rejected. With a request id both happen once.
 #[test]
 fn a_batch_of_writes_is_done_as_a_whole_or_not_at_all() {
-    let device = Device::new(Arc::new(MemDevice::new(4_096)));
-    format(&device, 4_096, 4);
+    let device = memory(4_096);
     let store = open(&device, tiny()).unwrap();
     let names = names();
     let value = shoal_buffer::Buffer::from(b"value".to_vec());

@@ -5,16 +5,13 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use shoal_redis::{Limits, RedisOptions};
+use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::support::{Client, Seen, Served, encode, serve};
+use crate::support::{Client, Seen, Served, serve};
 
 fn with(limits: Limits, password: Option<&[u8]>) -> Served {
     serve(RedisOptions { limits, password: password.map(<[u8]>::to_vec), ..RedisOptions::default() })
-}
-
-fn ok() -> Seen {
-    Seen::Simple("OK".into())
 }
 
 /// A connection that has said this.
@@ -45,15 +42,15 @@ fn idle_connections_without_a_password_lock_nobody_out() {
     };
     let served = with(limits, Some(b"tide"));
     let mut known = Client::new(&served);
-    assert_eq!(known.run("auth tide"), ok());
+    assert_eq!(known.run("auth tide"), Seen::ok());
     let wrong = encode(&[b"auth", b"wrong"]);
     let mut idle: Vec<TcpStream> = (0..PLACES)
         .map(|number| said(&served, [&b""[..], b"*3\r\n$3\r\n", b"GET k\r\n", &wrong][number % 4]))
         .collect();
     for _ in 0..PLACES {
         let mut late = Client::new(&served);
-        assert_eq!(late.run("auth tide"), ok());
-        assert_eq!(late.run("set k v"), ok());
+        assert_eq!(late.run("auth tide"), Seen::ok());
+        assert_eq!(late.run("set k v"), Seen::ok());
     }
     idle.extend((0..3 * PLACES).map(|_| said(&served, b"")));
     assert_eq!(
@@ -63,7 +60,7 @@ fn idle_connections_without_a_password_lock_nobody_out() {
     );
     idle.iter_mut().take(PLACES).for_each(await_end);
     let mut late = Client::new(&served);
-    assert_eq!(late.run("auth tide"), ok());
+    assert_eq!(late.run("auth tide"), Seen::ok());
     let Seen::Bulk(info) = late.run("info stats") else { panic!("text") };
     let info = String::from_utf8(info).unwrap();
     assert!(info.contains("rejected_connections:0\r\n"), "{info}");

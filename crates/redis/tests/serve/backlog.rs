@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 use shoal_engine::Environment;
 use shoal_redis::{Limits, RedisOptions};
+use shoal_testkit::resp::encode;
 
-use crate::support::{Client, Seen, Served, cold_store, encode, serve, serve_store};
+use crate::support::{Client, Seen, Served, cold_store, serve, serve_store};
 
 const LONG: usize = 64 << 10;
 
@@ -26,12 +27,11 @@ fn client(served: &Served) -> Client {
 /// A round of commands of all kinds, and what they answer where no other client writes.
 fn round(number: usize) -> Vec<(Vec<u8>, Seen)> {
     let (key, long) = (format!("k{number}"), vec![b'a' + (number % 26) as u8; LONG]);
-    let ok = || Seen::Simple("OK".into());
     vec![
-        (encode(&[b"set", key.as_bytes(), &long]), ok()),
+        (encode(&[b"set", key.as_bytes(), &long]), Seen::ok()),
         (encode(&[b"incr", b"count"]), Seen::Integer(number as i64 + 1)),
         (encode(&[b"get", key.as_bytes()]), Seen::Bulk(long.clone())),
-        (encode(&[b"set", b"short", key.as_bytes()]), ok()),
+        (encode(&[b"set", b"short", key.as_bytes()]), Seen::ok()),
         (encode(&[b"get", b"short"]), Seen::Bulk(key.clone().into())),
         (encode(&[b"echo", &long]), Seen::Bulk(long.clone())),
         (
@@ -167,7 +167,7 @@ fn many_that_write_first_share_what_all_may_have() {
             let all: usize = figures(&mut other).into_iter().map(|(received, _)| received).sum();
             assert!(all < 26 << 20, "{all} bytes wait");
             // A command that is long, but not too long, is no victim of those that wait.
-            assert_eq!(other.words(&[b"set", b"k", &vec![b'y'; 1 << 20]]), Seen::Simple("OK".into()));
+            assert_eq!(other.words(&[b"set", b"k", &vec![b'y'; 1 << 20]]), Seen::ok());
         }
         writing.into_iter().map(|one| read_to_end(one.join().unwrap(), ROUNDS)).collect::<Vec<_>>()
     });

@@ -96,7 +96,7 @@ fn the_protocol_is_chosen() {
     assert_eq!(range[..2], [Seen::Integer(0), Seen::Integer(16_383)]);
     assert_eq!(node[..2], ["127.0.0.1".into(), Seen::Integer(served.address.port().into())]);
     assert!(matches!(client.run("command info get nothing"), Seen::Array(found) if found[1] == Seen::Null));
-    assert_eq!(client.run("quit"), Seen::Simple("OK".into()));
+    assert_eq!(client.run("quit"), Seen::ok());
     assert_eq!(client.next(), None);
 }
 
@@ -125,9 +125,7 @@ fn the_list_shows_what_clients_said_last() {
 #[test]
 fn the_keyspace_is_that_of_the_bucket() {
     let served = serve(RedisOptions::default());
-    let key = shoal_engine::ObjectKey::new("other", b"x").unwrap();
-    let put = served.store.put(&key, b"value"[..].into(), shoal_engine::PutOptions::default());
-    shoal_engine::block_on(put).unwrap();
+    shoal_storekit::put(&served.store, "other", b"x", b"value");
     let mut client = Client::new(&served);
     assert_eq!(client.run("info keyspace"), "# Keyspace\r\n".into());
     client.script(
@@ -181,7 +179,7 @@ fn nobody_waits_for_a_thread_that_died() {
     let served = serve_in(RedisOptions { threads: Some(1), ..RedisOptions::default() }, environment);
     for round in 0..3 {
         let mut client = Client::new(&served);
-        assert_eq!(client.run(&format!("set k {round}")), Seen::Simple("OK".into()));
+        assert_eq!(client.run(&format!("set k {round}")), Seen::ok());
         trap.set.store(true, Ordering::SeqCst);
         client.send(b"PING\r\n");
         assert_eq!(client.next(), None, "the connection ended");

@@ -68,7 +68,7 @@ impl Fixture {
     /// The thread that commits a SET of this client.
     fn committer_of_set(&mut self, client: usize) -> String {
         self.noting.by.lock().unwrap().clear();
-        assert_eq!(self.clients[client].run("set k v"), Seen::Simple("OK".into()));
+        assert_eq!(self.clients[client].run("set k v"), Seen::ok());
         while self.noting.by.lock().unwrap().is_empty() {
             std::thread::yield_now();
         }

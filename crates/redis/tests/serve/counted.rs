@@ -42,7 +42,7 @@ fn each_command_is_counted_once() {
     }
     // Not answered, and counted all the same.
     client.send(b"client reply off\r\nset m 1\r\nset m 2\r\nclient reply on\r\n");
-    assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+    assert_eq!(client.next(), Some(Seen::ok()));
     let mut info = |section: &str| match client.run(&format!("info {section}")) {
         Seen::Bulk(text) => String::from_utf8(text).unwrap(),
         other => panic!("{other:?} is no text"),

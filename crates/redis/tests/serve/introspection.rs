@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use shoal_redis::{Durability, RedisOptions};
+use shoal_testkit::resp::encode;
 
-use crate::support::{Client, Seen, encode, serve};
+use crate::support::{Client, Seen, serve};
 
 fn text(seen: Seen) -> String {
     let Seen::Bulk(bytes) = seen else { panic!("{seen:?} is no text") };
@@ -97,7 +98,7 @@ fn connections_are_ended_by_others() {
     assert_eq!(by_id.next(), None);
     assert_eq!(one.run(&format!("client kill addr {address} type normal user default")), Seen::Integer(1));
     assert_eq!(by_address.next(), None);
-    assert_eq!(one.run(&format!("client kill {old_address}")), Seen::Simple("OK".into()));
+    assert_eq!(one.run(&format!("client kill {old_address}")), Seen::ok());
     assert_eq!(by_old_form.next(), None);
     for nobody in ["type pubsub", "maxage 1000", &format!("id {stays_id} addr 1.1.1.1:1"), "laddr 1.1.1.1:1"]
     {
@@ -134,7 +135,7 @@ fn answers_are_left_out_as_asked() {
             b"set a 1\r\nclient reply skip\r\nset b 2\r\nset c 3\r\nclient reply off\r\nget a\r\nwhat\r\nincr a\r\nset d 4\r\nmget a b\r\n\
               client reply skip\r\nget a\r\nclient reply on\r\nget a\r\nclient reply skip\r\nnonsense\r\nget b\r\n",
         );
-        let ok = || Some(Seen::Simple("OK".into()));
+        let ok = || Some(Seen::ok());
         assert_eq!(client.next(), ok(), "a");
         assert_eq!(client.next(), ok(), "c");
         assert_eq!(client.next(), ok(), "on");
@@ -164,7 +165,7 @@ fn an_answer_behind_one_that_was_left_out_comes() {
     ];
     client.send(&commands.map(encode).concat());
     for expected in ["a", "c"] {
-        assert_eq!(client.next(), Some(Seen::Simple("OK".into())), "{expected}");
+        assert_eq!(client.next(), Some(Seen::ok()), "{expected}");
     }
     assert_eq!(client.run("get b"), "2".into());
 }

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use shoal_redis::{Limits, MinRate, RedisOptions};
 use shoal_testkit::process::raise_open_files;
+use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::support::{Client, Seen, encode, serve};
+use crate::support::{Client, Seen, serve};
 
 const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 
@@ -24,7 +25,7 @@ fn long_words_are_refused_before_memory_is_taken() {
     assert_eq!(client.next(), None);
     let mut client = Client::new(&served);
     let largest = vec![b'x'; 4 << 20];
-    assert_eq!(client.words(&[b"set", b"k", &largest]), Seen::Simple("OK".into()));
+    assert_eq!(client.words(&[b"set", b"k", &largest]), Seen::ok());
     assert_eq!(client.run("strlen k"), Seen::Integer(4 << 20));
     assert_eq!(client.run("get k"), Seen::Bulk(largest));
     assert_eq!(client.run("append k x"), Seen::Error(TOO_LONG.into()));
@@ -42,7 +43,7 @@ fn a_value_that_is_too_long_is_refused_and_the_connection_goes_on() {
     let value = vec![b'v'; 4 << 20];
     let words: Vec<&[u8]> = [&b"mset"[..]].into_iter().chain((0..34).map(|_| &value[..])).collect();
     assert_eq!(client.words(&words), Seen::Error(TOO_LONG.into()), "136 MiB are too long together");
-    assert_eq!(client.run("set k 1"), Seen::Simple("OK".into()));
+    assert_eq!(client.run("set k 1"), Seen::ok());
 }
 
 /// After an error of the protocol the server closes; what the client sent meanwhile does not take the error from it.
@@ -54,7 +55,7 @@ fn whoever_still_writes_hears_of_the_error() {
         let mut bytes = b"set k 1\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$700000000\r\n".to_vec();
         bytes.extend(vec![b'x'; 8 << 20]);
         client.send(&bytes);
-        assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+        assert_eq!(client.next(), Some(Seen::ok()));
         assert_eq!(client.next(), Some(Seen::Error("ERR Protocol error: invalid bulk length".into())));
         assert_eq!(client.next(), None);
     }
@@ -65,7 +66,7 @@ fn those_who_take_no_answers_are_closed_where_all_answers_are_too_many() {
     let limits = Limits { answers_bytes_max: 24 << 20, ..Limits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);
-    assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 4 << 20]]), Seen::Simple("OK".into()));
+    assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 4 << 20]]), Seen::ok());
     let mut slow = Vec::new();
     for _ in 0..8 {
         let mut stream = TcpStream::connect(served.address).unwrap();
@@ -141,7 +142,7 @@ fn a_client_that_takes_no_answers_is_held_up_alone_and_then_closed() {
     let limits = Limits { answer_bytes_max: 1 << 20, min_rate, ..Limits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);
-    assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 1 << 20]]), Seen::Simple("OK".into()));
+    assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 1 << 20]]), Seen::ok());
     let mut slow = TcpStream::connect(served.address).unwrap();
     slow.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
     let gets: Vec<u8> = (0..100).flat_map(|_| encode(&[b"get", b"k"])).collect();
@@ -171,7 +172,7 @@ fn half_a_command_is_waited_for_and_forgotten_with_its_connection() {
     };
     let slow: Vec<TcpStream> = (0..6).map(|_| begin(2 << 20)).collect();
     let mut other = Client::new(&served);
-    assert_eq!(other.run("set k 1"), Seen::Simple("OK".into()));
+    assert_eq!(other.run("set k 1"), Seen::ok());
     drop(slow);
     let value = vec![b'y'; 2 << 20];
     let until = Instant::now() + HANGS_AFTER;
@@ -192,7 +193,7 @@ fn half_a_command_is_waited_for_and_forgotten_with_its_connection() {
 impl Client {
     fn try_set(&mut self, value: &[u8]) -> bool {
         let bytes = encode(&[b"set", b"k", value]);
-        self.reader.get_mut().write_all(&bytes).is_ok() && self.next() == Some(Seen::Simple("OK".into()))
+        self.reader.get_mut().write_all(&bytes).is_ok() && self.next() == Some(Seen::ok())
     }
 }
 
@@ -206,7 +207,7 @@ fn ten_thousand_idle_connections() {
     let mut client = Client::new(&served);
     let until = Instant::now() + HANGS_AFTER;
     for number in 0..200 {
-        assert_eq!(client.run(&format!("set k {number}")), Seen::Simple("OK".into()));
+        assert_eq!(client.run(&format!("set k {number}")), Seen::ok());
         assert_eq!(client.run("get k"), number.to_string().as_str().into());
     }
     assert!(Instant::now() < until);
@@ -218,13 +219,13 @@ fn ten_thousand_idle_connections() {
 fn connections_that_end_half_way() {
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);
-    assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 100_000]]), Seen::Simple("OK".into()));
+    assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 100_000]]), Seen::ok());
     for _ in 0..20 {
         let mut client = Client::new(&served);
         client.send(&[encode(&[b"get", b"k"]), encode(&[b"set", b"other", b"1"])].concat());
         client.reader.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(client.next(), Some(Seen::Bulk(vec![b'x'; 100_000])));
-        assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+        assert_eq!(client.next(), Some(Seen::ok()));
         assert_eq!(client.next(), None);
     }
     let command = encode(&[b"set", b"gone", &vec![b'y'; 100_000]]);
@@ -272,7 +273,7 @@ fn who_sends_a_byte_at_a_time_slows_nobody() {
         assert_eq!(other.run("get nothing"), Seen::Null);
     }
     for client in &mut slow {
-        assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+        assert_eq!(client.next(), Some(Seen::ok()));
     }
 }
 
@@ -283,7 +284,7 @@ fn a_command_that_trickles_is_cut() {
     let limits = Limits { min_rate, ..Limits::default() };
     let served = serve(RedisOptions { limits, ..RedisOptions::default() });
     let mut silent = Client::new(&served);
-    assert_eq!(silent.run("set k 1"), Seen::Simple("OK".into()));
+    assert_eq!(silent.run("set k 1"), Seen::ok());
     let (words, value) = (b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$100\r\n", [b'x'; 60]);
     let in_the_value = [&words[..], &value[..]].concat();
     // All at a time, for each waits for its end.

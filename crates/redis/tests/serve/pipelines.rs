@@ -4,8 +4,9 @@ use std::thread;
 
 use shoal_engine::Environment;
 use shoal_redis::{Durability, RedisOptions};
+use shoal_testkit::resp::encode;
 
-use crate::support::{Client, Seen, cold_store, encode, serve, serve_store};
+use crate::support::{Client, Seen, cold_store, serve, serve_store};
 
 #[test]
 fn answers_come_in_order_and_see_what_was_written_before() {
@@ -17,7 +18,7 @@ fn answers_come_in_order_and_see_what_was_written_before() {
     for number in 0..200_i64 {
         let value = number.to_string();
         bytes.extend(encode(&[b"set", b"k", value.as_bytes()]));
-        expected.push(Seen::Simple("OK".into()));
+        expected.push(Seen::ok());
         bytes.extend(encode(&[b"get", b"k"]));
         expected.push(value.as_str().into());
         bytes.extend(encode(&[b"incr", b"n"]));
@@ -26,7 +27,7 @@ fn answers_come_in_order_and_see_what_was_written_before() {
         expected.push(Seen::Simple("PONG".into()));
         if number % 50 == 0 {
             bytes.extend(encode(&[b"set", b"big", &big]));
-            expected.push(Seen::Simple("OK".into()));
+            expected.push(Seen::ok());
             bytes.extend(encode(&[b"append", b"big", b"x"]));
             expected.push(Seen::Integer(100_001));
             bytes.extend(encode(&[b"dbsize"]));
@@ -50,7 +51,7 @@ fn a_pipeline_of_writes_shares_batches_of_the_log() {
         (0..100).flat_map(|number| encode(&[b"set", format!("k{number}").as_bytes(), b"v"])).collect();
     client.send(&bytes);
     for _ in 0..100 {
-        assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+        assert_eq!(client.next(), Some(Seen::ok()));
     }
     let after = served.store.stat();
     assert_eq!(after.records - before.records, 100);
@@ -70,13 +71,13 @@ fn short_ways_and_long_ones_keep_their_order() {
         bytes.extend(encode(&[b"SET", b"k", value.as_bytes()]));
         bytes.extend(encode(&[b"set", other.as_bytes(), value.as_bytes()]));
         bytes.extend(encode(&[b"set", b"long", &long]));
-        expected.extend(std::iter::repeat_n(Seen::Simple("OK".into()), 3));
+        expected.extend(std::iter::repeat_n(Seen::ok(), 3));
         if round % 3 == 0 {
             bytes.extend(encode(&[b"append", b"k", b"x"]));
             expected.push(Seen::Integer(value.len() as i64 + 1));
             bytes.extend(encode(&[b"set", b"k", value.as_bytes()]));
             bytes.extend(encode(&[b"set", b"k", value.as_bytes(), b"XX"]));
-            expected.extend(std::iter::repeat_n(Seen::Simple("OK".into()), 2));
+            expected.extend(std::iter::repeat_n(Seen::ok(), 2));
         }
         bytes.extend(encode(&[b"get", b"k"]));
         bytes.extend(encode(&[b"get", other.as_bytes()]));
@@ -99,7 +100,7 @@ fn short_ways_and_long_ones_keep_their_order() {
     for round in 0..20 {
         assert_eq!(client.run("get o1"), "v99".into());
         assert_eq!(client.run("get o1"), "v99".into());
-        assert_eq!(other.run(&format!("set o2 {round}")), Seen::Simple("OK".into()));
+        assert_eq!(other.run(&format!("set o2 {round}")), Seen::ok());
         assert_eq!(client.run("get o2"), round.to_string().as_str().into());
         assert_eq!(client.run("get o2"), round.to_string().as_str().into());
         assert_eq!(other.run("get o2"), round.to_string().as_str().into());
@@ -115,7 +116,7 @@ fn many_keys_are_deleted_at_once_and_those_with_long_names_too() {
         for names in names.chunks(64) {
             let mut set: Vec<&[u8]> = vec![b"mset"];
             names.iter().for_each(|name| set.extend([name.as_bytes(), b"v"]));
-            assert_eq!(client.words(&set), Seen::Simple("OK".into()));
+            assert_eq!(client.words(&set), Seen::ok());
         }
         let before = served.store.stat();
         let del: Vec<&[u8]> =
@@ -155,7 +156,7 @@ fn relaxed_writes_are_seen_at_once() {
     let served = serve(RedisOptions { durability: relaxed, ..RedisOptions::default() });
     let (mut one, mut other) = (Client::new(&served), Client::new(&served));
     for number in 0..300 {
-        assert_eq!(one.run(&format!("set k {number}")), Seen::Simple("OK".into()));
+        assert_eq!(one.run(&format!("set k {number}")), Seen::ok());
         assert_eq!(other.run("get k"), number.to_string().as_str().into());
         assert_eq!(other.run("incr n"), Seen::Integer(number + 1));
         assert_eq!(one.run("get n"), (number + 1).to_string().as_str().into());
@@ -176,7 +177,7 @@ fn a_read_that_waits_does_not_see_later_writes() {
         bytes.extend(encode(&[b"getrange", &key(number), b"5", b"9"]));
         expected.push(Seen::Bulk(vec![old(number); 5]));
         bytes.extend(encode(&[b"set", &key(number), b"NNNNNNNNNN"]));
-        expected.push(Seen::Simple("OK".into()));
+        expected.push(Seen::ok());
         bytes.extend(encode(&[b"strlen", &key(number)]));
         expected.push(Seen::Integer(10));
         bytes.extend(encode(&[b"getrange", &key(number), b"5", b"9"]));
@@ -197,7 +198,7 @@ fn info_counts_the_writes_before_it() {
     let mut client = Client::new(&served);
     for round in 1..=20 {
         client.send(format!("set k{round} v\r\ninfo keyspace\r\n").as_bytes());
-        assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+        assert_eq!(client.next(), Some(Seen::ok()));
         assert_counts(client.next(), round);
     }
 }
@@ -216,7 +217,7 @@ fn relaxed_writes_are_among_the_keys_at_once() {
     let served = serve(RedisOptions { durability: relaxed, ..RedisOptions::default() });
     let mut client = Client::new(&served);
     for round in 1..=50 {
-        assert_eq!(client.run(&format!("set k{round} v")), Seen::Simple("OK".into()));
+        assert_eq!(client.run(&format!("set k{round} v")), Seen::ok());
         assert_counts(Some(client.run("info keyspace")), round);
         assert_eq!(client.run("dbsize"), Seen::Integer(round));
         assert!(matches!(client.run("keys k*"), Seen::Array(keys) if keys.len() == round as usize));
@@ -224,7 +225,7 @@ fn relaxed_writes_are_among_the_keys_at_once() {
         client.run("del gone");
     }
     client.run("set last v");
-    assert_eq!(client.run("flushall"), Seen::Simple("OK".into()));
+    assert_eq!(client.run("flushall"), Seen::ok());
     client.script("dbsize => :0");
     client.script("get last => (nil)");
 }
@@ -236,9 +237,9 @@ fn nothing_behind_a_flush_begins_before_it_is_through() {
     let mut client = Client::new(&served);
     client.fill(2_000);
     client.send(b"flushall\r\nget key001999\r\nset z 1\r\nget a\r\nget z\r\ndbsize\r\n");
-    assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+    assert_eq!(client.next(), Some(Seen::ok()));
     assert_eq!(client.next(), Some(Seen::Null), "the last page was deleted before");
-    assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+    assert_eq!(client.next(), Some(Seen::ok()));
     assert_eq!(client.next(), Some(Seen::Null));
     assert_eq!(client.next(), Some("1".into()), "written after the flush");
     assert_eq!(client.next(), Some(Seen::Integer(1)));
@@ -256,7 +257,7 @@ fn answers_come_after_the_last_word() {
     client.send(b"dbsize\r\n");
     client.reader.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
     for _ in 0..500 {
-        assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+        assert_eq!(client.next(), Some(Seen::ok()));
     }
     assert_eq!(client.next(), Some(Seen::Integer(500)));
     assert_eq!(client.next(), None);

@@ -10,6 +10,7 @@ use shoal_device::sim::Latency;
 use shoal_engine::{Environment, Store, block_on};
 use shoal_redis::{RedisOptions, Running, Server};
 use shoal_storekit::{StoreKit, put, slow_device};
+use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
 /// A server on a port of its own.
@@ -94,6 +95,13 @@ impl fmt::Debug for Seen {
     }
 }
 
+impl Seen {
+    /// The reply to what was done and has no value.
+    pub(crate) fn ok() -> Self {
+        Self::Simple("OK".into())
+    }
+}
+
 impl From<&str> for Seen {
     fn from(text: &str) -> Self {
         Self::Bulk(text.into())
@@ -167,7 +175,7 @@ impl Client {
         std::thread::scope(|scope| {
             scope.spawn(move || writer.write_all(&bytes).unwrap());
             for _ in 0..count {
-                assert_eq!(self.next(), Some(Seen::Simple("OK".into())));
+                assert_eq!(self.next(), Some(Seen::ok()));
             }
         });
     }
@@ -181,15 +189,4 @@ impl Client {
             assert_eq!(seen.trim_end(), expected, "{command}");
         }
     }
-}
-
-/// A command as clients write it.
-pub(crate) fn encode(words: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend(format!("${}\r\n", word.len()).bytes());
-        bytes.extend_from_slice(word);
-        bytes.extend(b"\r\n");
-    }
-    bytes
 }

@@ -9,9 +9,10 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
 use shoal_redis::{ListenError, RedisOptions, Server, Tls};
 use shoal_testkit::certificates::Root;
+use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::support::{Served, encode, serve};
+use crate::support::{Served, serve};
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 

@@ -5,8 +5,9 @@ use std::thread;
 
 use shoal_engine::Environment;
 use shoal_redis::{Durability, RedisOptions};
+use shoal_testkit::resp::encode;
 
-use crate::support::{Client, Seen, cold_store, encode, kit, serve, serve_store};
+use crate::support::{Client, Seen, cold_store, kit, serve, serve_store};
 
 #[test]
 fn commands_are_queued_and_done_as_one() {
@@ -56,11 +57,11 @@ fn a_command_that_fails_does_not_undo_the_others() {
     );
     // A word that cannot be a key is refused by its command alone.
     let mut client = Client::new(&served);
-    assert_eq!(client.run("multi"), Seen::Simple("OK".into()));
+    assert_eq!(client.run("multi"), Seen::ok());
     client.words(&[b"set", &vec![b'k'; 2_000], b"v"]);
     client.run("set a 1");
     let Seen::Array(answers) = client.run("exec") else { panic!("answers") };
-    assert!(matches!(answers[0], Seen::Error(_)) && answers[1] == Seen::Simple("OK".into()), "{answers:?}");
+    assert!(matches!(answers[0], Seen::Error(_)) && answers[1] == Seen::ok(), "{answers:?}");
 }
 
 #[test]
@@ -274,7 +275,7 @@ fn versions_and_identities() {
         other => panic!("{other:?}"),
     };
     let c = Seen::Array(vec![version("c"), "two".into()]);
-    let expected = [version("a"), Seen::Simple("OK".into()), version("c"), c, Seen::Null, Seen::Null];
+    let expected = [version("a"), Seen::ok(), version("c"), c, Seen::Null, Seen::Null];
     assert_eq!(answers, expected);
     // An EXEC that is sent again, with all that belongs to it, is done once.
     for _ in 0..3 {
@@ -366,7 +367,7 @@ fn every_command_is_the_same_inside() {
             if !within {
                 setup.iter().for_each(|command| drop(inside.run(command)));
             }
-            assert_eq!(inside.run("multi"), Seen::Simple("OK".into()), "{sample}");
+            assert_eq!(inside.run("multi"), Seen::ok(), "{sample}");
             for command in setup.iter().filter(|_| within).chain([&sample]) {
                 assert_eq!(inside.run(command), Seen::Simple("QUEUED".into()), "{command}");
             }
@@ -456,7 +457,7 @@ fn transactions_in_a_pipeline() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     let (mut bytes, mut expected) = (Vec::new(), Vec::new());
-    let ok = || Seen::Simple("OK".into());
+    let ok = Seen::ok;
     let queued = || Seen::Simple("QUEUED".into());
     let long = vec![b'v'; 40_000];
     for number in 0..100_i64 {
@@ -556,11 +557,11 @@ fn watches_are_bounded() {
     let keys: Vec<String> = (0..4_000).map(|number| format!("k{number}")).collect();
     let words: Vec<&[u8]> =
         [b"watch".as_slice()].into_iter().chain(keys.iter().map(|key| key.as_bytes())).collect();
-    assert_eq!(client.words(&words), Seen::Simple("OK".into()));
+    assert_eq!(client.words(&words), Seen::ok());
     let text = format!("{:?}", client.words(&words));
     assert_eq!(text, "-ERR a connection watches at most 4096 keys: UNWATCH forgets them");
     for _ in 0..200 {
-        assert_eq!(client.run("watch k1"), Seen::Simple("OK".into()));
+        assert_eq!(client.run("watch k1"), Seen::ok());
     }
     client.script("set k3999 1 => +OK\n multi => +OK\n exec => (nil)");
 }

@@ -5,13 +5,10 @@ use std::time::{Duration, Instant};
 
 use shoal_redis::RedisOptions;
 use shoal_testkit::bytes::patterned;
+use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::support::{Client, Seen, encode, serve};
-
-fn ok() -> Option<Seen> {
-    Some(Seen::Simple("OK".into()))
-}
+use crate::support::{Client, Seen, serve};
 
 /// Between the socket and the device nothing of a value is copied but what comes with the words before it.
 #[test]
@@ -22,10 +19,10 @@ fn a_long_value_is_not_copied() {
     let mut client = Client::new(&served);
     for bytes in [20 << 10, 64 << 10, 250_000] {
         // The first one is not expected: all of it that comes with its words is copied.
-        assert_eq!(client.words(&[b"set", b"k", &patterned(bytes, 0)]), ok().unwrap());
+        assert_eq!(client.words(&[b"set", b"k", &patterned(bytes, 0)]), Seen::ok());
         let before = served.store.stat();
         for seed in 0..ROUNDS as usize {
-            assert_eq!(client.words(&[b"set", b"k", &patterned(bytes, seed)]), ok().unwrap());
+            assert_eq!(client.words(&[b"set", b"k", &patterned(bytes, seed)]), Seen::ok());
         }
         let stat = served.store.stat();
         let copied = stat.value_bytes_copied - before.value_bytes_copied;
@@ -45,12 +42,12 @@ fn long_values_among_other_commands_and_in_any_pieces() {
     for (seed, &size) in sizes.iter().enumerate() {
         let (key, value) = (format!("key{seed}"), patterned(size, seed));
         let words: [(Vec<&[u8]>, Option<Seen>); 8] = [
-            (vec![b"set", key.as_bytes(), &value], ok()),
-            (vec![b"set", b"other", &value[1..]], ok()),
+            (vec![b"set", key.as_bytes(), &value], Some(Seen::ok())),
+            (vec![b"set", b"other", &value[1..]], Some(Seen::ok())),
             (vec![b"get", key.as_bytes()], Some(Seen::Bulk(value.clone()))),
-            (vec![b"SET", key.as_bytes(), &value, b"EX", b"100"], ok()),
+            (vec![b"SET", key.as_bytes(), &value, b"EX", b"100"], Some(Seen::ok())),
             (vec![b"strlen", b"other"], Some(Seen::Integer(size as i64 - 1))),
-            (vec![b"set", b"short", b"1"], ok()),
+            (vec![b"set", b"short", b"1"], Some(Seen::ok())),
             (vec![b"append", key.as_bytes(), b"x"], Some(Seen::Integer(size as i64 + 1))),
             (vec![b"setnx", b"short", &value], Some(Seen::Integer(0))),
         ];
@@ -77,7 +74,7 @@ fn long_values_among_other_commands_and_in_any_pieces() {
             client.send(part);
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(client.next(), ok());
+        assert_eq!(client.next(), Some(Seen::ok()));
         assert_eq!(client.run("get k"), Seen::Bulk(patterned(50_000, 1)));
     }
 }
@@ -104,7 +101,7 @@ fn who_sends_a_long_value_slowly_loses_its_room_and_nothing_else() {
         client.send(&command[1_000..sent(at, command.len())]);
     }
     for round in 0..20 {
-        assert_eq!(other.words(&[b"set", b"k", &patterned(65_536, round)]), ok().unwrap());
+        assert_eq!(other.words(&[b"set", b"k", &patterned(65_536, round)]), Seen::ok());
         assert_eq!(other.run("get k"), Seen::Bulk(patterned(65_536, round)));
     }
     let used = served.store.stat().pool.frames_used;
@@ -123,7 +120,7 @@ fn who_sends_a_long_value_slowly_loses_its_room_and_nothing_else() {
     for (at, client) in slow.iter_mut().enumerate() {
         let command = encode(&[b"set", format!("slow{at}").as_bytes(), &long]);
         client.send(&command[sent(at, command.len())..]);
-        assert_eq!(client.next(), ok());
+        assert_eq!(client.next(), Some(Seen::ok()));
     }
     for (at, client) in slow.iter_mut().enumerate().step_by(37) {
         assert_eq!(client.run(&format!("get slow{at}")), Seen::Bulk(long.clone()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use prost::Message;
 use shoal_api::v1;
 use shoal_client::{Client, ConnectOptions};
-use shoal_server::{Credentials, Limits, Security, ServerOptions, Tokens};
+use shoal_server::{Limits, Security, ServerOptions};
 use shoal_storekit::eventually;
 use shoal_testkit::http2::{
     DATA, END_HEADERS, END_STREAM, HEADERS, PING, call, frame, greeting, header, message, take_frame,
@@ -13,23 +13,18 @@ use shoal_testkit::http2::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Running, figure};
+use crate::support::{Running, credentials_of, figure};
 
 const TOKEN: &str = "correct-horse-battery";
 
 async fn serve(limits: Limits) -> Running {
-    let tokens = Tokens::parse(TOKEN.as_bytes()).unwrap();
-    let security = Security::new(Credentials::new(None, tokens).unwrap());
+    let security = Security::new(credentials_of(TOKEN));
     Running::told(ServerOptions { security, limits, ..ServerOptions::default() }).await
 }
 
 /// A client with the token, and one connection.
 async fn client(server: &Running) -> Client {
-    let options = ConnectOptions {
-        token: Some(TOKEN.into()),
-        connections: 1,
-        ..ConnectOptions::new(server.address.to_string())
-    };
+    let options = ConnectOptions { token: Some(TOKEN.into()), connections: 1, ..server.options() };
     Client::connect(options).await.unwrap()
 }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use shoal_client::{ByteRange, PutOptions};
 use shoal_metrics::{Metrics, RefusalCause};
-use shoal_server::{Credentials, ReportSource, Security, ServerOptions, Tokens};
+use shoal_server::{ReportSource, Security, ServerOptions};
 use shoal_storekit::eventually;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::support::{Running, value};
+use crate::support::{Running, credentials_of, value};
 
 fn counts(metrics: &Metrics) -> BTreeMap<(&'static str, &'static str), u64> {
     let requests = metrics.grpc().requests();
@@ -60,8 +60,7 @@ async fn each_call_is_counted_once() {
 async fn health_is_open_where_the_operator_says_so() {
     for open_health in [false, true] {
         let metrics = Arc::new(Metrics::default());
-        let tokens = Tokens::parse(b"correct-horse-battery\n").unwrap();
-        let security = Security::new(Credentials::new(None, tokens).unwrap());
+        let security = Security::new(credentials_of("correct-horse-battery"));
         let options = ServerOptions {
             metrics: Arc::clone(&metrics),
             security,

@@ -14,7 +14,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
-use crate::support::Running;
+use crate::support::{Running, with_token};
 
 const TOKEN: &str = "correct-horse-battery";
 const OTHER: &str = "incorrect-horse-battery";
@@ -55,10 +55,11 @@ async fn code(channel: &Channel, path: &'static str, token: Option<&str>) -> Opt
     if grpc.ready().await.is_err() {
         return Some(Code::Unavailable);
     }
-    let mut request = Request::new(stream::iter([v1::StatRequest {}]));
-    if let Some(token) = token {
-        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
-    }
+    let nothing = stream::iter([v1::StatRequest {}]);
+    let request = match token {
+        Some(token) => with_token(nothing, token),
+        None => Request::new(nothing),
+    };
     let codec = ProstCodec::<v1::StatRequest, v1::StatRequest>::default();
     match grpc.streaming(request, PathAndQuery::from_static(path), codec).await {
         Err(status) => Some(status.code()),
@@ -138,7 +139,7 @@ async fn every_route_wants_credentials() {
         assert!(code.is_some_and(is_broken), "{code:?}");
     }
     // Nor does a client that speaks without TLS.
-    let options = ConnectOptions { attempts: 1, ..ConnectOptions::new(server.address.to_string()) };
+    let options = ConnectOptions { attempts: 1, ..server.options() };
     if let Ok(client) = Client::connect(options).await {
         assert!(client.stat().await.is_err());
     }

@@ -10,12 +10,13 @@ use shoal_api::v1;
 use shoal_client::{ByteRange, PutOptions};
 use shoal_device::sim::Latency;
 use shoal_server::{Limits, MinRate};
-use shoal_storekit::{eventually, slow_device};
+use shoal_storekit::slow_device;
+use shoal_testkit::http2::message;
 use shoal_testkit::wait::FOR_EVER;
 use tokio::task::JoinSet;
 
-use crate::support::{Running, call, figure, header, kit, send, value};
-use crate::web::{Post, framed};
+use crate::support::{Running, call, header, kit, nothing_is_held, put_request, send, value};
+use crate::web::Post;
 
 /// A server on a device that takes `flush` for each flush.
 async fn slow(flush: Duration) -> Running {
@@ -24,26 +25,13 @@ async fn slow(flush: Duration) -> Running {
     Running::over(store, Limits::default()).await
 }
 
-fn put(key: &'static str, bytes: usize) -> v1::PutRequest {
-    v1::PutRequest { key: key.into(), value: value(bytes, 1), ..Default::default() }
-}
-
-async fn nothing_is_held(server: &Running) {
-    let client = server.client().await;
-    eventually("nothing in flight", || async {
-        figure(&client, "server.bytes_in_flight").await < 4096
-            && figure(&client, "pool.frames_pinned").await == 0
-    })
-    .await;
-}
-
 /// The server ends a call at its deadline; it was sent by hand, as a client would end it by itself.
 #[tokio::test]
 async fn a_call_over_its_deadline_is_ended() {
     let server = slow(Duration::from_millis(400)).await;
     // Without its deadline it would be answered when it is durable.
     let post = Post { timeout: Some("50m"), ..Post::new("/shoal.v1.ObjectStore/Put") };
-    let answer = post.send(&server, &framed(&put("k", 100_000).encode_to_vec())).await;
+    let answer = post.send(&server, &message(&put_request("k", value(100_000, 1)).encode_to_vec())).await;
     assert_eq!(answer.status(), Some(4), "{answer:?}");
     nothing_is_held(&server).await;
     // Whether it was applied is open; it is whole if it was.
@@ -52,10 +40,10 @@ async fn a_call_over_its_deadline_is_ended() {
     }
     // In time, and with a deadline that makes no sense.
     let post = Post { timeout: Some("20S"), ..Post::new("/shoal.v1.ObjectStore/Put") };
-    let answer = post.send(&server, &framed(&put("k", 10).encode_to_vec())).await;
+    let answer = post.send(&server, &message(&put_request("k", value(10, 1)).encode_to_vec())).await;
     assert_eq!(answer.status(), Some(0), "{answer:?}");
     let post = Post { timeout: Some("soon"), ..Post::new("/shoal.v1.ObjectStore/Put") };
-    let answer = post.send(&server, &framed(&put("k", 10).encode_to_vec())).await;
+    let answer = post.send(&server, &message(&put_request("k", value(10, 1)).encode_to_vec())).await;
     assert_eq!(answer.status(), Some(3), "{answer:?}");
     server.stop().await;
 }
@@ -69,13 +57,10 @@ async fn half_a_request_is_dropped_at_the_deadline() {
         ..Limits::default()
     };
     let server = Running::with(limits).await;
-    let message = framed(&put("k", 1 << 20).encode_to_vec());
-    let post = Post {
-        timeout: Some("100m"),
-        claimed: Some(message.len()),
-        ..Post::new("/shoal.v1.ObjectStore/Put")
-    };
-    let answer = post.send(&server, &message[..message.len() / 2]).await;
+    let body = message(&put_request("k", value(1 << 20, 1)).encode_to_vec());
+    let post =
+        Post { timeout: Some("100m"), claimed: Some(body.len()), ..Post::new("/shoal.v1.ObjectStore/Put") };
+    let answer = post.send(&server, &body[..body.len() / 2]).await;
     assert_eq!(answer.status(), Some(4), "{answer:?}");
     nothing_is_held(&server).await;
     assert_eq!(server.client().await.head("", b"k").await.unwrap(), None);
@@ -87,7 +72,7 @@ async fn half_a_request_is_dropped_at_the_deadline() {
 async fn a_stream_over_its_deadline_is_ended() {
     let server = Running::start().await;
     let post = Post { timeout: Some("100m"), ..Post::new("/grpc.health.v1.Health/Watch") };
-    let answer = post.send(&server, &framed(b"")).await;
+    let answer = post.send(&server, &message(b"")).await;
     assert_eq!(answer.status(), Some(4), "{answer:?}");
     assert!(answer.messages.len() == 1, "what it said before its time was over");
     nothing_is_held(&server).await;

@@ -5,12 +5,19 @@ use shoal_api::v1::failure::Kind;
 use shoal_api::v1::put_stream_request::Part;
 use shoal_api::{Method, SEQUENCE_HEADER, SESSION_HEADER, Unary, v1};
 use shoal_client::{ByteRange, ConnectOptions, Error, PutItem, PutOptions, RejectRules};
-use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
-use crate::support::{Running, kind};
+use crate::support::{Running, grpc_over, kind};
+
+/// A request with a session and a number in it.
+fn identified<T>(message: T, (session, number): (&'static str, u64)) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert(SESSION_HEADER, session.parse().unwrap());
+    request.metadata_mut().insert(SEQUENCE_HEADER, number.into());
+    request
+}
 
 /// A call with a session and a number in it.
 async fn call_as<M: Unary>(
@@ -18,13 +25,9 @@ async fn call_as<M: Unary>(
     identity: (&'static str, u64),
     request: M::Request,
 ) -> Result<M::Response, Status> {
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.unwrap();
     let codec = ProstCodec::<M::Request, M::Response>::default();
-    let mut request = Request::new(request);
-    request.metadata_mut().insert(SESSION_HEADER, identity.0.parse().unwrap());
-    request.metadata_mut().insert(SEQUENCE_HEADER, identity.1.into());
-    Ok(grpc.unary(request, PathAndQuery::from_static(<M as Method>::PATH), codec).await?.into_inner())
+    let path = PathAndQuery::from_static(<M as Method>::PATH);
+    Ok(grpc_over(channel).await.unary(identified(request, identity), path, codec).await?.into_inner())
 }
 
 fn put(key: &'static str, value: &'static str, if_exists: bool) -> v1::PutRequest {
@@ -119,15 +122,11 @@ async fn stream_as(
     identity: (&'static str, u64),
     parts: Vec<Part>,
 ) -> Result<v1::PutResponse, Status> {
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.unwrap();
     let codec = ProstCodec::<v1::PutStreamRequest, v1::PutResponse>::default();
     let parts = parts.into_iter().map(|part| v1::PutStreamRequest { part: Some(part) });
-    let mut request = Request::new(futures_util::stream::iter(parts));
-    request.metadata_mut().insert(SESSION_HEADER, identity.0.parse().unwrap());
-    request.metadata_mut().insert(SEQUENCE_HEADER, identity.1.into());
+    let request = identified(futures_util::stream::iter(parts), identity);
     let path = PathAndQuery::from_static(<v1::PutStream as Method>::PATH);
-    Ok(grpc.client_streaming(request, path, codec).await?.into_inner())
+    Ok(grpc_over(channel).await.client_streaming(request, path, codec).await?.into_inner())
 }
 
 /// The identity of a stream was ignored: sent again, it was refused by what it had stored itself.
@@ -172,14 +171,10 @@ async fn an_identity_that_means_nothing_is_refused() {
     let refused = call_as::<v1::MultiPut>(&channel, ("7", 2), apart).await.unwrap_err();
     assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
     assert!(server.client().await.head("b", b"k").await.unwrap().is_some(), "nothing was done");
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.unwrap();
     let codec = ProstCodec::<v1::OperationsRequest, v1::OperationsResponse>::default();
-    let mut request = Request::new(futures_util::stream::pending());
-    request.metadata_mut().insert(SESSION_HEADER, 7.into());
-    request.metadata_mut().insert(SEQUENCE_HEADER, 3.into());
+    let request = identified(futures_util::stream::pending(), ("7", 3));
     let path = PathAndQuery::from_static(<v1::Operations as Method>::PATH);
-    let refused = grpc.streaming(request, path, codec).await.err().unwrap();
+    let refused = grpc_over(&channel).await.streaming(request, path, codec).await.err().unwrap();
     assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
     server.stop().await;
 }
@@ -223,7 +218,7 @@ fn item(key: &'static str, value: &'static str, rules: RejectRules) -> PutItem {
 async fn several_puts_are_one_step() {
     let server = Running::start().await;
     for dedup in [false, true] {
-        let options = ConnectOptions { dedup, ..ConnectOptions::new(server.address.to_string()) };
+        let options = ConnectOptions { dedup, ..server.options() };
         let client = shoal_client::Client::connect(options).await.unwrap();
         let none = RejectRules::default();
         let put = client.put_batch("b", &[item("x", "1", none), item("y", "2", none)]).await.unwrap();

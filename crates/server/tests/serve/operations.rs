@@ -15,22 +15,17 @@ use shoal_server::Limits;
 use shoal_storekit::eventually;
 use shoal_testkit::wait::FOR_EVER;
 use tokio::sync::mpsc;
-use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::support::{Running, figure, value};
-
-fn key(number: usize) -> Bytes {
-    format!("key-{number}").into()
-}
+use crate::support::{Running, figure, grpc_over, key, value};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_at_a_time_each_with_its_own_outcome() {
     let server = Running::start().await;
     for dedup in [false, true] {
-        let options = ConnectOptions { dedup, ..ConnectOptions::new(server.address.to_string()) };
+        let options = ConnectOptions { dedup, ..server.options() };
         let client = shoal_client::Client::connect(options).await.unwrap();
         let stream = client.operations(if dedup { "once" } else { "b" });
         let puts = (0..3000).map(|number| {
@@ -85,12 +80,10 @@ impl Raw {
     async fn open(channel: &Channel) -> Self {
         let (send, mut queue) = mpsc::channel(4);
         let messages = stream::poll_fn(move |context| queue.poll_recv(context));
-        let mut grpc = Grpc::new(channel.clone());
-        grpc.ready().await.unwrap();
         let codec = ProstCodec::<v1::OperationsRequest, v1::OperationsResponse>::default();
         let path = PathAndQuery::from_static(v1::Operations::PATH);
-        let answers = grpc.streaming(Request::new(messages), path, codec).await.unwrap().into_inner();
-        Self { send, answers }
+        let answers = grpc_over(channel).await.streaming(Request::new(messages), path, codec).await;
+        Self { send, answers: answers.unwrap().into_inner() }
     }
 
     async fn send(&self, operations: Vec<v1::Operation>) {

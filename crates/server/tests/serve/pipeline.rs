@@ -13,11 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-use crate::support::{Running, figure, value};
-
-fn key(number: usize) -> String {
-    format!("key-{number}")
-}
+use crate::support::{Running, figure, key, value};
 
 fn if_exists() -> PutOptions {
     let rules = RejectRules { if_exists: true, ..RejectRules::default() };
@@ -44,8 +40,7 @@ async fn each_answer_comes_with_its_note() {
     // Puts of many lengths, and gets of what was answered among them: they overtake each other.
     while versions.len() < 3000 || pipeline.under_way() > 0 {
         while begun < 3000 && pipeline.has_room() {
-            let put =
-                pipeline.put(key(begun).as_bytes(), &value(begun % 300, 1), &PutOptions::default(), begun);
+            let put = pipeline.put(&key(begun), &value(begun % 300, 1), &PutOptions::default(), begun);
             assert_eq!(put, Ok(()));
             begun += 1;
         }
@@ -53,7 +48,7 @@ async fn each_answer_comes_with_its_note() {
         match answer.unwrap() {
             Answer::Put(put) => {
                 assert!(versions.insert(number, put.version).is_none(), "it was answered twice");
-                assert_eq!(pipeline.get(key(number).as_bytes(), ByteRange::ALL, number), Ok(()));
+                assert_eq!(pipeline.get(&key(number), ByteRange::ALL, number), Ok(()));
             }
             Answer::Got(object) => {
                 let object = object.unwrap();
@@ -105,7 +100,7 @@ async fn there_is_an_end_of_the_room() {
     for bytes in [0, 65_536] {
         let (bytes, mut begun) = (value(bytes, 1), 0_usize);
         while pipeline.has_room() {
-            assert_eq!(pipeline.put(key(begun).as_bytes(), &bytes, &PutOptions::default(), begun), Ok(()));
+            assert_eq!(pipeline.put(&key(begun), &bytes, &PutOptions::default(), begun), Ok(()));
             begun += 1;
         }
         assert!(begun * bytes.len() <= (4 << 20) + 65_536 && begun <= 1024, "{begun}");
@@ -277,7 +272,7 @@ async fn operations_that_are_given_up_leave_nothing_behind() {
     for round in 0..5 {
         let mut given_up = Vec::new();
         for number in 0..1000 {
-            let put = operations.put(key(number).into(), "v".into(), PutOptions::default());
+            let put = operations.put(key(number), "v".into(), PutOptions::default());
             let mut put = Box::pin(put);
             assert!(poll_immediate(put.as_mut()).await.is_none());
             given_up.push(put);
@@ -287,13 +282,12 @@ async fn operations_that_are_given_up_leave_nothing_behind() {
         assert!(kept.pop().unwrap().await.is_ok());
         // Some of these have answers that nobody took.
         drop(kept);
-        let found =
-            join_all((0..1000).map(|number| operations.get(key(number).into(), ByteRange::ALL))).await;
+        let found = join_all((0..1000).map(|number| operations.get(key(number), ByteRange::ALL))).await;
         assert!(found.into_iter().all(|found| found.is_ok()), "{round}");
     }
     // Whatever was given up: a write is done as a whole or not at all.
     for number in 0..1000 {
-        let found = operations.get(key(number).into(), ByteRange::ALL).await.unwrap();
+        let found = operations.get(key(number), ByteRange::ALL).await.unwrap();
         assert!(found.is_none_or(|object| object.value == "v"));
     }
     server.stop().await;

@@ -8,17 +8,16 @@ use shoal_api::v1;
 use shoal_api::v1::operation::Action;
 use shoal_client::{Client, ConnectOptions, PutOptions};
 use shoal_engine::ObjectKey;
-use shoal_server::{Credentials, Security, ServerOptions, Tokens};
+use shoal_server::{Security, ServerOptions};
 use shoal_testkit::wait::HANGS_AFTER;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tonic::client::Grpc;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Status, Streaming};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tonic_prost::ProstCodec;
 
-use crate::support::{Running, chunk, header, value};
+use crate::support::{Running, chunk, credentials_of, grpc_over, header, value, with_token};
 
 const OLD: &str = "correct-horse-battery";
 const NEW: &str = "incorrect-horse-battery";
@@ -39,10 +38,7 @@ where
     asks.send(first).await.unwrap();
     let asks = goes_on.then_some(asks);
     let asked = stream::unfold(asked, async |mut asked| asked.recv().await.map(|ask| (ask, asked)));
-    let mut request = Request::new(asked);
-    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.unwrap();
+    let (mut grpc, request) = (grpc_over(channel).await, with_token(asked, token));
     let codec = ProstCodec::<A, B>::default();
     let answer = grpc.streaming(request, PathAndQuery::from_static(path), codec).await.unwrap();
     Open { asks, answers: answer.into_inner() }
@@ -76,18 +72,13 @@ fn put(number: u64) -> v1::OperationsRequest {
     v1::OperationsRequest { operations: vec![put], ..Default::default() }
 }
 
-fn credentials(tokens: &str) -> Credentials {
-    Credentials::new(None, Tokens::parse(tokens.as_bytes()).unwrap()).unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revoked_token_ends_the_streams_that_it_opened() {
     type Operations = Open<v1::OperationsRequest, v1::OperationsResponse>;
-    let security = Security::new(credentials(&format!("{OLD}\n{NEW}\n")));
+    let security = Security::new(credentials_of(&format!("{OLD}\n{NEW}\n")));
     let server =
         Running::told(ServerOptions { security: security.clone(), ..ServerOptions::default() }).await;
-    let options =
-        ConnectOptions { token: Some(OLD.into()), ..ConnectOptions::new(server.address.to_string()) };
+    let options = ConnectOptions { token: Some(OLD.into()), ..server.options() };
     let client = Client::connect(options).await.unwrap();
     client.put("", b"long", value(16 << 20, 1), PutOptions::default()).await.unwrap();
     let (first, second) = (server.channel().await, server.channel().await);
@@ -108,21 +99,18 @@ async fn a_revoked_token_ends_the_streams_that_it_opened() {
         let channel = first.clone();
         async move {
             let parts = stream::iter([header("half"), chunk("abc".into())]);
-            let mut request = Request::new(parts.chain(stream::pending()));
-            request.metadata_mut().insert("authorization", format!("Bearer {OLD}").parse().unwrap());
-            let mut grpc = Grpc::new(channel);
-            grpc.ready().await.unwrap();
+            let request = with_token(parts.chain(stream::pending()), OLD);
             let codec = ProstCodec::<v1::PutStreamRequest, v1::PutResponse>::default();
             let path = PathAndQuery::from_static("/shoal.v1.ObjectStore/PutStream");
-            grpc.client_streaming(request, path, codec).await.map(drop)
+            grpc_over(&channel).await.client_streaming(request, path, codec).await.map(drop)
         }
     });
     // Read again with both of them: nothing ends.
-    security.replace(credentials(&format!("{NEW}\n{OLD}\n")));
+    security.replace(credentials_of(&format!("{NEW}\n{OLD}\n")));
     old.asks.as_ref().unwrap().send(put(3)).await.unwrap();
     assert_eq!(old.next().await.unwrap().unwrap().results[0].number, 3);
 
-    security.replace(credentials(NEW));
+    security.replace(credentials_of(NEW));
     assert_eq!(old.end().await, Some(Code::Unauthenticated));
     assert_eq!(get.end().await, Some(Code::Unauthenticated), "it was not sent to its end");
     assert_eq!(watch.end().await, Some(Code::Unauthenticated));

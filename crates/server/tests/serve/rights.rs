@@ -6,14 +6,14 @@ use futures_util::stream;
 use http::uri::PathAndQuery;
 use shoal_api::v1::operation::Action;
 use shoal_api::{Method, key_value as kv, v1};
-use shoal_engine::{ListRequest, ObjectKey, block_on};
-use shoal_server::{Credentials, Security, ServerOptions, Tokens};
-use tonic::client::Grpc;
+use shoal_engine::{ListRequest, block_on};
+use shoal_server::{Credentials, Security, ServerOptions};
+use shoal_storekit::put;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
-use crate::support::{Running, chunk, end};
+use crate::support::{Running, chunk, credentials_of, end, grpc_over, with_token};
 
 const ALL: &str = "everything-is-allowed";
 const READS: &str = "reads-all-buckets";
@@ -24,10 +24,6 @@ fn credentials() -> Credentials {
     credentials_of(&format!(
         "{ALL}\n{READS} read-only\n{FILMS} bucket=films\n{READS_FILMS} bucket=films,read-only\n"
     ))
-}
-
-fn credentials_of(text: &str) -> Credentials {
-    Credentials::new(None, Tokens::parse(text.as_bytes()).unwrap()).unwrap()
 }
 
 /// A server whose bucket of `io.grpc.KeyValueService` is `films`.
@@ -44,10 +40,7 @@ async fn ask<M: Method>(
     token: &str,
     requests: Vec<M::Request>,
 ) -> Result<Vec<M::Response>, Status> {
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.unwrap();
-    let mut request = Request::new(stream::iter(requests));
-    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    let (mut grpc, request) = (grpc_over(channel).await, with_token(stream::iter(requests), token));
     let codec = ProstCodec::<M::Request, M::Response>::default();
     let mut answers = grpc.streaming(request, PathAndQuery::from_static(M::PATH), codec).await?.into_inner();
     let mut all = Vec::new();
@@ -116,8 +109,7 @@ fn contents(server: &Running) -> Vec<(String, Vec<u8>, u64)> {
 
 fn fill(server: &Running) {
     for bucket in ["films", "maps", "default"] {
-        let key = ObjectKey::new(bucket, b"k").unwrap();
-        block_on(server.store.put(&key, vec![5; 9].into(), Default::default())).unwrap();
+        put(&server.store, bucket, b"k", [5; 9]);
     }
 }
 
@@ -280,13 +272,11 @@ async fn health_and_reflection_need_no_rights() {
     for (token, expected) in
         [(READS_FILMS, None), (FILMS, None), ("no-such-token-at-all", Some(Code::Unauthenticated))]
     {
-        let mut grpc = Grpc::new(channel.clone());
-        grpc.ready().await.unwrap();
-        let mut request = Request::new(HealthCheckRequest { service: String::new() });
-        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        let request = with_token(HealthCheckRequest { service: String::new() }, token);
         let codec = ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
         let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
-        assert_eq!(grpc.unary(request, path, codec).await.err().map(|status| status.code()), expected);
+        let answer = grpc_over(&channel).await.unary(request, path, codec).await;
+        assert_eq!(answer.err().map(|status| status.code()), expected);
     }
     // The words behind a token are no credential, nor a part of one.
     for wrong in ["read-only", "bucket=films", &format!("{READS_FILMS} bucket=films,read-only")] {
@@ -304,10 +294,7 @@ async fn a_stream_ends_when_its_token_has_other_rights() {
     let channel = server.channel().await;
     let (asks, asked) = tokio::sync::mpsc::channel(4);
     let asked = stream::unfold(asked, async |mut asked| asked.recv().await.map(|ask| (ask, asked)));
-    let mut request = Request::new(asked);
-    request.metadata_mut().insert("authorization", format!("Bearer {FILMS}").parse().unwrap());
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.unwrap();
+    let (mut grpc, request) = (grpc_over(&channel).await, with_token(asked, FILMS));
     let put = |number| v1::OperationsRequest {
         bucket: "films".into(),
         operations: vec![operation(number, Action::Put, false)],

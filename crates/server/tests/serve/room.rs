@@ -25,8 +25,7 @@ const MIB: usize = 1 << 20;
 async fn a_thousand_idle_streams_take_nothing() {
     let server = Running::start().await;
     // Its calls are not repeated: one that is refused fails.
-    let options =
-        ConnectOptions { attempts: 1, connections: 2, ..ConnectOptions::new(server.address.to_string()) };
+    let options = ConnectOptions { attempts: 1, connections: 2, ..server.options() };
     let client = shoal_client::Client::connect(options).await.unwrap();
     let before = figure(&client, "server.requests").await;
     let mut idle = Vec::new();

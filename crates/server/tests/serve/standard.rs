@@ -9,7 +9,6 @@ use shoal_device::sim::{Fault, FaultOp, SimDevice};
 use shoal_server::Limits;
 use shoal_storekit::eventually;
 use shoal_testkit::wait::FOR_EVER;
-use tonic::client::Grpc;
 use tonic::{Code, Request};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -20,7 +19,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::support::{Running, kit};
+use crate::support::{Running, grpc_over, kit};
 
 #[tokio::test]
 async fn health_answers() {
@@ -105,12 +104,11 @@ async fn every_method_of_the_schema_has_a_route() {
     let server = Running::start().await;
     let channel = server.channel().await;
     let code = async |path: &'static str| {
-        let mut grpc = Grpc::new(channel.clone());
-        grpc.ready().await.unwrap();
         // An empty message is one of any type.
         let codec = ProstCodec::<v1::StatRequest, v1::StatRequest>::default();
         let request = Request::new(stream::iter([v1::StatRequest {}]));
-        let answer = grpc.streaming(request, PathAndQuery::from_static(path), codec).await;
+        let answer =
+            grpc_over(&channel).await.streaming(request, PathAndQuery::from_static(path), codec).await;
         answer.err().map(|status| status.code())
     };
     assert_eq!(v1::OBJECT_STORE_PATHS.len(), 18);

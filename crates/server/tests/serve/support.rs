@@ -9,8 +9,8 @@ use shoal_api::v1::failure::Kind;
 use shoal_api::{ClientStreaming, Described, ServerStreaming, Unary, v1};
 use shoal_client::{Client, ConnectOptions};
 use shoal_engine::Store;
-use shoal_server::{Limits, ServeError, Server, ServerOptions};
-use shoal_storekit::{StoreKit, in_time};
+use shoal_server::{Credentials, Limits, ServeError, Server, ServerOptions, Tokens};
+use shoal_storekit::{StoreKit, eventually, in_time};
 use shoal_testkit::bytes::patterned;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -67,14 +67,18 @@ impl Running {
         Self { address, store, stop, ended }
     }
 
+    /// Options of a client of this server.
+    pub(crate) fn options(&self) -> ConnectOptions {
+        ConnectOptions::new(self.address.to_string())
+    }
+
     pub(crate) async fn client(&self) -> Client {
-        Client::connect(self.address.to_string()).await.unwrap()
+        Client::connect(self.options()).await.unwrap()
     }
 
     /// A client that sends each call once.
     pub(crate) async fn impatient_client(&self) -> Client {
-        let options =
-            ConnectOptions { attempts: 1, connections: 1, ..ConnectOptions::new(self.address.to_string()) };
+        let options = ConnectOptions { attempts: 1, connections: 1, ..self.options() };
         Client::connect(options).await.unwrap()
     }
 
@@ -93,21 +97,51 @@ pub(crate) fn value(bytes: usize, seed: u8) -> Bytes {
     patterned(bytes, seed.into()).into()
 }
 
-pub(crate) async fn call<M: Unary>(channel: &Channel, request: M::Request) -> Result<M::Response, Status> {
+/// The name of an object with this number.
+pub(crate) fn key(number: usize) -> Bytes {
+    format!("key-{number}").into()
+}
+
+/// A put without a condition.
+pub(crate) fn put_request(key: impl Into<Bytes>, value: Bytes) -> v1::PutRequest {
+    v1::PutRequest { key: key.into(), value, ..Default::default() }
+}
+
+/// Credentials of these tokens, one a line.
+pub(crate) fn credentials_of(tokens: &str) -> Credentials {
+    Credentials::new(None, Tokens::parse(tokens.as_bytes()).unwrap()).unwrap()
+}
+
+/// A request with this message, or these messages, and a token.
+pub(crate) fn with_token<T>(message: T, token: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    request
+}
+
+/// Calls any method over `channel`, which is ready for one.
+pub(crate) async fn grpc_over(channel: &Channel) -> Grpc<Channel> {
     let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(64 << 20);
     grpc.ready().await.unwrap();
+    grpc
+}
+
+pub(crate) async fn call<M: Unary>(channel: &Channel, request: M::Request) -> Result<M::Response, Status> {
     let codec = ProstCodec::<M::Request, M::Response>::default();
-    Ok(grpc.unary(Request::new(request), PathAndQuery::from_static(M::PATH), codec).await?.into_inner())
+    Ok(grpc_over(channel)
+        .await
+        .unary(Request::new(request), PathAndQuery::from_static(M::PATH), codec)
+        .await?
+        .into_inner())
 }
 
 pub(crate) async fn send<M: ClientStreaming>(
     channel: &Channel,
     parts: impl Stream<Item = M::Request> + Send + 'static,
 ) -> Result<M::Response, Status> {
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.unwrap();
     let codec = ProstCodec::<M::Request, M::Response>::default();
-    Ok(grpc
+    Ok(grpc_over(channel)
+        .await
         .client_streaming(Request::new(parts), PathAndQuery::from_static(M::PATH), codec)
         .await?
         .into_inner())
@@ -117,10 +151,9 @@ pub(crate) async fn receive<M: ServerStreaming>(
     channel: &Channel,
     request: M::Request,
 ) -> Result<Streaming<M::Response>, Status> {
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.unwrap();
     let codec = ProstCodec::<M::Request, M::Response>::default();
-    Ok(grpc
+    Ok(grpc_over(channel)
+        .await
         .server_streaming(Request::new(request), PathAndQuery::from_static(M::PATH), codec)
         .await?
         .into_inner())
@@ -141,6 +174,16 @@ pub(crate) fn chunk(bytes: Bytes) -> v1::PutStreamRequest {
 
 pub(crate) fn end(bytes: u64) -> v1::PutStreamRequest {
     v1::PutStreamRequest { part: Some(v1::put_stream_request::Part::End(v1::PutStreamEnd { bytes })) }
+}
+
+/// Waits until no request is in memory, and none holds a page.
+pub(crate) async fn nothing_is_held(server: &Running) {
+    let client = server.client().await;
+    eventually("nothing in flight", || async {
+        figure(&client, "server.bytes_in_flight").await < 4096
+            && figure(&client, "pool.frames_pinned").await == 0
+    })
+    .await;
 }
 
 /// A figure of the server.

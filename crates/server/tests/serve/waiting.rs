@@ -19,25 +19,19 @@ use tokio::time::timeout;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::support::{Running, call, figure, kind, value};
-use crate::web::{Post, framed};
+use crate::support::{Running, call, figure, kind, nothing_is_held, put_request, value};
+use crate::web::Post;
 
 const MIB: usize = 1 << 20;
 const PUT: &str = "/shoal.v1.ObjectStore/Put";
 
 fn put(key: u8, bytes: usize) -> v1::PutRequest {
-    v1::PutRequest { key: vec![key].into(), value: value(bytes, key), ..Default::default() }
+    put_request(vec![key], value(bytes, key))
 }
 
 async fn get(channel: &Channel, key: u8) -> v1::GetResponse {
     let request = v1::GetRequest { key: vec![key].into(), ..Default::default() };
     call::<v1::Get>(channel, request).await.unwrap()
-}
-
-async fn nothing_is_held(server: &Running) {
-    let client = server.client().await;
-    eventually("nothing in flight", || async { figure(&client, "server.bytes_in_flight").await < 4096 })
-        .await;
 }
 
 /// A hundred puts of 4 MiB at once over so many connections, where there is room for seven of them; gets run beside them.
@@ -185,7 +179,7 @@ async fn who_finds_no_room_in_time_is_told_so() {
 async fn a_deadline_ends_the_wait_for_room() {
     let Full { server, channel, silent } = Full::with(FOR_EVER).await;
     let post = Post { timeout: Some("200m"), ..Post::new(PUT) };
-    let body = framed(&put(1, 200_000).encode_to_vec());
+    let body = message(&put(1, 200_000).encode_to_vec());
     let answer = timeout(HANGS_AFTER, post.send(&server, &body)).await.expect("its deadline is over");
     assert_eq!(answer.status(), Some(Code::DeadlineExceeded as u32), "{answer:?}");
     let client = server.client().await;

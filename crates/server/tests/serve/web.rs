@@ -11,11 +11,12 @@ use prost::Message;
 use shoal_api::{MESSAGE_BYTES_MAX, v1};
 use shoal_client::{ByteRange, PutOptions};
 use shoal_server::ServerOptions;
+use shoal_testkit::http2::message;
 use shoal_testkit::wait::HANGS_AFTER;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Running, call, value};
+use crate::support::{Running, call, put_request, value};
 
 /// A request by hand.
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +54,6 @@ impl Answer {
     fn has(&self, header: &str) -> bool {
         self.headers.lines().any(|line| line == header)
     }
-}
-
-/// A message with its prefix.
-pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
-    [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat()
 }
 
 impl Post {
@@ -166,16 +162,12 @@ async fn read_more(stream: &mut TcpStream, bytes: &mut Vec<u8>) {
     );
 }
 
-fn put_request(bytes: usize) -> v1::PutRequest {
-    v1::PutRequest { key: "k".into(), value: value(bytes, 1), ..Default::default() }
-}
-
 #[tokio::test]
 async fn a_browser_puts_and_gets() {
     let server = Running::start().await;
     for bytes in [0, 10, 70_000, 1 << 20] {
-        let put = framed(&put_request(bytes).encode_to_vec());
-        let get = framed(&v1::GetRequest { key: "k".into(), ..Default::default() }.encode_to_vec());
+        let put = message(&put_request("k", value(bytes, 1)).encode_to_vec());
+        let get = message(&v1::GetRequest { key: "k".into(), ..Default::default() }.encode_to_vec());
         let answer = Post::new("/shoal.v1.ObjectStore/Put").send(&server, &put).await;
         assert_eq!((answer.http, answer.status(), answer.messages.len()), (200, Some(0), 1), "{answer:?}");
         assert!(answer.has("content-type: application/grpc-web+proto"), "{}", answer.headers);
@@ -191,10 +183,10 @@ async fn a_browser_puts_and_gets() {
         assert!(v1::GetResponse::decode(&answer.messages[0][..]).unwrap().value == value(bytes, 1));
     }
     // A method that streams, one that fails, and one that does not exist.
-    let request = framed(&v1::GetStreamRequest { key: "k".into(), ..Default::default() }.encode_to_vec());
+    let request = message(&v1::GetStreamRequest { key: "k".into(), ..Default::default() }.encode_to_vec());
     let answer = Post::new("/shoal.v1.ObjectStore/GetStream").send(&server, &request).await;
     assert_eq!((answer.status(), answer.messages.len()), (Some(0), 1));
-    let none = framed(&v1::GetRequest { key: "none".into(), ..Default::default() }.encode_to_vec());
+    let none = message(&v1::GetRequest { key: "none".into(), ..Default::default() }.encode_to_vec());
     let answer = Post::new("/shoal.v1.ObjectStore/Get").send(&server, &none).await;
     assert_eq!((answer.http, answer.status(), answer.messages.len()), (200, Some(5), 0));
     let answer = Post::new("/shoal.v1.ObjectStore/None").send(&server, &none).await;
@@ -209,7 +201,7 @@ async fn a_browser_puts_and_gets() {
 async fn http1_is_kept_alive_and_is_for_the_web_only() {
     let server = Running::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
-    let put = framed(&put_request(10).encode_to_vec());
+    let put = message(&put_request("k", value(10, 1)).encode_to_vec());
     for _ in 0..3 {
         let post = Post::new("/shoal.v1.ObjectStore/Put");
         stream.write_all(post.head(put.len()).as_bytes()).await.unwrap();
@@ -227,7 +219,7 @@ async fn http1_is_kept_alive_and_is_for_the_web_only() {
 async fn pages_of_named_origins_may_call() {
     let options = ServerOptions { web_origins: vec!["https://a.example".into()], ..ServerOptions::default() };
     let server = Running::told(options).await;
-    let put = framed(&put_request(10).encode_to_vec());
+    let put = message(&put_request("k", value(10, 1)).encode_to_vec());
     for (origin, http) in [("https://a.example", 200), ("https://b.example", 403), ("null", 403)] {
         let post = Post { origin: Some(origin), ..Post::new("/shoal.v1.ObjectStore/Put") };
         let answer = post.send(&server, &put).await;
@@ -265,8 +257,8 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
     let server = Running::told(ServerOptions { gzip: true, ..ServerOptions::default() }).await;
     let client = server.client().await;
     let post = Post { encoding: Some("gzip"), ..Post::new("/shoal.v1.ObjectStore/Put") };
-    let put = put_request(100_000).encode_to_vec();
-    for body in [packed(&put), framed(&put)] {
+    let put = put_request("k", value(100_000, 1)).encode_to_vec();
+    for body in [packed(&put), message(&put)] {
         assert_eq!(post.send(&server, &body).await.status(), Some(0));
         assert!(client.get("", b"k", ByteRange::ALL).await.unwrap().unwrap().value == value(100_000, 1));
     }
@@ -292,13 +284,13 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
         assert_eq!(Post { path, ..post }.send(&server, &bomb).await.status(), Some(8));
     }
     assert_eq!(post.send(&server, &[1, 0, 0, 0, 2, 5, 5]).await.status(), Some(13));
-    let answer = Post { encoding: Some("snappy"), ..post }.send(&server, &framed(&put)).await;
+    let answer = Post { encoding: Some("snappy"), ..post }.send(&server, &message(&put)).await;
     assert_eq!(answer.status(), Some(12));
     assert!(answer.has("grpc-accept-encoding: identity,gzip"), "{}", answer.headers);
     server.stop().await;
     // Where compression is off, every method says so, and what it takes: some said it of the message, without the header.
     let server = Running::start().await;
-    let put = put_request(10).encode_to_vec();
+    let put = put_request("k", value(10, 1)).encode_to_vec();
     for path in ["Put", "MultiPut", "List", "PutStream", "GetStream", "Operations"] {
         let path: &'static str = format!("/shoal.v1.ObjectStore/{path}").leak();
         let answer = Post { path, ..post }.send(&server, &packed(&put)).await;
@@ -310,7 +302,7 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
     }
     // Messages in JSON were read as protobuf.
     for content_type in ["application/grpc-web+json", "application/grpc-web-text+json"] {
-        let answer = Post { content_type, encoding: None, ..post }.send(&server, &framed(&put)).await;
+        let answer = Post { content_type, encoding: None, ..post }.send(&server, &message(&put)).await;
         assert_eq!(answer.http, 415, "{content_type}");
     }
     assert_eq!(server.client().await.head("", b"k").await.unwrap(), None);
@@ -331,23 +323,24 @@ async fn answers_are_packed_for_who_asks() {
             let post = |path| Post { accept, ..Post::new(path) };
             let get = |key: &'static str| v1::GetRequest { key: key.into(), ..Default::default() };
             let answer =
-                post("/shoal.v1.ObjectStore/Get").send(&server, &framed(&get("long").encode_to_vec())).await;
+                post("/shoal.v1.ObjectStore/Get").send(&server, &message(&get("long").encode_to_vec())).await;
             assert_eq!((answer.status(), answer.packed), (Some(0), usize::from(is_packed)));
             assert_eq!(answer.has("grpc-encoding: gzip"), is_packed);
             assert!(v1::GetResponse::decode(&answer.messages[0][..]).unwrap().value == long);
-            let answer =
-                post("/shoal.v1.ObjectStore/Get").send(&server, &framed(&get("short").encode_to_vec())).await;
+            let answer = post("/shoal.v1.ObjectStore/Get")
+                .send(&server, &message(&get("short").encode_to_vec()))
+                .await;
             assert_eq!((answer.status(), answer.packed), (Some(0), 0));
             let request = v1::GetStreamRequest { key: "long".into(), ..Default::default() };
             let answer = post("/shoal.v1.ObjectStore/GetStream")
-                .send(&server, &framed(&request.encode_to_vec()))
+                .send(&server, &message(&request.encode_to_vec()))
                 .await;
             assert_eq!(answer.packed, if is_packed { answer.messages.len() } else { 0 });
             let chunks = answer.messages.iter().map(|part| v1::GetStreamResponse::decode(&part[..]).unwrap());
             assert!(chunks.flat_map(|part| part.chunk.to_vec()).collect::<Vec<u8>>() == long);
             // The answers of tonic are short, and stay as they are.
             let list = v1::ListRequest::default().encode_to_vec();
-            let answer = post("/shoal.v1.ObjectStore/List").send(&server, &framed(&list)).await;
+            let answer = post("/shoal.v1.ObjectStore/List").send(&server, &message(&list)).await;
             assert_eq!((answer.status(), answer.packed), (Some(0), 0));
         }
         server.stop().await;
@@ -361,7 +354,7 @@ async fn browsers_and_programs_share_a_port() {
     let client = server.client().await;
     client.put("", b"k", value(70_000, 3), PutOptions::default()).await.unwrap();
     let get = v1::GetRequest { key: "k".into(), ..Default::default() };
-    let answer = Post::new("/shoal.v1.ObjectStore/Get").send(&server, &framed(&get.encode_to_vec())).await;
+    let answer = Post::new("/shoal.v1.ObjectStore/Get").send(&server, &message(&get.encode_to_vec())).await;
     let object = call::<v1::Get>(&server.channel().await, get).await.unwrap();
     assert_eq!(v1::GetResponse::decode(&answer.messages[0][..]).unwrap(), object);
     server.stop().await;

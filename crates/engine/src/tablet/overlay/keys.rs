@@ -179,15 +179,9 @@ fn word_at(key: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use shoal_base::{Lsn, TabletId};
 
     use super::*;
-    use crate::log::format::{RecordKind, encode_record};
-
-    fn record(key: &[u8], lsn: u64) -> Arc<Record> {
-        let encoded = encode_record(RecordKind::Put, TabletId(0), key, &[], false);
-        Arc::new(Record::recovered(encoded, Lsn(lsn)))
-    }
+    use crate::testing::fixtures::record;
 
     /// Short keys with shared beginnings, so that one is the beginning of another, and so that words of eight bytes are
     /// equal.

@@ -351,19 +351,13 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use shoal_base::TabletId;
-
     use super::*;
-    use crate::log::format::{RecordKind, encode_record};
+    use crate::testing::fixtures::record;
 
     const KEY: &[u8] = b"key";
 
-    fn record(lsn: u64) -> Arc<Record> {
-        Arc::new(Record::recovered(encode_record(RecordKind::Put, TabletId(0), KEY, &[], false), Lsn(lsn)))
-    }
-
     fn insert(overlay: &Overlay, lsn: u64, durable: u64) {
-        overlay.insert(&mut overlay.lock(), record(lsn), hash_of(KEY), Lsn(durable));
+        overlay.insert(&mut overlay.lock(), record(KEY, lsn), hash_of(KEY), Lsn(durable));
     }
 
     /// Overwrites a key while a reader looks at it: after the reader calls `durable`, the next record becomes durable,

@@ -42,6 +42,13 @@ pub(super) fn entry_of(key: &[u8], seed: u32, large: u8) -> Vec<u8> {
     vec![seed as u8; bytes]
 }
 
+/// A tree of so many keys with gaps between them.
+fn tree_of(count: u64) -> Checked {
+    let mut tree = Checked::new();
+    tree.apply((0..count).map(|i| (key(i * 10), Some(vec![3; 50]))));
+    tree
+}
+
 fn op() -> impl Strategy<Value = Op> {
     (0..6_u8, 0..400_u32, any::<u32>(), any::<u8>(), 0..3_u8).prop_map(
         |(shape, number, seed, large, kind)| {

@@ -25,7 +25,7 @@ pub(crate) use objects::{
 pub(crate) use oracle::{
     judge_listing, marked_step, observe_all, perform, read, recover_all, rules, step, works_on,
 };
-pub(crate) use transacted::{change_to, delete_once, once, put_once, together, update};
+pub(crate) use transacted::{change_to, count_once, delete_once, once, put_once, together, update};
 
 /// Elapsed time stands still, and every reading of the wall clock shows another time, days ahead or back: no result of
 /// these tests may depend on it (R18).
@@ -98,6 +98,13 @@ pub(crate) fn tiny_without_layers() -> OpenOptions {
     }
 }
 
+/// Sizes as [`tiny`], with overlays of so many records: with few of them the writers apply and publish, too.
+pub(crate) fn tiny_with_overlays(records: usize) -> OpenOptions {
+    let mut options = tiny();
+    options.tuning.overlay_records_max = records;
+    options
+}
+
 pub(crate) fn tiny_format(blocks: u64) -> FormatOptions {
     FormatOptions { tablets: 2, log_blocks: Some(24), ..FormatOptions::for_blocks(blocks) }
 }
@@ -109,8 +116,18 @@ pub(crate) fn short_batches() -> OpenOptions {
     options
 }
 
+/// Sizes as [`tiny`], with threads of the store's own.
+pub(crate) fn tiny_with_threads() -> OpenOptions {
+    OpenOptions { background: true, ..tiny() }
+}
+
 pub(crate) fn format(device: &Device, blocks: u64, seed: u64) {
-    block_on(Store::format(device, &tiny_format(blocks), &environment(seed))).unwrap();
+    format_as(device, &tiny_format(blocks), seed);
+}
+
+/// Makes an empty store of this layout.
+pub(crate) fn format_as(device: &Device, layout: &FormatOptions, seed: u64) {
+    block_on(Store::format(device, layout, &environment(seed))).unwrap();
 }
 
 pub(crate) fn device(sim: &Arc<SimDevice>) -> Device {
@@ -131,6 +148,13 @@ pub(crate) fn memory(blocks: u64) -> Device {
     device
 }
 
+/// A device with an empty store, and without a history.
+pub(crate) fn blank(blocks: u64, seed: u64) -> (Arc<SimDevice>, Device) {
+    let (sim, device) = quiet(&Image::new(blocks));
+    format(&device, blocks, seed);
+    (sim, device)
+}
+
 /// A device with this image, and without a history.
 pub(crate) fn quiet(image: &Image) -> (Arc<SimDevice>, Device) {
     let sim = shoal_testkit::device::quiet(image.clone());
@@ -139,6 +163,11 @@ pub(crate) fn quiet(image: &Image) -> (Arc<SimDevice>, Device) {
 
 pub(crate) fn open(device: &Device, options: OpenOptions) -> Result<Store> {
     block_on(Store::open(device.clone(), options, environment(99)))
+}
+
+/// Opens a store for which time goes by as it does.
+pub(crate) fn open_in_real_time(device: &Device, options: OpenOptions) -> Store {
+    block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
 }
 
 /// Opens a store with this clock.

@@ -7,7 +7,7 @@ use shoal_engine::{
     ByteRange, Error, Expiry, ListRequest, Metadata, Object, ObjectKey, PutOptions, RejectRules, Result,
     Store, block_on,
 };
-use shoal_testkit::Value;
+use shoal_testkit::{Value, Workload};
 
 pub(crate) fn key(name: impl AsRef<[u8]>) -> ObjectKey {
     ObjectKey::new("default", name.as_ref()).unwrap()
@@ -55,6 +55,26 @@ pub(crate) trait ByName {
 
     /// Deletes an object, whether there is one or not.
     fn remove(&self, name: impl AsRef<[u8]>) -> Result<()>;
+
+    /// Puts the value with this seed under the key that the workload gives this number; its version.
+    fn set_numbered(&self, which: u64, seed: u64, bytes: usize) -> Result<u64> {
+        self.set(Workload::key(which), Value { key: which, seed, bytes }.to_vec())
+    }
+
+    /// The same, which must not be refused.
+    fn put_numbered(&self, which: u64, seed: u64, bytes: usize) {
+        self.set_numbered(which, seed, bytes).unwrap_or_else(|error| panic!("putting {which}: {error}"));
+    }
+
+    /// Asserts that the object with this number is there, as [`set_numbered`](Self::set_numbered) put it.
+    fn assert_numbered(&self, which: u64, seed: u64, bytes: usize) {
+        self.assert_holds(Workload::key(which), Value { key: which, seed, bytes });
+    }
+
+    /// Deletes the object with this number.
+    fn remove_numbered(&self, which: u64) {
+        self.remove(Workload::key(which)).unwrap_or_else(|error| panic!("deleting {which}: {error}"));
+    }
 
     /// Reads a whole object.
     fn find(&self, name: impl AsRef<[u8]>) -> Result<Option<Object>>;

@@ -3,7 +3,7 @@
 use shoal_buffer::Buffer;
 use shoal_engine::{
     Change, Decision, DeleteResult, Error, Expiry, Metadata, Object, ObjectKey, Outcome, PutOptions,
-    PutResult, ReadLevel, RejectRules, RequestId, Store, TransactOptions, Updated, Write,
+    PutResult, ReadLevel, RejectRules, RequestId, Store, TransactOptions, Updated, Write, block_on,
 };
 
 /// A change that stores a value without metadata that never ends.
@@ -52,6 +52,31 @@ pub(crate) async fn once<T>(
     };
     let options = TransactOptions { request: Some((request, &keep)), ..Default::default() };
     store.transact(keys, &options, decide).await
+}
+
+/// Counts up the number in front of an object's value, done once; the number that it has then, and whether this call counted.
+pub(crate) fn count_once(
+    store: &Store,
+    key: &ObjectKey,
+    request: RequestId,
+    value_of: impl Fn(u64) -> Vec<u8>,
+) -> Result<(u64, bool), Error> {
+    let number = |bytes: &[u8]| u64::from_le_bytes(*bytes.first_chunk().unwrap());
+    let count_up = |objects: &[Option<Object>]| {
+        let next = objects[0].as_ref().map_or(0, |object| number(&object.value.to_vec())) + 1;
+        (vec![change_to(value_of(next))], next)
+    };
+    let keep = |count: &u64| count.to_le_bytes().to_vec();
+    match block_on(once(store, request, &[(key.clone(), ReadLevel::Value)], count_up, keep))? {
+        Outcome::Done(done) => {
+            for pending in done.pending {
+                block_on(pending.durable())?;
+            }
+            Ok((done.answer, true))
+        }
+        Outcome::Left(_) | Outcome::Changed => unreachable!("nothing is watched, and nothing left"),
+        Outcome::Before { answer, .. } => Ok((number(&answer.unwrap()), false)),
+    }
 }
 
 /// A put that is done once.

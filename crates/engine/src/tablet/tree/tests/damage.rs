@@ -7,14 +7,8 @@ use shoal_base::task::block_on;
 
 use super::super::memory::*;
 use super::super::*;
-use super::{entry_of, key_of};
+use super::{entry_of, key_of, tree_of};
 use crate::Error;
-
-fn tree_of(count: u64) -> Checked {
-    let mut tree = Checked::new();
-    tree.apply((0..count).map(|i| (key(i * 10), Some(vec![3; 50]))));
-    tree
-}
 
 fn is_corrupt<T>(outcome: &Result<T>) -> bool {
     matches!(outcome, Err(Error::Corrupt { .. }))

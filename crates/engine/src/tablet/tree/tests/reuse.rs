@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::super::memory::*;
+use super::tree_of;
 use shoal_base::SeededEntropy;
 
 fn big_tree() -> Checked {
-    let mut tree = Checked::new();
-    tree.apply((0..40_000).map(|i| (key(i * 10), Some(vec![3; 50]))));
+    let tree = tree_of(40_000);
     assert_eq!(tree.root.height, 3);
     tree
 }

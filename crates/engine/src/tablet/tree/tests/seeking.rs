@@ -4,15 +4,10 @@ use std::collections::BTreeSet;
 
 use super::super::memory::*;
 use super::super::*;
+use super::tree_of;
 use crate::Error;
 use shoal_base::SeededEntropy;
 use shoal_base::task::block_on;
-
-fn tree_of(count: u64) -> Checked {
-    let mut tree = Checked::new();
-    tree.apply((0..count).map(|i| (key(i * 10), Some(vec![3; 50]))));
-    tree
-}
 
 #[test]
 fn seeks_in_any_direction() {
