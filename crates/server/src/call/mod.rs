@@ -9,6 +9,7 @@ mod intake;
 pub(crate) mod message;
 pub(crate) mod messages;
 mod min_rate;
+pub(crate) mod parted;
 pub(crate) mod receive;
 pub(crate) mod streams;
 

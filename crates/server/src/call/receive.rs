@@ -17,7 +17,7 @@ use shoal_engine::ReceiveBuffer;
 use shoal_engine::Store;
 use tonic::Status;
 
-use super::message::{Parted, Valued};
+use super::parted::{Parted, Valued};
 use crate::flow::FramesPermit;
 #[cfg(test)]
 use crate::operations::put::place_value;
@@ -249,10 +249,12 @@ mod tests {
     use shoal_engine::block_on;
     use shoal_testkit::bytes::patterned;
 
+    use shoal_testkit::http2::message as framed;
+
     use super::*;
     use crate::flow::Flow;
     use crate::testing::calls::{admitted, permit};
-    use crate::testing::frames::{Frames, copied, framed, frames, range_of, received};
+    use crate::testing::frames::{Frames, copied, frames, range_of, received};
 
     /// A value that gets no memory of the store reaches it where it was received, and there it is copied once, into the
     /// memory that goes to the device (`lay_out` of the engine; values up to 16 KiB into their record, and with it into a batch).

@@ -9,8 +9,9 @@ use shoal_buffer::Buffer;
 use shoal_metrics::{Mark, mark};
 
 use super::body::RequestBody;
-use super::message::{Parted, Valued, encode, respond_one};
+use super::message::{encode, respond_one};
 use super::messages::Messages;
+use super::parted::{Parted, Valued};
 use super::receive::receive;
 use super::{Call, HttpResponse, refuse};
 use crate::answer::body::ResponseBody;

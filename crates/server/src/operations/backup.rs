@@ -9,7 +9,7 @@ use shoal_base::{Entropy, Lsn, SystemEntropy, TabletId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::failure::Failure;
 
 /// Backups at the same time: each holds a snapshot, and some MiB that the flow does not count.

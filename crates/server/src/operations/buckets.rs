@@ -5,7 +5,7 @@ use shoal_engine::check_bucket;
 
 use super::list::page_limit;
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::failure::Failure;
 
 pub(crate) async fn list_buckets(

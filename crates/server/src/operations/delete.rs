@@ -4,7 +4,7 @@ use shoal_api::v1;
 use shoal_engine::{DeleteResult, ObjectKey, RejectRules, Write};
 
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::convert;
 use crate::failure::Failure;
 

@@ -8,7 +8,7 @@ use shoal_base::BLOCK_BYTES;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::failure::Failure;
 
 /// Runs in one message: less than 1 MiB of varints.

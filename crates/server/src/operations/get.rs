@@ -7,7 +7,7 @@ use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_engine::{ByteRange, Object, ObjectInfo, ObjectKey, Store, TryGet};
 
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::convert;
 use crate::failure::Failure;
 use crate::flow::MemoryPermit;

@@ -5,7 +5,7 @@ use shoal_base::BLOCK_BYTES_U64;
 use shoal_engine::{Error, block_on};
 
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::failure::Failure;
 
 /// The growth has ended when the answer goes out. A caller that goes away does not stop it.

@@ -3,7 +3,7 @@
 use shoal_api::v1;
 
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::convert;
 use crate::failure::Failure;
 

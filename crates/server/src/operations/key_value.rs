@@ -16,7 +16,7 @@ use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, RejectRules};
 use super::get::read;
 use super::put::put_once;
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::call::receive::Value;
 use crate::convert;
 use crate::failure::Failure;

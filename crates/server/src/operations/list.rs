@@ -6,7 +6,7 @@ use shoal_base::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
 use shoal_engine::{DamagedRange, ListPage, ListRequest, check_bucket};
 
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::convert;
 use crate::failure::Failure;
 

@@ -9,7 +9,7 @@ use shoal_engine::{
 use shoal_metrics::{Mark, mark};
 
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::call::receive::Value;
 use crate::convert;
 use crate::failure::Failure;

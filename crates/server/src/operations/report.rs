@@ -5,7 +5,7 @@ use std::sync::Arc;
 use shoal_api::v1;
 
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::failure::Failure;
 
 /// Makes texts with their names, without secrets, for a report.

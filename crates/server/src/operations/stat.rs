@@ -9,7 +9,7 @@ use shoal_metrics::{FrontendMetrics, Metrics, RequestCounts};
 
 use crate::admission::Admission;
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
+use crate::call::parted::Parted;
 use crate::failure::Failure;
 use crate::flow::Flow;
 

@@ -13,8 +13,8 @@ use shoal_engine::{Error, GetStream, PutStream};
 
 use super::get::check_version;
 use crate::auth::{Authenticated, Revoked};
-use crate::call::message::Parted;
 use crate::call::messages::Messages;
+use crate::call::parted::Parted;
 use crate::call::receive::FrameBody;
 use crate::convert;
 use crate::failure::Failure;

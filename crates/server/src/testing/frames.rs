@@ -9,17 +9,12 @@ use http_body::{Body, Frame};
 use shoal_engine::block_on;
 use tonic::Status;
 
-use crate::call::message::{Parted, Valued};
+use crate::call::parted::{Parted, Valued};
 use crate::call::receive::receive_to_store;
 
 /// `bytes` in frames of `frame_bytes`, each in memory of its own, as they come from the network.
 pub(crate) fn frames(bytes: &[u8], frame_bytes: usize) -> Vec<Bytes> {
     bytes.chunks(frame_bytes).map(Bytes::copy_from_slice).collect()
-}
-
-/// `message` behind its prefix.
-pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
-    [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat()
 }
 
 /// The request that `frames` are, its value where they lie.

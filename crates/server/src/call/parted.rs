@@ -1,0 +1,59 @@
+//! Messages with their value apart, and the methods that have such messages.
+
+use shoal_api::{Method, key_value, v1};
+use shoal_buffer::Buffer;
+
+/// A method with one request, and where its values are.
+pub(crate) trait Valued: Method {
+    /// The number of the field with the value in a request; none where it has none.
+    const VALUE_IN: Option<u32>;
+    /// The same of an answer. It is the last field.
+    const VALUE_OUT: Option<u32>;
+    /// Whether a call may have changed something: its answer is never refused for want of room.
+    const WRITES: bool;
+}
+
+macro_rules! valued {
+    ($($method:path: in $value_in:expr, out $value_out:expr, writes $writes:expr;)*) => {$(
+        impl Valued for $method {
+            const VALUE_IN: Option<u32> = $value_in;
+            const VALUE_OUT: Option<u32> = $value_out;
+            const WRITES: bool = $writes;
+        }
+    )*};
+}
+
+valued! {
+    v1::Put: in Some(15), out Some(15), writes true;
+    v1::Get: in None, out Some(15), writes false;
+    v1::GetStream: in None, out Some(15), writes false;
+    v1::Head: in None, out None, writes false;
+    v1::Delete: in None, out None, writes true;
+    v1::List: in None, out None, writes false;
+    v1::ListBuckets: in None, out None, writes false;
+    v1::Stat: in None, out None, writes false;
+    v1::Moving: in None, out None, writes false;
+    v1::Grow: in None, out None, writes false;
+    v1::Report: in None, out None, writes false;
+    v1::Backup: in None, out None, writes false;
+    v1::FreeSpace: in None, out None, writes false;
+    key_value::Create: in Some(2), out None, writes true;
+    key_value::Retrieve: in None, out Some(1), writes false;
+    key_value::Update: in Some(2), out None, writes true;
+    key_value::Delete: in None, out None, writes true;
+}
+
+/// A message, the field with its value apart.
+#[derive(Debug, Default)]
+pub(crate) struct Parted<T, V = Buffer> {
+    /// The message with an empty value.
+    pub(crate) message: T,
+    /// The value where it lies.
+    pub(crate) value: V,
+}
+
+impl<T> From<T> for Parted<T> {
+    fn from(message: T) -> Self {
+        Self { message, value: Buffer::new() }
+    }
+}
