@@ -1,4 +1,4 @@
-//! Calls of one message, answered by one. The value of an answer is the store's chunks behind a short head: it is never copied.
+//! Calls of one message, answered by one. The value of an answer is the store's chunks behind a short head: only a short value is copied.
 
 use std::sync::Arc;
 
@@ -156,7 +156,6 @@ mod tests {
     use prost::Message;
     use shoal_api::v1;
     use shoal_engine::{ByteRange, Object, ObjectKey, block_on};
-
     use shoal_testkit::http2::message as framed;
 
     use super::*;

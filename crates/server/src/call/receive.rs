@@ -23,8 +23,8 @@ use crate::flow::FramesPermit;
 use crate::operations::put::place_value;
 use crate::wire::{PREFIX_BYTES, length, take_front};
 
-/// Shorter frames are copied. Each refers to the buffer of up to 32 KiB that its connection was read into, and would
-/// keep all of it, uncounted. So a request holds at most four times the bytes of its permit.
+/// Shorter frames are copied. Each refers to the buffer of up to 72 KiB that its connection was read into, and would
+/// keep all of it, uncounted. So a request holds at most five times the bytes of its permit.
 pub(crate) const KEPT_BYTES_MIN: usize = 16 << 10;
 
 /// The values of shorter messages ride in their records.
