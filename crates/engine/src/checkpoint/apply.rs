@@ -12,6 +12,7 @@ use crate::checkpoint::compact::{Moves, Pressure};
 use crate::checkpoint::copies;
 use crate::checkpoint::home::Work;
 use crate::checkpoint::liveness::{Liveness, LivenessOps};
+use crate::checkpoint::progress::Progress;
 use crate::checkpoint::publish::{Changes, TabletChange};
 use crate::checkpoint::replace::ReplaceEntries;
 use crate::checkpoint::route::Routed;
@@ -204,8 +205,15 @@ impl Checkpointer {
         let ops = work.bring_home(frozen, applied, steps).await?;
         let owned: Vec<Run> = ops.iter().flat_map(|op| op.owned().iter().copied()).collect();
         let tree = tree_of(self.identity, tablet.id);
-        let Routed { direct, layered } = self.route(tree, &view.trees, unread, ops).await?;
-        let mut merge = ReplaceEntries::new(self, std::mem::take(&mut work.liveness));
+        let lent = frozen.map(|overlay| {
+            let size = overlay.size();
+            self.tablets.admission.lend(size.records, size.bytes)
+        });
+        let lends = frozen.is_some_and(|overlay| overlay.size().bytes >= self.tuning.lend_bytes_min);
+        let progress = Progress::new(&self.log.committer, lent, if lends { ops.len() } else { 0 });
+        let mut merge = ReplaceEntries::new(self, std::mem::take(&mut work.liveness), progress);
+        let Routed { direct, layered } =
+            self.route(tree, &view.trees, unread, ops, &mut merge.progress).await?;
         let mut trees = view.trees.clone();
         let mut pages = Vec::new();
         if !layered.is_empty() {
@@ -242,7 +250,7 @@ impl Checkpointer {
             new.trees.base.entries,
         );
         self.publish_tree(tablet, new).await?;
-        self.note_applied(frozen, (merge.moved_values, merge.moved_bytes));
+        self.note_applied(frozen, merge.progress, (merge.moved_values, merge.moved_bytes));
         Ok(merge.moved_bytes)
     }
 
@@ -260,18 +268,21 @@ impl Checkpointer {
     }
 
     /// Counts a published apply, and lets writers have the room that its overlay took.
-    fn note_applied(&self, frozen: Option<&Overlay>, (moved_values, moved_bytes): (u64, u64)) {
+    fn note_applied(
+        &self,
+        frozen: Option<&Overlay>,
+        progress: Progress<'_>,
+        (moved_values, moved_bytes): (u64, u64),
+    ) {
         if let Some(frozen) = frozen {
-            let size = frozen.size();
-            self.tablets.admission.release(size.records, size.bytes);
-            self.space.release_promise(size.promised);
+            self.space.release_promise(frozen.size().promised);
         }
         OperationCounters::add(&self.counters.applies, 1);
         OperationCounters::add(&self.counters.moved_values, moved_values);
         OperationCounters::add(&self.counters.moved_bytes, moved_bytes);
         // A moved value is read and written.
         self.move_limits.charge(2 * moved_bytes);
-        self.log.committer.moved.notify();
+        progress.end();
     }
 
     /// Merges an apply's changes of the packed runs' liveness into its tree.

@@ -8,6 +8,7 @@ use shoal_base::{Lsn, Run};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::LivenessOps;
+use crate::checkpoint::progress::Progress;
 use crate::common::error::{Error, Result};
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
@@ -82,10 +83,11 @@ pub(crate) struct ReplaceEntries<'a> {
     expiring_removed: u64,
     pub moved_values: u64,
     pub moved_bytes: u64,
+    pub progress: Progress<'a>,
 }
 
 impl<'a> ReplaceEntries<'a> {
-    pub(crate) fn new(checkpointer: &'a Checkpointer, liveness: LivenessOps) -> Self {
+    pub(crate) fn new(checkpointer: &'a Checkpointer, liveness: LivenessOps, progress: Progress<'a>) -> Self {
         Self {
             checkpointer,
             old: Vec::new(),
@@ -97,6 +99,7 @@ impl<'a> ReplaceEntries<'a> {
             expiring_removed: 0,
             moved_values: 0,
             moved_bytes: 0,
+            progress,
         }
     }
 
@@ -161,6 +164,7 @@ impl Merge for ReplaceEntries<'_> {
 
     fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
         self.checkpointer.closing.step()?;
+        self.progress.note();
         let (version, body) = match &op.what {
             What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
             What::Move(moved) => {

@@ -9,6 +9,7 @@ use shoal_base::Lsn;
 use smallvec::SmallVec;
 
 use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::progress::Progress;
 use crate::checkpoint::replace::{Op, ReplaceEntries, What};
 use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
@@ -85,12 +86,14 @@ impl Checkpointer {
         trees: &Trees,
         unread: Unread,
         ops: Vec<Op>,
+        progress: &mut Progress<'_>,
     ) -> Result<Routed> {
         let has_layers = !trees.layers.list.is_empty();
         if !has_layers && !self.may_start_layers(trees, &ops) {
+            progress.looked_at(ops.len());
             return Ok(Routed { direct: ops, layered: Vec::new() });
         }
-        let looked = self.look_at_leaves(tree, trees, unread, &ops).await?;
+        let looked = self.look_at_leaves(tree, trees, unread, &ops, progress).await?;
         let is_short = !self.has_room_for_layer(&ops);
         let is_direct = self.direct_ones(&looked, is_short);
         let layered = is_direct.iter().filter(|&&direct| !direct).count();
@@ -128,6 +131,7 @@ impl Checkpointer {
         trees: &Trees,
         unread: Unread,
         ops: &[Op],
+        progress: &mut Progress<'_>,
     ) -> Result<Vec<Looked>> {
         let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
         let roots = trees.layers.list.iter().chain(std::iter::once(&trees.base));
@@ -149,6 +153,7 @@ impl Checkpointer {
                 }
             }
             all.push(looked);
+            progress.note();
         }
         Ok(all)
     }

@@ -156,6 +156,9 @@ pub struct Tuning {
     pub batch_bytes_max: usize,
     /// Records in all overlays.
     pub overlay_records_max: usize,
+    /// Bytes of an overlay, from which on its apply lends writers its room as it goes; the room of a smaller one becomes
+    /// free at the end.
+    pub lend_bytes_min: usize,
     /// Bytes of a packed run at most; 16 KiB to 1 MiB. A small store takes shorter runs.
     pub packed_run_bytes_max: usize,
     /// Bytes of packed runs that one apply reads to rewrite them at most; never more than an eighth of the cache.
@@ -201,6 +204,7 @@ impl Default for Tuning {
             merge_slice_bytes: 4 << 20,
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,
+            lend_bytes_min: 1 << 20,
             scrub_bytes_per_s: 8 << 20,
             scrub_every_ns: 7 * 24 * 3_600_000_000_000,
             apply_bytes_in_flight: 1 << 20,

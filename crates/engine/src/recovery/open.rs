@@ -396,7 +396,7 @@ async fn replay(
         let hash = hash_of(record.key());
         let mut active = view.active.lock();
         let growth = view.active.insert(&mut active, Arc::new(record), hash, lsn);
-        tablets.admission.recovered(1, growth.bytes);
+        tablets.admission.take(1, growth.bytes);
         tablets.admission.release(growth.dropped.records, growth.dropped.bytes);
         space.release_promise(growth.dropped.promised);
     }

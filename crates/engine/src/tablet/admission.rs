@@ -1,7 +1,7 @@
 //! Admission bounds the overlays of all tablets: a write that finds them full waits for an apply.
 //!
-//! From half of the limit on, applies run; at the limit, writes wait. Weakness: this is a step, not a smooth throttle
-//! that follows the measured rate of applies.
+//! From half of the limit on, applies run; at the limit, writes wait. An apply lends them the room of its overlay as it
+//! brings that home ([`Lent`]): so writers go on at its pace, and do not stand still until its end.
 
 use std::sync::Arc;
 
@@ -11,12 +11,20 @@ use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 use crate::common::options::Tuning;
 use crate::tablet::overlay::Growth;
 
+/// An apply lends at most this part of the limits: so much more may be in the overlays while it runs.
+const LENT_SHARE: usize = 4;
+
+/// A batch that needs more than this part of the limits is a large one.
+const LARGE_SHARE: usize = 512;
+
 /// The contents of all tablets' overlays, with their limits.
 pub(crate) struct Admission {
     bytes: AtomicUsize,
     records: AtomicUsize,
     /// Batches of several records that wait for an apply to make room.
     waiting: AtomicUsize,
+    /// Those of them that need more room than an apply lends at a time.
+    large_waiting: AtomicUsize,
     /// The limit on bytes that the user wants; the log allows less where it is short.
     bytes_wanted: usize,
     /// Raised where the store grows, as the next one. A few writes that still see the old limit do no harm.
@@ -45,10 +53,10 @@ pub(crate) struct OverlayPermit {
 impl Admission {
     /// Overlays of at most `bytes_wanted` bytes, or what a log of `log_blocks` blocks allows, and of `records_max` records.
     pub(crate) fn new(bytes_wanted: usize, log_blocks: u32, records_max: usize) -> Arc<Self> {
-        let (bytes, records, waiting) = Default::default();
+        let (bytes, records, waiting, large_waiting) = Default::default();
         let bytes_max = AtomicUsize::new(bytes_max(bytes_wanted, log_blocks));
         let records_max = AtomicUsize::new(records_max);
-        Arc::new(Self { bytes, records, waiting, bytes_wanted, bytes_max, records_max })
+        Arc::new(Self { bytes, records, waiting, large_waiting, bytes_wanted, bytes_max, records_max })
     }
 
     fn bytes_max(&self) -> usize {
@@ -96,10 +104,15 @@ impl Admission {
         assert!(before >= bytes, "more bytes released than admitted (R3)");
     }
 
-    /// Counts records that recovery puts into the overlays, without a limit.
-    pub(crate) fn recovered(&self, records: usize, bytes: usize) {
+    /// Counts records without a limit: recovery puts them into the overlays, or they are there.
+    pub(crate) fn take(&self, records: usize, bytes: usize) {
         self.records.fetch_add(records, Ordering::AcqRel);
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Room that an apply may lend: that of an overlay of `records` records and `bytes` bytes.
+    pub(crate) fn lend(self: &Arc<Self>, records: usize, bytes: usize) -> Lent {
+        Lent { admission: self.clone(), records, bytes, lent_records: 0, lent_bytes: 0 }
     }
 
     /// The fill of the overlays in thousandths of the limit that is closer to being reached: bytes or records.
@@ -109,10 +122,12 @@ impl Admission {
         bytes.max(records)
     }
 
-    /// Notes that a batch of several records waits for room, until the result is dropped.
-    pub(crate) fn wait(&self) -> Waiting<'_> {
+    /// Notes that a batch of `records` records, several, waits for room, until the result is dropped.
+    pub(crate) fn wait(&self, records: usize, bytes: usize) -> Waiting<'_> {
+        let is_large = records > self.records_max() / LARGE_SHARE || bytes > self.bytes_max() / LARGE_SHARE;
         self.waiting.fetch_add(1, Ordering::AcqRel);
-        Waiting(&self.waiting)
+        self.large_waiting.fetch_add(usize::from(is_large), Ordering::AcqRel);
+        Waiting { admission: self, is_large }
     }
 
     /// Returns true if a batch waits for room and an apply could make some, however much is free: the batch may need
@@ -128,11 +143,57 @@ impl Admission {
 }
 
 /// See [`Admission::wait`].
-pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+pub(crate) struct Waiting<'a> {
+    admission: &'a Admission,
+    is_large: bool,
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.admission.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.admission.large_waiting.fetch_sub(usize::from(self.is_large), Ordering::AcqRel);
+    }
+}
+
+/// The room of an overlay that an apply brings home. Dropped before the end, it takes back what was lent: the apply
+/// failed.
+pub(crate) struct Lent {
+    admission: Arc<Admission>,
+    records: usize,
+    bytes: usize,
+    lent_records: usize,
+    lent_bytes: usize,
+}
+
+impl Lent {
+    /// Lends the room of `done` of `parts` parts, of a share of the limits at most; returns true if that is more than
+    /// before. While a large batch waits nothing is lent: smaller ones would take each piece of its room.
+    pub(crate) fn advance(&mut self, done: usize, parts: usize) -> bool {
+        if self.admission.large_waiting.load(Ordering::Acquire) > 0 {
+            return false;
+        }
+        let share = |whole: usize, max: usize| {
+            let lendable = whole.min(max / LENT_SHARE) as u128;
+            (lendable * done as u128 / parts.max(1) as u128) as usize
+        };
+        let records = share(self.records, self.admission.records_max()).saturating_sub(self.lent_records);
+        let bytes = share(self.bytes, self.admission.bytes_max()).saturating_sub(self.lent_bytes);
+        self.admission.release(records, bytes);
+        self.lent_records += records;
+        self.lent_bytes += bytes;
+        records > 0 || bytes > 0
+    }
+
+    /// The overlay is home: the rest of its room is free, too.
+    pub(crate) fn end(mut self) {
+        self.admission.release(self.records - self.lent_records, self.bytes - self.lent_bytes);
+        (self.lent_records, self.lent_bytes) = (0, 0);
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.admission.take(self.lent_records, self.lent_bytes);
     }
 }
 
@@ -179,5 +240,31 @@ mod tests {
         assert!(admission.try_admit(1, 1).is_none());
         drop(large);
         assert_eq!(admission.held(), (0, 0));
+    }
+
+    #[test]
+    fn an_apply_lends_room_as_it_goes_and_takes_it_back_if_it_fails() {
+        let admission = Admission::new(10_000, 64, 1_000);
+        admission.take(800, 4_000);
+        let mut lent = admission.lend(400, 2_000);
+        assert!(lent.advance(1, 10) && !lent.advance(1, 10));
+        assert_eq!(admission.held(), (775, 3_800));
+        assert!(lent.advance(10, 10));
+        assert_eq!(
+            admission.held(),
+            (550, 2_000),
+            "a quarter of the records, and all bytes, which are fewer"
+        );
+        drop(lent);
+        assert_eq!(admission.held(), (800, 4_000));
+        let mut lent = admission.lend(400, 2_000);
+        let waiting = admission.wait(500, 10);
+        assert!(!lent.advance(5, 10), "it would be taken from the large batch");
+        drop(waiting);
+        let waiting = admission.wait(1, 10);
+        assert!(lent.advance(5, 10));
+        drop(waiting);
+        lent.end();
+        assert_eq!(admission.held(), (400, 2_000));
     }
 }

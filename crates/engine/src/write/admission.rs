@@ -79,7 +79,7 @@ impl Inner {
                 self.check_writable()?;
                 if let Some(worker) = &self.maintenance.worker {
                     // One record never needs more than the other half.
-                    let _waiting = (records > 1).then(|| self.tablets.admission.wait());
+                    let _waiting = (records > 1).then(|| self.tablets.admission.wait(records, memory_bytes));
                     worker.wake(Duty::Apply);
                     worker.wake(Duty::Grow);
                     let waited =

@@ -105,7 +105,12 @@ fn options(accept_damaged_log: bool) -> OpenOptions {
         overlay_bytes: Some(16 << 10),
         background: false,
         accept_damaged_log,
-        tuning: Tuning { leaf_value_bytes_max: 100, overlay_records_max: 8, ..Tuning::default() },
+        tuning: Tuning {
+            leaf_value_bytes_max: 100,
+            overlay_records_max: 8,
+            lend_bytes_min: 0,
+            ..Tuning::default()
+        },
         ..OpenOptions::default()
     }
 }

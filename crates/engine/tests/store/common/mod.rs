@@ -90,6 +90,7 @@ pub(crate) fn tiny_without_layers() -> OpenOptions {
             log_value_bytes_max: 2_000,
             batch_bytes_max: 16 << 10,
             overlay_records_max: 8,
+            lend_bytes_min: 0,
             apply_bytes_in_flight: 64 << 10,
             growth_blocks: 64,
             ..Tuning::default()
