@@ -120,7 +120,8 @@ async fn every_method_keeps_to_the_rights() {
     let mut tried = Vec::new();
     let tried = &mut tried;
     let key = Bytes::from_static(b"k");
-    let value = Bytes::from_static(b"stolen");
+    // A long value is received where it will lie, before the put is asked for.
+    let (value, long) = (Bytes::from_static(b"stolen"), Bytes::from(vec![1; 100_000]));
     // The empty name is the default bucket's, which no token here is for.
     for bucket in ["films", "maps", "", "default"] {
         let name = bucket.to_owned();
@@ -139,7 +140,7 @@ async fn every_method_keeps_to_the_rights() {
         let stream = v1::GetStreamRequest { bucket: name.clone(), key: key.clone(), ..Default::default() };
         attack::<v1::GetStream>(&server, tried, read, vec![stream]).await;
 
-        for return_existing in [false, true] {
+        for (return_existing, value) in [(false, &value), (true, &value), (false, &long), (true, &long)] {
             // An answer with the object that exists is a read by way of a write.
             let rules = Some(v1::RejectRules { if_exists: return_existing, ..Default::default() });
             let put = v1::PutRequest {
@@ -154,8 +155,8 @@ async fn every_method_keeps_to_the_rights() {
         }
         let plain = v1::MultiPutItem { key: key.clone(), value: value.clone(), ..Default::default() };
         let ruled = v1::MultiPutItem { rules: Some(v1::RejectRules::default()), ..plain.clone() };
-        let long = v1::MultiPutItem { value: vec![1; 100_000].into(), ..plain.clone() };
-        for items in [vec![plain.clone()], vec![plain.clone(), plain.clone()], vec![ruled], vec![long]] {
+        let large = v1::MultiPutItem { value: long.clone(), ..plain.clone() };
+        for items in [vec![plain.clone()], vec![plain.clone(), plain.clone()], vec![ruled], vec![large]] {
             for atomic in [false, true] {
                 let request = v1::MultiPutRequest { bucket: name.clone(), items: items.clone(), atomic };
                 attack::<v1::MultiPut>(&server, tried, write, vec![request]).await;
@@ -174,15 +175,13 @@ async fn every_method_keeps_to_the_rights() {
     }
     fill(&server);
     let (read, write) = (Need::Read("films"), Need::Write("films"));
-    attack::<kv::Create>(
-        &server,
-        tried,
-        write,
-        vec![kv::CreateRequest { key: key.clone(), value: value.clone() }],
-    )
-    .await;
+    for value in [&value, &long] {
+        let create = kv::CreateRequest { key: key.clone(), value: value.clone() };
+        attack::<kv::Create>(&server, tried, write, vec![create]).await;
+        let update = kv::UpdateRequest { key: key.clone(), value: value.clone() };
+        attack::<kv::Update>(&server, tried, write, vec![update]).await;
+    }
     attack::<kv::Retrieve>(&server, tried, read, vec![kv::RetrieveRequest { key: key.clone() }]).await;
-    attack::<kv::Update>(&server, tried, write, vec![kv::UpdateRequest { key: key.clone(), value }]).await;
     attack::<kv::Delete>(&server, tried, write, vec![kv::DeleteRequest { key }]).await;
     attack::<v1::Stat>(&server, tried, Need::ReadAll, vec![v1::StatRequest {}]).await;
     attack::<v1::ListBuckets>(&server, tried, Need::ReadAll, vec![v1::ListBucketsRequest::default()]).await;
