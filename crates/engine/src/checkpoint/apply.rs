@@ -152,7 +152,11 @@ impl Checkpointer {
             let unread = if is_given_up { Unread::IsLost } else { Unread::Fails };
             outcome = self.run_apply(tablet, &view, applied, Moves::default(), unread).await;
         }
-        outcome.map(|_| fresh)
+        outcome?;
+        if let Some(merger) = &self.merger {
+            merger.leave(view.frozen.clone());
+        }
+        Ok(fresh)
     }
 
     /// The treatment of pages that an apply cannot read.
@@ -202,15 +206,10 @@ impl Checkpointer {
         let mut work = Work::new(self, tablet.id, moves.hole_blocks);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
         let (steps, _promise) = moves.into_steps();
-        let ops = work.bring_home(frozen, applied, steps).await?;
+        let mut progress = self.progress_of(frozen);
+        let ops = work.bring_home(frozen, applied, steps, &mut progress).await?;
         let owned: Vec<Run> = ops.iter().flat_map(|op| op.owned().iter().copied()).collect();
         let tree = tree_of(self.identity, tablet.id);
-        let lent = frozen.map(|overlay| {
-            let size = overlay.size();
-            self.tablets.admission.lend(size.records, size.bytes)
-        });
-        let lends = frozen.is_some_and(|overlay| overlay.size().bytes >= self.tuning.lend_bytes_min);
-        let progress = Progress::new(&self.log.committer, lent, if lends { ops.len() } else { 0 });
         let mut merge = ReplaceEntries::new(self, std::mem::take(&mut work.liveness), progress);
         let Routed { direct, layered } =
             self.route(tree, &view.trees, unread, ops, &mut merge.progress).await?;
@@ -252,6 +251,15 @@ impl Checkpointer {
         self.publish_tree(tablet, new).await?;
         self.note_applied(frozen, merge.progress, (merge.moved_values, merge.moved_bytes));
         Ok(merge.moved_bytes)
+    }
+
+    /// The progress of an apply of `frozen`.
+    fn progress_of(&self, frozen: Option<&Overlay>) -> Progress<'_> {
+        let Some(frozen) = frozen else { return Progress::new(&self.log.committer, None, 0) };
+        let size = frozen.size();
+        let lent = self.tablets.admission.lend(size.records, size.bytes);
+        let lends = size.bytes >= self.tuning.lend_bytes_min;
+        Progress::new(&self.log.committer, Some(lent), if lends { size.records } else { 0 })
     }
 
     /// Adds the runs of replaced entries to `freed`.
@@ -470,11 +478,14 @@ impl Checkpointer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::task::{Context, Waker};
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     use crate::tablet::layers::LAYERS_MAX;
     use crate::testing::fixtures::{Fixture, environment, key, options};
-    use crate::{PutOptions, Store, block_on};
+    use crate::{OpenOptions, PutOptions, Store, block_on};
 
     /// Applies that find the last place for a layer and then wait for each other's turn.
     #[test]
@@ -504,6 +515,28 @@ mod tests {
             put(1_000 + which).unwrap();
             block_on(apply).unwrap();
             assert!(layers() < LAYERS_MAX, "{} layers (R33)", layers());
+        }
+    }
+
+    /// The thread that merges drops what was applied; without threads it is gone with the apply.
+    #[test]
+    fn an_applied_overlay_is_dropped() {
+        for background in [false, true] {
+            let fixture = Fixture::with_blocks(4_096);
+            let options = OpenOptions { background, ..options() };
+            let store = block_on(Store::open(fixture.device.clone(), options, environment())).unwrap();
+            let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
+            block_on(store.put(&key(1), vec![1; 10].into(), PutOptions::default())).unwrap();
+            let overlay = Arc::downgrade(&tablet.view().active);
+            block_on(checkpointer.apply_tablet(tablet)).unwrap();
+            let began = Instant::now();
+            while overlay.strong_count() > 0 {
+                assert!(
+                    background && began.elapsed() < Duration::from_secs(20),
+                    "the overlay is still there"
+                );
+                thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 }

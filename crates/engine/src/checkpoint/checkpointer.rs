@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use shoal_base::Clock;
+use shoal_base::sync::Mutex;
 use shoal_device::Device;
 use shoal_pool::Pool;
 
@@ -20,6 +21,7 @@ use crate::log::owner::Log;
 use crate::space::growth::Growth;
 use crate::space::manager::SpaceManager;
 use crate::space::own_space::OwnSpace;
+use crate::tablet::overlay::Overlay;
 use crate::tablet::tablets::Tablets;
 use crate::value::packed::run_blocks_max;
 
@@ -46,10 +48,31 @@ pub(crate) struct Checkpointer {
     pub growth: Growth,
     pub closing: Closing,
     pub move_limits: MoveLimits,
-    /// Wakes the thread that merges layers; `None` if applies merge.
-    pub merge_bell: Option<Arc<Bell>>,
+    /// The thread that merges layers; `None` if applies merge.
+    pub merger: Option<Merger>,
     /// True during a repair: a page that the device cannot read is lost, and is not tried again.
     pub gives_up: bool,
+}
+
+/// The thread that merges layers, as an apply sees it.
+pub(crate) struct Merger {
+    pub bell: Arc<Bell>,
+    /// The overlay that was applied last, for the thread to drop: a fifth of an apply's time would be the freeing of its
+    /// records.
+    applied: Mutex<Option<Arc<Overlay>>>,
+}
+
+impl Merger {
+    /// The thread with this bell.
+    pub(crate) fn new(bell: Arc<Bell>) -> Self {
+        Self { bell, applied: Mutex::default() }
+    }
+
+    /// Puts an overlay in the place of the one that lies there, which is dropped here.
+    pub(crate) fn leave(&self, overlay: Option<Arc<Overlay>>) {
+        let before = std::mem::replace(&mut *self.applied.lock(), overlay);
+        drop(before);
+    }
 }
 
 impl Checkpointer {

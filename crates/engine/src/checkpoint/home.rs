@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::compact::{LiveValue, MoveStep};
 use crate::checkpoint::liveness::LivenessOps;
+use crate::checkpoint::progress::Progress;
 use crate::checkpoint::replace::{Moved, Op, What};
 use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
@@ -72,9 +73,11 @@ impl<'a> Work<'a> {
         frozen: Option<&Overlay>,
         applied: Lsn,
         moves: Vec<MoveStep>,
+        progress: &mut Progress<'_>,
     ) -> Result<Vec<Op>> {
         let mut moves = moves.into_iter().peekable();
-        let mut records = frozen.map(|frozen| frozen.sorted(applied)).unwrap_or_default().into_iter();
+        let records = frozen.map(|frozen| frozen.sorted(applied, |some| progress.note(some)));
+        let mut records = records.unwrap_or_default().into_iter();
         self.ops.reserve(records.len() + moves.len());
         while !records.as_slice().is_empty() {
             fetch(records.as_slice().iter().take(FETCHED).map(|record| &**record));
@@ -86,6 +89,7 @@ impl<'a> Work<'a> {
                     moves.next_if(|step| step.key()[..] == *record.key());
                 }
                 self.add_record(record).await?;
+                progress.note(1);
             }
         }
         for step in moves {

@@ -1,13 +1,10 @@
 //! The progress of an apply: writers get the room of its overlay as it comes home, and not all of it at the end.
 
 use crate::log::commit::Committer;
-use crate::tablet::admission::Lent;
+use crate::tablet::admission::{LENT_STEPS, Lent};
 
-/// Steps in which an apply lends room.
-const STEPS: usize = 64;
-
-/// Each operation of an apply is looked at, and merged into a tree.
-const PARTS_PER_OP: usize = 2;
+/// Each operation of an apply is put in order, brought home, looked at, and merged into a tree.
+const PARTS_PER_OP: usize = 4;
 
 /// The progress of an apply.
 pub(crate) struct Progress<'a> {
@@ -27,22 +24,17 @@ impl<'a> Progress<'a> {
         Self { committer, lent, done: 0, parts: ops * PARTS_PER_OP, next }
     }
 
-    /// Notes that a part of an operation is done.
+    /// Notes that a part of each of so many operations is done, or left out.
     #[inline]
-    pub(crate) fn note(&mut self) {
-        self.done += 1;
+    pub(crate) fn note(&mut self, ops: usize) {
+        self.done += ops;
         if self.done >= self.next {
             self.step();
         }
     }
 
-    /// Notes that so many operations are looked at, or need no look.
-    pub(crate) fn looked_at(&mut self, ops: usize) {
-        self.done = self.done.max(ops);
-    }
-
     fn step(&mut self) {
-        self.next = self.done + (self.parts / STEPS).max(1);
+        self.next = self.done + (self.parts / LENT_STEPS).max(1);
         if let Some(lent) = &mut self.lent
             && lent.advance(self.done.min(self.parts), self.parts)
         {
@@ -56,5 +48,43 @@ impl<'a> Progress<'a> {
             lent.end();
         }
         self.committer.moved.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fixtures::Fixture;
+
+    #[test]
+    fn room_comes_back_with_each_part_or_at_the_end() {
+        let store = Fixture::new().open().unwrap();
+        let admission = &store.0.tablets.admission;
+        let of = |ops: usize| {
+            admission.take(100, 1_000);
+            Progress::new(&store.0.log.committer, Some(admission.lend(100, 1_000)), ops)
+        };
+        let mut progress = of(100);
+        let mut before = 100;
+        for part in 1..=PARTS_PER_OP {
+            progress.note(100);
+            let held = admission.held().0;
+            assert!(held < before, "nothing came back in part {part}: {held} records are counted");
+            before = held;
+        }
+        progress.end();
+        assert_eq!(admission.held(), (0, 0));
+        // Nothing is lent of a small overlay.
+        let mut progress = of(0);
+        progress.note(400);
+        assert_eq!(admission.held(), (100, 1_000));
+        progress.end();
+        assert_eq!(admission.held(), (0, 0));
+        // Of an apply that fails it is taken back.
+        let mut progress = of(100);
+        progress.note(200);
+        drop(progress);
+        assert_eq!(admission.held(), (100, 1_000));
+        admission.release(100, 1_000);
     }
 }

@@ -164,7 +164,7 @@ impl Merge for ReplaceEntries<'_> {
 
     fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
         self.checkpointer.closing.step()?;
-        self.progress.note();
+        self.progress.note(1);
         let (version, body) = match &op.what {
             What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
             What::Move(moved) => {

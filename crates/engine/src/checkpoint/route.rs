@@ -90,7 +90,7 @@ impl Checkpointer {
     ) -> Result<Routed> {
         let has_layers = !trees.layers.list.is_empty();
         if !has_layers && !self.may_start_layers(trees, &ops) {
-            progress.looked_at(ops.len());
+            progress.note(ops.len());
             return Ok(Routed { direct: ops, layered: Vec::new() });
         }
         let looked = self.look_at_leaves(tree, trees, unread, &ops, progress).await?;
@@ -153,7 +153,7 @@ impl Checkpointer {
                 }
             }
             all.push(looked);
-            progress.note();
+            progress.note(1);
         }
         Ok(all)
     }

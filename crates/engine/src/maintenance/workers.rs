@@ -154,9 +154,12 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
     });
 }
 
-/// Merges layers, step by step.
+/// Drops what was applied, and merges layers, step by step.
 fn merger(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Merge, store, worker, |inner| {
+        if let Some(merger) = &inner.checkpointer.merger {
+            merger.leave(None);
+        }
         let merged = block_on(inner.checkpointer.merge_idle());
         worker.wake(Duty::Commit);
         Some(match later("layers could not be merged, which will be tried again", merged) {

@@ -14,8 +14,11 @@ use crate::tablet::overlay::Growth;
 /// An apply lends at most this part of the limits: so much more may be in the overlays while it runs.
 const LENT_SHARE: usize = 4;
 
-/// A batch that needs more than this part of the limits is a large one.
-const LARGE_SHARE: usize = 512;
+/// Steps in which an apply lends room.
+pub(crate) const LENT_STEPS: usize = 128;
+
+/// A batch that needs more than this part of the limits is a large one: one step never makes room for it.
+const LARGE_SHARE: usize = LENT_SHARE * LENT_STEPS;
 
 /// The contents of all tablets' overlays, with their limits.
 pub(crate) struct Admission {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::log::record::Record;
+use crate::log::record::{FETCHED, Record, fetch};
 
 /// The records of one key, oldest first; never empty. Most keys that are overwritten have two: a durable one and one in
 /// flight.
@@ -154,13 +154,24 @@ impl Keys {
 /// Sorts records of different keys by their keys.
 pub(super) fn sort_by_key(records: &mut Vec<Arc<Record>>) {
     let Some((first, rest)) = records.split_first() else { return };
-    let shared = rest.iter().fold(first.key().len(), |shared, record| {
-        let both = first.key()[..shared].iter().zip(record.key());
-        both.take_while(|(a, b)| a == b).count()
-    });
+    let mut shared = first.key().len();
+    for some in rest.chunks(FETCHED) {
+        fetch(some.iter().map(|record| &**record));
+        shared = some.iter().fold(shared, |shared, record| {
+            let both = first.key()[..shared].iter().zip(record.key());
+            both.take_while(|(a, b)| a == b).count()
+        });
+    }
     // Most keys differ in the eight bytes after their common prefix: comparing those needs no access to the key.
-    let mut numbers: Vec<(u64, u32)> =
-        (0..).zip(&*records).map(|(number, record)| (word_at(record.key(), shared), number)).collect();
+    let mut numbers: Vec<(u64, u32)> = Vec::with_capacity(records.len());
+    for some in records.chunks(FETCHED) {
+        fetch(some.iter().map(|record| &**record));
+        numbers.extend(
+            (numbers.len() as u32..)
+                .zip(some)
+                .map(|(number, record)| (word_at(record.key(), shared), number)),
+        );
+    }
     let key = |number: u32| records[number as usize].key();
     numbers.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a.1).cmp(key(b.1))));
     let mut unsorted: Vec<_> = std::mem::take(records).into_iter().map(Some).collect();

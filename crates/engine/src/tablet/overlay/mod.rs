@@ -17,7 +17,7 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::{Mutex, MutexGuard};
 
 use crate::log::format::RecordKind;
-use crate::log::record::Record;
+use crate::log::record::{FETCHED, Record, fetch};
 use keys::{Guess, Keys, Versions, sort_by_key};
 
 /// Bytes that a key costs besides its records and its own bytes, roughly: the list of its records, two places of the
@@ -187,8 +187,8 @@ impl Overlay {
     }
 
     /// The newest records of all keys, in the order of the keys. The overlay must be frozen, and everything in it
-    /// durable: all numbers are up to `last`.
-    pub(crate) fn sorted(&self, last: Lsn) -> Vec<Arc<Record>> {
+    /// durable: all numbers are up to `last`. Tells `collected` of records as they are collected.
+    pub(crate) fn sorted(&self, last: Lsn, mut collected: impl FnMut(usize)) -> Vec<Arc<Record>> {
         let mut records = Vec::with_capacity(self.lock().keys.len());
         loop {
             let inner = self.inner.lock();
@@ -197,14 +197,20 @@ impl Overlay {
             if some.is_empty() {
                 break;
             }
-            for versions in some {
-                assert!(
-                    versions.is_sorted_by(|one, next| one.lsn_raw() < next.lsn_raw())
-                        && versions.last().is_none_or(|newest| newest.is_durable(last)),
-                    "records of a key are in the order of their numbers, up to {last} (R4)"
-                );
-                records.extend(versions.last().cloned());
+            for some in some.chunks(FETCHED) {
+                fetch(some.iter().filter_map(|versions| versions.last()).map(|record| &**record));
+                for versions in some {
+                    assert!(
+                        versions.is_sorted_by(|one, next| one.lsn_raw() < next.lsn_raw())
+                            && versions.last().is_none_or(|newest| newest.is_durable(last)),
+                        "records of a key are in the order of their numbers, up to {last} (R4)"
+                    );
+                    records.extend(versions.last().cloned());
+                }
             }
+            let count = some.len();
+            drop(inner);
+            collected(count);
         }
         sort_by_key(&mut records);
         records
@@ -386,5 +392,23 @@ mod tests {
     fn a_key_that_is_overwritten_is_never_absent() {
         read_while_overwritten(|overlay, durable| overlay.get(KEY, durable).0);
         read_while_overwritten(|overlay, durable| overlay.range(Bound::Unbounded, 8, durable).pop());
+    }
+
+    /// A writer that is told of room while the records are collected finds the overlay's lock free.
+    #[test]
+    fn records_are_collected_some_at_a_time() {
+        let overlay = Overlay::new(64, 0);
+        for which in 0..3 * KEYS_AT_A_TIME as u64 / 2 {
+            let key = which.to_le_bytes();
+            overlay.insert(&mut overlay.lock(), record(&key, which + 1), hash_of(&key), Lsn(which));
+        }
+        overlay.lock().freeze();
+        let mut counts = Vec::new();
+        let sorted = overlay.sorted(Lsn(1 << 20), |count| {
+            assert!(overlay.inner.try_lock().is_some());
+            counts.push(count);
+        });
+        assert_eq!(counts, [KEYS_AT_A_TIME, KEYS_AT_A_TIME / 2]);
+        assert!(sorted.is_sorted_by(|one, next| one.key() < next.key()) && sorted.len() == 384);
     }
 }
