@@ -5,6 +5,7 @@
 //! another order. The first part of a measurement is not counted. Keys are overwritten again and again.
 
 mod bare;
+mod growth;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -16,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use shoal_bench::cores::Cores;
 use shoal_bench::grpc::Remote;
-use shoal_bench::redis::{Bed, StoreLocation, command, crowd};
+use shoal_bench::redis::{Bed, Row, StoreLocation, command, crowd};
 use shoal_bench::report::{Metric, Report};
 use shoal_bench::{machine, select};
 use shoal_device::IoMode;
@@ -35,6 +36,11 @@ const CASES: [(&str, usize, usize, usize, u64); 5] = [
     ("set-100b-c50-p16", 100, 50, 16, 100_000),
     ("set-64k-c50", 64 << 10, 50, 1, 3000),
 ];
+
+/// Values of 64 KiB that fill the cache of 1 GiB.
+const FILLED: u64 = 20_000;
+/// Removed objects leave their space sooner.
+const PAUSE: Duration = Duration::from_secs(4);
 
 const METRICS: &[Metric] = &[
     Metric { name: "puts_per_s", unit: "1/s", head: "puts/s" },
@@ -125,12 +131,24 @@ struct Figures {
     cpu_us: f64,
 }
 
+impl Figures {
+    fn of(row: &Row, cpu_us: f64) -> Self {
+        let puts = (row.times.count() * row.objects as u64) as f64;
+        Self {
+            per_s: puts / row.took.as_secs_f64().max(f64::MIN_POSITIVE),
+            p50_us: row.times.quantile_us(500),
+            p99_us: row.times.quantile_us(990),
+            cpu_us,
+        }
+    }
+}
+
 /// Measures and prints.
 ///
 /// # Errors
 /// A name that selects nothing; a server, a connection or the output failed.
 pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
-    let names: Vec<&str> = CASES.iter().map(|case| case.0).collect();
+    let names: Vec<&str> = CASES.iter().map(|case| case.0).chain(growth::CASES).collect();
     let cases = select("case", &names, &options.cases)?;
     let mut variants = select("variant", &VARIANTS, &options.variants)?;
     variants.retain(|&variant| variant != "redis" || options.redis.is_some());
@@ -157,6 +175,14 @@ pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
             for case in CASES.iter().filter(|case| cases.contains(&case.0)) {
                 let server = start(options, variant, case.2, cores)?;
                 all.push((case.0, variant, measure(server.address, &|| server.cpu_time(), case, time)?));
+            }
+            if variant == "shoal" && growth::CASES.iter().any(|case| cases.contains(case)) {
+                let server = start(options, variant, 1, cores)?;
+                let plan = growth::Plan { time, filled: FILLED, pause: PAUSE };
+                let figures = growth::measure(server.address, &|| server.cpu_time(), plan)?;
+                all.extend(
+                    growth::CASES.into_iter().zip(figures).map(|(case, figures)| (case, variant, figures)),
+                );
             }
         }
     }
@@ -230,12 +256,8 @@ fn measure(
     let before = cpu_time();
     let row = sets(time)?;
     let puts = (row.times.count() * at_once as u64).max(1) as f64;
-    Ok(Figures {
-        per_s: puts / row.took.as_secs_f64().max(f64::MIN_POSITIVE),
-        p50_us: row.times.quantile_us(500),
-        p99_us: row.times.quantile_us(990),
-        cpu_us: cpu_time().saturating_sub(before).as_secs_f64() * 1e6 / puts,
-    })
+    let cpu_us = cpu_time().saturating_sub(before).as_secs_f64() * 1e6 / puts;
+    Ok(Figures::of(&row, cpu_us))
 }
 
 #[cfg(test)]

@@ -1,0 +1,83 @@
+//! Small durable SETs of one client beside eight with long values under new keys: on a file that grows, and on one that has grown.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use shoal_bench::redis::{Link, command, crowd, load};
+
+use super::Figures;
+
+/// On a file that grows, and on one that has grown.
+pub(super) const CASES: [&str; 2] = ["set-100b-beside-growth", "set-100b-beside-writes"];
+
+const LONG_BYTES: usize = 64 << 10;
+const LONG_CLIENTS: usize = 8;
+/// Small keys, which are overwritten.
+const KEYS: u64 = 100_000;
+
+/// How the two cases are measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Time of a case.
+    pub(super) time: Duration,
+    /// Long values that fill the cache first: the first touch of its memory costs more than the growth of the file.
+    pub(super) filled: u64,
+    /// Pause behind the removal of all objects, until their space is free.
+    pub(super) pause: Duration,
+}
+
+/// The figures of both cases, of the small SETs; `cpu_time` is the processor time that the server has used.
+pub(super) fn measure(
+    address: SocketAddr,
+    cpu_time: &dyn Fn() -> Duration,
+    plan: Plan,
+) -> Result<[Figures; 2]> {
+    let mut link = Link::connect(address)?;
+    load(&mut link, plan.filled, LONG_BYTES, |number| format!("fill:{number}").into_bytes())?;
+    let grows = beside_long_ones(address, cpu_time, plan.time)?;
+    let mut flush = Vec::new();
+    command(&mut flush, &[b"FLUSHALL"]);
+    link.call(&flush, 1)?;
+    thread::sleep(plan.pause);
+    Ok([grows, beside_long_ones(address, cpu_time, plan.time)?])
+}
+
+fn beside_long_ones(address: SocketAddr, cpu_time: &dyn Fn() -> Duration, time: Duration) -> Result<Figures> {
+    let set = |key: String, bytes: usize| {
+        let mut commands = Vec::new();
+        command(&mut commands, &[b"SET", key.as_bytes(), &vec![b'w'; bytes]]);
+        commands
+    };
+    let next = AtomicU64::new(0);
+    let long = |_: &mut _| set(format!("long:{}", next.fetch_add(1, Ordering::Relaxed)), LONG_BYTES);
+    let before = cpu_time();
+    let (small, long) = thread::scope(|scope| {
+        let long = scope.spawn(|| crowd(address, time, LONG_CLIENTS, 1, long));
+        let small = crowd(address, time, 1, 1, |random| set(format!("key:{:012}", random.below(KEYS)), 100));
+        (small, long.join())
+    });
+    let (small, long) = (small?, long.map_err(|_| anyhow!("a client panicked"))??);
+    let puts = (small.times.count() + long.times.count()).max(1) as f64;
+    let used = cpu_time().saturating_sub(before).as_secs_f64();
+    Ok(Figures::of(&small, used * 1e6 / puts))
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_bench::machine;
+    use shoal_bench::redis::{Bed, StoreLocation};
+
+    use super::*;
+
+    #[test]
+    fn both_cases_give_figures() {
+        let bed = Bed::new(StoreLocation::Memory).unwrap();
+        let plan = Plan { time: Duration::ZERO, filled: 2, pause: Duration::ZERO };
+        for figures in measure(bed.address, &machine::cpu_time, plan).unwrap() {
+            assert!(figures.per_s > 0.0 && figures.p99_us >= figures.p50_us, "{figures:?}");
+        }
+    }
+}
