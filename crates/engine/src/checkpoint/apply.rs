@@ -153,8 +153,8 @@ impl Checkpointer {
             outcome = self.run_apply(tablet, &view, applied, Moves::default(), unread).await;
         }
         outcome?;
-        if let Some(merger) = &self.merger {
-            merger.leave(view.frozen.clone());
+        if let Some(helpers) = &self.helpers {
+            helpers.leave(view.frozen.clone());
         }
         Ok(fresh)
     }
@@ -518,7 +518,7 @@ mod tests {
         }
     }
 
-    /// The thread that merges drops what was applied; without threads it is gone with the apply.
+    /// A thread drops what was applied; without threads it is gone with the apply.
     #[test]
     fn an_applied_overlay_is_dropped() {
         for background in [false, true] {

@@ -48,30 +48,38 @@ pub(crate) struct Checkpointer {
     pub growth: Growth,
     pub closing: Closing,
     pub move_limits: MoveLimits,
-    /// The thread that merges layers; `None` if applies merge.
-    pub merger: Option<Merger>,
+    /// The threads that do what comes after an apply; `None` if the apply does it.
+    pub helpers: Option<Helpers>,
     /// True during a repair: a page that the device cannot read is lost, and is not tried again.
     pub gives_up: bool,
 }
 
-/// The thread that merges layers, as an apply sees it.
-pub(crate) struct Merger {
-    pub bell: Arc<Bell>,
-    /// The overlay that was applied last, for the thread to drop: a fifth of an apply's time would be the freeing of its
-    /// records.
+/// The threads that do what comes after an apply.
+pub(crate) struct Helpers {
+    /// Wakes the thread that merges layers.
+    pub merge: Arc<Bell>,
+    /// Wakes the thread that drops applied overlays: a fifth of an apply's time would be the freeing of its records.
+    free: Arc<Bell>,
     applied: Mutex<Option<Arc<Overlay>>>,
 }
 
-impl Merger {
-    /// The thread with this bell.
-    pub(crate) fn new(bell: Arc<Bell>) -> Self {
-        Self { bell, applied: Mutex::default() }
+impl Helpers {
+    /// Threads with these bells.
+    pub(crate) fn new(merge: Arc<Bell>, free: Arc<Bell>) -> Self {
+        Self { merge, free, applied: Mutex::default() }
     }
 
-    /// Puts an overlay in the place of the one that lies there, which is dropped here.
+    /// Leaves an overlay to be dropped. One that still lies there is dropped here.
     pub(crate) fn leave(&self, overlay: Option<Arc<Overlay>>) {
         let before = std::mem::replace(&mut *self.applied.lock(), overlay);
+        self.free.ring();
         drop(before);
+    }
+
+    /// Drops what lies there.
+    pub(crate) fn drop_applied(&self) {
+        let applied = self.applied.lock().take();
+        drop(applied);
     }
 }
 

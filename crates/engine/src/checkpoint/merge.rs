@@ -188,8 +188,8 @@ impl Checkpointer {
     /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-33). What
     /// fails is tried again later: nothing waits for it. A store that is being closed or repaired leaves its layers as they are.
     pub(crate) async fn merge_after(&self, fresh: u64) {
-        if let Some(merger) = &self.merger {
-            merger.bell.ring();
+        if let Some(helpers) = &self.helpers {
+            helpers.merge.ring();
             return;
         }
         let mut credit = fresh.saturating_mul(MERGED_PER_FRESH);

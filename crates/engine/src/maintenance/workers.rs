@@ -1,6 +1,6 @@
-//! The store's threads: committer, applier, grower (grows the file ahead of need), mover (moves values and tidies
-//! packed runs), reaper, scrubber, keeper (saves the groups of buckets), and watcher (checks that the data file is
-//! still there).
+//! The store's threads: committer, applier, freer (drops applied overlays), merger (merges layers), grower (grows the
+//! file ahead of need), mover (moves values and tidies packed runs), reaper, scrubber, keeper (saves the groups of
+//! buckets), and watcher (checks that the data file is still there).
 //!
 //! The threads hold the store weakly and end with it. Each does one kind of work; a caller can do all of that work,
 //! too. A thread that panics poisons the store: other threads wait for its work, and must learn that it will never
@@ -22,6 +22,8 @@ use crate::store::{Inner, Store};
 
 /// The applier checks for work this often without a wake-up.
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
+/// How often the freer checks for work without being woken.
+const FREER_PERIOD: Duration = Duration::from_secs(1);
 /// How often the merger checks for work without being woken.
 const MERGER_PERIOD: Duration = Duration::from_millis(500);
 /// The overlays are applied after this time even if they are small: the space of deleted objects becomes free.
@@ -50,9 +52,10 @@ type Work = fn(&Weak<Inner>, &Worker);
 /// # Errors
 /// As the system.
 pub(crate) fn start(worker: &Arc<Worker>, inner: &Arc<Inner>) -> std::io::Result<()> {
-    let works: [(&str, Duty, Work); 9] = [
+    let works: [(&str, Duty, Work); 10] = [
         ("shoal-commit", Duty::Commit, committer),
         ("shoal-apply", Duty::Apply, applier),
+        ("shoal-free", Duty::Free, freer),
         ("shoal-merge", Duty::Merge, merger),
         ("shoal-grow", Duty::Grow, grower),
         ("shoal-move", Duty::Move, mover),
@@ -154,12 +157,19 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
     });
 }
 
-/// Drops what was applied, and merges layers, step by step.
+/// Drops applied overlays.
+fn freer(store: &Weak<Inner>, worker: &Worker) {
+    rounds(Duty::Free, store, worker, |inner| {
+        if let Some(helpers) = &inner.checkpointer.helpers {
+            helpers.drop_applied();
+        }
+        Some(FREER_PERIOD)
+    });
+}
+
+/// Merges layers, step by step.
 fn merger(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Merge, store, worker, |inner| {
-        if let Some(merger) = &inner.checkpointer.merger {
-            merger.leave(None);
-        }
         let merged = block_on(inner.checkpointer.merge_idle());
         worker.wake(Duty::Commit);
         Some(match later("layers could not be merged, which will be tried again", merged) {

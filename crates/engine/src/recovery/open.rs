@@ -12,7 +12,7 @@ use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_space::{FreeImage, Space};
 
-use crate::checkpoint::checkpointer::{Checkpointer, Merger};
+use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::closing::Closing;
 use crate::checkpoint::copies;
 use crate::checkpoint::publish::CEILING_STEP;
@@ -162,7 +162,7 @@ impl Recovery {
                 discards: options.discard,
                 ..MoveLimits::default()
             },
-            merger: worker.as_ref().map(|worker| Merger::new(worker.merge_bell())),
+            helpers: worker.as_ref().map(|worker| worker.helpers()),
             gives_up: options.accept_damaged_log,
         };
         let maintenance = Maintenance { worker: worker.clone(), ..Maintenance::default() };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
 
+use crate::checkpoint::checkpointer::Helpers;
 use crate::common::event::Bell;
 
 /// The work of one thread of a store.
@@ -14,6 +15,8 @@ use crate::common::event::Bell;
 pub(crate) enum Duty {
     Commit,
     Apply,
+    /// Drops applied overlays.
+    Free,
     Grow,
     /// Merges layers.
     Merge,
@@ -67,9 +70,10 @@ impl Worker {
         self.bells[duty as usize].ring();
     }
 
-    /// The bell of the thread that merges layers.
-    pub(crate) fn merge_bell(&self) -> Arc<Bell> {
-        self.bells[Duty::Merge as usize].clone()
+    /// The threads that applies leave work to.
+    pub(crate) fn helpers(&self) -> Helpers {
+        let bell = |duty: Duty| self.bells[duty as usize].clone();
+        Helpers::new(bell(Duty::Merge), bell(Duty::Free))
     }
 
     /// The thread of this duty waits until it is woken, at most for `timeout`.
