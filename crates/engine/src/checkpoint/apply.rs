@@ -154,7 +154,7 @@ impl Checkpointer {
         }
         outcome?;
         if let Some(helpers) = &self.helpers {
-            helpers.leave(view.frozen.clone());
+            helpers.leave(frozen.clone());
         }
         Ok(fresh)
     }

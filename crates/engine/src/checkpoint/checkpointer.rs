@@ -70,8 +70,8 @@ impl Helpers {
     }
 
     /// Leaves an overlay to be dropped. One that still lies there is dropped here.
-    pub(crate) fn leave(&self, overlay: Option<Arc<Overlay>>) {
-        let before = std::mem::replace(&mut *self.applied.lock(), overlay);
+    pub(crate) fn leave(&self, overlay: Arc<Overlay>) {
+        let before = self.applied.lock().replace(overlay);
         self.free.ring();
         drop(before);
     }
