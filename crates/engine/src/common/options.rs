@@ -126,10 +126,10 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The limit on all tablets' overlays, in bytes: the caller's value, else an eighth of the cache but at least 16 MiB and at most
-    /// 128 MiB. A short log allows less.
+    /// The limit on all tablets' overlays, in bytes: the caller's value, else a tenth of the cache but at least 12 MiB and at most
+    /// 104 MiB. A short log allows less; an apply lends a quarter more.
     pub(crate) fn overlay_bytes(&self) -> usize {
-        self.overlay_bytes.unwrap_or((self.cache_bytes / 8).clamp(16 << 20, 128 << 20)).max(BLOCK_BYTES)
+        self.overlay_bytes.unwrap_or((self.cache_bytes / 10).clamp(12 << 20, 104 << 20)).max(BLOCK_BYTES)
     }
 }
 
