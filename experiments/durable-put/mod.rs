@@ -132,6 +132,7 @@ struct Figures {
 }
 
 impl Figures {
+    /// The figures of a row, with the processor time of a put.
     fn of(row: &Row, cpu_us: f64) -> Self {
         let puts = (row.times.count() * row.objects as u64) as f64;
         Self {

@@ -60,6 +60,7 @@ pub(crate) struct Helpers {
     pub merge: Arc<Bell>,
     /// Wakes the thread that drops applied overlays: a fifth of an apply's time would be the freeing of its records.
     free: Arc<Bell>,
+    /// The overlay that was applied last, until that thread drops it.
     applied: Mutex<Option<Arc<Overlay>>>,
 }
 

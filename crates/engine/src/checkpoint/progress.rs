@@ -17,8 +17,8 @@ pub(crate) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Of an apply of `ops` operations, which lends the room of `lent` as it goes; with `ops` 0 that room becomes free at
-    /// the end only.
+    /// An apply of `ops` operations lends the room of `lent` as it goes. With `ops` 0 the room becomes free at the end
+    /// only.
     pub(crate) fn new(committer: &'a Committer, lent: Option<Lent>, ops: usize) -> Self {
         let next = if ops == 0 { usize::MAX } else { 0 };
         Self { committer, lent, done: 0, parts: ops * PARTS_PER_OP, next }
@@ -74,13 +74,13 @@ mod tests {
         }
         progress.end();
         assert_eq!(admission.held(), (0, 0));
-        // Nothing is lent of a small overlay.
+        // A small overlay lends nothing.
         let mut progress = of(0);
         progress.note(400);
         assert_eq!(admission.held(), (100, 1_000));
         progress.end();
         assert_eq!(admission.held(), (0, 0));
-        // Of an apply that fails it is taken back.
+        // A failed apply takes its room back.
         let mut progress = of(100);
         progress.note(200);
         drop(progress);
