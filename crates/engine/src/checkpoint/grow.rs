@@ -18,8 +18,10 @@ use crate::common::error::{Error, Result};
 use crate::tablet::view::Tablet;
 use crate::testing::injected_bug::{Bug, injected};
 
-/// Blocks that are zeroed by one request.
+/// Blocks that are zeroed by one request where nothing else is written.
 const ZERO_BLOCKS: u64 = 256;
+/// Blocks that are zeroed by one request beside commits: each of a commit's writes may wait for a request.
+const ZERO_BLOCKS_BESIDE_COMMITS: u64 = 32;
 /// Steps are halved down to this part of a whole one: 1 MiB of 256.
 const STEP_PARTS_MAX: u64 = 256;
 
@@ -114,7 +116,7 @@ impl Checkpointer {
         }
         let first = self.layout().log_first();
         let (begin, end) = (first + u64::from(from), first + u64::from(to));
-        match zero(&self.device, begin, end).await {
+        match zero_by(&self.device, begin, end, ZERO_BLOCKS_BESIDE_COMMITS).await {
             Ok(()) => {}
             Err(Error::Io(error)) if matches!(&error, DeviceError::Io { code, .. } if is_full(*code)) => {
                 drop(self.device.discard(begin, end - begin).await.ok());
@@ -255,10 +257,15 @@ impl Checkpointer {
 /// # Errors
 /// As the device.
 pub(crate) async fn zero(device: &Device, from: u64, to: u64) -> Result<()> {
-    let zeros = Arc::new(IoBuf::new(ZERO_BLOCKS.min(to.saturating_sub(from)) as usize));
+    zero_by(device, from, to, ZERO_BLOCKS).await
+}
+
+/// As [`zero`], by requests of `piece` blocks.
+async fn zero_by(device: &Device, from: u64, to: u64, piece: u64) -> Result<()> {
+    let zeros = Arc::new(IoBuf::new(piece.min(to.saturating_sub(from)) as usize));
     let mut at = from;
     while at < to {
-        let blocks = (to - at).min(ZERO_BLOCKS);
+        let blocks = (to - at).min(piece);
         if blocks as usize * BLOCK_BYTES == zeros.len() {
             device.write(at, zeros.clone()).await.ok()?;
         } else {
