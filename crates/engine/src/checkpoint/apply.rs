@@ -215,7 +215,7 @@ impl Checkpointer {
             self.route(tree, &view.trees, unread, ops, &mut merge.progress).await?;
         let mut trees = view.trees.clone();
         let mut pages = Vec::new();
-        if !layered.is_empty() {
+        if !layered.ops.is_empty() {
             let layer = self.write_layer((tree, applied), unread, &mut merge, &layered).await?;
             trees = trees.with_layer(layer.root, layer.added, layer.removed);
             pages.push(layer.pages);
@@ -243,7 +243,7 @@ impl Checkpointer {
             "tablet {}: applied {} records to the base and {} to a layer; {} layers of {} entries above {} of the base",
             tablet.id,
             direct.len(),
-            layered.len(),
+            layered.ops.len(),
             new.trees.layers.list.len(),
             new.trees.layers.entries(),
             new.trees.base.entries,

@@ -6,7 +6,6 @@
 //! mostly none, so a new key costs no read.
 
 use shoal_base::Lsn;
-use smallvec::SmallVec;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::progress::Progress;
@@ -31,13 +30,6 @@ const SETTLED_AT_A_TIME: usize = 2_048;
 /// The same where the pool has room for few pages.
 const SETTLED_AT_LEAST: usize = 64;
 
-/// An operation for a new layer, and where the entry lies that it replaces, if there is one.
-pub(crate) struct Layered {
-    pub op: Op,
-    /// Leaves that may hold the key, the newest tree's first.
-    old: SmallVec<[OldLeaf; 2]>,
-}
-
 /// A leaf that may hold the key of an operation.
 #[derive(Clone, Copy)]
 enum OldLeaf {
@@ -53,7 +45,37 @@ enum OldLeaf {
 #[derive(Default)]
 pub(crate) struct Routed {
     pub direct: Vec<Op>,
-    pub layered: Vec<Layered>,
+    pub layered: Layered,
+}
+
+/// Operations for a new layer, and where the entries lie that they replace.
+#[derive(Default)]
+pub(crate) struct Layered {
+    pub ops: Vec<Op>,
+    old: OldLeaves,
+}
+
+/// Leaves that may hold what an operation replaces, with the operation's number; in the order of the operations, and of one the newest tree's
+/// first. Few operations of a large store have any, so that most cost nothing here.
+type OldLeaves = Vec<(usize, OldLeaf)>;
+
+/// Where an operation goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Base,
+    Layer,
+    /// Into the base, if enough others go to the same leaf.
+    Open,
+}
+
+/// The ways of operations, in the order of the keys. Neighbours that go to one leaf are a group, which is decided when it is whole.
+struct Ways {
+    of_ops: Vec<Way>,
+    old: OldLeaves,
+    /// The leaf of the last group, and where that begins.
+    group: (Option<PageRef>, usize),
+    /// A leaf that meets so many operations is rewritten.
+    dense: usize,
 }
 
 /// A layer that is written, and not published yet.
@@ -65,14 +87,53 @@ pub(crate) struct NewLayer<'a> {
     pub removed: u64,
 }
 
-/// Where an operation may go.
-struct Looked {
-    /// The leaf of the base; none where it must go into the base, or where nobody knows.
-    leaf: Option<PageRef>,
-    must_be_direct: bool,
-    /// Whether a layer may hold the key.
-    in_layer: bool,
-    old: SmallVec<[OldLeaf; 2]>,
+impl Ways {
+    fn new(ops: usize, dense: usize) -> Self {
+        Self { of_ops: Vec::with_capacity(ops), old: Vec::new(), group: (None, 0), dense }
+    }
+
+    /// Notes the next operation, and the leaf of the base that it would go to, where that is known.
+    fn note(&mut self, way: Way, leaf: Option<PageRef>) {
+        if leaf.is_none() || leaf != self.group.0 {
+            self.decide();
+            self.group = (leaf, self.of_ops.len());
+        }
+        self.of_ops.push(way);
+    }
+
+    /// Notes that `leaf` may hold what the next operation replaces.
+    fn note_old(&mut self, leaf: OldLeaf) {
+        self.old.push((self.of_ops.len(), leaf));
+    }
+
+    /// Decides the last group. An operation whose leaf nobody knows goes into the base, as one does whose leaf meets many.
+    fn decide(&mut self) {
+        let (leaf, start) = self.group;
+        let group = &mut self.of_ops[start..];
+        let open = group.iter().filter(|&&way| way == Way::Open).count();
+        let way = if leaf.is_none() || open >= self.dense { Way::Base } else { Way::Layer };
+        group.iter_mut().filter(|open| **open == Way::Open).for_each(|open| *open = way);
+    }
+
+    fn layered(&self) -> usize {
+        self.of_ops.iter().filter(|&&way| way == Way::Layer).count()
+    }
+
+    /// Divides the operations. Those of the layer stay in the memory of `ops`: no second list of them is made.
+    fn divide(self, mut ops: Vec<Op>) -> Routed {
+        let Self { of_ops, mut old, .. } = self;
+        let mut ways = of_ops.iter();
+        let direct = ops.extract_if(.., |_| ways.next() == Some(&Way::Base)).collect();
+        let (mut seen, mut before) = (0, 0);
+        old.retain_mut(|(op, _)| {
+            before += of_ops[seen..*op].iter().filter(|&&way| way == Way::Base).count();
+            seen = *op;
+            let is_layered = of_ops[seen] == Way::Layer;
+            *op -= before;
+            is_layered
+        });
+        Routed { direct, layered: Layered { ops, old } }
+    }
 }
 
 impl Checkpointer {
@@ -91,24 +152,14 @@ impl Checkpointer {
         let has_layers = !trees.layers.list.is_empty();
         if !has_layers && !self.may_start_layers(trees, &ops) {
             progress.note(ops.len());
-            return Ok(Routed { direct: ops, layered: Vec::new() });
+            return Ok(Routed { direct: ops, ..Routed::default() });
         }
-        let looked = self.look_at_leaves(tree, trees, unread, &ops, progress).await?;
-        let is_short = !self.has_room_for_layer(&ops);
-        let is_direct = self.direct_ones(&looked, is_short);
-        let layered = is_direct.iter().filter(|&&direct| !direct).count();
+        let ways = self.look_at_leaves(tree, trees, unread, &ops, progress).await?;
+        let layered = ways.layered();
         if !has_layers && (layered * 16 < ops.len() || layered < self.tuning.layer_records_min) {
-            return Ok(Routed { direct: ops, layered: Vec::new() });
+            return Ok(Routed { direct: ops, ..Routed::default() });
         }
-        let mut routed = Routed::default();
-        for ((op, looked), is_direct) in ops.into_iter().zip(looked).zip(is_direct) {
-            if is_direct {
-                routed.direct.push(op);
-            } else {
-                routed.layered.push(Layered { op, old: looked.old });
-            }
-        }
-        Ok(routed)
+        Ok(ways.divide(ops))
     }
 
     /// Whether a tablet without layers is large enough for one.
@@ -125,6 +176,7 @@ impl Checkpointer {
         self.space.available() + growth > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
     }
 
+    /// Finds the way of each operation: into the base go those whose leaf meets enough of them, and all that may where room is short.
     async fn look_at_leaves(
         &self,
         tree: Tree,
@@ -132,42 +184,45 @@ impl Checkpointer {
         unread: Unread,
         ops: &[Op],
         progress: &mut Progress<'_>,
-    ) -> Result<Vec<Looked>> {
+    ) -> Result<Ways> {
         let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
         let roots = trees.layers.list.iter().chain(std::iter::once(&trees.base));
         let mut finders: Vec<_> = roots.map(|&root| LeafFinder::new(tree, source, root)).collect();
-        let mut all = Vec::with_capacity(ops.len());
+        let dense = if self.has_room_for_layer(ops) { self.tuning.dense_records } else { 0 };
+        let mut ways = Ways::new(ops.len(), dense);
         for (at, op) in ops.iter().enumerate() {
             if at % FETCHED == 0 {
                 fetch(ops[at..].iter().take(FETCHED).filter_map(Op::record));
             }
-            let key = op.key();
-            let must_be_direct = is_reserved(key) || matches!(op.what, What::Touch(_));
-            let mut looked = Looked { leaf: None, must_be_direct, in_layer: false, old: SmallVec::new() };
-            if !must_be_direct {
-                let probe = Probe::unexpected(tree, key);
-                for (number, _) in trees.at(key) {
-                    let is_layer = number < trees.layers.list.len();
-                    let place = finders[number].find(&probe).await?;
-                    looked.note(is_layer, place);
-                }
-            }
-            all.push(looked);
             progress.note(1);
+            let key = op.key();
+            if is_reserved(key) || matches!(op.what, What::Touch(_)) {
+                ways.note(Way::Base, None);
+                continue;
+            }
+            let probe = Probe::unexpected(tree, key);
+            let (mut leaf, mut in_layer) = (None, false);
+            for (number, _) in trees.at(key) {
+                let is_layer = number < trees.layers.list.len();
+                let old = match finders[number].find(&probe).await? {
+                    LeafPlace::None => continue,
+                    LeafPlace::Leaf { page, may_hold } => {
+                        leaf = if is_layer { leaf } else { Some(page) };
+                        if !may_hold {
+                            continue;
+                        }
+                        OldLeaf::Of { is_layer, page }
+                    }
+                    LeafPlace::Unknown(_) => OldLeaf::Unknown,
+                };
+                in_layer |= is_layer;
+                ways.note_old(old);
+            }
+            let is_free = !in_layer || injected(Bug::DirectBesideLayer);
+            ways.note(if is_free { Way::Open } else { Way::Layer }, leaf);
         }
-        Ok(all)
-    }
-
-    /// Which operations go into the base: those whose leaf meets enough of them, and all that may where room is short.
-    fn direct_ones(&self, looked: &[Looked], is_short: bool) -> Vec<bool> {
-        let mut direct = Vec::with_capacity(looked.len());
-        for group in looked.chunk_by(|one, next| one.leaf == next.leaf && one.leaf.is_some()) {
-            let is_free = |looked: &Looked| !looked.in_layer || injected(Bug::DirectBesideLayer);
-            let free = group.iter().filter(|looked| is_free(looked)).count();
-            let is_dense = free >= self.tuning.dense_records || is_short || group[0].leaf.is_none();
-            direct.extend(group.iter().map(|looked| looked.must_be_direct || is_dense && is_free(looked)));
-        }
-        direct
+        ways.decide();
+        Ok(ways)
     }
 
     /// Writes the layer of `layered` above `trees`; `merge` learns what the records replace.
@@ -179,7 +234,7 @@ impl Checkpointer {
         (tree, lsn): (Tree, Lsn),
         unread: Unread,
         merge: &mut ReplaceEntries<'_>,
-        layered: &[Layered],
+        layered: &Layered,
     ) -> Result<NewLayer<'_>> {
         let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight).of_layer();
         let written = self.fill_layer((tree, lsn), unread, merge, layered, &mut sink).await;
@@ -203,43 +258,47 @@ impl Checkpointer {
         (tree, lsn): (Tree, Lsn),
         unread: Unread,
         merge: &mut ReplaceEntries<'_>,
-        layered: &[Layered],
+        layered: &Layered,
         sink: &mut PoolSink<'_>,
     ) -> Result<(Root, u64, u64)> {
         let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
         let mut writer = TreeWriter::new(tree, lsn, sink);
         let (mut added, mut removed, mut new) = (0, 0, Vec::new());
         let at_a_time = source.ahead_max().clamp(SETTLED_AT_LEAST, SETTLED_AT_A_TIME);
-        let ask = |some: &[Layered]| {
-            let leaves: Vec<PageRef> = some.iter().flat_map(Layered::leaves).collect();
+        let mut asked = &layered.old[..];
+        let mut ask_up_to = |end: usize| {
+            let some = asked.split_off(..asked.partition_point(|(op, _)| *op < end)).unwrap_or_default();
+            let leaves: Vec<PageRef> = some.iter().filter_map(|(_, leaf)| leaf.page()).collect();
             source.prefetch(&leaves, 0, ReadHint::Apply);
         };
-        let mut later = layered.chunks(at_a_time);
-        later.next().into_iter().for_each(ask);
-        for some in layered.chunks(at_a_time) {
-            later.next().into_iter().for_each(ask);
-            for (at, Layered { op, old }) in some.iter().enumerate() {
-                if at % FETCHED == 0 {
-                    fetch(some[at..].iter().take(FETCHED).filter_map(|layered| layered.op.record()));
+        ask_up_to(at_a_time);
+        let mut old = &layered.old[..];
+        for (number, op) in layered.ops.iter().enumerate() {
+            if number % at_a_time == 0 {
+                ask_up_to(number + 2 * at_a_time);
+            }
+            if number % FETCHED == 0 {
+                fetch(layered.ops[number..].iter().take(FETCHED).filter_map(Op::record));
+            }
+            let leaves;
+            (leaves, old) = old.split_at(old.iter().take_while(|(op, _)| *op == number).count());
+            let settled = settle(tree, &source, op.key(), leaves).await?;
+            let old = match &settled {
+                Settled::Absent => Old::Absent,
+                Settled::Present(entry) => Old::Present(entry),
+                Settled::Lost => Old::Lost,
+            };
+            new.clear();
+            match merge.merge(op, old, &mut new)? {
+                Change::Stay => {}
+                Change::Put => {
+                    added += u64::from(!matches!(old, Old::Present(_)));
+                    writer.push(op.key(), &new).await?;
                 }
-                let settled = settle(tree, &source, op.key(), old).await?;
-                let old = match &settled {
-                    Settled::Absent => Old::Absent,
-                    Settled::Present(entry) => Old::Present(entry),
-                    Settled::Lost => Old::Lost,
-                };
-                new.clear();
-                match merge.merge(op, old, &mut new)? {
-                    Change::Stay => {}
-                    Change::Put => {
-                        added += u64::from(!matches!(old, Old::Present(_)));
-                        writer.push(op.key(), &new).await?;
-                    }
-                    Change::Delete => {
-                        removed += u64::from(matches!(old, Old::Present(_)));
-                        if !matches!(old, Old::Absent) && !injected(Bug::TombstoneLeftOut) {
-                            writer.push(op.key(), &tombstone(version_of(op))).await?;
-                        }
+                Change::Delete => {
+                    removed += u64::from(matches!(old, Old::Present(_)));
+                    if !matches!(old, Old::Absent) && !injected(Bug::TombstoneLeftOut) {
+                        writer.push(op.key(), &tombstone(version_of(op))).await?;
                     }
                 }
             }
@@ -260,12 +319,12 @@ async fn settle<S: PageSource>(
     tree: Tree,
     source: &S,
     key: &[u8],
-    old: &[OldLeaf],
+    old: &[(usize, OldLeaf)],
 ) -> Result<Settled<S::Page>> {
     if injected(Bug::NotSettled) {
         return Ok(Settled::Absent);
     }
-    for leaf in old {
+    for (_, leaf) in old {
         let &OldLeaf::Of { is_layer, page } = leaf else { return Ok(Settled::Lost) };
         match tree.lookup_leaf(source, page, &Probe::expected(tree, key)).await {
             Ok(None) => {}
@@ -286,32 +345,11 @@ fn version_of(op: &Op) -> Lsn {
     }
 }
 
-impl Looked {
-    fn note(&mut self, is_layer: bool, place: LeafPlace) {
-        match place {
-            LeafPlace::None => {}
-            LeafPlace::Leaf { page, may_hold } => {
-                if !is_layer {
-                    self.leaf = Some(page);
-                }
-                if may_hold {
-                    self.in_layer |= is_layer;
-                    self.old.push(OldLeaf::Of { is_layer, page });
-                }
-            }
-            LeafPlace::Unknown(_) => {
-                self.in_layer |= is_layer;
-                self.old.push(OldLeaf::Unknown);
-            }
+impl OldLeaf {
+    fn page(&self) -> Option<PageRef> {
+        match self {
+            Self::Of { page, .. } => Some(*page),
+            Self::Unknown => None,
         }
-    }
-}
-
-impl Layered {
-    fn leaves(&self) -> impl Iterator<Item = PageRef> {
-        self.old.iter().filter_map(|leaf| match leaf {
-            OldLeaf::Of { page, .. } => Some(*page),
-            OldLeaf::Unknown => None,
-        })
     }
 }
