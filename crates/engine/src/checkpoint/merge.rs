@@ -3,7 +3,8 @@
 //! A slice takes the entries of all layers that are being merged from the frontier on, applies them to the base as an apply does, and
 //! is published with the new frontier (INV-28): a crash loses the work of one slice at most. What an entry shadowed was freed
 //! when its layer was written (INV-27), so a merge frees pages only: those of the base that it replaces, and at the end those of
-//! the layers. Applies come between slices, and the layers that they write wait for the next merge.
+//! the layers. Applies go on beside a slice, and the layers that they write wait for the next merge. Where one changes the base
+//! meanwhile, the slice is put into the new base while no apply runs.
 //!
 //! A layer that cannot be read is a barrier (INV-34): what lies below it may be older than what it held. It stays, and answers with
 //! errors where it is damaged, until a repair gives it up. The layers above it are merged with each other, so their number
@@ -19,7 +20,7 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
-use crate::space::manager::{Reservation, TREE_BLOCKS_PER_RECORD};
+use crate::space::manager::{ReadEpoch, Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone};
 use crate::tablet::tree::{Change, Gap, LeafFinder, LeafPlace, Merge, Old, Probe, Root, TreeWriter};
@@ -95,6 +96,17 @@ struct TakenSlice {
     layers: Layers,
     slice: Slice,
     promise: Reservation,
+}
+
+/// A base with a slice in it, which no superblock names yet.
+struct NewBase<'a> {
+    /// The base that the slice was put into.
+    of: Root,
+    root: Root,
+    /// The pages that are new, if there are any.
+    pages: Vec<Pages<'a>>,
+    /// While it is held, no block of the base is used again (R16): equal roots are one base.
+    _epoch: Arc<ReadEpoch>,
 }
 
 /// The outcome of a step of a merge.
@@ -256,9 +268,10 @@ impl Checkpointer {
         // Only merges change the layers that are merged, and this one has the claim: applies go on while it reads them.
         let (trees, _) = trees_of(tablet);
         let Some(taken) = self.take_next(tablet, &trees, false).await? else { return Ok(Merged::Nothing) };
+        let early = self.merge_beside_applies(tablet, trees.base, &taken).await;
         let _turn = self.applier.take().await;
         self.log.poison.check()?;
-        match self.merge_slice(tablet, taken, self.unread(), false).await {
+        match self.merge_slice(tablet, taken, early, self.unread(), false).await {
             // Nothing waits for a merge: it leaves pages alone that may be readable later.
             Err(Error::Io(error)) if is_of_medium(&error) => {
                 tracing::warn!("tablet {}: its layers are merged later: {error}", tablet.id);
@@ -304,7 +317,7 @@ impl Checkpointer {
         loop {
             let trees = tablet.view().trees.clone();
             let Some(taken) = self.take_next(tablet, &trees, gives_up).await? else { break };
-            if self.merge_slice(tablet, taken, self.unread(), gives_up).await? == Merged::Nothing {
+            if self.merge_slice(tablet, taken, None, self.unread(), gives_up).await? == Merged::Nothing {
                 break;
             }
         }
@@ -339,11 +352,51 @@ impl Checkpointer {
         Ok(taken.map(|(slice, promise)| TakenSlice { layers, slice, promise }))
     }
 
-    /// Puts a slice into the base. The caller has the applier's turn.
+    /// Puts a slice into the base while applies go on. None where they change the base, which was `before` when the slice was taken;
+    /// where room is short, because the blocks that they free are not used again meanwhile; and after an error, which comes again, or
+    /// does not, while no apply runs.
+    async fn merge_beside_applies(
+        &self,
+        tablet: &Tablet,
+        before: Root,
+        taken: &TakenSlice,
+    ) -> Option<NewBase<'_>> {
+        if self.room_with_growth() <= taken.promise.blocks() {
+            return None;
+        }
+        let view = tablet.view();
+        let of = (view.trees.clone(), view.applied, view.epoch.clone());
+        // The view would keep overlays in memory that are applied meanwhile.
+        drop(view);
+        if of.0.base != before {
+            return None;
+        }
+        self.put_into_base(tablet, of, Unread::Fails, &taken.slice).await.ok()
+    }
+
+    async fn put_into_base(
+        &self,
+        tablet: &Tablet,
+        (trees, applied, epoch): (Trees, Lsn, Arc<ReadEpoch>),
+        unread: Unread,
+        slice: &Slice,
+    ) -> Result<NewBase<'_>> {
+        let (of, mut root, mut pages) = (trees.base, trees.base, Vec::new());
+        if !slice.ops.is_empty() {
+            let at = (tablet, &trees, applied);
+            let (merged, written) = self.merge_tree(at, unread, &mut TakeEntries, &slice.ops).await?;
+            root = merged;
+            pages.push(written);
+        }
+        Ok(NewBase { of, root, pages, _epoch: epoch })
+    }
+
+    /// Publishes a slice, which may be in the base already: `early`. The caller has the applier's turn.
     async fn merge_slice(
         &self,
         tablet: &Tablet,
         taken: TakenSlice,
+        early: Option<NewBase<'_>>,
         unread: Unread,
         gives_up: bool,
     ) -> Result<Merged> {
@@ -353,16 +406,7 @@ impl Checkpointer {
         if view.frozen.is_some() {
             return Ok(Merged::Nothing);
         }
-        let mut layers = (*view.trees.layers).clone();
-        if layers.merging == 0 {
-            (layers.merging, layers.frontier) = (of_slice.merging, Vec::new());
-        }
-        let is_same = layers.merging == of_slice.merging
-            && layers.frontier == of_slice.frontier
-            && layers.list.ends_with(of_slice.of_merge());
-        if !is_same {
-            return Ok(Merged::Some(0));
-        }
+        let Some(mut layers) = layers_now(&view, &of_slice) else { return Ok(Merged::Some(0)) };
         if let Some(gap) = slice.gaps.first()
             && slice.ops.is_empty()
             && !gives_up
@@ -371,14 +415,16 @@ impl Checkpointer {
             return Ok(Merged::Some(0));
         }
         let bytes = slice.bytes;
-        let mut pages = Vec::new();
-        let mut base = view.trees.base;
-        if !slice.ops.is_empty() {
-            let at = (tablet, &view.trees, view.applied);
-            let (root, written) = self.merge_tree(at, unread, &mut TakeEntries, &slice.ops).await?;
-            base = root;
-            pages.push(written);
-        }
+        // The blocks of a base that changed since are free from here on.
+        let early = early.filter(|early| early.of == view.trees.base);
+        let new_base = match early {
+            Some(early) => early,
+            None => {
+                let of = (view.trees.clone(), view.applied, view.epoch.clone());
+                self.put_into_base(tablet, of, unread, &slice).await?
+            }
+        };
+        let NewBase { root: base, pages, .. } = new_base;
         let is_last = slice.next.is_none();
         let pages_written: u64 =
             pages.iter().flat_map(|pages: &Pages<'_>| &pages.taken).map(|run| u64::from(run.blocks)).sum();
@@ -681,6 +727,18 @@ impl Checkpointer {
 fn trees_of(tablet: &Tablet) -> (Trees, Lsn) {
     let view = tablet.view();
     (view.trees.clone(), view.applied)
+}
+
+/// The layers of a tablet, in whose merge `of_slice` is a slice: none where another merge came between.
+fn layers_now(view: &View, of_slice: &Layers) -> Option<Layers> {
+    let mut layers = (*view.trees.layers).clone();
+    if layers.merging == 0 {
+        (layers.merging, layers.frontier) = (of_slice.merging, Vec::new());
+    }
+    let is_same = layers.merging == of_slice.merging
+        && layers.frontier == of_slice.frontier
+        && layers.list.ends_with(of_slice.of_merge());
+    is_same.then_some(layers)
 }
 
 /// The least key above `key`.

@@ -170,10 +170,15 @@ impl Checkpointer {
     /// Whether the device has room to merge a layer of these operations later (INV-32), where it is a file, after it has grown.
     /// Without room as much as possible goes into the base.
     fn has_room_for_layer(&self, ops: &[Op]) -> bool {
+        self.room_with_growth() > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
+    }
+
+    /// Blocks that are free, and those that are when the device has grown.
+    pub(crate) fn room_with_growth(&self) -> u64 {
         let device = self.device.inner();
         let growth =
             if device.can_grow() { self.layout().blocks_max.saturating_sub(device.blocks()) } else { 0 };
-        self.space.available() + growth > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
+        self.space.available() + growth
     }
 
     /// Finds the way of each operation: into the base go those whose leaf meets enough of them, and all that may where room is short.
