@@ -215,12 +215,14 @@ impl Checkpointer {
             self.route(tree, &view.trees, unread, ops, &mut merge.progress).await?;
         let mut trees = view.trees.clone();
         let mut pages = Vec::new();
+        merge.progress.merges(layered.ops.len(), direct.len());
         if !layered.ops.is_empty() {
             let layer = self.write_layer((tree, applied), unread, &mut merge, &layered).await?;
             trees = trees.with_layer(layer.root, layer.added, layer.removed);
             pages.push(layer.pages);
         }
         if !direct.is_empty() {
+            merge.progress.merges_into_base();
             let (root, written) =
                 self.merge_tree((tablet, &trees, applied), unread, &mut merge, &direct).await?;
             trees = trees.with_base(root);

@@ -3,16 +3,26 @@
 use crate::log::commit::Committer;
 use crate::tablet::admission::{LENT_STEPS, Lent};
 
-/// Each operation of an apply is put in order, brought home, looked at, and merged into a tree.
-const PARTS_PER_OP: usize = 4;
+/// Weights of an operation of an apply, by the time that it takes about: it is put in order and brought home; it is looked at; and
+/// the whole of it, with the merge into a tree.
+const HOME: usize = 16;
+const LOOK: usize = 32;
+const WHOLE: usize = 128;
+/// The merge of an operation into the base takes so many times as long as that into a layer: it rewrites a page for a few of them.
+const BASE_OVER_LAYER: usize = 8;
 
 /// The progress of an apply.
 pub(crate) struct Progress<'a> {
     committer: &'a Committer,
     lent: Option<Lent>,
+    /// The weight of what is done, and of all that is to be done.
     done: usize,
-    parts: usize,
-    /// The part with which the next step begins.
+    whole: usize,
+    /// The weight of an operation in the present part of the apply.
+    weight: usize,
+    /// That in the merge into the base.
+    weight_in_base: usize,
+    /// The next step begins when so much is done.
     next: usize,
 }
 
@@ -21,22 +31,39 @@ impl<'a> Progress<'a> {
     /// only.
     pub(crate) fn new(committer: &'a Committer, lent: Option<Lent>, ops: usize) -> Self {
         let next = if ops == 0 { usize::MAX } else { 0 };
-        Self { committer, lent, done: 0, parts: ops * PARTS_PER_OP, next }
+        Self { committer, lent, done: 0, whole: ops * WHOLE, weight: HOME, weight_in_base: 0, next }
     }
 
-    /// Notes that a part of each of so many operations is done, or left out.
+    /// From now on operations are looked at.
+    pub(crate) fn looks(&mut self) {
+        self.weight = LOOK;
+    }
+
+    /// From now on operations are merged: so many into a layer, and then others into the base.
+    pub(crate) fn merges(&mut self, into_layer: usize, into_base: usize) {
+        let rest = self.whole.saturating_sub(self.done);
+        self.weight = rest / (into_layer + into_base * BASE_OVER_LAYER).max(1);
+        self.weight_in_base = self.weight * BASE_OVER_LAYER;
+    }
+
+    /// From now on they are merged into the base.
+    pub(crate) fn merges_into_base(&mut self) {
+        self.weight = self.weight_in_base;
+    }
+
+    /// Notes that the present part is done for so many operations.
     #[inline]
     pub(crate) fn note(&mut self, ops: usize) {
-        self.done += ops;
+        self.done += ops * self.weight;
         if self.done >= self.next {
             self.step();
         }
     }
 
     fn step(&mut self) {
-        self.next = self.done + (self.parts / LENT_STEPS).max(1);
+        self.next = self.done + (self.whole / LENT_STEPS).max(1);
         if let Some(lent) = &mut self.lent
-            && lent.advance(self.done.min(self.parts), self.parts)
+            && lent.advance(self.done.min(self.whole), self.whole)
         {
             self.committer.moved.notify();
         }
@@ -65,13 +92,23 @@ mod tests {
             Progress::new(&store.0.log.committer, Some(admission.lend(100, 1_000)), ops)
         };
         let mut progress = of(100);
-        let mut before = 100;
-        for part in 1..=PARTS_PER_OP {
-            progress.note(100);
-            let held = admission.held().0;
-            assert!(held < before, "nothing came back in part {part}: {held} records are counted");
+        let mut before = 1_000;
+        let mut is_done = |progress: &mut Progress<'_>, ops| {
+            progress.note(ops);
+            let held = admission.held().1;
+            assert!(held < before, "nothing came back: {held} bytes are counted");
             before = held;
-        }
+            held
+        };
+        is_done(&mut progress, 100);
+        is_done(&mut progress, 100);
+        progress.looks();
+        is_done(&mut progress, 100);
+        progress.merges(60, 40);
+        is_done(&mut progress, 60);
+        progress.merges_into_base();
+        is_done(&mut progress, 20);
+        assert!(is_done(&mut progress, 20) <= 50, "all is done, but for the roundings");
         progress.end();
         assert_eq!(admission.held(), (0, 0));
         // A small overlay lends nothing.

@@ -151,9 +151,9 @@ impl Checkpointer {
     ) -> Result<Routed> {
         let has_layers = !trees.layers.list.is_empty();
         if !has_layers && !self.may_start_layers(trees, &ops) {
-            progress.note(ops.len());
             return Ok(Routed { direct: ops, ..Routed::default() });
         }
+        progress.looks();
         let ways = self.look_at_leaves(tree, trees, unread, &ops, progress).await?;
         let layered = ways.layered();
         if !has_layers && (layered * 16 < ops.len() || layered < self.tuning.layer_records_min) {
