@@ -27,6 +27,8 @@ use crate::common::error::{Error, Result};
 const READ_AHEAD_PAGES: usize = 64;
 /// Leaves that an apply prefetches at most: a device is as fast as it has requests.
 const LEAVES_AHEAD: usize = 512;
+/// More are asked for once this part of them was entered: a short list, because the apply does nothing else meanwhile.
+const ASKED_SHARE: usize = 16;
 
 /// The tree's state of the key of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,7 +220,7 @@ impl<S: PageSource> LeavesAhead<'_, S> {
     async fn prefetch<M: Merge>(&mut self, source: &S, merge: &M, ops: &[M::Op], from: usize) {
         self.waiting = self.waiting.saturating_sub(1);
         self.op = self.op.max(from);
-        if self.waiting > self.most / 2 || self.op == ops.len() {
+        if self.waiting > self.most - self.most / ASKED_SHARE || self.op == ops.len() {
             return;
         }
         let mut leaves: Vec<PageRef> = Vec::with_capacity(self.most - self.waiting);
