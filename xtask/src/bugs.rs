@@ -106,6 +106,11 @@ const HUNTS: &[Hunt] = &[
     ("LossesForgotten", STORE, "losses::what_a_repair_loses_is_told_and_remembered"),
     ("ShadowedOwn", STORE, "explore::crash_states"),
     ("FrontierForgotten", STORE, "layers::what_is_written_below_the_frontier_decides"),
+    (
+        "SliceOfOldBase",
+        UNITS,
+        "checkpoint::merge::tests::a_slice_is_put_again_into_a_base_that_an_apply_changed",
+    ),
     ("FrontierTooFar", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("DirectBesideLayer", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("NotSettled", STORE, "explore::crash_states"),

@@ -112,7 +112,7 @@ impl Checkpointer {
     }
 
     /// The same without merges; gives the bytes of the overlay that was applied.
-    async fn apply_alone(&self, tablet: &Tablet) -> Result<u64> {
+    pub(super) async fn apply_alone(&self, tablet: &Tablet) -> Result<u64> {
         let _turn = loop {
             self.make_room_for_a_layer(tablet).await?;
             let turn = self.applier.take().await;

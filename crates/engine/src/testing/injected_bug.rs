@@ -138,6 +138,8 @@ pub(crate) enum Bug {
     FrontierTooFar,
     /// INV-28: a listing takes what a layer holds below the frontier.
     FrontierForgotten,
+    /// INV-28: a base with a slice is published although an apply changed the base meanwhile.
+    SliceOfOldBase,
     /// INV-30: a record goes into the base although a layer holds its key.
     DirectBesideLayer,
     /// INV-27: what a record of a layer replaces is not freed.
