@@ -261,7 +261,7 @@ fn at(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> OpenError 
     move |source| OpenError::Io { action, path, source }
 }
 
-fn open_storage(path: &Path, options: &FileOptions) -> Result<Storage, OpenError> {
+pub(crate) fn open_storage(path: &Path, options: &FileOptions) -> Result<Storage, OpenError> {
     let (mut file, kind) = open_locked(path, options)?;
     if kind == Kind::Raw {
         let sector_bytes = sector_bytes(&file, path)?;

@@ -255,9 +255,11 @@ pub struct Ticket {
     request: Request<'static>,
     /// Keeps the memory alive until the device is through with it.
     cell: Option<Arc<dyn Cell>>,
+    /// The requests that this one is [joined](Self::join) of: they keep the memory.
+    parts: Vec<Ticket>,
 }
 
-// SAFETY: the segments point into memory that the cell owns and that is `Send`.
+// SAFETY: the segments point into memory that the cell, or those of the parts, own and that is `Send`.
 unsafe impl Send for Ticket {}
 
 impl Deref for Ticket {
@@ -287,7 +289,26 @@ impl Ticket {
     pub fn complete(mut self, result: Result<(), DeviceError>) {
         if let Some(cell) = self.cell.take() {
             cell.complete(result);
+        } else {
+            self.parts.drain(..).for_each(|part| part.complete(result.clone()));
         }
+    }
+
+    /// One request for all of `parts`, of one operation, each of which begins where the one before ends.
+    ///
+    /// # Panics
+    /// If they are not neighbours of one operation, or none.
+    pub(crate) fn join(parts: Vec<Self>) -> Self {
+        let follows = |one: &Self, next: &Self| one.block + one.blocks() == next.block && one.op == next.op;
+        assert!(parts.is_sorted_by(follows) && !parts.is_empty(), "only neighbours are joined");
+        let (op, block) = (parts[0].op, parts[0].block);
+        let segments = parts.iter().flat_map(|part| part.segments.iter().copied()).collect();
+        Self { request: Request { op, block, segments, memory: PhantomData }, cell: None, parts }
+    }
+
+    /// Takes the requests out that it is joined of: nothing is left of it then. None of one that is not joined.
+    pub(crate) fn take_parts(&mut self) -> Vec<Self> {
+        std::mem::take(&mut self.parts)
     }
 
     /// Ends the request with an error of the system.
@@ -368,7 +389,7 @@ fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticke
         state: Mutex::new(State::Waiting(None)),
         done: AtomicBool::new(false),
     });
-    let ticket = Ticket { request, cell: Some(shared.clone()) };
+    let ticket = Ticket { request, cell: Some(shared.clone()), parts: Vec::new() };
     (shared, ticket)
 }
 

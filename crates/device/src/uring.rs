@@ -3,8 +3,8 @@
 //! Requests that are submitted go through one ring for all threads: the caller queues them under a short lock and
 //! enters the kernel without it; who finds another thread entering leaves its requests to that one. One thread reaps:
 //! everything that is ready at once, then it completes the requests, outside any lock. Requests that a caller executes
-//! do not take that way ([`crate::local`]). Writes of a plugged thread stay in the ring until its plug ends or another
-//! request enters the kernel ([`shoal_base::plug`]).
+//! do not take that way ([`crate::local`]). Writes of a plugged thread are held back until its plug ends or another
+//! request enters the kernel ([`shoal_base::plug`]); neighbours among them become one request.
 //!
 //! Invariants: at most [`IN_FLIGHT_MAX`] requests are in the ring, the others wait in a queue; every queued entry is
 //! followed by an entry into the kernel, at the latest at the end of a plug; the reaper ends only when the device is dropped and nothing is left.
@@ -30,8 +30,13 @@ pub(crate) const IN_FLIGHT_MAX: usize = 256;
 
 const _: () = assert!(IN_FLIGHT_MAX < SHARED_ENTRIES as usize, "room for the request that ends the reaper");
 
+/// Held writes are joined to requests of at most this many bytes: as long as one request of usual devices.
+const JOINED_BYTES_MAX: usize = 1 << 20;
+
 struct Queue {
     submissions: Submissions,
+    /// Writes of plugged threads.
+    held: Vec<Ticket>,
     waiting: VecDeque<Transfer>,
     in_flight: usize,
     /// A thread is entering the kernel and will look at the ring again.
@@ -46,8 +51,23 @@ struct Shared {
 }
 
 impl Queue {
-    /// Moves waiting requests into the ring as far as there is room.
+    /// Moves what is held back, and waiting requests, into the ring as far as there is room.
     fn fill(&mut self, storage: &Storage) {
+        self.held.sort_by_key(|ticket| ticket.block());
+        let mut held = std::mem::take(&mut self.held).into_iter().peekable();
+        while let Some(first) = held.next() {
+            let (mut end, mut bytes) = (first.block() + first.blocks(), first.bytes());
+            let mut group = vec![first];
+            while let Some(next) =
+                held.next_if(|next| next.block() == end && bytes + next.bytes() <= JOINED_BYTES_MAX)
+            {
+                (end, bytes) = (end + next.blocks(), bytes + next.bytes());
+                group.push(next);
+            }
+            let is_alone = group.len() == 1;
+            let request = if is_alone { group.pop() } else { Some(Ticket::join(group)) };
+            self.waiting.extend(request.map(Transfer::new));
+        }
         while self.in_flight < IN_FLIGHT_MAX {
             let Some(mut transfer) = self.waiting.pop_front() else { return };
             let Some(action) = transfer.action(storage.dsync().load(Ordering::Relaxed)) else {
@@ -59,7 +79,7 @@ impl Queue {
     }
 
     fn is_finished(&self) -> bool {
-        self.closed && self.in_flight == 0 && self.waiting.is_empty()
+        self.closed && self.in_flight == 0 && self.waiting.is_empty() && self.held.is_empty()
     }
 }
 
@@ -68,17 +88,19 @@ impl Shared {
     fn start(self: &Arc<Self>, tickets: Vec<Ticket>) {
         let mut refused = Vec::new();
         let are_writes = tickets.iter().all(|ticket| ticket.op() == Op::Write);
+        let is_plugged = are_writes && may_hold(self);
         let mut queue = self.queue.lock();
         for ticket in tickets {
-            if queue.waiting.len() < WAITING_MAX {
-                queue.waiting.push_back(Transfer::new(ticket));
-            } else {
+            if queue.waiting.len() + queue.held.len() >= WAITING_MAX {
                 refused.push(ticket);
+            } else if is_plugged {
+                queue.held.push(ticket);
+            } else {
+                queue.waiting.push_back(Transfer::new(ticket));
+                queue.fill(&self.storage);
             }
-            queue.fill(&self.storage);
         }
-        let is_held = are_writes && queue.submissions.unsubmitted() < HELD_MAX && may_hold(self);
-        if is_held {
+        if is_plugged && queue.held.len() < HELD_MAX {
             // Before anything is finished: that runs wakers, which may submit.
             drop(queue);
         } else {
@@ -135,7 +157,16 @@ impl Shared {
             let dsync = self.storage.dsync();
             match transfer.took(action, result, dsync) {
                 Ok(()) if transfer.action(dsync.load(Ordering::Relaxed)).is_some() => going_on.push(transfer),
-                result => finished.push((transfer.into_request(), result)),
+                Ok(()) => finished.push((transfer.into_request(), Ok(()))),
+                Err(error) => {
+                    let mut request = transfer.into_request();
+                    // Which of the joined requests failed? Each is tried alone.
+                    let parts = request.take_parts();
+                    if parts.is_empty() {
+                        finished.push((request, Err(error)));
+                    }
+                    going_on.extend(parts.into_iter().map(Transfer::new));
+                }
             }
         }
         let mut queue = self.queue.lock();
@@ -169,8 +200,14 @@ impl Uring {
     pub(crate) fn start(storage: Arc<Storage>, make_ring: MakeRing) -> io::Result<Self> {
         let (submissions, completions) = make_ring(storage.file())?;
         let gate = submissions.gate();
-        let queue =
-            Queue { submissions, waiting: VecDeque::new(), in_flight: 0, entering: false, closed: false };
+        let queue = Queue {
+            submissions,
+            held: Vec::new(),
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            entering: false,
+            closed: false,
+        };
         let shared = Arc::new(Shared { storage, gate, queue: Mutex::new(queue) });
         let reaping = shared.clone();
         let reaper =
@@ -227,5 +264,76 @@ impl Drop for Uring {
         if reaper.thread().id() != thread::current().id() && reaper.join().is_err() {
             tracing::error!("the thread that reaps the I/O completions panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use shoal_base::BLOCK_BYTES;
+    use shoal_base::plug::plug;
+    use shoal_base::task::block_on;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::request::request_for_test;
+    use crate::transfer::Action;
+    use crate::{FileOptions, IoBuf, IoFuture, ring};
+
+    fn started() -> (TempDir, Uring) {
+        let folder = tempfile::tempdir().unwrap();
+        let options = FileOptions { create: true, ..FileOptions::default() };
+        let storage = Arc::new(crate::file::open_storage(&folder.path().join("data"), &options).unwrap());
+        storage.lengthen(1_024, true).unwrap();
+        (folder, Uring::start(storage, ring::shared).unwrap())
+    }
+
+    fn write(block: u64, blocks: usize) -> (IoFuture<IoBuf>, Ticket) {
+        request_for_test(Op::Write, block, IoBuf::copied_from(&vec![block as u8; blocks * BLOCK_BYTES]))
+    }
+
+    fn wait_for(futures: Vec<IoFuture<IoBuf>>) {
+        futures.into_iter().for_each(|future| assert!(block_on(future).result.is_ok()));
+    }
+
+    /// The first byte of a block.
+    fn byte_at(folder: &Path, block: usize) -> u8 {
+        fs::read(folder.join("data")).unwrap()[block * BLOCK_BYTES]
+    }
+
+    #[test]
+    fn held_neighbours_are_one_request() {
+        let (folder, uring) = started();
+        let (futures, tickets): (Vec<_>, Vec<_>) = [(1, 3), (4, 1), (5, 200), (205, 100), (500, 1)]
+            .map(|(block, blocks)| write(block, blocks))
+            .into_iter()
+            .unzip();
+        plug(|| tickets.into_iter().for_each(|ticket| uring.submit(std::iter::once(ticket))));
+        wait_for(futures);
+        let counters = uring.shared.storage.counters();
+        assert_eq!((counters.writes, counters.blocks_written), (3, 305), "1 MiB is as much as one has");
+        for block in [1, 4, 5, 205, 500] {
+            assert_eq!(byte_at(folder.path(), block), block as u8);
+        }
+        assert_eq!(byte_at(folder.path(), 305), 0);
+    }
+
+    #[test]
+    fn a_joined_request_that_fails_is_tried_in_its_parts() {
+        let (folder, uring) = started();
+        let (futures, parts): (Vec<_>, Vec<_>) =
+            [(7, 2), (9, 1)].map(|(block, blocks)| write(block, blocks)).into_iter().unzip();
+        let flight =
+            Flight { transfer: Transfer::new(Ticket::join(parts)), action: Action::Write { durable: false } };
+        let failed = Err(io::Error::from_raw_os_error(libc::EIO));
+        uring.shared.queue.lock().in_flight += 1;
+        let mut finished = Vec::new();
+        assert!(!uring.shared.land(&mut vec![Landing::Flight(Box::new(flight), failed)], &mut finished));
+        assert!(finished.is_empty(), "nobody has an error yet");
+        wait_for(futures);
+        assert_eq!((byte_at(folder.path(), 7), byte_at(folder.path(), 9)), (7, 9));
+        assert_eq!(uring.shared.storage.counters().writes, 2);
     }
 }
