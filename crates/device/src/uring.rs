@@ -51,8 +51,8 @@ struct Shared {
 }
 
 impl Queue {
-    /// Moves what is held back, and waiting requests, into the ring as far as there is room.
-    fn fill(&mut self, storage: &Storage) {
+    /// Ends the wait of the writes that are held back: neighbours among them become one request.
+    fn join_held(&mut self) {
         self.held.sort_by_key(|ticket| ticket.block());
         let mut held = std::mem::take(&mut self.held).into_iter().peekable();
         while let Some(first) = held.next() {
@@ -68,6 +68,11 @@ impl Queue {
             let request = if is_alone { group.pop() } else { Some(Ticket::join(group)) };
             self.waiting.extend(request.map(Transfer::new));
         }
+    }
+
+    /// Moves what is held back, and waiting requests, into the ring as far as there is room.
+    fn fill(&mut self, storage: &Storage) {
+        self.join_held();
         while self.in_flight < IN_FLIGHT_MAX {
             let Some(mut transfer) = self.waiting.pop_front() else { return };
             let Some(action) = transfer.action(storage.dsync().load(Ordering::Relaxed)) else {
