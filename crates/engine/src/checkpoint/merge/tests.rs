@@ -1,0 +1,55 @@
+//! Slices whose base changes meanwhile, and the choice of layers that become one.
+
+use super::*;
+use crate::testing::fixtures::{environment, formatted, key, options, put};
+use crate::{Store, block_on};
+
+#[test]
+fn a_slice_is_put_again_into_a_base_that_an_apply_changed() {
+    let (_, device) = formatted(1 << 14, 1, 1 << 12);
+    let mut options = options();
+    let tuning = &mut options.tuning;
+    (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 8, 1);
+    let store = block_on(Store::open(device, options, environment())).unwrap();
+    let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
+    let apply = |keys: &mut dyn Iterator<Item = usize>| {
+        for which in keys {
+            put(&store, &key(which), [1; 50]);
+        }
+        block_on(checkpointer.apply_alone(tablet)).unwrap();
+    };
+    apply(&mut (0..1_000));
+    // Thin, but enough for two leaves: the filter of one alone would lie nowhere.
+    apply(&mut (0..1_000).step_by(10));
+    let trees = tablet.view().trees.clone();
+    assert_eq!((trees.layers.list.len(), trees.layers.entries()), (1, 100));
+    let taken = block_on(checkpointer.take_next(tablet, &trees, false)).unwrap().unwrap();
+    let early = block_on(checkpointer.merge_beside_applies(tablet, trees.base, &taken));
+    assert!(early.is_some(), "the base stands still");
+    apply(&mut (3_000..3_020));
+    assert_ne!(tablet.view().trees.base, trees.base, "records side by side are dense");
+    assert!(block_on(checkpointer.merge_beside_applies(tablet, trees.base, &taken)).is_none());
+    let turn = block_on(checkpointer.applier.take());
+    let merged = block_on(checkpointer.merge_slice(tablet, taken, early, Unread::Fails, false)).unwrap();
+    assert!(matches!(merged, Merged::All(_)), "{merged:?}");
+    drop(turn);
+    assert!(tablet.view().trees.layers.list.is_empty());
+    for which in (0..1_000).chain(3_000..3_020) {
+        assert!(block_on(store.head(&key(which))).unwrap().is_some(), "key {which}");
+    }
+    block_on(store.close()).unwrap();
+}
+
+#[test]
+fn fewer_layers_of_one_size_become_one_where_few_places_are_left() {
+    let layer = |entries| Root { entries, ..Root::EMPTY };
+    let list = [vec![layer(1_000); 3], vec![layer(60_000); 5]].concat();
+    assert_eq!(full_tier(&list, tier_for(10)), None);
+    assert_eq!(
+        full_tier(&list, tier_for(LAYERS_MAX - 16)),
+        Some(8),
+        "five of the second tier, and what is above them"
+    );
+    assert_eq!(full_tier(&list, tier_for(LAYERS_MAX - 8)), Some(3));
+    assert_eq!(full_tier(&list[..1], tier_for(LAYERS_MAX)), None);
+}
