@@ -206,7 +206,7 @@ impl Checkpointer {
         let mut work = Work::new(self, tablet.id, moves.hole_blocks);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
         let (steps, _promise) = moves.into_steps();
-        let mut progress = self.progress_of(frozen);
+        let mut progress = self.progress_of(tablet, frozen);
         let ops = work.bring_home(frozen, applied, steps, &mut progress).await?;
         let owned: Vec<Run> = ops.iter().flat_map(|op| op.owned().iter().copied()).collect();
         let tree = tree_of(self.identity, tablet.id);
@@ -255,13 +255,14 @@ impl Checkpointer {
         Ok(merge.moved_bytes)
     }
 
-    /// The progress of an apply of `frozen`.
-    fn progress_of(&self, frozen: Option<&Overlay>) -> Progress<'_> {
+    /// The progress of an apply of `frozen`, an overlay of `tablet`.
+    fn progress_of(&self, tablet: &Tablet, frozen: Option<&Overlay>) -> Progress<'_> {
         let Some(frozen) = frozen else { return Progress::new(&self.log.committer, None, 0) };
         let size = frozen.size();
         let lent = self.tablets.admission.lend(size.records, size.bytes);
         let lends = size.bytes >= self.tuning.lend_bytes_min;
         Progress::new(&self.log.committer, Some(lent), if lends { size.records } else { 0 })
+            .with_pause(self.pause_permille(tablet), self.now_ns())
     }
 
     /// Adds the runs of replaced entries to `freed`.
@@ -292,7 +293,11 @@ impl Checkpointer {
         OperationCounters::add(&self.counters.moved_bytes, moved_bytes);
         // A moved value is read and written.
         self.move_limits.charge(2 * moved_bytes);
-        progress.end();
+        if let Some(pause) = progress.end(self.now_ns())
+            && let Some(helpers) = &self.helpers
+        {
+            helpers.leave_pause(pause);
+        }
     }
 
     /// Merges an apply's changes of the packed runs' liveness into its tree.

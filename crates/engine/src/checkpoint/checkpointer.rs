@@ -10,6 +10,7 @@ use shoal_pool::Pool;
 
 use crate::checkpoint::closing::Closing;
 use crate::checkpoint::layout::Layout;
+use crate::checkpoint::pause::Pause;
 use crate::checkpoint::rate::MoveLimits;
 use crate::checkpoint::superblock::Superblock;
 use crate::common::counters::OperationCounters;
@@ -62,12 +63,23 @@ pub(crate) struct Helpers {
     free: Arc<Bell>,
     /// The overlay that was applied last, until that thread drops it.
     applied: Mutex<Option<Arc<Overlay>>>,
+    /// Wakes the thread that applies.
+    apply: Arc<Bell>,
+    /// The pause behind the newest apply, until that thread takes it.
+    pub(super) paused: Mutex<Option<Pause>>,
 }
 
 impl Helpers {
     /// Threads with these bells.
-    pub(crate) fn new(merge: Arc<Bell>, free: Arc<Bell>) -> Self {
-        Self { merge, free, applied: Mutex::default() }
+    pub(crate) fn new(merge: Arc<Bell>, free: Arc<Bell>, apply: Arc<Bell>) -> Self {
+        Self { merge, free, applied: Mutex::default(), apply, paused: Mutex::default() }
+    }
+
+    /// Leaves a pause to the thread that applies. One that still lies there is over.
+    pub(super) fn leave_pause(&self, pause: Pause) {
+        let before = self.paused.lock().replace(pause);
+        self.apply.ring();
+        drop(before);
     }
 
     /// Leaves an overlay to be dropped. One that still lies there is dropped here.
@@ -97,6 +109,14 @@ impl Checkpointer {
 
     pub(crate) fn now_ns(&self) -> u64 {
         self.clock.monotonic_ns()
+    }
+
+    /// Lends what the newest apply has left to a pause, on this thread; `is_over` ends it early.
+    pub(crate) fn pause(&self, is_over: impl Fn() -> bool) {
+        let Some(pause) = self.helpers.as_ref().and_then(|helpers| helpers.paused.lock().take()) else {
+            return;
+        };
+        pause.run(|| is_over() || self.closing.is_begun(), || self.log.committer.moved.notify());
     }
 
     /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.

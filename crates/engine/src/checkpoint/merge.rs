@@ -17,6 +17,7 @@ use shoal_base::{Lsn, Run};
 
 use crate::checkpoint::apply::NewTree;
 use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::pause;
 use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
@@ -183,9 +184,24 @@ impl Checkpointer {
             return (layers.list.len() >= LAYERS_MAX / 2 && free.len() > 1)
                 .then_some(Step::Newest(free.len()));
         }
-        let is_heavy = layers.entries() * 1000 >= trees.base.entries * self.tuning.merge_permille;
+        let is_heavy = layers.entries() >= self.due_entries(&trees.base);
         let is_due = layers.merging > 0 || is_heavy || layers.list.len() >= LAYERS_MAX * 3 / 4;
         (is_due && !layers.list.is_empty()).then_some(Step::Base)
+    }
+
+    /// Entries of layers that make a merge into the base due.
+    fn due_entries(&self, base: &Root) -> u64 {
+        base.entries * self.tuning.merge_permille / 1000
+    }
+
+    /// The length of the pause behind an apply of `tablet`, in thousandths of the time of the apply: none where merges are
+    /// not behind, or cannot go on.
+    pub(crate) fn pause_permille(&self, tablet: &Tablet) -> u64 {
+        let trees = tablet.view().trees.clone();
+        if self.helpers.is_none() || self.closing.is_begun() || self.is_blocked(tablet, &trees.layers) {
+            return 0;
+        }
+        pause::permille(&trees.layers, self.due_entries(&trees.base).max(self.tuning.layers_from))
     }
 
     /// Whether a merge of these layers would meet one that could not be read a short time ago.

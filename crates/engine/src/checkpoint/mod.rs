@@ -4,7 +4,7 @@
 //! All of it works with a [`checkpointer`], which has the owners that a checkpoint needs, and not the store.
 //!
 //! Reading order: [`apply`], [`home`] (the places of values), [`replace`] (the entries that a tree gets and loses),
-//! [`progress`] (room for writers meanwhile), [`liveness`] (the live values of packed runs), [`compact`] (the choice of
+//! [`progress`] and [`pause`] (room for writers meanwhile), [`liveness`] (the live values of packed runs), [`compact`] (the choice of
 //! runs to rewrite), [`publish`], [`superblock`], [`space_image`], [`grow`] (growth of the file, which a publish makes usable), [`longer_log`],
 //! [`relocate`] (an apply that empties groups).
 
@@ -23,6 +23,7 @@ pub(crate) mod liveness;
 pub(crate) mod longer_log;
 pub(crate) mod losses;
 pub(crate) mod merge;
+pub(crate) mod pause;
 pub(crate) mod progress;
 pub(crate) mod publish;
 pub(crate) mod rate;

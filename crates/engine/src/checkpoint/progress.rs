@@ -1,5 +1,6 @@
 //! The progress of an apply: writers get the room of its overlay as it comes home, and not all of it at the end.
 
+use crate::checkpoint::pause::Pause;
 use crate::log::commit::Committer;
 use crate::tablet::admission::{LENT_STEPS, Lent};
 
@@ -18,6 +19,9 @@ pub(crate) struct Progress<'a> {
     /// The weight of what is done, and of all that is to be done.
     done: usize,
     whole: usize,
+    /// The weight that is left to a pause behind the apply, which began at `began_ns`.
+    pause: usize,
+    began_ns: u64,
     /// The weight of an operation in the present part of the apply.
     weight: usize,
     /// That in the merge into the base.
@@ -31,7 +35,15 @@ impl<'a> Progress<'a> {
     /// only.
     pub(crate) fn new(committer: &'a Committer, lent: Option<Lent>, ops: usize) -> Self {
         let next = if ops == 0 { usize::MAX } else { 0 };
-        Self { committer, lent, done: 0, whole: ops * WHOLE, weight: HOME, weight_in_base: 0, next }
+        let whole = ops * WHOLE;
+        let (done, pause, began_ns) = (0, 0, 0);
+        Self { committer, lent, done, whole, pause, began_ns, weight: HOME, weight_in_base: 0, next }
+    }
+
+    /// The apply, which begins at `now_ns`, leaves a part of the room to a pause of so many thousandths of its time.
+    pub(crate) fn with_pause(self, permille: u64, now_ns: u64) -> Self {
+        let pause = (self.whole as u64).saturating_mul(permille) / 1000;
+        Self { pause: pause as usize, began_ns: now_ns, ..self }
     }
 
     /// From now on operations are looked at.
@@ -63,18 +75,24 @@ impl<'a> Progress<'a> {
     fn step(&mut self) {
         self.next = self.done + (self.whole / LENT_STEPS).max(1);
         if let Some(lent) = &mut self.lent
-            && lent.advance(self.done.min(self.whole), self.whole)
+            && lent.advance(self.done.min(self.whole), self.whole + self.pause)
         {
             self.committer.moved.notify();
         }
     }
 
-    /// The apply is published: all of the room is free.
-    pub(crate) fn end(mut self) {
-        if let Some(lent) = self.lent.take() {
+    /// The apply is published, at `now_ns`: all of the room is free, but for what is left to a pause.
+    pub(crate) fn end(mut self, now_ns: u64) -> Option<Pause> {
+        let lent = self.lent.take()?;
+        let mut paused = None;
+        if self.pause > 0 {
+            let parts = (self.whole, self.whole + self.pause);
+            paused = Some(Pause::new(lent, parts, now_ns.saturating_sub(self.began_ns)));
+        } else {
             lent.end();
         }
         self.committer.moved.notify();
+        paused
     }
 }
 
@@ -109,13 +127,22 @@ mod tests {
         progress.merges_into_base();
         is_done(&mut progress, 20);
         assert!(is_done(&mut progress, 20) <= 50, "all is done, but for the roundings");
-        progress.end();
+        assert!(progress.end(0).is_none());
         assert_eq!(admission.held(), (0, 0));
         // A small overlay lends nothing.
         let mut progress = of(0);
         progress.note(400);
         assert_eq!(admission.held(), (100, 1_000));
-        progress.end();
+        assert!(progress.end(0).is_none());
+        assert_eq!(admission.held(), (0, 0));
+        // One that leaves a half of it to a pause.
+        let mut progress = of(100).with_pause(1_000, 5);
+        progress.note(100 * WHOLE / HOME);
+        let held = admission.held();
+        assert_eq!(held.1, 500);
+        let pause = progress.end(10).unwrap();
+        assert_eq!(admission.held(), held);
+        drop(pause);
         assert_eq!(admission.held(), (0, 0));
         // A failed apply takes its room back.
         let mut progress = of(100);

@@ -149,6 +149,7 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
         inner.space.reclaim(inner.log.committer.named_superblock());
         // The superblock of an apply may need a seal.
         worker.wake(Duty::Commit);
+        inner.checkpointer.pause(|| worker.is_stopped());
         Some(match later("an apply failed and will be tried again", result) {
             Some(()) if inner.wants_apply() => Duration::ZERO,
             Some(()) => APPLIER_PERIOD,

@@ -73,7 +73,7 @@ impl Worker {
     /// The threads that applies leave work to.
     pub(crate) fn helpers(&self) -> Helpers {
         let bell = |duty: Duty| self.bells[duty as usize].clone();
-        Helpers::new(bell(Duty::Merge), bell(Duty::Free))
+        Helpers::new(bell(Duty::Merge), bell(Duty::Free), bell(Duty::Apply))
     }
 
     /// The thread of this duty waits until it is woken, at most for `timeout`.

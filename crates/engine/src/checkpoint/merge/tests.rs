@@ -1,4 +1,7 @@
-//! Slices whose base changes meanwhile, and the choice of layers that become one.
+//! Slices whose base changes meanwhile, the choice of layers that become one, and merges that fall behind.
+
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::testing::fixtures::{environment, formatted, key, options, put};
@@ -52,4 +55,37 @@ fn fewer_layers_of_one_size_become_one_where_few_places_are_left() {
     );
     assert_eq!(full_tier(&list, tier_for(LAYERS_MAX - 8)), Some(3));
     assert_eq!(full_tier(&list[..1], tier_for(LAYERS_MAX)), None);
+}
+
+#[test]
+fn room_that_an_apply_leaves_to_a_pause_comes_back() {
+    let (_, device) = formatted(1 << 14, 1, 1 << 12);
+    let mut options = options();
+    options.background = true;
+    let tuning = &mut options.tuning;
+    (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 1 << 20, 1);
+    (tuning.lend_bytes_min, tuning.merge_permille) = (0, 1);
+    let store = block_on(Store::open(device, options, environment())).unwrap();
+    let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
+    let claim = tablet.merges.claim_base().expect("nothing is there to be merged");
+    for round in 0..4 {
+        for which in 0..50 {
+            put(&store, &key(round * 100 + which), [1; 50]);
+        }
+        block_on(checkpointer.apply_tablet(tablet)).unwrap();
+        // The first one makes the base.
+        let is_behind = checkpointer.pause_permille(tablet) > 0;
+        assert!(is_behind || round == 0, "no merge runs, and the layers are far more than due");
+        let began = Instant::now();
+        while store.0.tablets.admission.held() != (0, 0) {
+            assert!(began.elapsed() < Duration::from_secs(20), "the room is still taken");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    *tablet.unreadable.lock() =
+        tablet.view().trees.layers.list.first().map(|&root| (root, checkpointer.now_ns()));
+    assert_eq!(checkpointer.pause_permille(tablet), 0, "a pause is of no use where merges cannot go on");
+    *tablet.unreadable.lock() = None;
+    drop(claim);
+    block_on(store.close()).unwrap();
 }

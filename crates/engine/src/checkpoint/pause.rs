@@ -1,0 +1,135 @@
+//! The pause behind an apply whose tablet's merges have fallen behind.
+//!
+//! Applies and merges share the cores of the machine. Writers that may go on as fast as applies do leave merges too little, and
+//! the layers grow until there is no place for one more (INV-33): then every write waits for a whole merge, which takes seconds.
+//! So such an apply leaves a part of its overlay's room, and the thread of the applies lends it bit by bit in a pause, in which it
+//! applies nothing: merges have its core meanwhile, and its turn. The pause grows with the distance, so that a lasting load ends
+//! at the speed that merges can follow.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::tablet::admission::Lent;
+use crate::tablet::layers::{LAYERS_MAX, Layers};
+
+/// Merges of a tablet have fallen behind where its layers have so many times the entries that make a merge into the base due, in thousandths:
+/// such a merge takes a while, and meanwhile new layers come.
+const BEHIND_PERMILLE: u64 = 2_000;
+/// Or where it has so many layers.
+const BEHIND_LAYERS: usize = LAYERS_MAX * 7 / 10;
+/// The pause for each layer more, in thousandths of the time of the apply.
+const PERMILLE_A_LAYER: u64 = 400;
+/// A pause is at most so many times as long as its apply, in thousandths.
+const PAUSE_PERMILLE_MAX: u64 = 4_000;
+/// The longest pause: the device may be a slow one.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A pause lends room so often.
+const LEND_EVERY: Duration = Duration::from_millis(1);
+
+/// How long the pause behind the next apply of a tablet is, in thousandths of the time of that apply. `due_entries` make a merge
+/// into the base due.
+pub(super) fn permille(layers: &Layers, due_entries: u64) -> u64 {
+    let entries = layers.entries().saturating_mul(1000) / due_entries.max(1);
+    let by_entries = entries.saturating_sub(BEHIND_PERMILLE) * 3 / 2;
+    let by_layers = layers.list.len().saturating_sub(BEHIND_LAYERS) as u64 * PERMILLE_A_LAYER;
+    by_entries.max(by_layers).min(PAUSE_PERMILLE_MAX)
+}
+
+/// The room of an applied overlay that is not free yet. Dropped, it is.
+pub(crate) struct Pause {
+    lent: Option<Lent>,
+    /// The parts of the room that were lent during the apply, and all of them.
+    done: usize,
+    whole: usize,
+    length: Duration,
+}
+
+impl Pause {
+    /// A pause behind an apply that took `apply_ns` and did `done` of `whole`: the rest is the pause's.
+    pub(super) fn new(lent: Lent, (done, whole): (usize, usize), apply_ns: u64) -> Self {
+        let rest = (whole - done) as u128;
+        let length_ns = u128::from(apply_ns) * rest / done.max(1) as u128;
+        let length = Duration::from_nanos(u64::try_from(length_ns).unwrap_or(u64::MAX)).min(PAUSE_MAX);
+        Self { lent: Some(lent), done, whole, length }
+    }
+
+    /// Lends the room on this thread, until the time of the pause or `is_over`. `lends` follows each step.
+    pub(super) fn run(mut self, is_over: impl Fn() -> bool, lends: impl Fn()) {
+        let steps = (self.length.as_nanos() / LEND_EVERY.as_nanos()) as usize;
+        for step in 1..=steps {
+            if is_over() {
+                break;
+            }
+            thread::sleep(LEND_EVERY);
+            let now = self.done + (self.whole - self.done) / steps * step;
+            if self.lent.as_mut().is_some_and(|lent| lent.advance(now, self.whole)) {
+                lends();
+            }
+        }
+        drop(self);
+        lends();
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            lent.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::tablet::admission::Admission;
+    use crate::tablet::tree::Root;
+
+    fn layers(count: usize, entries: u64) -> Layers {
+        let list = (0..count).map(|_| Root { entries: entries / count as u64, ..Root::EMPTY }).collect();
+        Layers { list, ..Layers::default() }
+    }
+
+    #[test]
+    fn it_grows_with_the_distance() {
+        assert_eq!(permille(&layers(10, 1_000), 1_000), 0);
+        assert_eq!(permille(&layers(10, 2_000), 1_000), 0);
+        assert_eq!(permille(&layers(10, 3_000), 1_000), 1_500);
+        assert_eq!(permille(&layers(10, 9_000), 1_000), PAUSE_PERMILLE_MAX);
+        assert_eq!(permille(&layers(28, 280), 1_000), 0);
+        assert_eq!(permille(&layers(30, 300), 1_000), 800);
+        assert_eq!(permille(&layers(39, 390), 1_000), PAUSE_PERMILLE_MAX);
+        assert_eq!(permille(&layers(1, 5), 0), PAUSE_PERMILLE_MAX, "there is no base");
+    }
+
+    #[test]
+    fn the_rest_of_the_room_is_lent_step_by_step_and_free_at_the_end() {
+        let admission = Admission::new(1 << 20, 1_000, 4_000);
+        admission.take(1_000, 100_000);
+        let mut lent = admission.lend(1_000, 100_000);
+        assert!(lent.advance(10, 40));
+        assert_eq!(admission.held(), (750, 75_000));
+        let pause = Pause::new(lent, (10, 40), 10_000_000);
+        assert_eq!(pause.length, Duration::from_millis(30));
+        let steps = AtomicUsize::new(0);
+        pause.run(
+            || false,
+            || {
+                steps.fetch_add(1, Ordering::Relaxed);
+            },
+        );
+        assert!(steps.into_inner() > 1, "all of it came at once");
+        assert_eq!(admission.held(), (0, 0));
+        // One that is cut short, or that nobody runs.
+        admission.take(1_000, 100_000);
+        Pause::new(admission.lend(1_000, 100_000), (10, 40), 60_000_000_000).run(|| true, || {});
+        assert_eq!(admission.held(), (0, 0));
+        admission.take(1_000, 100_000);
+        let pause = Pause::new(admission.lend(1_000, 100_000), (10, 40), 60_000_000_000);
+        assert_eq!(pause.length, PAUSE_MAX);
+        drop(pause);
+        assert_eq!(admission.held(), (0, 0));
+    }
+}
