@@ -1,10 +1,10 @@
 //! The pause behind an apply whose tablet's merges have fallen behind.
 //!
-//! Applies and merges share the cores of the machine. Writers that may go on as fast as applies do leave merges too little, and
-//! the layers grow until there is no place for one more (INV-33): then every write waits for a whole merge, which takes seconds.
-//! So such an apply leaves a part of its overlay's room, and the thread of the applies lends it bit by bit in a pause, in which it
-//! applies nothing: merges have its core meanwhile, and its turn. The pause grows with the distance, so that a lasting load ends
-//! at the speed that merges can follow.
+//! Applies and merges share the cores. A lasting load at the speed of the applies leaves merges too little of them: the number
+//! of layers grows to its limit (INV-33), and then every write waits for a whole merge, which takes seconds.
+//! Such an apply keeps a part of its overlay's room back. The applier thread lends that part bit by bit in a pause, and applies
+//! nothing meanwhile: merges have its core and the applier's turn. The pause grows with the entries and layers that wait, so a
+//! lasting load settles at the speed of the merges.
 
 use std::thread;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use crate::tablet::admission::Lent;
 use crate::tablet::layers::{LAYERS_MAX, Layers};
 
-/// Merges of a tablet have fallen behind where its layers have so many times the entries that make a merge into the base due, in thousandths:
-/// such a merge takes a while, and meanwhile new layers come.
+/// A tablet's merges are behind if its layers have more than so many thousandths of the entries that make a merge into the base
+/// due. Twice as many are usual: new layers come while the merge runs.
 const BEHIND_PERMILLE: u64 = 2_000;
-/// Or where it has so many layers.
+/// A tablet's merges are behind, too, if it has more layers than this.
 const BEHIND_LAYERS: usize = LAYERS_MAX * 7 / 10;
 /// The pause for each layer more, in thousandths of the time of the apply.
 const PERMILLE_A_LAYER: u64 = 400;
@@ -23,11 +23,11 @@ const PERMILLE_A_LAYER: u64 = 400;
 const PAUSE_PERMILLE_MAX: u64 = 4_000;
 /// The longest pause: the device may be a slow one.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A pause lends room so often.
+/// The time between two steps in which a pause lends room.
 const LEND_EVERY: Duration = Duration::from_millis(1);
 
-/// How long the pause behind the next apply of a tablet is, in thousandths of the time of that apply. `due_entries` make a merge
-/// into the base due.
+/// The length of the pause behind the next apply of a tablet, in thousandths of the time of that apply. `due_entries` is the number
+/// of entries that make a merge into the base due.
 pub(super) fn permille(layers: &Layers, due_entries: u64) -> u64 {
     let entries = layers.entries().saturating_mul(1000) / due_entries.max(1);
     let by_entries = entries.saturating_sub(BEHIND_PERMILLE) * 3 / 2;
@@ -35,7 +35,7 @@ pub(super) fn permille(layers: &Layers, due_entries: u64) -> u64 {
     by_entries.max(by_layers).min(PAUSE_PERMILLE_MAX)
 }
 
-/// The room of an applied overlay that is not free yet. Dropped, it is.
+/// The room that an apply keeps back. Dropping the pause frees all of it.
 pub(crate) struct Pause {
     lent: Option<Lent>,
     /// The parts of the room that were lent during the apply, and all of them.
