@@ -5,8 +5,8 @@
 //! request on the spot ([`may_block`]): a hand-off to another thread costs more than a read from a fast device.
 
 use std::cell::Cell;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 
 #[cfg(not(shoal_shuttle))]
 use self::parked::{pass_on_wakes, run};
@@ -42,13 +42,26 @@ impl Drop for Restore {
 /// Runs `future` to its end on this thread; device requests inside run on this thread too. It may be called while another future is
 /// polled under it.
 pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut output = None;
+    drive(&mut poll_fn(|context| future.as_mut().poll(context).map(|it| output = Some(it))));
+    match output {
+        Some(output) => output,
+        None => unreachable!("the future has ended"),
+    }
+}
+
+/// Behind a pointer, so that the code of each future is compiled once for each caller, and not in each of these functions.
+fn drive(future: &mut Polled<'_>) {
     let restore = Restore(MAY_BLOCK.with(|may_block| may_block.replace(true)));
-    let output = unplugged(|| run(future));
+    unplugged(|| run(future));
     if restore.0 {
         pass_on_wakes();
     }
-    output
 }
+
+/// A future that keeps its output.
+type Polled<'a> = dyn Future<Output = ()> + Unpin + 'a;
 
 /// Under shuttle no two futures of a thread wait at the same time.
 #[cfg(shoal_shuttle)]
@@ -57,11 +70,12 @@ fn pass_on_wakes() {}
 /// A thread that sleeps until its future is woken.
 #[cfg(not(shoal_shuttle))]
 mod parked {
-    use std::future::Future;
-    use std::pin::pin;
+    use std::pin::Pin;
     use std::sync::Arc;
-    use std::task::{Context, Poll, Wake, Waker};
+    use std::task::{Context, Wake, Waker};
     use std::thread::{self, Thread};
+
+    use super::Polled;
 
     struct Unpark(Thread);
 
@@ -80,20 +94,16 @@ mod parked {
         thread::current().unpark();
     }
 
-    pub(super) fn run<F: Future>(future: F) -> F::Output {
+    pub(super) fn run(future: &mut Polled<'_>) {
         thread_local! {
             static WAKER: Waker = Waker::from(Arc::new(Unpark(thread::current())));
         }
-        let mut future = pin!(future);
         WAKER.with(|waker| {
             let mut context = Context::from_waker(waker);
-            loop {
-                match future.as_mut().poll(&mut context) {
-                    Poll::Ready(output) => return output,
-                    Poll::Pending => thread::park(),
-                }
+            while Pin::new(&mut *future).poll(&mut context).is_pending() {
+                thread::park();
             }
-        })
+        });
     }
 }
 
