@@ -13,6 +13,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
 
 use crate::checkpoint::copies;
@@ -131,7 +132,16 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`Error::SnapshotDropped`]; [`Error::Busy`] where the device reads nothing at all; as the device.
-    pub async fn changes(
+    pub fn changes<'a>(
+        &'a self,
+        since: Option<&'a Since>,
+        place: &'a ChangesPlace,
+        limit: usize,
+    ) -> Boxed<'a, Result<ChangesPage>> {
+        Box::pin(self.read_changes(since, place, limit))
+    }
+
+    async fn read_changes(
         &self,
         since: Option<&Since>,
         place: &ChangesPlace,

@@ -148,15 +148,7 @@ impl Store {
         let (_view, found) = match lookup.0 {
             Progress::Begin => {
                 let view = inner.tablets.of(key).view();
-                let found = match inner.try_find(&view, key.encoded()) {
-                    Ok(Searched::Found(found)) => Some(found),
-                    Ok(Searched::Absent) => None,
-                    Ok(Searched::MustWait(place)) => {
-                        inner.find_below(&view, Some(place), key.encoded()).await?
-                    }
-                    // The search that waits says what is damaged.
-                    Err(_) => Box::pin(inner.find_stored(&view, key.encoded())).await?,
-                };
+                let found = inner.find_stored(&view, key.encoded()).await?;
                 (view, found)
             }
             Progress::Tree(view, next) => {
@@ -312,18 +304,21 @@ impl Inner {
         match self.record_of(view, key).0 {
             Some(record) if record.kind() == RecordKind::Delete => Ok(Searched::Absent),
             Some(record) => entry_of_record(&record).map(Searched::Found),
-            None => {
-                let tree = tree_of(self.identity, view.tablet);
-                let searched = view.trees.try_find(tree, &PoolPages::new(&self.pool), key)?;
-                Ok(match searched {
-                    Searched::Found(found) => Searched::Found(entry_of_leaf(found)?),
-                    Searched::Absent => Searched::Absent,
-                    Searched::MustWait(place) => Searched::MustWait(place),
-                })
-            }
+            None => self.try_find_in_tree(view, key),
         }
     }
 
+    /// As [`Self::find_in_tree`], as far as memory goes.
+    fn try_find_in_tree(&self, view: &View, key: &[u8]) -> Result<Searched<FoundEntry>> {
+        let tree = tree_of(self.identity, view.tablet);
+        Ok(match view.trees.try_find(tree, &PoolPages::new(&self.pool), key)? {
+            Searched::Found(found) => Searched::Found(entry_of_leaf(found)?),
+            Searched::Absent => Searched::Absent,
+            Searched::MustWait(place) => Searched::MustWait(place),
+        })
+    }
+
+    /// The newest durable entry of a key under `view`, expired or not.
     pub(crate) async fn find_stored(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
         match self.record_of(view, key).0 {
             Some(record) if record.kind() == RecordKind::Delete => Ok(None),
@@ -337,25 +332,32 @@ impl Inner {
     /// # Errors
     /// [`Error::Corrupt`] with the range if the page that has the answer is damaged, lost, or cannot be read.
     pub(crate) async fn find_in_tree(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
-        self.find_below(view, None, key).await
+        let place = match self.try_find_in_tree(view, key) {
+            Ok(Searched::Found(found)) => return Ok(Some(found)),
+            Ok(Searched::Absent) => return Ok(None),
+            Ok(Searched::MustWait(place)) => Some(place),
+            // The search that waits says what is damaged.
+            Err(_) => None,
+        };
+        self.find_below(view, place, key).await
     }
 
     /// The same, from `place` on, where the search has come so far.
-    async fn find_below(
-        &self,
-        view: &View,
+    fn find_below<'a>(
+        &'a self,
+        view: &'a View,
         place: Option<SearchState>,
-        key: &[u8],
-    ) -> Result<Option<FoundEntry>> {
-        let tree = tree_of(self.identity, view.tablet);
-        let found = view.trees.find(tree, &PoolPages::new(&self.pool), place, key).await;
-        let found = match found {
-            Ok(Some(found)) => found,
-            Ok(None) => return Ok(None),
-            // Rare: the futures of all gets are smaller without this one.
-            Err(error) => return Err(Box::pin(self.not_known(view, key, error)).await),
-        };
-        entry_of_leaf(found).map(Some)
+        key: &'a [u8],
+    ) -> Boxed<'a, Result<Option<FoundEntry>>> {
+        Box::pin(async move {
+            let tree = tree_of(self.identity, view.tablet);
+            match view.trees.find(tree, &PoolPages::new(&self.pool), place, key).await {
+                Ok(Some(found)) => entry_of_leaf(found).map(Some),
+                Ok(None) => Ok(None),
+                // Rare: the futures of all gets are smaller without this one.
+                Err(error) => Err(Box::pin(self.not_known(view, key, error)).await),
+            }
+        })
     }
 
     /// The error for a key whose lookup in the tree failed. It names the range that is damaged or cannot be read, if it
@@ -386,17 +388,29 @@ impl Inner {
 
     /// Reads a part of an object's value.
     pub(crate) async fn read_object(&self, found: &FoundEntry, first: u64, bytes: u64) -> Result<Object> {
-        let from = u64::from(found.entry.meta_in_front()) + first;
         if found.is_inline() {
             return self.inline_object(found, first, bytes);
         }
-        let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
-        let metadata = match found.metadata_in_memory() {
-            Some(metadata) => metadata?,
-            None => self.metadata_in_front(found, &located).await?,
-        };
-        let value = read::read(&self.device, &self.pool, &located, from, bytes, Hint::Lookup).await?;
-        Ok(Object { info: self.info_of(found, metadata), value })
+        self.read_extents(found, first, bytes).await
+    }
+
+    /// Reads a part of a value that has extents.
+    fn read_extents<'a>(
+        &'a self,
+        found: &'a FoundEntry,
+        first: u64,
+        bytes: u64,
+    ) -> Boxed<'a, Result<Object>> {
+        Box::pin(async move {
+            let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
+            let metadata = match found.metadata_in_memory() {
+                Some(metadata) => metadata?,
+                None => self.metadata_in_front(found).await?,
+            };
+            let from = u64::from(found.entry.meta_in_front()) + first;
+            let value = read::read(&self.device, &self.pool, &located, from, bytes, Hint::Lookup).await?;
+            Ok(Object { info: self.info_of(found, metadata), value })
+        })
     }
 
     /// The object's version, length, times and metadata. Reads from the device only if metadata lie in front of the
@@ -404,24 +418,18 @@ impl Inner {
     pub(crate) async fn info(&self, found: &FoundEntry) -> Result<ObjectInfo> {
         let metadata = match found.metadata_in_memory() {
             Some(metadata) => metadata?,
-            None => {
-                let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
-                self.metadata_in_front(found, &located).await?
-            }
+            None => self.metadata_in_front(found).await?,
         };
         Ok(self.info_of(found, metadata))
     }
 
     /// Reads metadata that lie in front of the value. Rare, so its future lies in a box: those of all gets are smaller
     /// without it.
-    fn metadata_in_front<'a>(
-        &'a self,
-        found: &'a FoundEntry,
-        located: &'a Located,
-    ) -> Boxed<'a, Result<Metadata>> {
+    fn metadata_in_front<'a>(&'a self, found: &'a FoundEntry) -> Boxed<'a, Result<Metadata>> {
         Box::pin(async move {
+            let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
             let count = u64::from(found.entry.meta_in_front());
-            let bytes = read::read(&self.device, &self.pool, located, 0, count, Hint::Lookup).await?;
+            let bytes = read::read(&self.device, &self.pool, &located, 0, count, Hint::Lookup).await?;
             decode_metadata(&bytes.to_vec()).map_err(|_| corrupt_metadata())
         })
     }

@@ -92,32 +92,34 @@ impl Store {
 
 impl Inner {
     /// Queues a write of one key if its rules accept. Returns its record, and the version before if the rules read it.
-    async fn queue_write(&self, write: Write<'_>) -> Result<(Arc<Record>, Option<Lsn>)> {
-        let Write { key, what, rules, .. } = write;
-        self.check_writable()?;
-        self.tablets.pass(key).await;
-        if !rules.is_empty() {
-            self.queue_by_rules(key, rules, None).await?;
-        }
-        let is_delete = matches!(what, What::Delete);
-        let mut batch = PreparedBatch::new(self);
-        match what {
-            What::Put(value, options) => batch.put(key, value, options, Part::LAST).await?,
-            What::Received(buffer, options) => {
-                // Only the batch holds the frames after this: they can stay in the pool.
-                let ReceivedValue { frames, value_bytes, copied, checksums } = buffer.into_value();
-                OperationCounters::add(&self.counters.value_bytes_copied, copied as u64);
-                let content = Content::Filled { frames: &frames, value_bytes, checksums: &checksums };
-                batch.put(key, content, options, Part::LAST).await?;
+    fn queue_write<'a>(&'a self, write: Write<'a>) -> Boxed<'a, Result<(Arc<Record>, Option<Lsn>)>> {
+        Box::pin(async move {
+            let Write { key, what, rules, .. } = write;
+            self.check_writable()?;
+            self.tablets.pass(key).await;
+            if !rules.is_empty() {
+                self.queue_by_rules(key, rules, None).await?;
             }
-            What::Placed(placed) => batch.put_placed(key, placed, Part::LAST).await?,
-            What::Delete => batch.delete(key, Part::LAST).await?,
-        }
-        let admitted = self.admit_batch(batch).await?;
-        let record = admitted.last(0);
-        let before = self.queue_by_rules(key, rules, Some(admitted)).await?;
-        self.count(if is_delete { &self.counters.deletes } else { &self.counters.puts });
-        Ok((record, before))
+            let is_delete = matches!(what, What::Delete);
+            let mut batch = PreparedBatch::new(self);
+            match what {
+                What::Put(value, options) => batch.put(key, value, options, Part::LAST).await?,
+                What::Received(buffer, options) => {
+                    // Only the batch holds the frames after this: they can stay in the pool.
+                    let ReceivedValue { frames, value_bytes, copied, checksums } = buffer.into_value();
+                    OperationCounters::add(&self.counters.value_bytes_copied, copied as u64);
+                    let content = Content::Filled { frames: &frames, value_bytes, checksums: &checksums };
+                    batch.put(key, content, options, Part::LAST).await?;
+                }
+                What::Placed(placed) => batch.put_placed(key, placed, Part::LAST).await?,
+                What::Delete => batch.delete(key, Part::LAST).await?,
+            }
+            let admitted = self.admit_batch(batch).await?;
+            let record = admitted.last(0);
+            let before = self.queue_by_rules(key, rules, Some(admitted)).await?;
+            self.count(if is_delete { &self.counters.deletes } else { &self.counters.puts });
+            Ok((record, before))
+        })
     }
 
     /// The entry of a new value, its home still open, and the bytes of the metadata.

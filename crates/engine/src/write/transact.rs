@@ -9,6 +9,7 @@
 
 use bytes::Bytes;
 use shoal_base::Lsn;
+use shoal_base::task::Boxed;
 use smallvec::{SmallVec, smallvec};
 
 use crate::common::counters::OperationCounters;
@@ -236,7 +237,12 @@ impl<'a> Trial<'a> {
         self.keys.len() == 1 && self.watches.is_empty()
     }
 
-    async fn look(&mut self) -> Result<Shown> {
+    /// Reads the newest states of the keys.
+    fn look(&mut self) -> Boxed<'_, Result<Shown>> {
+        Box::pin(self.look_now())
+    }
+
+    async fn look_now(&mut self) -> Result<Shown> {
         let inner = &*self.store.0;
         let named = self.named.iter().map(|(key, _)| key);
         if self.is_of_one_key() {
@@ -264,7 +270,15 @@ impl<'a> Trial<'a> {
 
     /// Carries a decision out if the keys are still in the states that were seen. `kept` is the part of the answer that
     /// is kept for the request.
-    async fn carry_out(&mut self, changes: &mut Changes, kept: Option<Vec<u8>>) -> Result<Carried> {
+    fn carry_out<'s>(
+        &'s mut self,
+        changes: &'s mut Changes,
+        kept: Option<Vec<u8>>,
+    ) -> Boxed<'s, Result<Carried>> {
+        Box::pin(self.carry_out_now(changes, kept))
+    }
+
+    async fn carry_out_now(&mut self, changes: &mut Changes, kept: Option<Vec<u8>>) -> Result<Carried> {
         let inner = &*self.store.0;
         let named = self.named.len();
         assert_eq!(changes.len(), named, "a decision has one change for each key");
