@@ -119,6 +119,13 @@ impl Checkpointer {
         pause.run(|| is_over() || self.closing.is_begun(), || self.log.committer.moved.notify());
     }
 
+    /// Applies what one tablet's overlays hold, so that the space that this frees is reusable at once.
+    pub(crate) async fn free_by_an_apply(&self) -> Result<()> {
+        self.apply_fullest().await?;
+        self.make_freed_reusable().await;
+        Ok(())
+    }
+
     /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.
     pub(crate) async fn free_what_is_dead(&self) -> Result<()> {
         self.apply_all().await?;

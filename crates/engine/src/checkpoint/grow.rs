@@ -311,10 +311,18 @@ mod tests {
         block_on(store.close()).unwrap();
     }
 
-    /// Others may take the blocks of each step before the writer that made them does: no write is refused while the file can grow.
+    /// Others may take the blocks of each step before the writer that made them does: no write is refused while the file can grow. The
+    /// writer waits for one apply while it can, and for all before it is refused.
     #[test]
     fn a_claim_goes_on_while_the_file_can_grow() {
         let store = growable();
+        for name in 0..32_u8 {
+            let key = ObjectKey::new("default", &[name]).unwrap();
+            block_on(store.put(&key, vec![1; 30].into(), PutOptions::default())).unwrap();
+        }
+        let unapplied = || store.0.tablets.all().iter().filter(|it| it.first_unapplied().is_some()).count();
+        let all = unapplied();
+        assert!(all > 1);
         let attempts = AtomicU32::new(0);
         let until = |last: u32| {
             let attempts = &attempts;
@@ -324,9 +332,10 @@ mod tests {
             }
         };
         block_on(store.0.claim(until(20))).unwrap();
+        assert_eq!(unapplied(), all - 1);
         // The end of growth is the end of all attempts.
         let full = block_on(store.0.claim(until(u32::MAX)));
         assert!(matches!(full, Err(Error::Full { needed: 8, .. })), "{full:?}");
-        assert_eq!(store.stat().device_blocks, 1 << 16);
+        assert_eq!((store.stat().device_blocks, unapplied()), (1 << 16, 0));
     }
 }

@@ -43,6 +43,13 @@ const READER_PAUSE: Duration = Duration::from_millis(1);
 /// A write that finds too few blocks merges so many slices of layers at most before it is refused.
 const MERGES_AWAITED: u32 = 64;
 
+/// How far a write has come that looks for room.
+#[derive(Default)]
+struct RoomSearch {
+    steps: u32,
+    has_applied_all: bool,
+}
+
 /// An open store. Cheap to clone; all clones are the same store.
 #[derive(Clone)]
 pub struct Store(pub(crate) Arc<Inner>);
@@ -161,9 +168,9 @@ impl Inner {
         // One writer makes space for all: each waiting writer tries again once it has the token.
         let _turn = self.maintenance.room.take().await;
         let mut claimed = attempt();
-        for step in 0.. {
-            let Err(shortage) = &claimed else { break };
-            if !self.make_room(step, shortage)? {
+        let mut search = RoomSearch::default();
+        while let Err(shortage) = &claimed {
+            if !self.make_room(&mut search, shortage)? {
                 break;
             }
             claimed = attempt();
@@ -182,14 +189,20 @@ impl Inner {
 
     /// One step after another until there is enough room; false where the last resort, what is dead in packed runs, gives none, and the
     /// device cannot grow. Other writers may take what a step made before the caller does.
-    fn make_room(&self, step: u32, shortage: &Shortage) -> Result<bool> {
-        match step {
-            0 => match run_to_end(self.checkpointer.free_what_is_dead()) {
-                // An apply without room for its pages: the next steps make some.
-                Err(Error::Full { .. }) => Ok(true),
-                freed => freed.map(|()| true),
-            },
+    fn make_room(&self, search: &mut RoomSearch, shortage: &Shortage) -> Result<bool> {
+        search.steps += 1;
+        // An apply without room for its pages: the next steps make some.
+        let or_full = |freed| match freed {
+            Err(Error::Full { .. }) => Ok(true),
+            freed => freed.map(|()| true),
+        };
+        match search.steps {
+            // The caller waits for it, and it frees what the applies of many records were promised.
+            1 => or_full(run_to_end(self.checkpointer.free_by_an_apply())),
             _ if run_to_end(self.checkpointer.grow_for(shortage.needed))? => Ok(true),
+            _ if !std::mem::replace(&mut search.has_applied_all, true) => {
+                or_full(run_to_end(self.checkpointer.free_what_is_dead()))
+            }
             ..=MERGES_AWAITED if run_to_end(self.checkpointer.merge_for_room())? => Ok(true),
             _ if self.drop_snapshots_for(shortage) => {
                 run_to_end(self.checkpointer.make_freed_reusable());
