@@ -8,6 +8,7 @@
 pub mod checksum;
 pub mod clock;
 pub mod codec;
+pub mod copy;
 pub mod entropy;
 pub mod glob;
 pub mod hash;

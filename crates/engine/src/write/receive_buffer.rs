@@ -2,6 +2,7 @@
 
 use std::io::IoSliceMut;
 
+use shoal_base::copy::copy_past_cache;
 use shoal_pool::{Filled, Fresh};
 use smallvec::SmallVec;
 
@@ -94,7 +95,7 @@ impl ReceiveBuffer {
         let mut rest = bytes;
         for piece in self.0.fresh.pieces_mut(self.0.filled, bytes.len()) {
             let (now, later) = rest.split_at(piece.len());
-            piece.copy_from_slice(now);
+            copy_past_cache(piece, now);
             self.0.checksums.update(now);
             rest = later;
         }
