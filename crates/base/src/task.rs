@@ -51,7 +51,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Behind a pointer, so that the code of each future is compiled once for each caller, and not in each of these functions.
+/// The future lies behind a pointer: this function and what it calls are compiled once, and not again for each future.
 fn drive(future: &mut Polled<'_>) {
     let restore = Restore(MAY_BLOCK.with(|may_block| may_block.replace(true)));
     unplugged(|| run(future));
