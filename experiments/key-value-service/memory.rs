@@ -79,6 +79,7 @@ impl Memory {
     /// # Errors
     /// As the listener.
     pub(super) async fn serve(self: Arc<Self>, listener: TcpListener) -> Result<()> {
+        shoal_base::set_congestion_control(&listener, listener.local_addr()?);
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;

@@ -1,6 +1,6 @@
 //! Things that every layer shares and no layer owns: units, ids, checksums, named limits, hash slots, the clock
 //! and randomness (passed in as arguments, so that tests decide them), patterns of keys, locks and atomics, a minimal
-//! executor, requests that a thread holds back for a moment, histograms of durations, and the values that the verbs of
+//! executor, requests that a thread holds back for a moment, the congestion control of sockets, histograms of durations, and the values that the verbs of
 //! the engine and of the client share.
 //!
 //! Nothing here does I/O or knows another crate of the workspace.
@@ -8,6 +8,7 @@
 pub mod checksum;
 pub mod clock;
 pub mod codec;
+pub mod congestion;
 pub mod copy;
 pub mod entropy;
 pub mod glob;
@@ -24,6 +25,7 @@ pub mod task;
 
 pub use checksum::Crc32c;
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use congestion::set_congestion_control;
 pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
 pub use id::{Lsn, TabletId};
 pub use run::Run;

@@ -34,6 +34,7 @@ mod put;
 mod put_stream;
 mod stat;
 
+mod connector;
 mod error;
 mod exchange;
 mod object;
@@ -47,6 +48,7 @@ mod wire;
 
 pub use backup::{Backup, BackupSince};
 pub use client::Client;
+pub use connector::connector;
 pub use create_or_get::CreateOrGet;
 pub use error::{Error, Result};
 pub use free_space::{FreeSpace, Run};

@@ -22,6 +22,7 @@ use tonic::transport::{self, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use crate::connector::connector;
 use crate::error::{Error, Result, innermost};
 use crate::options::{ConnectOptions, Secret};
 use crate::request_id::RequestId;
@@ -58,7 +59,6 @@ impl Transport {
         let is_tls = uri.scheme_str() == Some("https");
         let endpoint = Endpoint::from(uri)
             .connect_timeout(options.connect_timeout)
-            .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX)
@@ -67,11 +67,10 @@ impl Transport {
         let endpoint = if is_tls { with_tls(endpoint, options)? } else { endpoint };
         let authorization = options.token.as_ref().map(authorization).transpose()?;
         // The first connection is opened now, so that a wrong address is noticed here and not by the first call.
-        let first = endpoint.connect().await.map_err(|error| Error::Unavailable {
-            server: server.to_string(),
-            reason: explained(innermost(&error)),
+        let first = endpoint.connect_with_connector(connector()).await.map_err(|error| {
+            Error::Unavailable { server: server.to_string(), reason: explained(innermost(&error)) }
         })?;
-        let more = (1..options.connections).map(|_| endpoint.connect_lazy());
+        let more = (1..options.connections).map(|_| endpoint.connect_with_connector_lazy(connector()));
         let channels = std::iter::once(first).chain(more).collect();
         Ok(Self {
             channels,

@@ -49,6 +49,7 @@ pub fn listen(
     let listener = || -> std::io::Result<TcpListener> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
+        shoal_base::set_congestion_control(&listener, address);
         rustix::net::listen(&listener, BACKLOG)?;
         Ok(listener)
     };

@@ -32,11 +32,13 @@ impl Calls {
     /// Nobody listens.
     pub(super) async fn connect(address: SocketAddr) -> Result<Self> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?
-            .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX);
-        let channel = endpoint.connect().await.with_context(|| format!("no server answers at {address}"))?;
+        let channel = endpoint
+            .connect_with_connector(shoal_client::connector())
+            .await
+            .with_context(|| format!("no server answers at {address}"))?;
         Ok(Self(channel))
     }
 
