@@ -66,11 +66,12 @@ impl Transport {
             .keep_alive_timeout(KEEPALIVE);
         let endpoint = if is_tls { with_tls(endpoint, options)? } else { endpoint };
         let authorization = options.token.as_ref().map(authorization).transpose()?;
+        let connector = connector(Some(options.connect_timeout));
         // The first connection is opened now, so that a wrong address is noticed here and not by the first call.
-        let first = endpoint.connect_with_connector(connector()).await.map_err(|error| {
+        let first = endpoint.connect_with_connector(connector.clone()).await.map_err(|error| {
             Error::Unavailable { server: server.to_string(), reason: explained(innermost(&error)) }
         })?;
-        let more = (1..options.connections).map(|_| endpoint.connect_with_connector_lazy(connector()));
+        let more = (1..options.connections).map(|_| endpoint.connect_with_connector_lazy(connector.clone()));
         let channels = std::iter::once(first).chain(more).collect();
         Ok(Self {
             channels,

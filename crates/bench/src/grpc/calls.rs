@@ -36,7 +36,7 @@ impl Calls {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX);
         let channel = endpoint
-            .connect_with_connector(shoal_client::connector())
+            .connect_with_connector(shoal_client::connector(None))
             .await
             .with_context(|| format!("no server answers at {address}"))?;
         Ok(Self(channel))
