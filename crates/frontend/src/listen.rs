@@ -55,3 +55,15 @@ pub fn listen(
     };
     listener().map_err(|error| ListenError::System { address, error })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_within_the_machine_are_not_paced() {
+        let listener = listen("127.0.0.1:0".parse().unwrap(), true, ("", "")).unwrap();
+        let is_paced = |socket: &TcpListener| rustix::net::sockopt::tcp_congestion(socket).unwrap() != "reno";
+        assert!(!is_paced(&listener));
+    }
+}
