@@ -197,7 +197,7 @@ impl Inner {
             freed => freed.map(|()| true),
         };
         match search.steps {
-            // The caller waits for it, and it frees what the applies of many records were promised.
+            // The write waits for this apply, which gives back what the records of its tablet promised.
             1 => or_full(run_to_end(self.checkpointer.free_by_an_apply())),
             _ if run_to_end(self.checkpointer.grow_for(shortage.needed))? => Ok(true),
             _ if !std::mem::replace(&mut search.has_applied_all, true) => {
