@@ -1,9 +1,11 @@
-//! Requests that a thread holds back until the end of its turn, so that they start together.
+//! What a thread holds back until the end of its turn, so that it starts together: requests of a device, and the bells of
+//! other threads.
 //!
 //! A write costs an entry into the kernel, a request of the device, a doorbell and an interrupt. Writes that start with
-//! one entry share these, because the kernel merges adjacent ones. Name and idea are those of the plugs in the block
-//! layer of Linux, and so is the rule that a thread starts the requests that it holds back before it blocks: another
-//! thread, for which it waits, may wait for them.
+//! one entry share these, because the kernel merges adjacent ones. A thread that is rung for the first of many answers
+//! takes the core, gives that answer, and sleeps again before the next. Name and idea are those of the plugs in the block
+//! layer of Linux, and so is the rule that a thread starts what it holds back before it blocks: another thread, for which
+//! it waits, may wait for it.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -14,25 +16,25 @@ use crate::sync::thread_local;
 /// are as long as one request of usual devices.
 pub const HELD_MAX: usize = 16;
 
-/// A device that can hold requests back.
+/// A device that can hold requests back, or the bell of a thread.
 pub trait Hold {
-    /// Starts the requests that are held back.
+    /// Starts the requests that are held back, or rings.
     fn start_held(&self);
 }
 
-type Devices = Vec<Arc<dyn Hold>>;
+type Holders = Vec<Arc<dyn Hold>>;
 
 thread_local! {
-    /// The devices that hold requests of this thread back; `None` while the thread is not plugged.
-    static PLUG: RefCell<Option<Devices>> = const { RefCell::new(None) };
+    /// Those that hold something of this thread back; `None` while the thread is not plugged.
+    static PLUG: RefCell<Option<Holders>> = const { RefCell::new(None) };
 }
 
-fn replace(with: Option<Devices>) -> Option<Devices> {
+fn replace(with: Option<Holders>) -> Option<Holders> {
     PLUG.with(|plug| plug.replace(with))
 }
 
-fn start(devices: Option<Devices>) {
-    devices.into_iter().flatten().for_each(|device| device.start_held());
+fn start(holders: Option<Holders>) {
+    holders.into_iter().flatten().for_each(|holder| holder.start_held());
 }
 
 /// Plugs the thread again when dropped, or ends its plug. It does so after a panic, too: the requests must start.
@@ -46,8 +48,8 @@ impl Drop for Restore {
     }
 }
 
-/// Runs `work`. A device may hold writes that `work` submits back until its end, so that they start together. `work`
-/// waits for none of them, unless by [`block_on`](crate::task::block_on()).
+/// Runs `work`. A device may hold writes that `work` submits back until its end, so that they start together, and a thread
+/// that `work` wakes may be rung at its end. `work` waits for none of them, unless by [`block_on`](crate::task::block_on()).
 pub fn plug<T>(work: impl FnOnce() -> T) -> T {
     let is_plugged = PLUG.with(|plug| plug.borrow().is_some());
     if is_plugged {
@@ -66,14 +68,14 @@ pub(crate) fn unplugged<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Returns true if `device` may hold writes of this thread back: [`Hold::start_held`] will start them.
-pub fn may_hold(device: &Arc<impl Hold + 'static>) -> bool {
+/// Returns true if `holder` may hold something of this thread back: [`Hold::start_held`] will start it.
+pub fn may_hold(holder: &Arc<impl Hold + 'static>) -> bool {
     PLUG.with(|plug| {
         let mut plug = plug.borrow_mut();
-        let Some(devices) = plug.as_mut() else { return false };
-        let is_known = devices.iter().any(|known| Arc::as_ptr(known).addr() == Arc::as_ptr(device).addr());
+        let Some(holders) = plug.as_mut() else { return false };
+        let is_known = holders.iter().any(|known| Arc::as_ptr(known).addr() == Arc::as_ptr(holder).addr());
         if !is_known {
-            devices.push(device.clone());
+            holders.push(holder.clone());
         }
         true
     })

@@ -1,5 +1,5 @@
 //! How other threads reach a dispatch thread: new connections, woken tasks, the end. One lock that is held for a push or
-//! a swap, and one system call where the thread sleeps.
+//! a swap, and one system call where the thread sleeps: for all that a plugged thread sends ([`shoal_base::plug`]), one.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::task::Wake;
 
 use mio::{Registry, Token};
 use parking_lot::Mutex;
+use shoal_base::plug::{Hold, may_hold};
 
 /// A thread's poll reports this when its mailbox's bell rings.
 pub(crate) const BELL: Token = Token(usize::MAX);
@@ -45,7 +46,7 @@ pub(crate) struct Mail {
 pub(crate) struct Mailbox {
     mail: Mutex<Mail>,
     /// Whether the bell must be rung for the thread to look. Set before it looks into the mailbox for the last time, so
-    /// that either it sees the mail or the sender sees this (both sequentially consistent).
+    /// that either it sees the mail or the sender, which put it there before, sees this (the lock puts one before the other).
     asleep: AtomicBool,
     bell: mio::Waker,
 }
@@ -60,13 +61,11 @@ impl Mailbox {
         Ok(Arc::new(Self { mail: Mutex::default(), asleep: AtomicBool::new(false), bell }))
     }
 
-    /// Puts something in, and wakes the thread where it sleeps.
-    pub(crate) fn send(&self, put: impl FnOnce(&mut Mail)) {
+    /// Puts something in, and wakes the thread where it sleeps; a plugged thread wakes it at the end of its turn.
+    pub(crate) fn send(self: &Arc<Self>, put: impl FnOnce(&mut Mail)) {
         put(&mut self.mail.lock());
-        if self.asleep.swap(false, Ordering::SeqCst)
-            && let Err(error) = self.bell.wake()
-        {
-            tracing::error!("a dispatch thread of the Redis frontend cannot be woken: {error}");
+        if self.asleep.load(Ordering::SeqCst) && !may_hold(self) {
+            self.start_held();
         }
     }
 
@@ -97,6 +96,17 @@ impl Mailbox {
         let mut mail = self.mail.lock();
         std::mem::swap(&mut mail.woken, woken);
         (std::mem::take(&mut mail.sockets), mail.stop)
+    }
+}
+
+impl Hold for Mailbox {
+    /// Rings the bell of a thread that sleeps.
+    fn start_held(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst)
+            && let Err(error) = self.bell.wake()
+        {
+            tracing::error!("a dispatch thread of the Redis frontend cannot be woken: {error}");
+        }
     }
 }
 
@@ -132,6 +142,7 @@ mod tests {
     use std::time::Duration;
 
     use mio::{Events, Poll};
+    use shoal_base::plug::plug;
 
     use super::*;
 
@@ -162,5 +173,27 @@ mod tests {
         mailbox.awake();
         mailbox.take(&mut woken);
         assert_eq!(woken, [token]);
+    }
+
+    #[test]
+    fn a_plugged_thread_rings_once_at_its_end_for_all_that_it_sent() {
+        let mut poll = Poll::new().unwrap();
+        let mailbox = Mailbox::new(poll.registry()).unwrap();
+        let tokens = [0, 1].map(|slot| ConnectionToken { slot, generation: 1 });
+        let wakers = tokens.map(|token| ConnectionWaker::new(mailbox.clone(), token));
+        let mut events = Events::with_capacity(4);
+        let mut rang = || {
+            poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+            !events.is_empty()
+        };
+        assert!(mailbox.may_sleep());
+        plug(|| {
+            wakers.iter().for_each(ConnectionWaker::wake_by_ref);
+            assert!(!rang(), "the turn goes on");
+        });
+        assert!(rang());
+        let mut woken = Vec::new();
+        mailbox.take(&mut woken);
+        assert_eq!(woken, tokens);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use shoal_base::histogram::{Durations, Histogram};
+use shoal_base::plug::plug;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shoal_base::{BLOCK_BYTES, Clock, Lsn};
@@ -353,9 +354,8 @@ impl Committer {
         self.ring.unreserve(drained.reserved);
         match result {
             Ok(()) => {
-                for record in &drained.records {
-                    record.wake();
-                }
+                // A thread that many of the records wake is woken for all of them at once.
+                plug(|| drained.records.iter().for_each(|record| record.wake()));
                 for (marker, lsn) in &drained.markers {
                     marker.reach(*lsn);
                 }

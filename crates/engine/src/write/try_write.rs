@@ -100,13 +100,16 @@ impl Inner {
 mod tests {
     use std::future::poll_fn;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
 
     use shoal_base::Lsn;
+    use shoal_base::plug::{Hold, may_hold};
     use shoal_buffer::Buffer;
     use shoal_device::Device;
     use shoal_testkit::clock::SteppingClock;
     use shoal_testkit::task::poll_once;
+    use shoal_testkit::wait::eventually;
 
     use super::*;
     use crate::common::object::{PutOptions, RejectRules};
@@ -182,6 +185,53 @@ mod tests {
             succeeds()
         };
         (0..100).filter(|_| tries()).count() > 70
+    }
+
+    /// A bell, and a waker that rings it, or holds the ring back.
+    #[derive(Default)]
+    struct Rung {
+        rings: AtomicUsize,
+        wakes: AtomicUsize,
+    }
+
+    impl Hold for Rung {
+        fn start_held(&self) {
+            self.rings.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    impl Wake for Rung {
+        fn wake(self: Arc<Self>) {
+            if !may_hold(&self) {
+                self.start_held();
+            }
+            self.wakes.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_many_writes_of_a_batch_is_rung_once() {
+        let store = open(&in_memory());
+        let rings_once = || {
+            let rung = Arc::new(Rung::default());
+            let waker = Waker::from(rung.clone());
+            let pending = store.gather(|| {
+                [0, 1, 2].map(|at| {
+                    let pending = store.try_write(&[(key(at), b"value")]).unwrap();
+                    let durable = pending.poll_durable(&mut Context::from_waker(&waker));
+                    (pending, durable.is_pending())
+                })
+            });
+            for (pending, _) in &pending {
+                block_on(poll_fn(|context| pending.poll_durable(context))).unwrap();
+            }
+            if !pending.iter().all(|(_, waits)| *waits) {
+                return false;
+            }
+            eventually("the thread is rung", || rung.rings.load(Ordering::SeqCst) > 0);
+            (rung.wakes.load(Ordering::SeqCst), rung.rings.load(Ordering::SeqCst)) == (3, 1)
+        };
+        assert!(often(&store, rings_once));
     }
 
     /// A thread all of whose clients wait commits their writes itself. Others', and those that it queued while another thread
