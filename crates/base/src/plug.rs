@@ -1,5 +1,5 @@
-//! What a thread holds back until the end of its turn, so that it starts together: requests of a device, and the bells of
-//! other threads.
+//! A plug holds back, until the end of a thread's turn, the requests of a device and the bells of other threads: so each starts
+//! together with its like, or rings once.
 //!
 //! A write costs an entry into the kernel, a request of the device, a doorbell and an interrupt. Writes that start with
 //! one entry share these, because the kernel merges adjacent ones. A thread that is rung for the first of many answers
