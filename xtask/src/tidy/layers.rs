@@ -78,7 +78,7 @@ pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
 }
 
 /// A manifest of the workspace; crates elsewhere (comparisons, fuzzers) are workspaces of their own.
-fn is_member(path: &str) -> bool {
+pub(super) fn is_member(path: &str) -> bool {
     matches!(
         path.split('/').collect::<Vec<_>>()[..],
         ["crates", _, "Cargo.toml"] | ["cli" | "experiments" | "xtask", "Cargo.toml"]
@@ -86,7 +86,7 @@ fn is_member(path: &str) -> bool {
 }
 
 /// Every dependency: whether it is for development only, its name, and what the manifest says of it.
-fn dependencies(manifest: &toml::Table) -> Vec<(bool, &str, &toml::Value)> {
+pub(super) fn dependencies(manifest: &toml::Table) -> Vec<(bool, &str, &toml::Value)> {
     let targets = manifest.get("target").and_then(toml::Value::as_table);
     let tables = targets.into_iter().flat_map(|targets| targets.values().filter_map(toml::Value::as_table));
     let mut found = Vec::new();

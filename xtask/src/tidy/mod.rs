@@ -1,6 +1,6 @@
 //! The rules of the house that neither the compiler nor clippy checks.
 //!
-//! Each submodule is one family of rules: [`layers`] (crates only use those below them), [`circles`] (modules of a crate do
+//! Each submodule is one family of rules: [`layers`] (crates only use those below them), [`locks`] (lock files of other workspaces are up to date), [`circles`] (modules of a crate do
 //! not import each other in a circle), [`order`] (those of the engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`]
 //! (files, items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the
 //! repository), [`rules`] (each rule of the store is asserted and broken somewhere). Exceptions stand in `tidy.toml`, each with its reason. The rules read text, not syntax: [`source`] tells
@@ -10,6 +10,7 @@ mod circles;
 mod docs;
 mod exceptions;
 mod layers;
+mod locks;
 mod modules;
 mod names;
 mod order;
@@ -89,6 +90,7 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
     let tree = Tree::read(root)?;
     let exceptions = exceptions::Exceptions::read(root)?;
     let mut findings = layers::check(&tree)?;
+    findings.extend(locks::check(&tree)?);
     findings.extend(circles::check(&tree, &exceptions));
     findings.extend(order::check(&tree));
     findings.extend(sources::check(&tree, &exceptions));
