@@ -217,7 +217,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn what_was_filled_is_found_without_a_read_and_only_as_what_it_is() {
+    fn a_filled_unit_is_found_without_a_read_and_only_by_its_own_id() {
         let (pool, _device) = pool_of(4096, 64);
         let value: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
         let mut fresh = pool.fresh(25).unwrap();
@@ -261,7 +261,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn what_is_still_written_or_there_already_is_not_adopted() {
+    fn a_unit_that_is_still_written_or_there_already_is_not_adopted() {
         let (pool, _device) = pool_of(4096, 64);
         let used = || pool.counters().frames_used;
         let mut fresh = pool.fresh(1).unwrap();

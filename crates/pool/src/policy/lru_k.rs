@@ -251,7 +251,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn what_is_pinned_stays_and_the_next_one_goes() {
+    fn a_pinned_unit_stays_and_the_next_one_goes() {
         let count = 3 * WORST as u32 + 1;
         let slots = slots(count);
         let policy = policy(&slots, 2, 0);
@@ -270,7 +270,7 @@ mod unit_tests {
 
     /// A regression: the age was 2^32 - 1, so the unit used last went first.
     #[test]
-    fn what_is_used_after_the_search_began_is_young() {
+    fn a_unit_used_after_the_search_began_is_young() {
         let slots = slots(3);
         for touched in [3, EXACT_FRAMES_MAX + 1] {
             slots.iter().filter(|slot| slot.word.is_vacant()).for_each(|slot| {

@@ -325,7 +325,7 @@ pub(crate) mod tests {
     /// A reader of a unit at the moment at which it is let go does not take it out of a count that does not include it
     /// yet.
     #[test]
-    fn what_is_let_go_while_it_is_read_stays_counted() {
+    fn a_unit_let_go_while_it_is_read_stays_counted() {
         let slots = slots(1);
         let policy = Policy::new(1, 2, 64, 2);
         let ended = AtomicBool::new(false);
@@ -354,7 +354,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_let_go_goes_first() {
+    fn a_unit_that_was_let_go_goes_first() {
         let slots = slots(2);
         let policy = policy(&slots, 2, 0);
         policy.entered(&slots[0], 0, Hint::Lookup);

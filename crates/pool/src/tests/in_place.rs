@@ -154,7 +154,7 @@ fn a_flush_writes_neighbours_in_one_request_and_says_what_failed() {
 /// A regression: a request that found only dirty pages began to write them, was woken by the failures, and began again.
 /// The device was asked without a pause until the time was over, and the error said that every frame is in use.
 #[test]
-fn who_waits_for_pages_that_cannot_be_written_pauses_and_gets_the_error() {
+fn a_request_that_waits_for_unwritable_pages_pauses_and_gets_the_error() {
     for inline in [false, true] {
         let (pool, device) = zeroed_with(PoolOptions { pin_wait_ms: 100, ..PoolOptions::new(2) }, 8);
         for block in 0..2 {

@@ -210,7 +210,7 @@ fn readers_and_writers_exclude_each_other() {
 }
 
 #[test]
-fn what_is_written_back_is_the_newest_image_and_nothing_is_lost() {
+fn a_write_back_has_the_newest_image_and_nothing_is_lost() {
     let (schedules, evictions) = explore(&[Role::Writer, Role::WriteBack, Role::Evictor]);
     assert!(schedules > 100 && evictions > 0, "{schedules} schedules, {evictions} evictions");
     let (schedules, evictions) = explore(&[Role::Reader, Role::Writer, Role::WriteBack]);

@@ -153,7 +153,7 @@ fn no_update_is_lost_and_no_reader_sees_half_of_one() {
 }
 
 #[test]
-fn what_is_evicted_is_on_the_device() {
+fn an_evicted_page_is_on_the_device() {
     race(
         |page| u32::from(page.add_one()),
         |page| {
@@ -198,7 +198,7 @@ fn the_last_reader_of_a_retired_page_frees_it() {
 
 /// A task that waits for a latch is woken, whenever the latch is given back; otherwise this would deadlock.
 #[test]
-fn whoever_waits_for_a_latch_is_woken() {
+fn a_task_that_waits_for_a_latch_is_woken() {
     loom::model(|| {
         let page = Page::new();
         let bucket = Arc::new((Mutex::new(false), Condvar::new()));

@@ -54,7 +54,7 @@ fn a_frame_is_free_before_its_page_is_written_and_the_page_is_served() {
 }
 
 #[test]
-fn what_comes_back_is_not_read_and_the_newest_image_wins() {
+fn a_page_that_comes_back_is_not_read_and_the_newest_image_wins() {
     let (pool, device) = two_dirty(1);
     drop(poll_once(&mut Box::pin(pool.create(7, Hint::Lookup))));
     let aside = (0..2).find(|&block| !pool.is_resident(&crate::Unit::mutable(block).id)).unwrap();
@@ -121,7 +121,7 @@ fn an_image_that_cannot_be_written_is_the_page() {
 }
 
 #[test]
-fn who_deletes_a_page_waits_for_its_image() {
+fn a_delete_of_a_page_waits_for_its_image() {
     let (pool, device) = two_dirty(2);
     drop(poll_once(&mut Box::pin(pool.create(7, Hint::Lookup))));
     drop(poll_once(&mut Box::pin(pool.create(8, Hint::Lookup))));
