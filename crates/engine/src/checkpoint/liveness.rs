@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_kept() {
+    fn a_run_whose_counts_contradict_themselves_is_kept() {
         for wrong in [&[2_000, 3_000, 1][..], &[5_001], &[5_000], &[2_000, 2_999]] {
             let (entry, freed, _) = merged(Some(ENTRY), kills(wrong));
             assert!(entry.is_some_and(|entry| entry.uncertain) && !freed, "{wrong:?}");

@@ -245,7 +245,7 @@ fn a_scrub_that_is_under_way_ends_with_the_store() {
 
 /// Problems beyond those that a report lists are counted.
 #[test]
-fn what_a_report_has_no_room_for_is_counted() {
+fn problems_beyond_the_room_of_a_report_are_counted() {
     let mut report = ScrubReport::default();
     (0..PROBLEMS_MAX as u64 + 2)
         .for_each(|block| report.problem(CheckProblem { what: "wrong".into(), block }));

@@ -303,7 +303,7 @@ mod tests {
 
     /// The cache, a record and a leaf give the same information about an object; an object with metadata is not cached.
     #[test]
-    fn what_is_known_of_an_object_is_kept_with_it() {
+    fn the_info_of_an_object_is_kept_with_it() {
         let store = store(Environment::default());
         let mut cache = store.read_cache(1 << 20);
         let metadata = crate::Metadata { content_type: "text/plain".into(), user: Vec::new() };
@@ -369,7 +369,7 @@ mod tests {
     /// While a newer value of a key is in flight, a get returns the older one. That must not be cached: nothing tells
     /// when the newer one becomes durable.
     #[test]
-    fn what_is_not_settled_is_not_kept() {
+    fn a_value_that_is_not_settled_is_not_kept() {
         let store = store(Environment::default());
         let mut cache = store.read_cache(1 << 20);
         put(&store, "a", b"old", PutOptions::default());

@@ -426,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unknown_is_left_out_of_a_run() {
+    fn unknown_blocks_are_left_out_of_a_run() {
         let run = Run::new(10, 10);
         assert_eq!(outside(run, &[]), [run]);
         assert_eq!(outside(run, &[Run::new(0, 10), Run::new(20, 5)]), [run]);

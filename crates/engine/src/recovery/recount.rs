@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_agrees_is_left_alone() {
+    fn counts_that_agree_are_left_alone() {
         let (count, entry) = count(2, 5_000);
         assert!(count.differences().is_empty());
         assert!(count.corrections(true).is_empty() && count.corrections(false).is_empty());
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_said_and_put_right() {
+    fn counts_that_differ_are_said_and_put_right() {
         for (values, bytes) in [(2, 5_001), (2, 4_999), (1, 5_000), (3, 8_000), (0, 0)] {
             let (count, _) = count(values, bytes);
             assert_eq!(count.differences().len(), 1, "{values} values, {bytes} bytes");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_true_of_a_run_is_said_and_not_trusted() {
+    fn an_impossible_account_of_a_run_is_said_and_not_trusted() {
         // The counts are right, but the second value ends beyond the values of the run.
         let (mut count, entry) = count(2, 5_000);
         let run = entry.run(70);

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_applies_free_is_forgotten_when_they_free_nothing() {
+    fn blocks_that_applies_freed_are_forgotten_when_they_free_no_more() {
         let growth = Growth::default();
         assert_eq!(growth.freed_by_an_apply(), 0);
         growth.applied(64);

@@ -288,7 +288,7 @@ mod tests {
     /// After a failed apply, records that arrived meanwhile are not in the frozen overlay, but a new marker would count
     /// them.
     #[test]
-    fn what_came_after_a_failed_apply_does_not_count_as_frozen() {
+    fn records_after_a_failed_apply_do_not_count_as_frozen() {
         let tablet = tablet();
         put(&tablet, b"a", 1);
         let first = tablet.freeze(|_| {}).unwrap();

@@ -154,7 +154,7 @@ fn a_store_that_is_read_only_makes_no_room() {
 
 /// Values with runs of their own in a store that is opened anew: the failures of the walk for groups to be emptied.
 #[test]
-fn what_is_to_move_and_cannot_be_read_stays() {
+fn a_value_that_is_to_move_and_cannot_be_read_stays() {
     let mut made = Fixture::with_blocks(2_048);
     made.publish();
     let store = made.open().unwrap();

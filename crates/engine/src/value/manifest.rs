@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_writer_makes_is_refused() {
+    fn manifests_that_no_writer_makes_are_refused() {
         let decode = |runs: &[Run]| {
             let manifest = Manifest { runs: runs.to_vec(), checksums: vec![1] };
             Manifest::decode(&manifest.encode().0).map(|found| assert_eq!(found, manifest))

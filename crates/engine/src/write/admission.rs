@@ -155,7 +155,7 @@ mod tests {
     /// The schedules found this: the log's room was freed and notified before that in the overlays, and a writer that
     /// waited for both slept on.
     #[test]
-    fn whoever_is_told_of_room_finds_it() {
+    fn a_writer_that_is_told_of_room_finds_it() {
         let store = Fixture::new().open().unwrap();
         let inner = &store.0;
         // Each of these fits only into empty overlays.

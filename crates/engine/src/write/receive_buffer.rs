@@ -143,7 +143,7 @@ mod tests {
 
     /// The first get finds a value that a put wrote to extents in memory, before and after the apply.
     #[test]
-    fn what_was_just_written_is_read_without_the_device() {
+    fn a_value_that_was_just_written_is_read_without_the_device() {
         for background in [false, true] {
             let store = store(background);
             let sizes = [20 << 10, 64 << 10, (64 << 10) + 1, 100_000, 250_000];
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_received_into_a_room_is_not_copied() {
+    fn bytes_received_into_a_room_are_not_copied() {
         let store = store(true);
         assert!(store.receive_buffer(&key("short"), 1_000).is_none(), "it rides in its record");
         assert!(store.receive_buffer(&key("long"), 4 << 20).is_none(), "it would not stay in this pool");

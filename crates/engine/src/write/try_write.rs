@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_short_or_too_many_is_left_to_others_as_a_whole() {
+    fn a_call_with_long_or_too_many_puts_is_left_to_others_as_a_whole() {
         let store = open(&in_memory());
         let long = vec![0; store.0.tuning.leaf_value_bytes_max + 1];
         assert!(put_all(&store, &[(key("a"), b"short"), (key("b"), &long)]).is_none());
@@ -325,7 +325,7 @@ mod tests {
     /// A superseded record frees its room at once: one key that is written all the time fills no overlay. After all
     /// applies nothing is held, whatever was superseded: values in leaves, in the log, in extents, and deletes.
     #[test]
-    fn what_was_superseded_takes_no_room() {
+    fn superseded_records_take_no_room() {
         // No other thread applies.
         let store = open_with(&in_memory(), false);
         let put = |name: &str, bytes: usize| {

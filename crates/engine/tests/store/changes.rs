@@ -236,7 +236,7 @@ fn blocks_read(device: &Device, work: impl FnOnce(&Store)) -> u64 {
 
 /// Leaves below a page of level 1 that did not change are not read, and values of objects that did not change never.
 #[test]
-fn what_did_not_change_is_not_read() {
+fn pages_and_values_that_did_not_change_are_not_read() {
     const COUNT: u32 = 8_000;
     let key = |which: u32| {
         let group = (which / 64).to_be_bytes();

@@ -347,7 +347,7 @@ fn a_rotten_newest_superblock_is_noticed_or_harmless() {
 /// The log still names a record that was superseded in an overlay: another key's value in its place would have two
 /// owners after a crash (R9, R10).
 #[test]
-fn what_was_overwritten_is_not_used_again_before_its_apply() {
+fn an_overwritten_extent_is_not_used_again_before_its_apply() {
     let sim = formatted(256, 3);
     let device = device(&sim);
     // No apply runs meanwhile.

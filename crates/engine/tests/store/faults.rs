@@ -302,7 +302,7 @@ fn a_write_is_misdirected() {
 /// A superblock whose write failed may be on the device all the same. The blocks that it names must not be overwritten,
 /// not even by a value in flight when the store becomes read-only.
 #[test]
-fn what_a_failed_superblock_names_stays() {
+fn blocks_that_a_failed_superblock_names_stay() {
     const LARGE: u64 = 5_000;
     let sim = formatted(LARGE, 5);
     for flush in 1..30 {

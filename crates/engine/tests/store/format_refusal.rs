@@ -76,7 +76,7 @@ fn foreign_contents_are_left_alone() {
 /// Seen by users: contents outside of the four blocks of superblocks were formatted over. A file may hold foreign data,
 /// as a block device may; both take this path.
 #[test]
-fn what_lies_elsewhere_is_left_alone_too() {
+fn contents_that_lie_elsewhere_are_left_alone_too() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     let mut headless = store();

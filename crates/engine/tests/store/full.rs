@@ -228,7 +228,7 @@ fn crashes_while_growing(growing: fn(Image) -> Arc<SimDevice>) {
 
 /// A hole needs room at its first write: where the file system does not allocate, the store writes before it hands out (R21).
 #[test]
-fn what_a_file_grew_by_is_zeroed_and_flushed_before_its_use() {
+fn grown_blocks_are_zeroed_and_flushed_before_their_use() {
     #[derive(Clone, Copy, PartialEq)]
     enum Zeros {
         Under(usize),
@@ -344,7 +344,7 @@ fn a_device_in_memory_grows_with_threads() {
 /// Of eight writes of one key that one apply takes home, seven never were in a tree: their extents are free again after
 /// it, not only after the next opening.
 #[test]
-fn what_was_overwritten_before_its_apply_is_free_again() {
+fn an_extent_overwritten_before_its_apply_is_free_again() {
     let device = Device::new(Arc::new(MemDevice::new(220)));
     let store = store_on(&device, 220, tiny());
     for seed in 0..300 {

@@ -65,7 +65,7 @@ pub(crate) fn areas(image: &Image) -> ([u64; 2], usize, [u64; 2]) {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
+fn an_impossible_growth_is_refused_and_changes_nothing() {
     let refused = |device: &Device, options: OpenOptions, words: &str| match open(device, options) {
         Err(Error::Invalid(why)) => assert!(why.contains(words), "{why}"),
         other => panic!("{:?}", other.err()),

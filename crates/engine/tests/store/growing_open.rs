@@ -69,7 +69,7 @@ fn a_full_store_takes_writes_again_while_it_is_open() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
+fn an_impossible_growth_is_refused_and_changes_nothing() {
     let sim = growable(Image::new(1));
     let device = Device::new(sim.clone());
     format(&device, BLOCKS, 1);

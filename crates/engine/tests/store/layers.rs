@@ -322,7 +322,7 @@ fn a_slow_reader_across_three_merges() {
 /// A merge stands still in the middle. What is written below its frontier goes into the base, and is newer than what the layers still
 /// hold there (INV-28).
 #[test]
-fn what_is_written_below_the_frontier_decides() {
+fn a_write_below_the_frontier_decides() {
     const KEYS: u64 = 400;
     let (sim, device) = roomy(8);
     let mut objects = Objects::new();

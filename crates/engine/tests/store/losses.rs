@@ -72,7 +72,7 @@ fn damaged(image: &Image, block: u64) -> Image {
 }
 
 #[test]
-fn what_a_repair_loses_is_told_and_remembered() {
+fn losses_of_a_repair_are_told_and_remembered() {
     let (image, expected) = subject(false);
     assert_eq!(look(&quiet(&image).1), (expected.clone(), Losses::default()));
     let (mut with_losses, mut unnoticed, mut kinds) = (0, 0, [0; 3]);
@@ -133,7 +133,7 @@ fn what_a_repair_loses_is_told_and_remembered() {
 
 /// A loss that no user has seen cannot be acknowledged: a repair's own losses are remembered, whatever its options are.
 #[test]
-fn what_is_lost_now_is_not_acknowledged_yet() {
+fn a_new_loss_is_not_acknowledged_yet() {
     let (image, _) = subject(false);
     let block = LOG.rev().find(|&block| image.block(block).iter().any(|&byte| byte != 0)).unwrap();
     let device = quiet(&damaged(&image, block)).1;

@@ -137,6 +137,6 @@ fn the_commit_thread_panics() {
 }
 
 #[test]
-fn whoever_writes_the_batch_panics() {
+fn the_driver_of_a_batch_panics() {
     within("writers of a batch whose driver panicked", || breaks(LOG, None));
 }

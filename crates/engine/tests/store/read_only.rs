@@ -125,7 +125,7 @@ fn everything_is_there_and_nothing_is_written() {
 
 /// A refused opening says why, for writing and for reading.
 #[test]
-fn what_is_damaged_is_refused_as_for_writing() {
+fn a_damaged_store_is_refused_as_for_writing() {
     let mut image = crashed();
     common::rot_newest(&mut image);
     let for_writing = open(&Device::new(SimDevice::from_image(image.clone())), tiny()).map(drop);
@@ -147,7 +147,7 @@ fn every_version_is_read_and_left_as_it_is() {
 
 /// A store that this program cannot write, and says so, can be read.
 #[test]
-fn what_has_a_feature_that_cannot_be_written_is_read() {
+fn a_store_with_a_feature_that_cannot_be_written_is_read() {
     let mut image = golden::image(3);
     for block in [0, 1, 32, 33] {
         let mut bytes = *image.block(block);

@@ -173,7 +173,7 @@ proptest! {
 
 /// Everything is overwritten many times over: what the snapshot reaches would be used again.
 #[test]
-fn what_a_snapshot_reaches_is_not_reused() {
+fn blocks_that_a_snapshot_reaches_are_not_reused() {
     let mut all: Vec<Step> = (0..24).map(|which| Step::Put(which, which, usize::from(which) % 8)).collect();
     all.push(Step::Take);
     for round in 0..12 {

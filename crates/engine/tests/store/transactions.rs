@@ -508,7 +508,7 @@ fn everybody_gets_a_turn() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_before_anything_is_done() {
+fn a_write_batch_that_is_too_large_is_refused_before_anything_is_done() {
     let (_device, store) = memory_store(true);
     let refused = |keys: &[(ObjectKey, ReadLevel)], changes: &[Change]| {
         let decide = |_: &[Option<Object>]| Decision::Do(changes.to_vec().into(), ());

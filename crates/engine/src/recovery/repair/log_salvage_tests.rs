@@ -171,7 +171,7 @@ fn each_batch_is_lost_alone() {
 }
 
 #[test]
-fn what_a_tree_has_already_is_not_done_again() {
+fn records_that_a_tree_has_already_are_not_done_again() {
     each_batch_damaged(Some(12));
 }
 
@@ -260,7 +260,7 @@ fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
 
 /// The repair holds no more than memory allows, and the report says where that ended.
 #[test]
-fn what_memory_has_no_room_for_is_said_to_be_lost() {
+fn records_that_memory_has_no_room_for_are_said_to_be_lost() {
     let (sim, device) = formatted();
     let store = open(&device);
     let damaged = head(&store);
@@ -462,7 +462,7 @@ fn steps_are_taken_from_the_end() {
 
 /// Records that no writer makes, with valid checksums: their write batch is left out, and its other objects are named.
 #[test]
-fn what_no_step_can_have_is_left_out_with_its_reason() {
+fn a_record_that_no_step_can_have_is_left_out_with_its_reason() {
     let (_sim, device) = formatted();
     let (_, recovery) = read(&device);
     let delete = |tablet, key: &[u8]| encode_record(RecordKind::Delete, TabletId(tablet), key, &[], false);

@@ -79,7 +79,7 @@ fn a_later_repair_does_not_walk_across_a_cut() {
 }
 
 #[test]
-fn what_an_uncut_log_has_is_restored() {
+fn objects_in_an_uncut_log_are_restored() {
     let (sim, device) = formatted();
     let store = open(&device);
     let key = key_of(&store, 1);
@@ -131,7 +131,7 @@ fn held(lsn: u64, kind: RecordKind, body: &[u8]) -> Option<Restorable> {
 
 /// An object that was written since, can be read after all, or does not exist any more is left alone.
 #[test]
-fn what_is_not_lost_any_more_is_left_alone() {
+fn an_object_that_is_not_lost_any_more_is_left_alone() {
     let (_sim, device) = formatted();
     let store = open(&device);
     let key = key_of(&store, 1);
@@ -199,7 +199,7 @@ fn metadata_in_front_of_a_value_are_restored() {
 
 /// The newest records are held until memory is full; older ones stay lost, and the report says so.
 #[test]
-fn what_memory_has_no_room_for_is_said_to_stay_lost() {
+fn records_that_memory_has_no_room_for_are_said_to_stay_lost() {
     let (sim, device) = formatted();
     let store = open(&device);
     let mut keys = (0..)

@@ -515,7 +515,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(1000))]
 
         #[test]
-        fn what_is_sought_compares_as_bytes_do(
+        fn sought_keys_compare_as_bytes_do(
             one in prop::collection::vec(0..3_u8, 0..12),
             other in prop::collection::vec(0..3_u8, 0..12),
             high in any::<bool>(),

@@ -192,7 +192,7 @@ fn a_full_leaf_splits_in_halves_and_nothing_else_moves() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn keys_and_entries_of_a_wrong_size_are_refused() {
     let mut tree = Checked::new();
     tree.apply(random_puts(&SeededEntropy::new(1), 500, u64::MAX));
     let blocks = tree.memory.blocks();

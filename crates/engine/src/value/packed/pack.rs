@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_its_blocks_is_not_packed() {
+    fn a_value_that_fills_its_blocks_is_not_packed() {
         for stored in [0, 4_096, 4_000, 8_192, 16_384, 16_000, 65_537] {
             assert!(!packs(20, stored), "{stored}");
         }

@@ -158,7 +158,7 @@ fn a_damaged_inner_page_loses_its_subtree_and_nothing_more() {
 /// The last remaining subtree becomes the tree, although its top page cannot be read. A damaged page stays, to be
 /// reported; an error of the device fails the apply.
 #[test]
-fn what_is_left_of_a_tree_may_be_damaged() {
+fn the_last_subtree_of_a_tree_may_be_damaged() {
     for fails in [false, true] {
         let mut tree = tree_of(40_000);
         let (_, seen) = tree.walk();

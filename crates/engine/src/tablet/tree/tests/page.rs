@@ -35,7 +35,7 @@ fn judged(bytes: &[u8; BLOCK_BYTES]) -> std::result::Result<(), &'static str> {
 }
 
 #[test]
-fn what_a_page_may_not_be_is_named() {
+fn each_fault_of_a_page_is_named() {
     let child = child();
     assert_eq!(judged(&page(1, 0, b"", &[(b"", &child), (b"c", &child), (b"d", &child)])), Ok(()));
     assert_eq!(judged(&page(1, 0, b"", &[])), Err("an inner page has no children"));
