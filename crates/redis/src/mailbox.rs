@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_sleeps_is_rung_once_and_nothing_is_lost() {
+    fn a_sleeping_thread_is_rung_once_and_no_mail_is_lost() {
         let mut poll = Poll::new().unwrap();
         let mailbox = Mailbox::new(poll.registry()).unwrap();
         let token = ConnectionToken { slot: 7, generation: 9 };

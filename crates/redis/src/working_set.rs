@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_looked_at_is_noted() {
+    fn keys_that_were_not_looked_at_are_noted() {
         let keys = [(key("a"), ReadLevel::Info), (key("b"), ReadLevel::Nothing)];
         let set = WorkingSet::new(&keys, &[None, None], |_| None);
         assert!(set.see(&key("a"), ReadLevel::Info).is_ok() && set.see(&key("a"), ReadLevel::Value).is_err());

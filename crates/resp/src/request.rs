@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused_at_once_and_thrown_away() {
+    fn a_command_that_is_too_long_is_refused_at_once_and_thrown_away() {
         let limits =
             RequestLimits { word_bytes: 100, words: 1 << 20, command_bytes: 150, refused_word_bytes: 1000 };
         for long in [
@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_who_they_are_may_send_more() {
+    fn an_authenticated_client_may_send_more() {
         let mut parser = RequestParser::new(RequestLimits::default(), false);
         parser.set_authenticated(true);
         let mut received = Buffer::from(&b"*11\r\n$16385\r\n"[..]);

@@ -75,7 +75,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn who_writes_is_not_silent() {
+    fn a_client_that_writes_is_not_silent() {
         let mut backlog = Backlog::default();
         backlog.came(1 << 20);
         assert_eq!(backlog.fed_ns(5, SECOND, 1024), 0, "it was not held up");
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_refused_is_given_up_when_it_neither_takes_nor_ends() {
+    fn a_refused_client_is_given_up_when_it_neither_takes_nor_ends() {
         let mut backlog = Backlog::default();
         let linger_ns = LINGER_MAX.as_nanos() as u64;
         assert!(!backlog.is_given_up(u64::MAX, u64::MAX));

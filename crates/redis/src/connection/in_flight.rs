@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_all_keys_runs_alone() {
+    fn a_command_about_all_keys_runs_alone() {
         for walk in ["flushall", "dbsize"] {
             let mut queue = InFlight::default();
             let through = begin(&mut queue, walk);

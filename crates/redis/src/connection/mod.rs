@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_block_does_not_hold_it() {
+    fn the_rest_of_a_block_does_not_hold_it() {
         let (mut connection, mut shared) = connection(Limits::default());
         // Twice as much in a row too: what is left is other bytes then.
         for left in [1, 10, 10, COPY_BYTES_MAX, COPY_BYTES_MAX + 1, 10_000] {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unfinished_is_counted() {
+    fn unfinished_input_is_counted() {
         let limits = Limits { received_bytes_max: 100_000, ..Limits::default() };
         let (mut connection, mut shared) = connection(limits);
         connection.input.received().append_copy(&[b'x'; 100_000]);

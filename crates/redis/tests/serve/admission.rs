@@ -70,7 +70,7 @@ fn idle_connections_without_a_password_lock_nobody_out() {
 
 /// Where all have shown the password, a further one is refused; where there is none, the first command counts.
 #[test]
-fn who_is_in_stays() {
+fn an_admitted_client_stays() {
     for password in [Some(&b"tide"[..]), None] {
         let limits = Limits { connections_max: 3, unauthenticated_max: HANGS_AFTER, ..Limits::default() };
         let served = with(limits, password);
@@ -88,7 +88,7 @@ fn who_is_in_stays() {
 }
 
 #[test]
-fn who_shows_no_password_in_time_is_closed() {
+fn a_connection_that_shows_no_password_in_time_is_closed() {
     for password in [Some(&b"tide"[..]), None] {
         let limits = Limits { unauthenticated_max: Duration::from_millis(300), ..Limits::default() };
         let served = with(limits, password);

@@ -77,7 +77,7 @@ fn a_whole_pipeline_is_written_before_anything_is_read() {
 
 /// The two ends of it: nothing more is executed, and both sides know what was.
 #[test]
-fn what_is_too_much_to_wait_is_refused_and_was_not_executed() {
+fn commands_too_many_to_wait_are_refused_and_not_executed() {
     let limits = Limits { answer_bytes_max: 1 << 20, pending_bytes_max: 16 << 20, ..Limits::default() };
     let served = serve(RedisOptions { threads: Some(1), limits, ..RedisOptions::default() });
     let (mut one, mut other) = (client(&served), Client::new(&served));
@@ -108,7 +108,7 @@ fn what_is_too_much_to_wait_is_refused_and_was_not_executed() {
 }
 
 #[test]
-fn who_never_reads_is_cut_when_too_much_waits() {
+fn a_client_that_never_reads_is_cut_when_too_much_waits() {
     let limits = Limits { answer_bytes_max: 1 << 20, pending_bytes_max: 16 << 20, ..Limits::default() };
     let served = serve(RedisOptions { threads: Some(1), limits, ..RedisOptions::default() });
     let (mut other, one) = (Client::new(&served), client(&served));
@@ -237,7 +237,7 @@ fn answers_that_wait_do_not_keep_the_cache() {
 
 /// The end of a command that nobody understands was not told to who still wrote and had answers to take.
 #[test]
-fn who_writes_on_behind_a_protocol_error_gets_all_answers_and_the_error() {
+fn a_client_writing_on_after_an_error_gets_all_answers_and_the_error() {
     let served = serve(RedisOptions::default());
     let mut one = client(&served);
     let long = vec![b'x'; LONG];
@@ -255,7 +255,7 @@ fn who_writes_on_behind_a_protocol_error_gets_all_answers_and_the_error() {
 
 /// A client that takes nothing but says so by going away leaves nothing behind.
 #[test]
-fn who_goes_while_its_commands_wait_leaves_nothing() {
+fn a_client_that_goes_while_its_commands_wait_leaves_nothing() {
     let limits = Limits { answer_bytes_max: 1 << 20, ..Limits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);

@@ -68,7 +68,7 @@ fn moments() {
 }
 
 #[test]
-fn what_is_over_does_not_exist_for_anybody() {
+fn an_expired_key_does_not_exist_for_anybody() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.run("set stays 1");

@@ -258,7 +258,7 @@ fn settings_are_told_as_they_are() {
 }
 
 #[test]
-fn what_the_process_uses_is_told() {
+fn memory_and_cpu_of_the_process_are_told() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     let info = text(client.run("info"));

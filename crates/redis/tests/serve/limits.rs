@@ -48,7 +48,7 @@ fn a_value_that_is_too_long_is_refused_and_the_connection_goes_on() {
 
 /// After an error of the protocol the server closes; what the client sent meanwhile does not take the error from it.
 #[test]
-fn whoever_still_writes_hears_of_the_error() {
+fn a_client_that_still_writes_hears_of_the_error() {
     let served = serve(RedisOptions::default());
     for _ in 0..5 {
         let mut client = Client::new(&served);
@@ -89,7 +89,7 @@ fn those_who_take_no_answers_are_closed_where_all_answers_are_too_many() {
 /// A walk over all keys lets the others have their turn: they are answered while it goes on. Its answers are short, so that
 /// all of them would be there to be read if it had ended before.
 #[test]
-fn who_walks_over_all_keys_does_not_hold_up_the_others() {
+fn a_walk_over_all_keys_does_not_hold_up_the_others() {
     const ROUNDS: usize = 20;
     const ANSWERS: &[u8] = b"*0\r\n:20000\r\n";
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
@@ -259,7 +259,7 @@ fn await_connections(client: &mut Client, count: usize) {
 
 /// Two hundred clients that send a byte at a time: each of them is served, and who asks meanwhile does not wait for them.
 #[test]
-fn who_sends_a_byte_at_a_time_slows_nobody() {
+fn a_client_that_sends_a_byte_at_a_time_slows_nobody() {
     const SLOW: usize = 200;
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
     let mut slow: Vec<Client> = (0..SLOW).map(|_| Client::new(&served)).collect();

@@ -79,7 +79,7 @@ fn ask(stream: &mut Stream, request: &[u8], answer: &[u8]) {
 }
 
 #[test]
-fn what_is_asked_over_tls_is_answered() {
+fn commands_over_tls_are_answered() {
     let root = Root::new();
     let config = Arc::new(Mutex::new(server_config(&root, None)));
     let served = serve(options(&config, false));
@@ -131,7 +131,7 @@ fn a_certificate_that_is_replaced_is_shown_to_new_connections() {
 }
 
 #[test]
-fn who_has_no_certificate_of_the_root_is_not_let_in() {
+fn a_client_without_a_certificate_of_the_root_is_not_let_in() {
     let (root, clients, others) = (Root::new(), Root::new(), Root::new());
     let config = Arc::new(Mutex::new(server_config(&root, Some(&clients))));
     let served = serve(options(&config, true));
@@ -150,7 +150,7 @@ fn who_has_no_certificate_of_the_root_is_not_let_in() {
 
 /// Plain text, noise and half a greeting end their connections, or wait; the others are served.
 #[test]
-fn what_is_no_tls_ends() {
+fn a_connection_without_tls_ends() {
     let root = Root::new();
     let config = Arc::new(Mutex::new(server_config(&root, None)));
     let served = serve(options(&config, false));

@@ -65,7 +65,7 @@ fn a_command_that_fails_does_not_undo_the_others() {
 }
 
 #[test]
-fn what_is_refused_while_it_is_queued_aborts_all() {
+fn a_command_refused_while_it_is_queued_aborts_all() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     let wrong = [
