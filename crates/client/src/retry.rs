@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again() {
+    fn the_outcome_decides_whether_a_request_is_sent_again() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _guard = runtime.enter();
         for (outcome, reads, writes) in

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_root_is_refused_in_words() {
+    fn a_pem_without_roots_is_refused_in_words() {
         for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
             assert!(Trust::new(pem.as_bytes()).unwrap_err().contains("the roots"), "{pem}");
         }

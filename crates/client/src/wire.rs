@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_decides() {
+    fn the_kind_of_a_failure_decides_its_error_and_outcome() {
         let condition = Error::ConditionFailed { rule: Some(Rule::IfMissing), current: Some(Lsn(3)) };
         assert_eq!(of_kind(Kind::ConditionFailed), Failed::refused(condition));
         assert_eq!(of_kind(Kind::Busy).outcome, Outcome::NotApplied);

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_refused_in_words() {
+    fn an_empty_pem_is_refused_in_words() {
         let error = Credentials::new(Some(&TlsPem::default()), Tokens::default()).err().unwrap();
         assert!(error.to_string().contains("the private key"), "{error}");
     }

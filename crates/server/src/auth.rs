@@ -350,7 +350,7 @@ mod tests {
 
     /// With tokens configured, no caller is let in without one, from this machine or with --insecure.
     #[test]
-    fn who_has_a_token_is_let_in() {
+    fn a_client_with_a_token_is_let_in() {
         let text = format!("{TOKEN}-old\n{TOKEN}-new\n");
         let credentials = Credentials::new(None, Tokens::parse(text.as_bytes()).unwrap()).unwrap();
         let security = Security::default();

@@ -88,7 +88,7 @@ mod tests {
     proptest! {
         /// Any message, however it lies, comes out as it was, and not longer.
         #[test]
-        fn what_is_packed_is_the_message(
+        fn a_packed_message_comes_out_as_it_was(
             message in prop::collection::vec(0..20_u8, 0..5_000), cut in 1..3_000_usize, repeats in 1..4_usize
         ) {
             let message = message.repeat(repeats);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_understood() {
+    fn a_header_that_asks_for_gzip_is_understood() {
         for (list, expected) in [
             ("gzip", true),
             ("identity, gzip", true),

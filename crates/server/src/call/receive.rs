@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_end_of_a_placed_message_is_refused() {
+    fn a_wrong_end_of_a_placed_message_is_refused() {
         let store = crate::testing::store();
         let put =
             v1::PutRequest { key: "k".into(), value: patterned(64 << 10, 1).into(), ..Default::default() };
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_single_message_is_refused() {
+    fn bytes_that_are_no_single_message_are_refused() {
         let code = |bytes: &[u8]| received::<v1::Put>(frames(bytes, 3)).unwrap_err().code();
         assert_eq!(code(b""), tonic::Code::Internal);
         assert_eq!(code(&[0, 0, 0, 0]), tonic::Code::Internal);

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_announced_has_its_room_and_nobody_else_on_its_connection() {
+    fn an_announced_message_has_its_room_to_itself_on_its_connection() {
         let flow = Flow::new(1_000_000, 100_000);
         let (connection, other) = (flow.connection(), flow.connection());
         let (first, second) = (connection.permit(), connection.permit());
@@ -479,7 +479,7 @@ mod tests {
 
     /// The bytes that the oldest message has in spite of all take nothing from short requests.
     #[test]
-    fn what_comes_without_room_is_on_top() {
+    fn bytes_that_come_without_room_are_on_top() {
         const FRAME: usize = FRAME_BYTES_MAX as usize;
         let flow = Flow::new(10 * FRAME, 20 * FRAME);
         let (full, oldest, next) =

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_after_it_was_woken_wakes_the_next() {
+    fn an_answer_that_leaves_after_it_was_woken_wakes_the_next() {
         let sending = Sending::default();
         sending.begin_round();
         let [mut a, mut b, mut c] = std::array::from_fn(|_| Answer::new());

@@ -76,7 +76,7 @@ mod tests {
     /// A regression: a get without room for its answer was refused after the read, which kept the device busy, and the
     /// bytes lay in memory uncounted.
     #[test]
-    fn what_there_is_no_room_for_is_not_read() {
+    fn a_value_without_room_for_its_answer_is_not_read() {
         let store = store();
         let key = ObjectKey::new("default", b"k").unwrap();
         block_on(store.put(&key, vec![7; 1 << 20].into(), Default::default())).unwrap();

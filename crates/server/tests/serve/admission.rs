@@ -118,7 +118,7 @@ async fn idle_connections_without_credentials_lock_nobody_out() {
 
 /// However it spends its time: with nothing, half a greeting, pings, or requests that are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_shows_no_credentials_in_time_is_closed() {
+async fn a_connection_that_shows_no_credentials_in_time_is_closed() {
     let limits = Limits { unauthenticated_max: Duration::from_millis(500), ..Limits::default() };
     let server = serve(limits).await;
     let mut known = Raw::open(&server).await;

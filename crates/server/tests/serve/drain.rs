@@ -21,7 +21,7 @@ async fn stream_begins(client: &Client, before: u64) {
 }
 
 #[tokio::test]
-async fn what_is_under_way_is_finished() {
+async fn a_stream_under_way_is_finished() {
     let server = Running::start().await;
     let (client, store) = (server.client().await, server.store.clone());
     let before = figure(&client, "server.requests").await;
@@ -40,7 +40,7 @@ async fn what_is_under_way_is_finished() {
 }
 
 #[tokio::test]
-async fn what_does_not_finish_is_cut() {
+async fn a_stream_that_does_not_finish_is_cut() {
     let server = Running::with(Limits { drain_max: Duration::from_millis(300), ..Limits::default() }).await;
     let (client, store) = (server.client().await, server.store.clone());
     let mut put = client.put_stream("", b"k", PutOptions::default());

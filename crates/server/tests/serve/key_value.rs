@@ -255,7 +255,7 @@ async fn no_acknowledged_update_is_lost() {
 
 /// Acknowledged writes are there when the store is opened again, which nobody closed.
 #[tokio::test]
-async fn what_was_acknowledged_is_durable() {
+async fn acknowledged_writes_are_durable() {
     let device = Device::new(SimDevice::new(kit().format.blocks_max));
     let store = kit().create(&device.clone());
     let server = Running::over(store, Limits::default()).await;

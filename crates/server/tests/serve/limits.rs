@@ -227,7 +227,7 @@ async fn a_write_that_was_done_is_never_called_refused() {
 }
 
 #[tokio::test]
-async fn who_sends_nothing_is_told_so() {
+async fn a_client_that_sends_nothing_is_told_so() {
     let server = Running::with(Limits {
         min_rate: MinRate { silence_max: Duration::from_secs(2), ..MinRate::default() },
         ..Limits::default()
@@ -253,7 +253,7 @@ async fn who_sends_nothing_is_told_so() {
 }
 
 #[tokio::test]
-async fn who_takes_nothing_is_cut_and_others_are_served() {
+async fn a_client_that_takes_nothing_is_cut_and_others_are_served() {
     let server = Running::with(Limits {
         min_rate: MinRate { silence_max: Duration::from_secs(1), ..MinRate::default() },
         ..Limits::default()

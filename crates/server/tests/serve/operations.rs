@@ -97,7 +97,7 @@ fn operation(number: u64, action: Action, key: &'static str, value: &'static str
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_one_operation_is_said_to_it_alone() {
+async fn an_error_of_one_operation_is_said_to_it_alone() {
     let server = Running::start().await;
     let mut raw = Raw::open(&server.channel().await).await;
     let long = v1::Operation { value: value(65_537, 1), ..operation(4, Action::Put, "k", "") };
@@ -154,7 +154,7 @@ async fn a_message_that_breaks_the_rules_ends_the_stream_after_what_was_begun() 
 
 /// A client that takes no answers is not read from either, and holds no more than a stream may.
 #[tokio::test]
-async fn who_takes_no_answers_is_made_to_wait() {
+async fn a_client_that_takes_no_answers_is_made_to_wait() {
     let server = Running::start().await;
     let client = server.client().await;
     client.put("", b"k", value(60_000, 1), PutOptions::default()).await.unwrap();
