@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_found() {
+    fn a_cut_pattern_is_found_with_its_place() {
         for (pattern, place) in [
             ("", None),
             ("a[b-d]*", None),

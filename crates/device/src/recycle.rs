@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn kept_memory_is_bounded() {
         let pieces: Vec<Allocation> = (0..KEPT_BYTES_MAX / (4 << 20) + 8).map(|_| take(1024).0).collect();
         pieces.into_iter().for_each(keep);
         assert!(KEPT_BYTES.load(Ordering::Relaxed) <= KEPT_BYTES_MAX);

@@ -481,7 +481,7 @@ mod tests {
 
     /// A file and a device in memory run requests on lent memory, the simulated one on memory that it owns meanwhile.
     #[test]
-    fn what_runs_here_and_now_does_the_same_with_and_without_a_shorter_way() {
+    fn requests_run_in_place_do_the_same_with_and_without_a_shorter_way() {
         let folder = tempfile::tempdir().unwrap();
         let mut devices =
             vec![Device::new(Arc::new(MemDevice::new(4))), Device::new(crate::sim::SimDevice::new(4))];

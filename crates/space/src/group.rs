@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_not_put_in_again() {
+    fn free_blocks_are_not_put_in_again() {
         let mut group = group(&[span(10, 5), span(20, 5)]);
         assert_eq!(group.insert(span(14, 1), GROUP), Err(span(14, 1)));
         assert_eq!(group.insert(span(5, 6), GROUP), Err(span(10, 1)));

@@ -137,7 +137,7 @@ mod tests {
 
     /// Of a lease that is settled wrongly nothing is free again.
     #[test]
-    fn what_is_kept_twice_is_refused() {
+    fn a_block_that_is_kept_twice_is_refused() {
         let space = space();
         let mut lease = space.lease(1).unwrap();
         let kept = lease.allocate(10).unwrap();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pass_never_reaches_the_device() {
+    fn a_request_that_does_not_pass_never_reaches_the_device() {
         let (own, device) = Intercepted::new(Unwritable(quiet(Image::new(8))));
         assert!(block_on(device.read(3, IoBuf::new(1))).result.is_ok());
         assert!(block_on(device.write(3, IoBuf::new(1))).result.is_err());

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_variable_says_is_quick() {
+    fn a_number_without_a_variable_is_the_quick_one() {
         assert_eq!((number("OF_NO_TEST", 7), given("OF_NO_TEST")), (7, None));
     }
 }

@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_stays() {
+    fn a_state_that_was_seen_stays() {
         let mut model = Model::new();
         let first = put(&mut model, 1);
         model.acknowledge(first, 1).unwrap();

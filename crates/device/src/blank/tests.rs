@@ -190,7 +190,7 @@ fn data_in_the_middle_are_found() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_blank() {
+fn a_device_that_cannot_be_read_is_not_blank() {
     for block in [0, BLOCKS - 1] {
         let sim = sim(BLOCKS);
         sim.inject(Fault::fail(FaultOp::Read, 5).at(block..block + 1).for_good());

@@ -400,7 +400,7 @@ fn too_many_waiting_requests_are_refused_not_kept() {
 
 /// Files in memory: a flush of them costs nothing, and needs no memory of the caller's.
 #[test]
-fn what_the_ring_and_its_queue_have_no_room_for_is_refused() {
+fn requests_beyond_the_ring_and_its_queue_are_refused() {
     const REFUSED: usize = 7;
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
     let device = open(&folder.path().join("data"), &options(IoMode::Uring)).unwrap();
@@ -438,7 +438,7 @@ fn a_file_that_was_cut_meanwhile_is_an_error() {
 
 /// Everything but a read is refused before the system sees it, whichever way it comes.
 #[test]
-fn who_only_reads_changes_nothing_and_shares_the_lock() {
+fn a_read_only_opening_changes_nothing_and_shares_the_lock() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     std::fs::write(&path, vec![9; 4 * BLOCK_BYTES]).unwrap();
@@ -516,7 +516,7 @@ fn a_file_that_is_not_at_its_place_is_noticed() {
 }
 
 #[test]
-fn what_a_growth_took_can_be_given_back() {
+fn blocks_that_a_growth_took_can_be_given_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     let device = open(&path, &FileOptions { create: true, ..FileOptions::default() }).unwrap();

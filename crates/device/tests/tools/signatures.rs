@@ -51,7 +51,7 @@ fn made(folder: &Path, what: &str, name: &str, arguments: &[&str], input: &str) 
 }
 
 #[test]
-fn what_tools_make_is_named() {
+fn contents_that_tools_make_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let ext = "an ext2, ext3 or ext4 file system";
@@ -74,7 +74,7 @@ fn what_tools_make_is_named() {
 
 /// The start of a device is often wiped, by hand or by an installer; what follows is somebody's data still.
 #[test]
-fn what_tools_made_is_seen_without_its_start() {
+fn contents_that_tools_made_are_seen_without_their_start() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     // Found from outside: the file systems below were formatted over.

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_twice_in_a_list_is_refused() {
+    fn a_block_that_is_twice_in_a_list_is_refused() {
         let twice = runs(&[(10, 5), (14, 5)]);
         let (run, overlap) = (Run::new(14, 5), Run::new(14, 1));
         assert_eq!(Delta::new(1, &twice, &[]), Err(SpaceError::NotFree { run, overlap }));
