@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_after_a_repair_decides() {
+    fn problems_left_after_a_repair_decide() {
         let elapsed = Duration::from_secs(1);
         for (found, left, clean, words) in [
             (0, None, true, "no problems"),

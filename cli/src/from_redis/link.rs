@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_dropped_or_an_error() {
+    fn a_long_value_is_dropped_and_a_wrong_reply_is_an_error() {
         let long = [b"$9000000\r\n", &vec![b'x'; 9_000_000][..], b"\r\n:1\r\n"].concat();
         let mut long = link(&long);
         assert_eq!(long.ask(&[b"GET"]).unwrap(), Reply::Long(9_000_000));

@@ -161,7 +161,7 @@ mod tests {
 
     /// A thousand lines of one cause: a burst comes through, and one line tells of the others.
     #[test]
-    fn what_is_left_out_is_counted_by_its_cause() {
+    fn lines_left_out_are_counted_by_their_cause() {
         use tracing_subscriber::fmt::MakeWriter;
         use tracing_subscriber::layer::SubscriberExt;
 

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_what_is_of_others_passed_by() {
+    fn bad_attributes_are_refused_and_foreign_ones_are_passed_by() {
         let mut extras = Extras::default();
         extras.add(b"user.mime_type", b"\xff").unwrap();
         extras.add(b"security.selinux", b"x").unwrap();

@@ -99,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_taken_stays_below(name in "[a./]{0,12}") {
+        fn a_name_that_is_taken_stays_below_the_folder(name in "[a./]{0,12}") {
             if let Ok(components) = components(name.as_bytes()) {
                 prop_assert!(components.iter().all(|it| !it.is_empty() && *it != b".." && *it != b"." && !it.contains(&b'/')));
                 prop_assert_eq!(components.join(&b'/'), name.as_bytes());

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_key_is_reported() {
+    fn entries_without_a_key_are_reported() {
         let root = tempfile::tempdir().unwrap();
         let deep: PathBuf = std::iter::repeat_n("d".repeat(200), 6).collect();
         fs::create_dir_all(root.path().join(&deep)).unwrap();

@@ -90,7 +90,7 @@ fn damage_is_named_and_the_rest_of_the_store_goes_on() {
 }
 
 #[test]
-fn what_is_no_store_is_refused() {
+fn a_file_that_is_no_store_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("letters");
     fs::write(&path, "Dear Ann,\n".repeat(10_000)).unwrap();

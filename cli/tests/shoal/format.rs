@@ -91,7 +91,7 @@ fn a_block_device_is_formatted_by_format_alone() {
 
 /// Each of them was formatted over. A file goes the way of a device, and needs no rights.
 #[test]
-fn what_holds_something_is_named_and_kept() {
+fn existing_contents_are_named_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     // A store of ours without its superblocks and what is between them.
     let store = blank(folder.path());
@@ -154,7 +154,7 @@ fn a_file_without_a_store_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn what_is_missing_is_created() {
+fn a_missing_file_is_created_and_a_missing_device_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let path = data.to_str().unwrap();

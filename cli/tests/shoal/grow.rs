@@ -98,7 +98,7 @@ fn a_full_store_goes_on_after_it_grew_and_grew_again() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_reason() {
+fn an_impossible_growth_is_refused_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let path = data.to_str().unwrap();

@@ -150,7 +150,7 @@ fn a_chain_under_load_is_the_store_of_each_version() {
 
 /// Links that do not belong together are refused before anything is written, and the file that is wrong is named.
 #[test]
-fn what_is_no_chain_is_refused() {
+fn backups_that_are_no_chain_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let (data, other) = (at("data"), at("other"));

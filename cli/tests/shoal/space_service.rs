@@ -18,7 +18,7 @@ fn serve(file: &Path, options: &[&str]) -> (Process, String) {
 }
 
 #[test]
-fn what_was_answered_outlives_a_kill() {
+fn answered_requests_outlive_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("space");
     let runtime = runtime();

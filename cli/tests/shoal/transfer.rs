@@ -88,7 +88,7 @@ fn metadata_types_and_deadlines_travel_with_the_files() {
 }
 
 #[test]
-fn what_expired_in_the_folder_is_left_out_and_what_makes_no_sense_fails() {
+fn expired_files_of_a_folder_are_left_out_and_bad_attributes_fail() {
     let server = Server::start();
     let source = server.folder.path().join("source");
     fs::create_dir_all(&source).unwrap();
@@ -133,7 +133,7 @@ fn a_deadline_from_a_folder_comes_true() {
 }
 
 #[test]
-fn what_a_folder_cannot_hold_ends_the_export_or_is_named() {
+fn objects_that_a_folder_cannot_hold_end_the_export_or_are_named() {
     let server = Server::start();
     let long = "n".repeat(256);
     for key in ["a", "a/b", "a/b/c", "fine", long.as_str(), "x//y"] {

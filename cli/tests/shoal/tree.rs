@@ -199,7 +199,7 @@ fn an_interrupted_import_is_continued() {
 }
 
 #[test]
-fn what_cannot_be_stored_is_reported() {
+fn files_and_folders_that_cannot_be_stored_are_reported() {
     let server = Server::start();
     let source = server.folder.path().join("source");
     fs::create_dir_all(&source).unwrap();

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_stays_and_what_is_new_goes() {
+    fn an_existing_file_stays_and_a_new_one_goes() {
         let folder = tempfile::tempdir().unwrap();
         let (old, new) = (folder.path().join("old"), folder.path().join("new"));
         fs::write(&old, b"precious").unwrap();

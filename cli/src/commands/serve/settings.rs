@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_wait_at_a_connection_is_an_option() {
+    fn the_bytes_that_may_wait_at_a_connection_are_an_option() {
         let pending = |bytes| {
             let given = Arguments { resp_pending: Some(Size(bytes)), ..Arguments::default() };
             Settings::new(given, None).map(|settings| settings.resp.unwrap().1.limits.pending_bytes_max)

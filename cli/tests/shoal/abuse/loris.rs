@@ -141,7 +141,7 @@ impl Kind {
 }
 
 #[test]
-fn who_sends_a_byte_a_second_is_cut() {
+fn a_client_that_sends_a_byte_a_second_is_cut() {
     let in_laboratory = std::env::var_os("LAB_LORIS").is_some();
     let kinds = if in_laboratory { &KINDS[..] } else { &KINDS[..SHORT_KINDS] };
     let room = raise_open_files().saturating_sub(500);

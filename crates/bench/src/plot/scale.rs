@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_comes_has_an_axis() {
+    fn any_values_have_an_axis() {
         for values in
             [vec![], vec![f64::NAN], vec![5.0], vec![0.0], vec![-3.0, -3.0], vec![f64::INFINITY, 1.0]]
         {

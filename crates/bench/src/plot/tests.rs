@@ -77,7 +77,7 @@ fn a_legend_beside_the_plane_covers_no_line() {
 }
 
 #[test]
-fn what_has_no_place_is_left_out() {
+fn points_without_a_place_are_left_out() {
     let mut chart = LineChart::new("t", Axis::new("x", "").log(), Axis::new("y", "").log());
     let values =
         [(0.0, 1.0), (1.0, f64::NAN), (-1.0, 2.0), (2.0, 0.0), (5.0, f64::INFINITY), (3.0, 4.0), (4.0, 4.5)];

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_impossible_is_refused_by_name() {
+    fn impossible_options_are_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let good = options(folder.path());
         assert_eq!(good.check(), Ok(()));
