@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_is_what_each_says() {
+    fn each_policy_evicts_the_page_that_it_should() {
         let hits = |kind, pages: &[u64]| {
             let mut cache = Ranked::new(kind, 2);
             pages.iter().map(|&page| cache.access(page)).collect::<Vec<_>>()
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_twice_stays_and_what_returns_is_known() {
+    fn a_page_used_twice_stays_and_a_page_that_returns_is_known() {
         let mut cache = S3Fifo::new(3);
         let hits: Vec<_> = [1, 1, 1, 2, 3, 4, 1, 2].iter().map(|&page| cache.access(page)).collect();
         assert_eq!(hits, [false, true, true, false, false, false, true, false]);

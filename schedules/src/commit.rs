@@ -33,12 +33,12 @@ fn writers(name: &str, share: Share, overlay_records: usize, numbers: u64) {
 }
 
 #[test]
-fn what_a_group_was_told_is_there_after_a_crash() {
+fn writes_acknowledged_in_a_group_are_there_after_a_crash() {
     writers("group commit", Share::All, 40, 2);
 }
 
 #[test]
-fn what_was_told_is_there_when_writers_apply_and_publish() {
+fn acknowledged_writes_are_there_when_writers_apply_and_publish() {
     writers("commit, apply, publish", Share::Few, 2, 3);
 }
 

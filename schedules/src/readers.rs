@@ -55,7 +55,7 @@ fn operations_on_a_key_are_linearizable() {
 
 /// A reader never sees what a crash may still take away, nor an older number after a newer one.
 #[test]
-fn what_a_reader_saw_is_there_after_a_crash() {
+fn a_value_that_a_reader_saw_is_there_after_a_crash() {
     const NUMBERS: u64 = 3;
     let image = formatted(256);
     explore("readers and a crash", Share::All, move || {

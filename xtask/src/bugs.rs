@@ -81,7 +81,7 @@ const HUNTS: &[Hunt] = &[
     ("DroppedNeverFreed", STORE, "full::an_extent_overwritten_before_its_apply_is_free_again"),
     ("IdentityIgnored", STORE, "identity::a_block_that_is_used_again_never_serves_the_old_value"),
     ("ConditionsForgetFrozen", SCHEDULES, "sessions::conditions_let_one_through"),
-    ("InFlightServed", SCHEDULES, "readers::what_a_reader_saw_is_there_after_a_crash"),
+    ("InFlightServed", SCHEDULES, "readers::a_value_that_a_reader_saw_is_there_after_a_crash"),
     ("FrozenNotRead", SCHEDULES, "readers::operations_on_a_key_are_linearizable"),
     ("OutcomesForgotten", STORE, "write_batches::a_write_that_is_repeated_after_a_crash_counts_once"),
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_measures_the_machine_runs_alone() {
+    fn an_experiment_that_measures_the_machine_runs_alone() {
         let groups = EXPERIMENTS.chunk_by(|one, next| one.beside && next.beside);
         let together: Vec<Vec<&str>> = groups
             .filter(|group| group.len() > 1)

@@ -127,7 +127,7 @@ fn several_groups_serve_what_none_can() {
 }
 
 #[test]
-fn what_is_not_in_use_is_not_freed() {
+fn a_run_that_is_not_in_use_is_not_freed() {
     for (name, allocator, _) in all(BLOCKS) {
         let run = allocator.allocate(10).unwrap();
         assert_eq!(
