@@ -87,7 +87,7 @@ const HUNTS: &[Hunt] = &[
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
     ("MarkerTooLate", UNITS, "tablet::view::tests::nobody_sees_the_new_overlay_before_the_marker_is_queued"),
     ("ParentNotAsked", STORE, "faults::a_write_is_lost"),
-    ("LostIsAbsent", UNITS, "tablet::tree::tests::damage::only_what_was_replaced_is_lost"),
+    ("LostIsAbsent", UNITS, "tablet::tree::tests::damage::only_keys_of_replaced_pages_are_lost"),
     ("FlushesAlone", UNITS, "log::fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure"),
     (
         "WriteBatchesInPart",
@@ -97,7 +97,7 @@ const HUNTS: &[Hunt] = &[
     (
         "UnlinkedBelieved",
         UNITS,
-        "recovery::repair::log_salvage::tests::only_what_is_linked_to_the_newest_batch_is_believed",
+        "recovery::repair::log_salvage::tests::only_batches_linked_to_the_newest_one_are_believed",
     ),
     ("ForeignFreed", UNITS, "testing::hostile::child::a_child_lies_where_pages_may_lie"),
     ("GrownNotZeroed", STORE, "full::grown_blocks_are_zeroed_and_flushed_before_their_use"),

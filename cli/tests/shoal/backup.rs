@@ -136,7 +136,7 @@ fn the_drill() {
 
 /// Metadata, times and deadlines come back; what is there is never overwritten; damage is named with its place.
 #[test]
-fn damage_and_what_is_there_already() {
+fn damage_is_named_and_existing_files_are_kept() {
     let server = Server::start();
     server.put("plain", b"1", &["--meta", "a=b", "--content-type", "text/x"]);
     server.put("mortal", b"2", &["--ttl", "1h"]);

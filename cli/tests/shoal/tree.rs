@@ -149,7 +149,7 @@ fn a_tree_comes_back_without_a_server_and_is_served_later() {
 }
 
 #[test]
-fn only_what_changed_is_imported_again() {
+fn only_changed_files_are_imported_again() {
     let server = Server::start();
     let source = server.folder.path().join("source");
     fs::create_dir_all(source.join("d")).unwrap();

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_whole_groups_and_what_is_not_kept_comes_back() {
+    fn a_lease_is_whole_groups_and_the_rest_comes_back() {
         let space = space();
         assert_eq!(space.allocate(10), Some(Run::new(0, 10)));
         let mut lease = space.lease(2).unwrap();

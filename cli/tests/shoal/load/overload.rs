@@ -48,7 +48,7 @@ fn draw(dice: &SeededEntropy) -> Kind {
 }
 
 #[test]
-fn overload_costs_only_who_asks_for_too_much() {
+fn overload_costs_only_the_client_that_asks_for_too_much() {
     let seconds = lab::number("OVERLOAD_S", 3);
     // More than operations under way.
     let keys = lab::number("OVERLOAD_KEYS", 650) as usize;

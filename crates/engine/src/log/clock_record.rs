@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_round_trip_and_what_cannot_be_is_refused() {
+    fn records_round_trip_and_impossible_ones_are_refused() {
         let mark = |wall_ns, lsn| WallMark { wall_ns, lsn: Lsn(lsn) };
         let record = ClockRecord {
             store_ns: 1,

@@ -328,7 +328,7 @@ fn reads_are_of_one_moment() {
 }
 
 #[test]
-fn versions_follow_each_other_and_what_is_left_does_nothing() {
+fn versions_follow_each_other_and_a_left_transaction_does_nothing() {
     let (_device, store) = memory_store(false);
     let keys = [name(0), name(1), name(2)];
     let asked = keys.clone().map(|key| (key, ReadLevel::Whole));

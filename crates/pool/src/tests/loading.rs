@@ -250,7 +250,7 @@ fn several_units_go_out_in_one_batch_and_neighbours_in_one_read() {
 
 /// The same if a thread that may block reads for itself, and others wait for its read.
 #[test]
-fn an_error_of_a_read_in_place_reaches_who_waited_for_it() {
+fn an_error_of_a_read_in_place_reaches_the_task_that_waited_for_it() {
     let (pool, device) = pool_of(8, 20);
     device.fail_reads(5, true);
     device.hold();

@@ -42,7 +42,7 @@ fn the_doomed_are_freed_by_their_last_reader() {
 /// A regression: the flag was lost, so that a request that waited for a frame learned only from the watchdog that a
 /// unit read meanwhile was released.
 #[test]
-fn the_reader_of_a_unit_that_is_being_read_wakes_who_waits() {
+fn the_reader_of_a_unit_that_is_being_read_wakes_waiting_requests() {
     let word = Word::default();
     word.reserve();
     assert!(word.wake_at_unpin(), "it will be pinned");

@@ -62,7 +62,7 @@ fn a_client_that_still_writes_hears_of_the_error() {
 }
 
 #[test]
-fn those_who_take_no_answers_are_closed_where_all_answers_are_too_many() {
+fn clients_that_take_no_answers_are_closed_where_answers_are_too_many() {
     let limits = Limits { answers_bytes_max: 24 << 20, ..Limits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);

@@ -502,7 +502,7 @@ mod tests {
 
     /// HTTP/2's window of a connection is left to the messages that may continue.
     #[test]
-    fn those_who_wait_leave_a_part_of_the_window() {
+    fn waiting_messages_leave_a_part_of_the_window() {
         let flow = Flow::new(1 << 30, 1 << 30);
         let (connection, other) = (flow.connection(), flow.connection());
         let mut waiting: Vec<_> = std::iter::from_fn(|| Waits::join(&connection, usize::MAX)).collect();

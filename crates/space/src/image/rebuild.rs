@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn two_owners_and_what_lies_outside_are_refused() {
+    fn two_owners_and_runs_outside_are_refused() {
         let rebuild = |used: &[Run]| FreeImage::from_used(100, 16, used).map(|image| image.free_blocks());
         let (run, overlap) = (Run::new(24, 4), Run::new(24, 1));
         assert_eq!(rebuild(&[run, Run::new(10, 15)]), Err(SpaceError::NotFree { run, overlap }));

@@ -178,7 +178,7 @@ fn records_that_a_tree_has_already_are_not_done_again() {
 /// With a second damage, the batches between the two are linked to nothing: only the batches after the later damage are
 /// written again.
 #[test]
-fn only_what_is_linked_to_the_newest_batch_is_believed() {
+fn only_batches_linked_to_the_newest_one_are_believed() {
     let (sim, device, places) = batches_of_one(6);
     for lost in [1, 3] {
         sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);

@@ -377,7 +377,7 @@ proptest! {
     /// Damage anywhere, at any time, among applies: a page that no apply met comes back whole, the keys of a replaced
     /// page are lost as reported, and nothing else changes.
     #[test]
-    fn only_what_was_replaced_is_lost(
+    fn only_keys_of_replaced_pages_are_lost(
         shapes in prop::collection::vec(0..6_u8, 1..3),
         steps in prop::collection::vec(
             (
