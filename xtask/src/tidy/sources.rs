@@ -19,6 +19,9 @@ const SAFETY_LINES_MAX: usize = 10;
 /// Words in comments that mark unfinished work.
 const MARKERS: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
+/// Beginnings of functions' names that lack a subject.
+const NAMELESS_FUNCTIONS: [&str; 5] = ["who_", "what_", "whoever_", "whatever_", "whose_"];
+
 /// Macros that are for a developer's eyes only.
 const MACROS: [&str; 3] = ["dbg!", "todo!", "unimplemented!"];
 
@@ -40,6 +43,7 @@ pub(super) fn check(tree: &Tree, exceptions: &Exceptions) -> Vec<Finding> {
         found.extend(file.check_subjects());
         findings.extend(file.check_length());
         findings.extend(file.check_functions());
+        findings.extend(file.check_function_names());
         findings.extend(file.check_unsafe());
         findings.extend(file.check_environment());
         findings.extend(file.check_network());
@@ -173,6 +177,22 @@ impl File<'_> {
         }
     }
 
+    /// Names of functions, those of tests first of all, are sentences whose subject is a thing with a name.
+    fn check_function_names(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (line, code) in self.source.code.iter().enumerate() {
+            let words: Vec<&str> = code.split_whitespace().collect();
+            let names = words.windows(2).filter(|pair| pair[0] == "fn").map(|pair| pair[1]);
+            let begins = |name: &str| NAMELESS_FUNCTIONS.iter().find(|begin| name.starts_with(**begin));
+            for begin in names.filter_map(begins) {
+                findings.push(
+                    self.at(line, format!("a function whose name begins with `{begin}`: name the thing")),
+                );
+            }
+        }
+        findings
+    }
+
     fn check_unsafe(&self) -> Vec<Finding> {
         let allowed = self.exceptions.allow("unsafe", self.path);
         let mut findings = Vec::new();
@@ -296,6 +316,18 @@ mod tests {
         let exception = ("tidy.toml", "[functions]\n'crates/pool/src/a.rs' = 'one table of 80 rows'");
         assert!(findings_in(&[("crates/pool/src/a.rs", &file(71)), exception]).is_empty());
         assert!(findings_in(&[("crates/pool/src/a.rs", "//! A.\n"), exception])[0].contains("remove it"));
+    }
+
+    #[test]
+    fn names_of_functions_begin_with_a_name() {
+        let code = "//! A.\n// fn who_asks() {}\npub async fn what_is_read<T>() {}\nfn whatsoever() {}\nmod tests {\n    \
+            fn whoever_waits_is_woken() { what_is_there(); }\n    fn a_reader_sees_what_is_there() {}\n}\n\
+            const A: &str = \"fn whose_it_is() {}\";\ntype B = fn(what_is: u8);\n";
+        for path in ["crates/pool/src/a.rs", "crates/pool/tests/a.rs"] {
+            let findings = findings_of(path, code);
+            let lines: Vec<&str> = findings.iter().filter_map(|finding| finding.split(':').nth(1)).collect();
+            assert_eq!(lines, ["3", "6"], "{findings:?}");
+        }
     }
 
     #[test]
