@@ -121,7 +121,7 @@ def test_reads_of_one_version(client: shoal.Client) -> None:
         assert caught.value.current_version in (new, None)
 
 
-def test_what_the_server_refuses(client: shoal.Client) -> None:
+def test_the_server_refuses_invalid_requests(client: shoal.Client) -> None:
     for key in ("", b"x" * 1025):
         with pytest.raises(shoal.InvalidError):
             client.put(key, b"")

@@ -156,7 +156,7 @@ def failing(leaves: list[Leaves | str]) -> tuple[Callable[..., Verb[str]], list[
     ("leaves", "reads", "plain", "once"),
     [(Leaves.REFUSED, 1, 1, 1), (Leaves.NOT_APPLIED, 3, 3, 3), (Leaves.OPEN, 3, 1, 3)],
 )
-def test_what_is_sent_again(leaves: Leaves, reads: int, plain: int, once: int) -> None:
+def test_the_outcome_decides_whether_a_call_is_sent_again(leaves: Leaves, reads: int, plain: int, once: int) -> None:
     limit = Limit(None, 1.0)
     expected = shoal.UnknownOutcomeError if leaves is Leaves.OPEN else shoal.BusyError
     attempt, made = failing([leaves])

@@ -127,7 +127,7 @@ def test_a_busy_store_is_asked_again_with_the_same_identity(connect: Connect, to
     assert int(second["shoal-sequence"]) == int(first["shoal-sequence"]) + 64
 
 
-def test_without_identities_only_what_was_not_applied_is_sent_again(connect: Connect, told: tuple[Told, str]) -> None:
+def test_without_identities_only_writes_not_applied_are_sent_again(connect: Connect, told: tuple[Told, str]) -> None:
     servicer, address = told
     client = connect(address, once=False)
     servicer.answers = [BUSY, BUSY, done(7)]
@@ -156,7 +156,7 @@ def test_without_identities_only_what_was_not_applied_is_sent_again(connect: Con
         (fail(grpc.StatusCode.CANCELLED), shoal.UnknownOutcomeError),
     ],
 )
-def test_what_a_status_stands_for(
+def test_each_status_stands_for_an_error(
     connect: Connect, told: tuple[Told, str], answer: Answer, error: type[shoal.ShoalError]
 ) -> None:
     servicer, address = told
