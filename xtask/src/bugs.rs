@@ -319,6 +319,34 @@ mod tests {
         assert!(injected.len() >= 30);
     }
 
+    /// All `.rs` files of a folder, one behind the other.
+    fn sources(folder: &Path) -> String {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries
+            .map(|path| match path.extension() {
+                _ if path.is_dir() => sources(&path),
+                Some(end) if end == "rs" => std::fs::read_to_string(path).unwrap(),
+                _ => String::new(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_hunter_is_a_test() {
+        let root = super::super::root().unwrap();
+        let folders = [
+            (STORE, "crates/engine/tests/store"),
+            (UNITS, "crates/engine/src"),
+            (SCHEDULES, "schedules/src"),
+        ];
+        let sources = folders.map(|(binary, folder)| (binary, sources(&root.join(folder))));
+        for (bug, binary, test) in HUNTS {
+            let (_, source) = sources.iter().find(|(of, _)| of == binary).unwrap();
+            let name = test.rsplit("::").next().unwrap();
+            assert!(source.contains(&format!("fn {name}(")), "{bug}: {binary} has no test {test}");
+        }
+    }
+
     #[test]
     fn a_draw_has_the_canary_and_no_bug_twice() {
         for seed in 0..50 {

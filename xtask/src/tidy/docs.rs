@@ -13,10 +13,14 @@ const LIMITS_DOC: &str = "docs/limits.md";
 const LIMITS_INSIDE_DOC: &str = "docs/limits-inside.md";
 /// The pages of the book, in order.
 const SUMMARY: &str = "docs/SUMMARY.md";
+/// The page that sorts the decisions, and their folder as its links name it.
+const TOUR: &str = "docs/TOUR.md";
+const DECISIONS: &str = "adr/";
 
 pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = check_limits(tree);
     findings.extend(check_summary(tree));
+    findings.extend(check_tour(tree));
     for (path, text) in tree.docs() {
         for (line, text) in prose(text) {
             for target in links(text) {
@@ -57,6 +61,17 @@ fn check_summary(tree: &Tree) -> Vec<Finding> {
     times
         .filter(|(page, times)| *times != 1 && !SUMMARY.ends_with(page))
         .map(|(page, times)| Finding::new(SUMMARY, 0, format!("lists {page} {times} times instead of once")))
+        .collect()
+}
+
+/// The tour has every decision.
+fn check_tour(tree: &Tree) -> Vec<Finding> {
+    let Some(tour) = tree.texts.get(TOUR) else { return Vec::new() };
+    let listed: Vec<&str> = tour.lines().flat_map(links).collect();
+    let pages = tree.docs().filter_map(|(path, _)| path.strip_prefix("docs/"));
+    pages
+        .filter(|page| page.starts_with(DECISIONS) && !listed.contains(page))
+        .map(|page| Finding::new(TOUR, 0, format!("does not list the decision {page}")))
         .collect()
 }
 
@@ -112,6 +127,13 @@ mod tests {
             ("crates/base/src/limits.rs", "//! L.\npub const A_MAX: u8 = 1;\npub const B_MAX: u8 = 2;\n");
         let findings = findings_in(&[source, ("docs/limits.md", "`A_MAX` is 1, B_MAX is 2.\n")]);
         assert_eq!(findings, ["docs/limits.md: does not list B_MAX of crates/base/src/limits.rs"]);
+    }
+
+    #[test]
+    fn the_tour_has_every_decision() {
+        let tour = ("docs/TOUR.md", "| the engine | [a](adr/a.md) |\n");
+        let findings = findings_in(&[tour, ("docs/adr/a.md", "# A\n"), ("docs/adr/b.md", "# B\n")]);
+        assert_eq!(findings, ["docs/TOUR.md: does not list the decision adr/b.md"]);
     }
 
     #[test]
