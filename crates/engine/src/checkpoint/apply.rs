@@ -349,8 +349,8 @@ impl Checkpointer {
             self.space.give_back(&std::mem::take(&mut freed));
         }
         let published = self.publish(changes).await;
-        // Kept in either case: a superblock whose write failed may be on the device all the same, and what it names must
-        // not be written over by a put that is under way (R20).
+        // Kept in either case: a superblock whose write failed may be on the device all the same, and the blocks that it names
+        // must not be written over by a put that is under way (R20).
         given.iter().chain(&listed).for_each(|extents| extents.keep());
         let replaced: Vec<Run> = pages.iter().flat_map(|pages| pages.freed.iter().copied()).collect();
         pages.into_iter().for_each(Pages::keep);
@@ -358,7 +358,8 @@ impl Checkpointer {
         self.space.give_back(&between);
         freed.extend(dropped);
         let epoch = tablet.publish(trees, applied, totals);
-        // Not before: while the device does not answer, an apply does not end, and what was in the cache is read from there.
+        // Not before: while the device does not answer, an apply does not end, and reads of cached pages are answered from the
+        // cache.
         replaced.iter().flat_map(|run| run.block..run.end()).for_each(|block| self.pool.let_go(block));
         self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&epoch), freed);
         Ok(())
@@ -448,8 +449,8 @@ impl Checkpointer {
         Ok(Some(extents))
     }
 
-    /// A failed write of an apply poisons the store: what its pages would have named is not known to be there (R20). A
-    /// failed read leaves everything as it was.
+    /// A failed write of an apply poisons the store: the blocks that its pages would have named are not known to be there (R20).
+    /// A failed read leaves everything as it was.
     pub(crate) fn apply_failed(&self, error: &Error) -> Error {
         if let Error::Io(device) = error
             && device.is_write()

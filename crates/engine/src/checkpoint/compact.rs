@@ -216,7 +216,7 @@ impl Checkpointer {
             return Moves::default();
         }
         let (mut victims, mut promise) = self.choose_victims(tablet, trees.base, pressure).await;
-        // An apply under load looks at one window; whoever has time looks at all of them.
+        // An apply under load looks at one window; other applies look at all of them.
         while victims.is_empty()
             && !matches!(pressure, Pressure::Load { .. })
             && tablet.tidy.lock().position > 0

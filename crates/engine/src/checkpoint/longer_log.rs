@@ -194,7 +194,7 @@ mod tests {
     use crate::testing::fixtures::{environment, open_in, options};
     use crate::{FormatOptions, Store, block_on};
 
-    /// The ring of a device lies among the data: what writes have reserved for their applies stays theirs (R3).
+    /// The ring of a device lies among the data: the blocks that writes have reserved for their applies stay theirs (R3).
     #[test]
     fn a_longer_ring_takes_no_reserved_block() {
         const GROWN: u64 = 20_000;

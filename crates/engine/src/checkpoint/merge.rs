@@ -1,14 +1,14 @@
 //! Merging the layers of a tablet into its base, slice by slice in the order of the keys.
 //!
 //! A slice takes the entries of all layers that are being merged from the frontier on, applies them to the base as an apply does, and
-//! is published with the new frontier (INV-28): a crash loses the work of one slice at most. What an entry shadowed was freed
-//! when its layer was written (INV-27), so a merge frees pages only: those of the base that it replaces, and at the end those of
-//! the layers. Applies go on beside a slice, and the layers that they write wait for the next merge. Where one changes the base
-//! meanwhile, the slice is put into the new base while no apply runs.
+//! is published with the new frontier (INV-28): a crash loses the work of one slice at most. The blocks that an entry shadowed
+//! were freed when its layer was written (INV-27), so a merge frees pages only: those of the base that it replaces, and at the
+//! end those of the layers. Applies go on beside a slice, and the layers that they write wait for the next merge. Where one
+//! changes the base meanwhile, the slice is put into the new base while no apply runs.
 //!
-//! A layer that cannot be read is a barrier (INV-34): what lies below it may be older than what it held. It stays, and answers with
-//! errors where it is damaged, until a repair gives it up. The layers above it are merged with each other, so their number
-//! stays bounded.
+//! A layer that cannot be read is a barrier (INV-34): entries below it may be older than those that it held. It stays, and
+//! answers with errors where it is damaged, until a repair gives it up. The layers above it are merged with each other, so their
+//! number stays bounded.
 
 use std::sync::Arc;
 
@@ -213,8 +213,9 @@ impl Checkpointer {
         unreadable.is_some_and(|(root, _)| layers.list.contains(&root))
     }
 
-    /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-33). What
-    /// fails is tried again later: nothing waits for it. A store that is being closed or repaired leaves its layers as they are.
+    /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-33). A merge
+    /// that fails is tried again later: nothing waits for it. A store that is being closed or repaired leaves its layers as they
+    /// are.
     pub(crate) async fn merge_after(&self, fresh: u64) {
         if let Some(helpers) = &self.helpers {
             helpers.merge.ring();
@@ -323,8 +324,8 @@ impl Checkpointer {
         Ok(any)
     }
 
-    /// Merges all layers of a tablet into its base, also those that came meanwhile. Where `gives_up`, what damaged layers hid is
-    /// gone for good; gives the ranges. The caller has the applier's turn, and everything is applied.
+    /// Merges all layers of a tablet into its base, also those that came meanwhile. Where `gives_up`, objects that damaged layers
+    /// hid are gone for good; gives the ranges. The caller has the applier's turn, and everything is applied.
     ///
     /// # Errors
     /// As an apply.
@@ -485,7 +486,8 @@ impl Checkpointer {
         loop {
             let slice = self.take_slice(tablet, layers, bytes_max, gives_up).await?;
             let records = slice.ops.len() as u64;
-            // What the new pages replace comes free with the publish. No more than all of the base is written, and what came.
+            // The pages that the new ones replace come free with the publish. No more than all of the base is written, and the
+            // records that came.
             let needed = (records * TREE_BLOCKS_PER_RECORD).min(base.entries / 4 + records / 2 + 8);
             if self.space.missing(needed) > 0 {
                 self.grow_for(needed).await?;
@@ -519,7 +521,7 @@ impl Checkpointer {
             let item = cursor.next_with_tombstones().await?;
             slice.gaps.extend(cursor.take_gaps());
             if !slice.gaps.is_empty() && !gives_up {
-                // What comes before the damage can be merged; the damage is met again from there on.
+                // The entries before the damage can be merged; the damage is met again from there on.
                 slice.next = Some(slice.ops.last().map_or(layers.frontier.clone(), |op| behind(&op.key)));
                 return Ok(slice);
             }
@@ -659,8 +661,8 @@ impl Checkpointer {
         Ok(Some((writer.finish().await?, bytes)))
     }
 
-    /// Takes the keys out of the trees below a damaged layer that it may have held: what they say is older, and what it named was
-    /// freed. Gives the ranges.
+    /// Takes the keys out of the trees below a damaged layer that it may have held: their entries are older, and the blocks that
+    /// they named were freed. Gives the ranges.
     async fn give_up_gaps(&self, tablet: &Tablet, view: &View) -> Result<Vec<DamagedRange>> {
         let tree = tree_of(self.identity, tablet.id);
         let source = PoolPages::new(&self.pool).giving_up(true);

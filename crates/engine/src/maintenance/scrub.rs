@@ -314,7 +314,7 @@ impl Visitor for Piece<'_> {
         let mut entries = Vec::with_capacity(self.entries.len());
         let (tree, trees, number) = self.trees;
         for entry in std::mem::take(&mut self.entries) {
-            // What a shadowed entry names was freed.
+            // The blocks that a shadowed entry names were freed.
             if !trees.is_shadowed(tree, &PoolPages::new(&inner.pool), number, &entry.0).await {
                 entries.push(entry);
             }

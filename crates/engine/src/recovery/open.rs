@@ -133,7 +133,7 @@ impl Recovery {
             is_flushed || options.read_only || injected(Bug::ReplayNotFlushed),
             "what was replayed is served before a flush (R2)"
         );
-        // Without an opening of its own, what was found stays the newest.
+        // Without an opening of its own, the superblock that was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
         let (log, bell) = self.open_log(replayed, &options, &environment).await?;
         let worker = bell.map(Worker::new);

@@ -44,7 +44,7 @@ pub(crate) async fn rebuild_image(
         visitor.finish();
     }
     if let (Completeness::MustBeWhole, Some(problem)) = (demand, report.problems.first()) {
-        // What a page owns that cannot be read now would come out as free, and be written over.
+        // The blocks that an unreadable page owns would come out as free, and be written over.
         let what = format!(
             "the space image, and the trees that it could be rebuilt from ({}); `shoal check --repair` rebuilds it without what is lost",
             problem.what

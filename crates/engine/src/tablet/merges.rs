@@ -1,6 +1,6 @@
 //! Which layers running merges read. A merge may take seconds, so it holds no view of its tablet: blocks that applies free
-//! meanwhile are reusable at once (R9). What it reads stays instead because only merges free pages of layers, and each claims
-//! the layers that it works with.
+//! meanwhile are reusable at once (R9). The pages that it reads stay instead because only merges free pages of layers, and each
+//! claims the layers that it works with.
 
 use shoal_base::sync::Mutex;
 

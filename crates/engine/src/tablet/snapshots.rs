@@ -17,7 +17,7 @@ pub(crate) const SNAPSHOTS_MAX: usize = 16;
 pub(crate) struct Frozen {
     /// In the order of tablets.
     pub views: Vec<Arc<View>>,
-    /// The clocks at that version: what had expired by then does not exist.
+    /// The clocks at that version: objects that had expired by then do not exist.
     pub moment: Moment,
 }
 

@@ -1,7 +1,7 @@
 //! A walk over all trees of a tablet: every page of each, and the entries that decide.
 //!
-//! An entry that a newer tree has an entry for is passed over: what it named was freed when the newer one was written (INV-27,
-//! INV-35). So is one of a key at which a newer tree is damaged: no read gets past the damage, and what the entry named may be
+//! An entry that a newer tree has an entry for is passed over: its blocks were freed when the newer one was written (INV-27,
+//! INV-35). So is one of a key at which a newer tree is damaged: no read gets past the damage, and the blocks of the entry may be
 //! free.
 
 use crate::common::error::Result;

@@ -142,7 +142,7 @@ pub(crate) enum Bug {
     SliceOfOldBase,
     /// INV-30: a record goes into the base although a layer holds its key.
     DirectBesideLayer,
-    /// INV-27: what a record of a layer replaces is not freed.
+    /// INV-27: the value that a record of a layer replaces is not freed.
     NotSettled,
     /// INV-31: a delete that goes into a layer leaves no tombstone.
     TombstoneLeftOut,

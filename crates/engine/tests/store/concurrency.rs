@@ -529,7 +529,7 @@ fn an_atomic_copy_of_the_device_is_a_store() {
     }
 }
 
-/// A thread that holds the writes of values back has to make room for the next value. Whatever it waits for then must not
+/// A thread that holds the writes of values back has to make room for the next value. The work that it waits for then must not
 /// wait for those writes.
 #[test]
 fn a_thread_that_holds_writes_back_makes_room() {

@@ -1,8 +1,8 @@
 //! Stores that earlier programs wrote still open, byte for byte what they held (T14 of `docs/reliability.md`): one image for
 //! each version of the formats, in `golden/`, and one with layers. Stores of other versions are refused: `format_refusal.rs`.
 //!
-//! An image is a list of blocks that are not zero: number (8 bytes, little-endian), then 4,096 bytes. Whoever changes a format
-//! gives it a new version and adds images: `cargo test -p shoal-engine --test store golden::write -- --ignored`.
+//! An image is a list of blocks that are not zero: number (8 bytes, little-endian), then 4,096 bytes. A colleague who changes a
+//! format gives it a new version and adds images: `cargo test -p shoal-engine --test store golden::write -- --ignored`.
 
 use std::path::PathBuf;
 use std::time::Duration;

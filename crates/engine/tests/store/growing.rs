@@ -326,7 +326,7 @@ fn again(is_file: bool, image: Image) -> Arc<SimDevice> {
     if is_file { growable(image) } else { SimDevice::from_image(image) }
 }
 
-/// An opening gives the store the longer log that its growth could not; what a read-only opening sees is the store as it is.
+/// An opening gives the store the longer log that its growth could not; a read-only opening sees the store as it is.
 #[test]
 fn an_opening_gives_a_store_its_longer_log() {
     let (sim, objects) = grown_with_the_short_log(true, |store| fill_from(store, 0));

@@ -319,8 +319,8 @@ fn a_slow_reader_across_three_merges() {
     assert_clean(&device, "after slow readers");
 }
 
-/// A merge stands still in the middle. What is written below its frontier goes into the base, and is newer than what the layers still
-/// hold there (INV-28).
+/// A merge stands still in the middle. An object that is written below its frontier goes into the base, and is newer than the
+/// entries that the layers still hold there (INV-28).
 #[test]
 fn a_write_below_the_frontier_decides() {
     const KEYS: u64 = 400;

@@ -1,12 +1,12 @@
 //! The whole store against oracles and models, through its public interface. One program for all of it: each one more would be
 //! linked again, in three profiles (`cargo test`, the laboratory's, and with injected bugs).
 //!
-//! [`common`] is what the others share. What a store does: [`model`], [`listing`], [`updating`], [`clocks`], [`together`],
-//! [`transactions`], [`packed`],
-//! [`relocation`], [`layers`], [`full`], [`identity`]; what threads see of it: [`concurrency`], [`histories`], [`panics`]. What is left of it
-//! after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; with devices that fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`],
-//! [`past_damage`], [`hostile`], [`scrub`], [`repair`]; from other programs: [`golden`], [`upgrade`], [`format_refusal`]; from what
-//! cannot be written: [`read_only`]. While it is written: [`snapshots`].
+//! [`common`] is what the others share. The work of a store: [`model`], [`listing`], [`updating`], [`clocks`], [`together`],
+//! [`transactions`], [`packed`], [`relocation`], [`layers`], [`full`], [`identity`]; the view of its threads: [`concurrency`],
+//! [`histories`], [`panics`]. The store after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; with devices that
+//! fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`], [`past_damage`], [`hostile`], [`scrub`], [`repair`]; from
+//! other programs: [`golden`], [`upgrade`], [`format_refusal`]; from what cannot be written: [`read_only`]. While it is written:
+//! [`snapshots`].
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]

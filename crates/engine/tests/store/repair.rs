@@ -1,9 +1,9 @@
 //! The repair of each kind of structure by `check --repair`, and the reads afterwards (T27; `docs/repair.md` for
 //! users).
 //!
-//! Every block in use is damaged, one at a time. Whatever it was: the repair ends, afterwards only the losses that it
-//! names are left, every object reads right or is reported as lost, objects that the log still had are back, and
-//! writing the lost objects anew leaves a clean store.
+//! Every block in use is damaged, one at a time. The repair always ends, afterwards only the losses that it names are left, every
+//! object reads right or is reported as lost, objects that the log still had are back, and writing the lost objects anew leaves a
+//! clean store.
 
 use std::collections::BTreeMap;
 

@@ -171,7 +171,7 @@ proptest! {
     }
 }
 
-/// Everything is overwritten many times over: what the snapshot reaches would be used again.
+/// Everything is overwritten many times over: the blocks that the snapshot reaches would be used again.
 #[test]
 fn blocks_that_a_snapshot_reaches_are_not_reused() {
     let mut all: Vec<Step> = (0..24).map(|which| Step::Put(which, which, usize::from(which) % 8)).collect();
@@ -264,7 +264,7 @@ fn fill(store: &Store, count: u8, bytes: usize) -> Held {
     (0..count).map(put).collect()
 }
 
-/// A crash with a snapshot held loses nothing, and no space: what the snapshot held is free after the start.
+/// A crash with a snapshot held loses nothing, and no space: the blocks that the snapshot held are free after the start.
 #[test]
 fn a_crash_with_a_snapshot_held() {
     for seed in 0..2 {

@@ -144,7 +144,7 @@ async fn rewrite_image(
 /// [`Error::Poisoned`], once the device failed.
 async fn restore(store: &Store, salvage: LogSalvage, known: Known, report: &mut CheckReport) -> Result<()> {
     let inner = &*store.0;
-    // Before anything is applied: what an apply finds dead is counted out.
+    // Before anything is applied: values that an apply finds dead are counted out.
     let recounted = recount(store, report).await?;
     if recounted > 0 {
         report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));

@@ -215,8 +215,8 @@ struct LeavesAhead<'a, S: PageSource> {
 }
 
 impl<S: PageSource> LeavesAhead<'_, S> {
-    /// Prefetches the leaves that the operations from `from` on meet, before the pass enters the first of them. What fails here fails
-    /// again where the pass is.
+    /// Prefetches the leaves that the operations from `from` on meet, before the pass enters the first of them. A read that fails
+    /// here fails again where the pass is.
     async fn prefetch<M: Merge>(&mut self, source: &S, merge: &M, ops: &[M::Op], from: usize) {
         self.waiting = self.waiting.saturating_sub(1);
         self.op = self.op.max(from);

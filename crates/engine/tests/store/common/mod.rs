@@ -2,7 +2,7 @@
 //!
 //! This file makes and opens stores. [`objects`] writes and reads by name, [`oracle`] drives a store and the model side by side,
 //! [`checked`] is what `check` says, [`transacted`] has transactions in short form. Their items are used as this module's.
-//! (What knows no engine is in `shoal-testkit`.)
+//! (Helpers that know no engine are in `shoal-testkit`.)
 
 mod checked;
 mod objects;
