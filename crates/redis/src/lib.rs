@@ -4,10 +4,10 @@
 //! core. `dispatch` is such a thread: it handles all that became ready in one turn, and all writes of a turn share a
 //! batch of the log; `socket` is its side of a connection, and `timing` counts the commands that the turn answered.
 //! `connection` parses requests, begins commands and keeps their answers in order. `command` has the table of commands
-//! and one file per family; its `read` and `write` have all calls of the store. `answer` is what commands say. What the
-//! protocol looks like is in `docs/format/resp.md`.
+//! and one file per family; its `read` and `write` have all calls of the store. `answer` is what commands say. The protocol is in
+//! `docs/format/resp.md`.
 //!
-//! A thread answers from memory itself. What must wait (a miss, a commit) is a task of its connection, which is woken
+//! A thread answers from memory itself. A command that must wait (a miss, a commit) is a task of its connection, which is woken
 //! through the thread's mailbox.
 
 mod listen;

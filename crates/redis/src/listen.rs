@@ -115,8 +115,8 @@ struct Thread {
 }
 
 impl Thread {
-    /// Serves until it is told to stop. Whatever else ends that (a panic, or a failure to wait) closes the thread's
-    /// connections, whose clients come again, and it begins anew: nobody is left to wait for a thread that is not there.
+    /// Serves until it is told to stop. A panic, or a failure to wait, closes the thread's connections, whose clients come again,
+    /// and the thread begins anew: nobody is left to wait for a thread that is not there.
     fn run(&mut self) {
         while !self.mailbox.is_stopped() {
             match catch_unwind(AssertUnwindSafe(|| self.serve())) {

@@ -1,7 +1,7 @@
 //! Numbers as INCRBYFLOAT reads, adds and writes them.
 //!
 //! Decimals that people write are added exactly: `0.1` and `0.2` give `0.3`, as they do in Redis, whose long doubles are
-//! rounded to 17 digits. What does not fit into a decimal of this kind is added as a double.
+//! rounded to 17 digits. A number that does not fit into a decimal of this kind is added as a double.
 
 /// Digits behind the point that a decimal keeps, as Redis writes them.
 const DECIMALS: u32 = 17;

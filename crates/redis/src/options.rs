@@ -15,8 +15,8 @@ pub enum Durability {
     /// When it is durable.
     #[default]
     Sync,
-    /// At once, as long as nothing acknowledged by the same thread is older than this without being durable; what a
-    /// power cut may lose is bounded by it.
+    /// At once, as long as nothing acknowledged by the same thread is older than this without being durable; the duration bounds
+    /// the loss of a power cut.
     Relaxed(Duration),
 }
 
@@ -75,7 +75,8 @@ pub struct Limits {
     /// Bytes of all words of one command.
     pub command_bytes_max: usize,
     /// Bytes of commands in memory that are unfinished or wait, of all connections of a thread; where there are more, those whose
-    /// commands wait for them to take their answers are told so and closed, the largest first, and then who needs more.
+    /// commands wait for them to take their answers are told so and closed, the largest first, and then the connection that needs
+    /// more.
     pub received_bytes_max: usize,
     /// Commands of one connection that were begun and not answered; further ones wait.
     pub commands_in_flight_max: usize,

@@ -52,7 +52,7 @@ pub(crate) struct Socket {
     ended: bool,
     /// Since when it has not taken anything of what is to be sent.
     stuck_since_ns: Option<u64>,
-    /// Until when, and how many bytes more, what comes is thrown away.
+    /// Until when, and how many bytes more, received bytes are thrown away.
     lingering: Option<(u64, usize)>,
 }
 
@@ -213,8 +213,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Says that nothing more is sent, and listens on for a while so that the other side hears what was sent last. What
-    /// comes is thrown away.
+    /// Says that nothing more is sent, and listens on for a while so that the other side hears what was sent last. Bytes that
+    /// come then are thrown away.
     pub(crate) fn linger(&mut self, now_ns: u64) {
         if self.lingering.is_none() {
             let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);

@@ -1,8 +1,8 @@
 //! The working set of a transaction: the states of its keys in memory, on which its commands run one after the other.
 //!
-//! A command that runs here finds what the commands before it left, and changes only the set. What is left at the end is what the
-//! transaction writes, one change for each key. The states were loaded as far as it was guessed that they are needed; a command that
-//! needs more is noted, and the transaction begins again with more (`command/transactions.rs`).
+//! A command that runs here finds what the commands before it left, and changes only the set. The transaction writes the set that
+//! is left at the end, one change for each key. The states were loaded as far as it was guessed that they are needed; a command
+//! that needs more is noted, and the transaction begins again with more (`command/transactions.rs`).
 
 use std::cell::RefCell;
 use std::collections::HashMap;

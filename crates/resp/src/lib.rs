@@ -3,7 +3,7 @@
 //!
 //! [`RequestParser`] takes commands from the front of what was received, as far as they are there: `request` has the
 //! protocol's state, `inline` the commands that people type, `number` the protocol's integers. [`Reply`] writes answers.
-//! Errors have Redis's texts. What the commands mean is not known here.
+//! Errors have Redis's texts. The meaning of the commands is not known here.
 
 mod inline;
 mod number;

@@ -38,7 +38,7 @@ impl<'a> Reply<'a> {
         self.out.len()
     }
 
-    /// A short text without line ends, as `OK`; what ends a line is written as a space.
+    /// A short text without line ends, as `OK`; a byte that ends a line is written as a space.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text);
     }
@@ -52,7 +52,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// An error: `ERR` or another code in capitals, and what happened; what ends a line is written as a space.
+    /// An error: `ERR` or another code in capitals, and what happened; a byte that ends a line is written as a space.
     pub fn error(&mut self, text: &str) {
         self.line(b'-', text);
     }

@@ -5,9 +5,9 @@
 //! again. Every announced length is checked before memory is taken for it. A word of a command refers to the received
 //! bytes where they are not built into the buffer: a large value is not copied.
 //!
-//! A command with a word that is longer than it may be is refused when the length is announced; what comes of it is
-//! thrown away, and the next command is understood again. After an error the connection cannot be understood any more:
-//! send the error, then close.
+//! A command with a word that is longer than it may be is refused when the length is announced; the command's bytes are thrown
+//! away, and the next command is understood again. After an error the connection cannot be understood any more: send the error,
+//! then close.
 
 use bytes::{Buf, Bytes};
 use shoal_buffer::Buffer;
@@ -225,7 +225,7 @@ impl RequestParser {
         Some(Glance { name, argument, second, bytes: received.len() - rest.len() })
     }
 
-    /// Takes the next command from the front of `received`. None where it is not there as a whole; what was there of it is
+    /// Takes the next command from the front of `received`. None where it is not there as a whole; the part that was there is
     /// kept.
     ///
     /// # Errors
@@ -729,7 +729,7 @@ mod tests {
         }
         received.append_copy(b"\n");
         assert_eq!(parser.next(&mut received), Ok(Some(Request::Words(vec!["PING".into()]))));
-        // What is no word is said when its line is there as a whole.
+        // A line that is no word is refused when it is there as a whole.
         let mut received = Buffer::from(&b"*1\r\nfoo\r"[..]);
         assert_eq!(parser.next(&mut received), Ok(None));
         received.append_copy(b"\n");

@@ -1,6 +1,6 @@
 //! The keys all together: walks over the bucket's listing. All of them see what is durable when they come to it, not one
-//! moment; what this connection was told before is durable when they begin. After every page the others of the thread have
-//! their turn. Damaged ranges are gone past: `SHOAL.DAMAGE` names them.
+//! moment; writes that were acknowledged to this connection before are durable when they begin. After every page the others of
+//! the thread have their turn. Damaged ranges are gone past: `SHOAL.DAMAGE` names them.
 
 use shoal_base::glob;
 use shoal_base::limits::LIST_PAGE_MAX;
@@ -175,7 +175,7 @@ pub(super) async fn flush(call: Call) -> Outcome {
     walk(&call, &[], async |page| {
         for (key, _) in page.entries {
             let (_, pending) = write::delete(&call.frontend, &call.frontend.key(&key)?).await?;
-            // The log is in order: what was queued last is durable last.
+            // The log is in order: the record that was queued last is durable last.
             last = pending.or(last.take());
         }
         Ok(true)

@@ -35,7 +35,7 @@ pub(super) fn time(_session: &mut ConnectionState, call: &Call) -> Result<Answer
     Ok(Answer::Array(parts.map(|part| Answer::string(part.to_string())).into()))
 }
 
-/// No replica has anything: there is none. What was written before is durable here.
+/// No replica has anything: there is none. Earlier writes are durable here.
 pub(super) fn wait(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     call.integer(1)?;
     let timeout = integer(call.word(2)).map_err(|_| "ERR timeout is not an integer or out of range")?;

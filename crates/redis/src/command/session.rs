@@ -28,7 +28,7 @@ fn admit(
     };
     if !right {
         let client = &session.client;
-        // The operator hears of who tries; how often a cause is logged is bounded by the program's log.
+        // The operator hears of each client that tries; how often a cause is logged is bounded by the program's log.
         frontend.metrics().add_refusal(RefusalCause::Credentials);
         tracing::warn!(peer = %client.addresses.peer, "connection {}: a wrong user or password", client.id);
         return Err(WRONG_PASSWORD.into());

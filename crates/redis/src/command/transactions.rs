@@ -1,9 +1,9 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands that are queued and then done as one step.
 //!
 //! EXEC loads the states of all keys of its commands and runs these, the same code as outside, on a working set (`working_set.rs`) in the
-//! decision of one transaction of the engine (`Store::transact`): so all that it reads is of one moment, its own writes among it, and
-//! what it writes is there as a whole or not at all. A command that fails does not undo the others. Commands about the connection run
-//! when the transaction is through; those that walk over all keys are refused as they are queued.
+//! decision of one transaction of the engine (`Store::transact`): so all that it reads is of one moment, its own writes among it,
+//! and its writes are there as a whole or not at all. A command that fails does not undo the others. Commands about the
+//! connection run when the transaction is through; those that walk over all keys are refused as they are queued.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ pub(crate) const WATCHES_MAX: usize = 4_096;
 const COMMANDS_MAX: usize = 65_536;
 /// Bytes of all answers of one transaction: they stay in memory until the client took them.
 const ANSWERS_BYTES_MAX: usize = 64 << 20;
-/// A word of fewer bytes is copied when it is queued: what it was received into may be much more.
+/// A word of fewer bytes is copied when it is queued: the memory that it was received into may be much larger.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a queued command besides its words, roughly.
 const CALL_BYTES: usize = 128;

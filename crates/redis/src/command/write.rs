@@ -87,7 +87,8 @@ pub(crate) async fn delete(frontend: &Frontend, key: &ObjectKey) -> Result<(bool
     Ok((answer, pending.into_iter().next()))
 }
 
-/// Does what `decide` says of the objects, unless one of `watches` changed; with an identity once, and what `keep` gives is kept.
+/// Does what `decide` says of the objects, unless one of `watches` changed; with an identity once, and the bytes that `keep`
+/// gives are kept.
 pub(crate) async fn transact<T>(
     frontend: &Frontend,
     (keys, watches): (&[(ObjectKey, ReadLevel)], &[Watch]),
@@ -123,7 +124,7 @@ impl Call {
         Ok(Finished::after(Answer::Ok, [pending]))
     }
 
-    /// Updates the object whose key is the first word behind the name; what `decide` answers leaves when it is durable.
+    /// Updates the object whose key is the first word behind the name; the answer of `decide` leaves when the update is durable.
     pub(crate) async fn update(
         &self,
         look: ReadLevel,
@@ -141,7 +142,7 @@ impl Call {
         .await
     }
 
-    /// Updates several objects as one step; what `decide` answers leaves when all of it is durable.
+    /// Updates several objects as one step; the answer of `decide` leaves when all of it is durable.
     pub(crate) async fn update_batch(
         &self,
         keys: &[(ObjectKey, ReadLevel)],

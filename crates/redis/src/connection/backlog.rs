@@ -54,7 +54,7 @@ impl Backlog {
         self.thrown_away < LINGER_BYTES_MAX
     }
 
-    /// It is told that nothing more is executed. What waited does not count among what comes from here on.
+    /// It is told that nothing more is executed. Bytes that waited do not count among those that come from here on.
     pub(crate) fn refuse(&mut self, now_ns: u64) {
         self.thrown_away = 0;
         self.refused_ns = Some(now_ns);

@@ -194,7 +194,7 @@ impl Connection {
             && !self.queue.is_running()
     }
 
-    /// Whether a command may begin beside those that were begun. What EXEC does is about the keys of what was queued.
+    /// Whether a command may begin beside those that were begun. EXEC is about the keys of the queued commands.
     fn may_begin(&self, words: &[Bytes], command: &Command) -> bool {
         match &self.session.transaction {
             Some(transaction) if transactions::is_exec(words, command) => {
@@ -347,7 +347,7 @@ impl Connection {
 
     /// Goes on with what runs and what waits, and writes the answers that are ready.
     pub(super) fn poll_in_flight(&mut self, shared: &mut Shared) {
-        // Cleared first, also where nothing waits: what is woken from here on is looked at again.
+        // Cleared first, also where nothing waits: a command that is woken from here on is looked at again.
         self.waker.queued.store(false, Ordering::SeqCst);
         if self.queue.is_empty() {
             return;

@@ -2,8 +2,8 @@
 //!
 //! Several run at a time, but two that use one key, one of them writing, do not: the later one begins when the earlier one
 //! has its place in the order of writes, or has read. While one runs that is about all keys, none that uses any begins.
-//! Answers are given in the order of the commands. What all of it holds in memory is counted, so that the connection begins
-//! no more than it may.
+//! Answers are given in the order of the commands. The memory that all of them hold is counted, so that the connection begins no
+//! more than it may.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Context, Poll};
@@ -266,8 +266,8 @@ impl InFlight {
         }
     }
 
-    /// Takes the first answer, where it may leave. Only
-    /// the first waits: what is behind it cannot be answered before it, and the log is in order.
+    /// Takes the first answer, where it may leave. Only the first waits: commands behind it cannot be answered before it, and the
+    /// log is in order.
     pub(super) fn pop(&mut self, context: &mut Context<'_>) -> Option<Popped> {
         let Entry { command, is_answered, .. } = self.entries.front_mut()?;
         let is_answered = *is_answered;

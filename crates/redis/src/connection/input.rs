@@ -15,7 +15,7 @@ use crate::options::Limits;
 use crate::shared::Shared;
 use crate::socket::{BLOCK_BYTES, Gone, Socket, Wanted};
 
-/// An unfinished command of fewer bytes lies in memory of its own: what it was received into may be much more.
+/// An unfinished command of fewer bytes lies in memory of its own: the memory that it was received into may be much larger.
 const DETACHED_BYTES_MAX: usize = 16 << 10;
 /// A value of so many bytes is received into the memory that goes to the device, where it has extents of its own.
 pub(super) const LONG_VALUE_BYTES_MIN: usize = 16 << 10;

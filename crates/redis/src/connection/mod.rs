@@ -173,7 +173,7 @@ impl Connection {
     }
 
     /// Goes on with what was begun, and begins what was received as far as it may; says whether more is wanted from the
-    /// socket. What waits then is woken through the mailbox.
+    /// socket. A command that waits then is woken through the mailbox.
     pub(crate) fn advance(&mut self, shared: &mut Shared) -> bool {
         self.queue.turn_ns = shared.now_ns;
         self.poll_in_flight(shared);
@@ -196,7 +196,7 @@ impl Connection {
     }
 
     /// Whether it is read from although nothing more of it is begun: a client may write all that it has to say before it takes an
-    /// answer. What comes behind the last command that is understood is thrown away.
+    /// answer. Bytes behind the last command that is understood are thrown away.
     fn is_read_on(&mut self, shared: &mut Shared) -> bool {
         if self.input.ended {
             return false;
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_block_does_not_hold_it() {
         let (mut connection, mut shared) = connection(Limits::default());
-        // Twice as much in a row too: what is left is other bytes then.
+        // Twice as much in a row too: the rest is other bytes then.
         for left in [1, 10, 10, COPY_BYTES_MAX, COPY_BYTES_MAX + 1, 10_000] {
             // It ends what was left before.
             let block = [b"\r\n".to_vec(), b"PING\r\n".repeat(1_000), vec![b'x'; left]].concat();

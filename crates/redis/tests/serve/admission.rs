@@ -30,7 +30,7 @@ fn await_end(stream: &mut TcpStream) {
     assert!(!matches!(end, Err(std::io::ErrorKind::WouldBlock)), "it was not closed");
 }
 
-/// Somebody with the password gets in although all places are taken, at once, and who is in stays.
+/// Somebody with the password gets in although all places are taken, at once, and clients that are in stay.
 #[test]
 fn idle_connections_without_a_password_lock_nobody_out() {
     const PLACES: usize = 40;

@@ -13,7 +13,7 @@ use crate::support::{Client, Seen, Served, cold_store, serve, serve_store};
 
 const LONG: usize = 64 << 10;
 
-/// A client whose socket holds little, so that what it does not take is the server's, and which fails rather than hangs.
+/// A client whose socket holds little, so that answers that it does not take are the server's, and which fails rather than hangs.
 fn client(served: &Served) -> Client {
     let client = Client::new(served);
     let stream = client.reader.get_ref();
@@ -45,7 +45,7 @@ fn round(number: usize) -> Vec<(Vec<u8>, Seen)> {
     ]
 }
 
-/// Such a client hung for a minute and was cut then; its library sent all of it again, and what it counts was counted again.
+/// Such a client hung for a minute and was cut then; its library sent all of it again, and its increments were done again.
 #[test]
 fn a_whole_pipeline_is_written_before_anything_is_read() {
     const ROUNDS: usize = 250;
@@ -235,7 +235,7 @@ fn answers_that_wait_do_not_keep_the_cache() {
     }
 }
 
-/// The end of a command that nobody understands was not told to who still wrote and had answers to take.
+/// The end of a command that nobody understands was not told to a client that still wrote and had answers to take.
 #[test]
 fn a_client_writing_on_after_an_error_gets_all_answers_and_the_error() {
     let served = serve(RedisOptions::default());

@@ -55,7 +55,7 @@ fn bits_of_several_strings_are_combined() {
     }
     assert_eq!(client.run("bitop not to a"), Seen::Integer(3));
     assert_eq!(client.run("get to"), bytes(b"\x0F\xF0\x55"));
-    // The target may be a source; what is not there has no bits.
+    // The target may be a source; a key that is not there has no bits.
     assert_eq!(client.run("bitop and a a nothing"), Seen::Integer(3));
     assert_eq!(client.run("get a"), bytes(b"\0\0\0"));
     client.script(

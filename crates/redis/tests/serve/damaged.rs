@@ -1,4 +1,4 @@
-//! Commands over a store with a damaged leaf: whatever needs nothing of it goes on, and what does says so.
+//! Commands over a store with a damaged leaf: a command that needs nothing of it goes on, and one that does says so.
 
 use std::collections::BTreeSet;
 

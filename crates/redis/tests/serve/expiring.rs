@@ -129,7 +129,7 @@ fn a_wall_clock_that_jumps_takes_no_time_to_live() {
         dbsize => :6
         ",
     );
-    // Back and forth: what counts elapsed time does not move, what names a moment of the wall clock does.
+    // Back and forth: a time to live in elapsed time does not move, a moment of the wall clock does.
     clock.step_wall(-5 * SECOND as i64);
     client.script("set short 1 ex 3 => +OK\n ttl k => :60\n expiretime k => :1800000055\n ttl a => :65\n expiretime a => :1800000060");
     clock.step_wall(20 * SECOND as i64);

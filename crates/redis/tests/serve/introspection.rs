@@ -150,9 +150,9 @@ fn answers_are_left_out_as_asked() {
     }
 }
 
-/// An answer got lost. Symptom: behind a write whose answer was left out, the answers of short SETs did not come. Cause: what decides
-/// whether an answer is left out was set by the commands that begin one by one, and not by those that begin several at once. Fix:
-/// it is set before any command begins.
+/// An answer got lost. Symptom: behind a write whose answer was left out, the answers of short SETs did not come. Cause: the
+/// state that decides whether an answer is left out was set by the commands that begin one by one, and not by those that begin
+/// several at once. Fix: it is set before any command begins.
 #[test]
 fn an_answer_behind_one_that_was_left_out_comes() {
     let served = serve(RedisOptions::default());
@@ -245,7 +245,7 @@ fn settings_are_told_as_they_are() {
          config get nothing => []
          config get => -ERR wrong number of arguments for 'config|get' command",
     );
-    // A cluster of one node, whoever is asked.
+    // A cluster of one node, for every command.
     client.script("config get cluster-enabled => [cluster-enabled, yes]");
     let info = text(client.run("info"));
     assert_eq!((figure(&info, "cluster_enabled:"), figure(&info, "redis_mode:")), ("1", "cluster"));

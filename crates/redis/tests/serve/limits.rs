@@ -46,7 +46,7 @@ fn a_value_that_is_too_long_is_refused_and_the_connection_goes_on() {
     assert_eq!(client.run("set k 1"), Seen::ok());
 }
 
-/// After an error of the protocol the server closes; what the client sent meanwhile does not take the error from it.
+/// After an error of the protocol the server closes; the bytes that the client sent meanwhile do not take the error from it.
 #[test]
 fn a_client_that_still_writes_hears_of_the_error() {
     let served = serve(RedisOptions::default());
@@ -257,7 +257,8 @@ fn await_connections(client: &mut Client, count: usize) {
     }
 }
 
-/// Two hundred clients that send a byte at a time: each of them is served, and who asks meanwhile does not wait for them.
+/// Two hundred clients that send a byte at a time: each of them is served, and a client that asks meanwhile does not wait for
+/// them.
 #[test]
 fn a_client_that_sends_a_byte_at_a_time_slows_nobody() {
     const SLOW: usize = 200;
@@ -269,7 +270,7 @@ fn a_client_that_sends_a_byte_at_a_time_slows_nobody() {
         for client in &mut slow {
             client.send(&[*byte]);
         }
-        // All the others are in the middle of a command: who waited for one of them would wait for ever.
+        // All the others are in the middle of a command: a client that waited for one of them would wait for ever.
         assert_eq!(other.run("get nothing"), Seen::Null);
     }
     for client in &mut slow {
@@ -277,7 +278,8 @@ fn a_client_that_sends_a_byte_at_a_time_slows_nobody() {
     }
 }
 
-/// A command of which a byte comes now and then once held its connection for ever. Who says nothing between commands may.
+/// A command of which a byte comes now and then once held its connection for ever. A client that says nothing between commands
+/// may.
 #[test]
 fn a_command_that_trickles_is_cut() {
     let min_rate = MinRate { window: Duration::from_secs(2), ..MinRate::default() };

@@ -230,7 +230,7 @@ fn relaxed_writes_are_among_the_keys_at_once() {
     client.script("get last => (nil)");
 }
 
-/// FLUSHALL gives way after every 512 keys; what comes behind it in its pipeline begins when all of them are gone.
+/// FLUSHALL gives way after every 512 keys; the commands behind it in its pipeline begin when all of them are gone.
 #[test]
 fn nothing_behind_a_flush_begins_before_it_is_through() {
     let served = serve(RedisOptions::default());

@@ -1,4 +1,4 @@
-//! The protocol over TLS: the same answers, certificates that are replaced, and whoever is not let in.
+//! The protocol over TLS: the same answers, certificates that are replaced, and clients that are not let in.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

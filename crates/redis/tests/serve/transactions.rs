@@ -486,7 +486,8 @@ fn transactions_in_a_pipeline() {
     sender.join().unwrap();
 }
 
-/// A transaction is one step of the log, however many keys it has; what fits in none is refused before anything is done.
+/// A transaction is one step of the log, however many keys it has; a transaction that fits in none is refused before anything is
+/// done.
 #[test]
 fn many_keys_are_one_step_or_refused() {
     let served = serve(RedisOptions::default());
@@ -514,7 +515,7 @@ fn many_keys_are_one_step_or_refused() {
     let Seen::Error(text) = &answer else { panic!("{answer:?}") };
     assert!(text.starts_with("ERR 3000 objects in one write batch need"), "{text}");
     assert_eq!(records, 0);
-    // So many that there is no space for them, either: what is said is what does not change when space comes free.
+    // So many that there is no space for them, either: the answer is the one that does not change when space comes free.
     let (answer, records, _) = transaction(60_000, 10);
     let Seen::Error(text) = &answer else { panic!("{answer:?}") };
     assert!(text.starts_with("ERR 60000 objects in one write batch need"), "{text}");
@@ -530,7 +531,7 @@ fn many_keys_are_one_step_or_refused() {
     client.script("exec => -EXECABORT Transaction discarded because of previous errors.\n exists a b => :0");
 }
 
-/// Values that are not in memory are read; what was queued holds nothing up.
+/// Values that are not in memory are read; the queued commands hold nothing up.
 #[test]
 fn cold_values_are_read_together() {
     let pairs = (0..64).map(|number| (format!("k{number}").into_bytes(), vec![number as u8; 20_000]));
