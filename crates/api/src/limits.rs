@@ -16,7 +16,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize + MESSAGE_S
 /// way on one stream; a longer one hardly notices what a call of its own costs.
 pub const OPERATION_VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// The longest message of a stream of operations to the server, in bytes: what a stream may hold is a few of these.
+/// The longest message of a stream of operations to the server, in bytes: a stream may hold a few of these.
 pub const OPERATIONS_MESSAGE_BYTES_MAX: usize = 256 << 10;
 
 /// The metadata that says in which session a write is (R17): a number, in decimal digits.

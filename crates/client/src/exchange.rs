@@ -215,7 +215,8 @@ impl<T> Exchange<T> {
         self.fail(&Failed { outcome: Outcome::Open, ..wire::protocol(what) }, true);
     }
 
-    /// The stream is over: what was sent has failed, and what was not, too, where it is not `kept` for another stream.
+    /// The stream is over: operations that were sent have failed, and the others, too, where they are not `kept` for another
+    /// stream.
     fn fail(&mut self, failed: &Failed, is_kept: bool) {
         (self.link, self.results, self.silence) = (Link::None, Results::default(), None);
         let (sender, sent) = {

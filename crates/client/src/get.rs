@@ -17,8 +17,8 @@ const CHANGES_MAX: u32 = 5;
 const RESERVE_BYTES_MAX: u64 = 64 << 20;
 
 impl Client {
-    /// The object, or the bytes of it in `range`; none where there is no such object. All bytes are of one version. What
-    /// is longer than 1 MiB travels as a stream; [`Self::get_stream`] reads it in constant memory.
+    /// The object, or the bytes of it in `range`; none where there is no such object. All bytes are of one version. A value of
+    /// more than 1 MiB travels as a stream; [`Self::get_stream`] reads it in constant memory.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Device`], [`Error::Invalid`], [`Error::Busy`], [`Error::Unavailable`];

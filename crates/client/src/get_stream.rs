@@ -97,7 +97,7 @@ impl GetStream {
         &self.info
     }
 
-    /// The next piece, at most 1 MiB; none at the end. What was given so far is of the version of [`Self::info`].
+    /// The next piece, at most 1 MiB; none at the end. The pieces that were given so far are of the version of [`Self::info`].
     ///
     /// # Errors
     /// As [`Client::get`].

@@ -69,7 +69,7 @@ fn damaged(range: v1::DamagedRange) -> DamagedRange {
     DamagedRange { tablet, from, to, block, why }
 }
 
-/// The pages of a listing. No common snapshot: what is written meanwhile behind the last page given may be seen.
+/// The pages of a listing. No common snapshot: an object that is written meanwhile behind the last page given may be seen.
 pub struct ListAll {
     client: Client,
     /// The request for the next page; none at the end.

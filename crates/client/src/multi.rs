@@ -1,7 +1,7 @@
 //! Many objects of one bucket in few requests, each with an outcome of its own.
 //!
-//! Items are sent in batches that fit in a message. What the server left out of an answer, and what failed but may be
-//! sent again, goes into a later batch; so each item ends like a single call would.
+//! Items are sent in batches that fit in a message. Items that the server left out of an answer, and those that failed but may be
+//! sent again, go into a later batch; so each item ends like a single call would.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! One operation of a stream, and its result, on the wire: by hand, for there are a million of them a second. What most of them
-//! do not have is left to prost.
+//! One operation of a stream, and its result, on the wire: by hand, for there are a million of them a second. Fields that most of
+//! them do not have are left to prost.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;

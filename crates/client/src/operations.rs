@@ -1,9 +1,9 @@
 //! Many small operations over one stream: each is a call of its own for its caller, but they travel together.
 //!
 //! Operations that are submitted while the connection is busy go into one message; there is no waiting for more. A task of the stream
-//! takes the answers, and opens the stream again where it broke: what was not sent yet goes over the new one, and what was is
-//! repeated where that is safe (`retry.rs`), as with calls of their own. [`Pipeline`](crate::Pipeline) is the same for one task,
-//! at a fraction of the cost.
+//! takes the answers, and opens the stream again where it broke: operations that were not sent yet go over the new one, and the
+//! others are repeated where that is safe (`retry.rs`), as with calls of their own. [`Pipeline`](crate::Pipeline) is the same for
+//! one task, at a fraction of the cost.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};

@@ -35,7 +35,7 @@ pub(crate) struct Outgoing {
     sent: u64,
     /// The connection, where it waits for something to send.
     sender: Option<Waker>,
-    /// Grows with each stream; what is left of an earlier one sends nothing more.
+    /// Grows with each stream; the rest of an earlier one sends nothing more.
     stream: u64,
     is_closed: bool,
 }
@@ -61,7 +61,8 @@ impl Outgoing {
         }
     }
 
-    /// Adds an operation with its number. Gives its place in the order of all operations, and who is to be woken to send it.
+    /// Adds an operation with its number. Gives its place in the order of all operations, and the waker of the connection that
+    /// sends it.
     pub(crate) fn push(&mut self, number: u64, operation: &Operation<'_>) -> (u64, Option<Waker>) {
         let has_room = |message: &&mut Message| {
             message.operations < MESSAGE_OPERATIONS_MAX && message.bytes.len() < MESSAGE_BYTES_FULL
@@ -108,8 +109,8 @@ impl Outgoing {
         self.stream
     }
 
-    /// The stream is over: what is left of it sends nothing more. What was not sent is kept for the next one, or is not. Gives
-    /// who is to be woken.
+    /// The stream is over: the rest of it sends nothing more. Operations that were not sent are kept for the next one, or are
+    /// not. Gives the waker to call.
     pub(crate) fn end_stream(&mut self, is_kept: bool) -> Option<Waker> {
         self.stream += 1;
         if !is_kept {
@@ -119,7 +120,7 @@ impl Outgoing {
         self.sender.take()
     }
 
-    /// Nothing more will be queued. Gives who is to be woken.
+    /// Nothing more will be queued. Gives the waker to call.
     pub(crate) fn close(&mut self) -> Option<Waker> {
         self.is_closed = true;
         self.sender.take()

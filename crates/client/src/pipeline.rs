@@ -59,11 +59,11 @@ pub enum Answer {
 /// # }
 /// ```
 ///
-/// Operations under way at the same time have no order, also not those on one key: who needs one waits for the answer of the
-/// first. Nothing is sent again: where the stream breaks, every operation that was sent fails, a write with
+/// Operations under way at the same time have no order, also not those on one key: a caller that needs one waits for the answer
+/// of the first. Nothing is sent again: where the stream breaks, every operation that was sent fails, a write with
 /// [`Error::Unknown`], and the next operations go over a new stream. An operation leaves while [`Pipeline::next`] is awaited. A
-/// pipeline that is dropped cancels what is under way: each write is then wholly done or wholly not. Values of answers lie
-/// in the memory in which they were received, with those around them: who keeps few of them for long copies them.
+/// pipeline that is dropped cancels what is under way: each write is then wholly done or wholly not. Values of answers lie in the
+/// memory in which they were received, with those around them: a caller that keeps few of them for long copies them.
 pub struct Pipeline<T> {
     exchange: Exchange<T>,
     bucket: Box<str>,

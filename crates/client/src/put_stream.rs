@@ -39,8 +39,8 @@ pub struct PutStream {
 }
 
 impl Client {
-    /// Begins to store a value that arrives in pieces: up to 5 GiB, in constant memory. What is wrong with the request
-    /// is said by the first [`PutStream::write`] that notices it.
+    /// Begins to store a value that arrives in pieces: up to 5 GiB, in constant memory. The first [`PutStream::write`] that
+    /// notices an error of the request gives it.
     #[must_use]
     pub fn put_stream(&self, bucket: &str, key: &[u8], options: PutOptions) -> PutStream {
         let (ttl_ns, expire_time_ns) = options.expiry.fields();

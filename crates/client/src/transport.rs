@@ -119,8 +119,8 @@ impl Transport {
         Ok(self.within(answer).await?.into_inner())
     }
 
-    /// A stream of messages there, one message back. The future must be polled for the messages to leave. How long it
-    /// may take depends on who sends: the caller watches it ([`Self::within`]).
+    /// A stream of messages there, one message back. The future must be polled for the messages to leave. How long it may take
+    /// depends on the caller, which watches it ([`Self::within`]).
     pub(crate) async fn send<M: ClientStreaming>(
         &self,
         parts: impl Stream<Item = M::Request> + Send + 'static,

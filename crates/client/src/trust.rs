@@ -1,8 +1,8 @@
 //! Which server is believed where roots are given: one whose certificate leads to one of them, or is one of them.
 //!
 //! The latter is what `openssl req -x509` makes: one certificate that signs itself and calls itself an authority (CA:TRUE). TLS
-//! libraries do not take one of an authority for a server's own, but whoever names this very certificate means this very server.
-//! Its name and its validity count as for others.
+//! libraries do not take one of an authority for a server's own, but a client that names this very certificate means this very
+//! server. Its name and its validity count as for others.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Credentials: the server's certificate, whose certificates it believes, and the tokens that it knows. All of them can be
 //! replaced while the server runs; connections that are open stay.
 //!
-//! Nothing here touches files: whoever reads them gives their content.
+//! Nothing here touches files: the caller reads them and gives their content.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::rights::Rights;
 /// Tokens that a server knows at most: each is compared with on every request.
 pub const TOKENS_MAX: usize = 64;
 
-/// The shortest token, in bytes: what is shorter can be guessed.
+/// The shortest token, in bytes: a shorter one can be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;
 
 /// The longest token, in bytes.
@@ -295,7 +295,7 @@ impl Security {
 
 impl std::fmt::Debug for Security {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // What they are is nobody's business.
+        // The credentials stay secret.
         f.debug_struct("Security").finish_non_exhaustive()
     }
 }

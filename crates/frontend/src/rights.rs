@@ -86,7 +86,7 @@ impl Rights {
         Err(NotAllowed::Bucket { asked: bucket.into(), allowed: self.allowed() })
     }
 
-    /// Checks that objects of `bucket` may be written and deleted. What may be written may be read.
+    /// Checks that objects of `bucket` may be written and deleted. Objects that may be written may be read.
     ///
     /// # Errors
     /// [`NotAllowed`] for another bucket, and where only reading is allowed.

@@ -35,7 +35,7 @@ pub(crate) async fn get(
     Ok(Parted { message, value: object.value })
 }
 
-/// Reads the bytes of an object in `range`, if `permit` has room for them. What memory answers needs no future of the
+/// Reads the bytes of an object in `range`, if `permit` has room for them. A read that memory answers needs no future of the
 /// store; the others lie in a box, because the future of a call is moved about.
 pub(super) async fn read(
     store: &Store,

@@ -70,7 +70,7 @@ impl Raw {
     }
 }
 
-/// Somebody with a token gets in although all places are taken, at once, and who is in stays.
+/// Somebody with a token gets in although all places are taken, at once, and clients that are in stay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_without_credentials_lock_nobody_out() {
     const PLACES: usize = 60;

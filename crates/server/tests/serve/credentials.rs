@@ -214,7 +214,7 @@ async fn the_client_shows_what_it_has() {
 }
 
 /// The product of `openssl req -x509`: a certificate that signs itself, of an authority. It was refused as `CaUsedAsEndEntity`,
-/// by whoever named this very certificate.
+/// by clients that named this very certificate.
 #[tokio::test]
 async fn a_certificate_that_is_its_own_root_is_believed() {
     let own = || {
@@ -234,7 +234,7 @@ async fn a_certificate_that_is_its_own_root_is_believed() {
         })
     };
     connect(Some(&certificate), "localhost").await.unwrap().stat().await.unwrap();
-    // It names no address, and others are as good as no root; what is wrong is said.
+    // It names no address, and others are as good as no root; the error is named.
     for (ca, host, why) in [
         (Some(&*certificate), "127.0.0.1", "not valid for name"),
         (Some(&*own().0), "localhost", "--ca-file"),

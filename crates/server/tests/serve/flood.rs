@@ -140,7 +140,7 @@ async fn ping_flood() {
     assert!(sent < 256 << 20, "the server answered {sent} bytes of pings into its own memory");
 }
 
-/// A client that wants answers and gives no window for them: it is cut, and what its answers held is free.
+/// A client that wants answers and gives no window for them: it is cut, and the memory that its answers held is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn zero_window() {
     let limits = Limits {

@@ -1,4 +1,4 @@
-//! Bytes of all kinds on the port do not hurt whoever speaks properly.
+//! Bytes of all kinds on the port do not hurt clients that speak properly.
 
 use std::time::Duration;
 

@@ -183,7 +183,7 @@ async fn a_client_that_takes_no_answers_is_made_to_wait() {
     server.stop().await;
 }
 
-/// The end of the server ends a stream at once, in order: what was answered was done, and what was not was not.
+/// The end of the server ends a stream at once, in order: operations that were answered were done, and the others were not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_the_server_loses_nothing_and_invents_nothing() {
     // An open stream that held up the end would hold it up for good.

@@ -228,7 +228,7 @@ async fn a_broken_way_fails_what_was_sent_and_the_next_operation_takes_another()
     assert!(matches!(put.await, Err(Error::Unknown(_))));
     assert!(matches!(get.await, Err(Error::Unavailable { .. })));
 
-    // Nobody is there: what was not sent was not done.
+    // Nobody is there: operations that were not sent were not done.
     assert_eq!(pipeline.put(b"e", b"1", &PutOptions::default(), 3), Ok(()));
     assert!(matches!(pipeline.next().await, Some((3, Err(Error::Unavailable { .. })))));
     let error = operations.put("e".into(), "1".into(), PutOptions::default()).await;
@@ -250,7 +250,7 @@ async fn a_silent_server_is_given_up() {
     let client = way.client(Duration::from_millis(300)).await;
     let mut pipeline = client.pipeline("b");
     assert_eq!(pipeline.put(b"k", b"1", &PutOptions::default(), 0), Ok(()));
-    // On a machine that is busy enough this may be given up, too; what was asked for is answered in any case.
+    // On a machine that is busy enough this may be given up, too; the put is answered in any case.
     let (note, first) = pipeline.next().await.unwrap();
     assert!(note == 0 && matches!(first, Ok(Answer::Put(_)) | Err(Error::Unknown(_))), "{first:?}");
     way.mute();
@@ -285,7 +285,7 @@ async fn operations_that_are_given_up_leave_nothing_behind() {
         let found = join_all((0..1000).map(|number| operations.get(key(number), ByteRange::ALL))).await;
         assert!(found.into_iter().all(|found| found.is_ok()), "{round}");
     }
-    // Whatever was given up: a write is done as a whole or not at all.
+    // A write that was given up is done as a whole or not at all.
     for number in 0..1000 {
         let found = operations.get(key(number), ByteRange::ALL).await.unwrap();
         assert!(found.is_none_or(|object| object.value == "v"));
@@ -293,7 +293,7 @@ async fn operations_that_are_given_up_leave_nothing_behind() {
     server.stop().await;
 }
 
-/// The runtime of a stream ends: who waits elsewhere is told.
+/// The runtime of a stream ends: callers that wait elsewhere are told.
 #[test]
 fn the_end_of_the_runtime_is_the_end_of_the_wait() {
     let runtime =

@@ -18,7 +18,7 @@ use crate::support::{Running, chunk, end, figure, header, kind, receive, send, v
 const LARGE: usize = 20 << 20;
 
 async fn nothing_stored(client: &Client, key: &[u8]) {
-    // Whatever was broken off has ended when nothing is under way any more.
+    // A stream that was broken off has ended when nothing is under way any more.
     eventually("nothing in flight", || async { figure(client, "server.bytes_in_flight").await < 4096 }).await;
     assert_eq!(client.head("", key).await.unwrap(), None);
 }

@@ -309,7 +309,7 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
     server.stop().await;
 }
 
-/// Answers are packed for who asks, where the server was told to, and where it is worth it: one message or many.
+/// Answers are packed for clients that ask, where the server was told to, and where it is worth it: one message or many.
 #[tokio::test]
 async fn answers_are_packed_for_a_client_that_asks() {
     let options = ServerOptions { gzip: true, gzip_answers: true, ..ServerOptions::default() };
