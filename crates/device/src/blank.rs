@@ -3,8 +3,8 @@
 //! Blank is what reads as zeros. The first and the last 16 MiB are read whole: there lies what says what a device holds.
 //! Of what is between, 64 KiB are read at each of 4,096 places, a random one in each of as many parts of equal size, so that no
 //! regular layout escapes, and the places where copies of superblocks are known to lie. A device of up to 288 MiB is read whole.
-//! What is small and lies in the middle of a large device can be missed: data that cover a share s of it are found with
-//! a probability of at least 1 - (1 - s)^4096 (a thousandth of it: 98 %).
+//! A small piece of data in the middle of a large device can be missed: data that cover a share s of it are found with a
+//! probability of at least 1 - (1 - s)^4096 (a thousandth of it: 98 %).
 
 use std::fmt;
 
@@ -92,7 +92,7 @@ impl fmt::Display for Content {
 /// Reads so much of `device` that what it holds is seen. Writes nothing.
 ///
 /// # Errors
-/// As the device: what cannot be read is not known to be blank.
+/// As the device: a block that cannot be read is not known to be blank.
 pub async fn look(device: &Device, entropy: &dyn Entropy) -> Result<Content, DeviceError> {
     let blocks = device.blocks();
     let mut content = Content::default();

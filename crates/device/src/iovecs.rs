@@ -15,7 +15,8 @@ pub(crate) struct Iovecs {
     first: usize,
 }
 
-// SAFETY: a list of addresses; whoever uses them holds the request they come from: on another thread a ticket, which is `Send`.
+// SAFETY: a list of addresses; a thread that uses them holds the request they come from: on another thread a ticket, which is
+// `Send`.
 unsafe impl Send for Iovecs {}
 
 impl Iovecs {

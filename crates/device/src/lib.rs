@@ -114,8 +114,8 @@ pub struct DeviceCounters {
 /// One device or file that is ours as a whole. Sizes and addresses are blocks of 4 KiB.
 pub trait BlockDevice: Send + Sync {
     /// Starts the requests and returns at once; they complete on another thread or (in memory) before this returns, in
-    /// any order. Never fails: what cannot be started completes with an error. Writes of a plugged thread may start at the end of
-    /// its plug ([`shoal_base::plug`]).
+    /// any order. Never fails: a request that cannot be started completes with an error. Writes of a plugged thread may start at
+    /// the end of its plug ([`shoal_base::plug`]).
     fn submit(&self, tickets: Vec<Ticket>);
 
     /// Runs the requests on this thread and returns when all of them completed.
@@ -145,8 +145,8 @@ pub trait BlockDevice: Send + Sync {
         None
     }
 
-    /// Makes the file at least `blocks` long; a raw device cannot grow. What is new reads as zeros or as anything:
-    /// the caller writes it before relying on it (R21).
+    /// Makes the file at least `blocks` long; a raw device cannot grow. The new blocks read as zeros or as anything: the caller
+    /// writes them before relying on them (R21).
     ///
     /// # Errors
     /// The system's error; a raw device that is shorter gives one too.
@@ -195,7 +195,7 @@ pub trait BlockDevice: Send + Sync {
     fn can_grow(&self) -> bool;
 
     /// Whether it may hold what others wrote (a file, a raw device), and is to be [looked at](crate::blank::look) before
-    /// anything new is laid out on it. What is in memory is its maker's.
+    /// anything new is laid out on it. A device in memory is its maker's.
     fn may_hold_foreign(&self) -> bool {
         false
     }

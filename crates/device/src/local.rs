@@ -32,7 +32,7 @@ thread_local! {
     static RING: RefCell<Slot> = const { RefCell::new(Slot::Untried) };
 }
 
-/// Runs the requests of an admitted batch and completes them. What is not for a ring is given back.
+/// Runs the requests of an admitted batch and completes them. Requests that are not for a ring are given back.
 pub(crate) fn run(storage: &Storage, batch: Vec<Ticket>) -> Vec<Ticket> {
     let Some(mut ring) = take() else { return batch };
     let mut others = Vec::new();
@@ -77,7 +77,7 @@ impl LocalRing {
         Ok(Self { submissions, completions, gate, landed: Vec::new() })
     }
 
-    /// Submits as many requests as fit, from the end of `waiting`, and waits for all of them. What has to go on is put
+    /// Submits as many requests as fit, from the end of `waiting`, and waits for all of them. A request that has to go on is put
     /// back.
     fn run_some(
         &mut self,

@@ -1,7 +1,7 @@
 //! A device in memory, for tests and for stores that need not last.
 //!
 //! Requests are run by the thread that starts them, also submitted ones. Memory is taken when a part is first written;
-//! what was never written reads as zeros.
+//! a part that was never written reads as zeros.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -120,7 +120,7 @@ impl BlockDevice for MemDevice {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this device in memory has a fixed size"));
         }
         parts.resize_with(parts_for(blocks), Part::default);
-        // Pairs with the acquire in `blocks`: who sees the size finds the parts.
+        // Pairs with the acquire in `blocks`: a thread that sees the size finds the parts.
         self.blocks.store(blocks, Ordering::Release);
         Ok(())
     }

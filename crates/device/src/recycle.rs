@@ -2,8 +2,8 @@
 //!
 //! Fresh memory of this size comes from the kernel, which clears every page at the first touch and takes it back soon after
 //! it was freed. Under puts of 4 KiB to 1 MiB that was 38 to 51 % of all CPU (docs/measurements/performance-log.md). A few size classes
-//! keep at most [`KEPT_BYTES_MAX`] bytes; what is beyond goes back to the system. What a recycled piece holds is what its
-//! last user left there, so whoever takes one writes all of it or clears the rest.
+//! keep at most [`KEPT_BYTES_MAX`] bytes; pieces beyond go back to the system. A recycled piece holds the bytes that its last
+//! user left there, so a user that takes one writes all of it or clears the rest.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,8 +18,8 @@ pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
 /// The most bytes that are kept; see [`keep_at_most`].
 static KEPT_LIMIT: AtomicUsize = AtomicUsize::new(KEPT_BYTES_MAX);
 
-/// Keeps at most so many bytes of I/O memory for later in this process from now on, and never more than 16 MiB. For who wants to
-/// take little memory.
+/// Keeps at most so many bytes of I/O memory for later in this process from now on, and never more than 16 MiB. For a program
+/// that wants to take little memory.
 pub fn keep_at_most(bytes: usize) {
     KEPT_LIMIT.store(bytes.min(KEPT_BYTES_MAX), Ordering::Relaxed);
 }
@@ -81,7 +81,7 @@ pub(crate) fn keep(allocation: Allocation) {
         if kept <= limit {
             break;
         }
-        // What was kept for yesterday's sizes makes room for today's.
+        // Pieces that were kept for yesterday's sizes make room for today's.
         let victim = VICTIM.fetch_add(1, Ordering::Relaxed) % CLASSES;
         drop(SHELVES.get(victim).and_then(pop));
         kept = KEPT_BYTES.load(Ordering::Relaxed);
@@ -124,7 +124,7 @@ mod tests {
         keep_at_most(1 << 20);
         let pieces: Vec<Allocation> = (0..100).map(|_| take(64).0).collect();
         pieces.into_iter().for_each(keep);
-        // What was kept before goes piece by piece.
+        // The pieces that were kept before go one by one.
         (0..10 * CLASSES).for_each(|_| keep(take(1).0));
         // Other tests are about to put a piece on its shelf, perhaps.
         assert!(KEPT_BYTES.load(Ordering::Relaxed) <= 9 << 20);

@@ -1,7 +1,7 @@
 //! Signatures that file systems, volume managers and partition tables leave on a device, so that a refusal can name them.
 //!
 //! A table of magic bytes and of where they lie. It gives names only: whether a device is blank is not decided here
-//! ([`crate::blank`]), so what is not in the table is not at risk.
+//! ([`crate::blank`]), so data that are not in the table are not at risk.
 
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
 

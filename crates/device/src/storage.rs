@@ -2,7 +2,7 @@
 //!
 //! Both ways of driving a file ([`crate::uring`], [`crate::threads`]) stand on this. Invariants: the descriptor holds
 //! an exclusive lock, or a shared one where it only reads, from [`Storage::new`] until the last user of the storage is gone;
-//! what is in use never gets shorter.
+//! a file in use never gets shorter.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
@@ -228,7 +228,7 @@ impl Storage {
                 self.file.set_len(bytes)?;
             }
             Err(error) => {
-                // A file system that is full may have allocated a part: it goes back to whoever else writes there.
+                // A file system that is full may have allocated a part: it goes back to other programs that write there.
                 if let Err(kept) = self.file.set_len(length) {
                     tracing::warn!(path = %self.path.display(), error = %kept, "cannot give back what a growth took");
                 }
@@ -267,7 +267,7 @@ impl Storage {
                 let links = self.file.metadata().map_or(0, |metadata| metadata.nlink());
                 if links == 0 { "was deleted" } else { "was renamed" }
             }
-            // Who cannot look there learns nothing about the file.
+            // A process that cannot look there learns nothing about the file.
             Err(_) => return None,
         };
         let (process, descriptor) = (std::process::id(), self.file.as_raw_fd());

@@ -1,10 +1,10 @@
 //! A file driven by io_uring.
 //!
 //! Requests that are submitted go through one ring for all threads: the caller queues them under a short lock and
-//! enters the kernel without it; who finds another thread entering leaves its requests to that one. One thread reaps:
-//! everything that is ready at once, then it completes the requests, outside any lock. Requests that a caller executes
-//! do not take that way ([`crate::local`]). Writes of a plugged thread are held back until its plug ends or another
-//! request enters the kernel ([`shoal_base::plug`]); neighbours among them become one request.
+//! enters the kernel without it; a caller that finds another thread entering leaves its requests to that one. One thread reaps:
+//! everything that is ready at once, then it completes the requests, outside any lock. Requests that a caller executes do not
+//! take that way ([`crate::local`]). Writes of a plugged thread are held back until its plug ends or another request enters the
+//! kernel ([`shoal_base::plug`]); neighbours among them become one request.
 //!
 //! Invariants: at most [`IN_FLIGHT_MAX`] requests are in the ring, the others wait in a queue; every queued entry is
 //! followed by an entry into the kernel, at the latest at the end of a plug; the reaper ends only when the device is dropped and nothing is left.

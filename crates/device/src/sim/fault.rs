@@ -23,7 +23,7 @@ pub enum FaultOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The request fails with this error of the system (such as `libc::EIO`). Of a failed write any part may show up
-    /// after a crash. What a failed flush should have made durable stays in doubt: a later flush does not help it.
+    /// after a crash. The writes that a failed flush should have made durable stay in doubt: a later flush does not help them.
     Fail(i32),
     /// A write succeeds and reaches nothing.
     Lose,
@@ -54,7 +54,7 @@ impl Fault {
         Self { op: FaultOp::Write, effect: Effect::Lose, skip: 0, repeated: false, blocks: None }
     }
 
-    /// The next write lands at `block` instead; what would land behind the end of the device is lost.
+    /// The next write lands at `block` instead; blocks that would land behind the end of the device are lost.
     #[must_use]
     pub const fn misdirect(block: u64) -> Self {
         Self { op: FaultOp::Write, effect: Effect::Misdirect(block), skip: 0, repeated: false, blocks: None }

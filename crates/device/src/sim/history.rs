@@ -45,9 +45,9 @@ pub enum Event {
     WriteFailed(usize),
     /// A flush began.
     FlushBegan(usize),
-    /// A flush was reported as complete: what had ended before it began is durable.
+    /// A flush was reported as complete: writes that had ended before it began are durable.
     FlushEnded(usize),
-    /// A flush was reported as failed: what had ended and was not durable never will be for sure.
+    /// A flush was reported as failed: writes that had ended and were not durable never will be for sure.
     FlushFailed(usize),
     /// The device grew to this many blocks, durable with the next flush.
     Grew(u64),

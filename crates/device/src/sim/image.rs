@@ -109,7 +109,7 @@ impl Image {
         }
     }
 
-    /// Changes the size; what a shorter image cuts off is gone.
+    /// Changes the size; the blocks that a shorter image cuts off are gone.
     pub(super) fn resize(&mut self, blocks: u64) {
         if blocks < self.blocks {
             self.changed.split_off(&blocks);

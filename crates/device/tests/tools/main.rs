@@ -1,4 +1,5 @@
-//! Devices of the kernel, and what the tools of the machine make. What a machine lacks is skipped, and said.
+//! Devices of the kernel, and what the tools of the machine make. A test whose tool or device the machine lacks is skipped, and
+//! says so.
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]

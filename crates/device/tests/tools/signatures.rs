@@ -72,7 +72,7 @@ fn contents_that_tools_make_are_named() {
     made(folder, "a GPT partition table", "sfdisk", &["-q"], "label: gpt\n2048,4096\n");
 }
 
-/// The start of a device is often wiped, by hand or by an installer; what follows is somebody's data still.
+/// The start of a device is often wiped, by hand or by an installer; the rest is somebody's data still.
 #[test]
 fn contents_that_tools_made_are_seen_without_their_start() {
     let folder = tempfile::tempdir().unwrap();
