@@ -240,7 +240,7 @@ impl SpaceClient {
         let mut last = self.inner.sequence.lock().await;
         let over = || ClientError::Unavailable("the outcome of an earlier call is not known".into());
         let sequence = last.ok_or_else(over)? + 1;
-        // Whoever is dropped here leaves the outcome open.
+        // A call that is dropped here leaves the outcome open.
         *last = None;
         let mut outcome = Outcome { renewing: &self.inner.renewing, is_known: false };
         let tries = async {

@@ -140,7 +140,7 @@ impl Journal {
         let end = at as u64;
         let path = path.to_owned();
         let mut journal = Self { file, path, header, end, grown: end, snapshot_bytes, synced: number, sync };
-        // What is left of a torn batch must not be taken for records later.
+        // The rest of a torn batch must not be taken for records later.
         journal.wipe(bytes.len() as u64).map_err(io)?;
         Ok((journal, state))
     }
@@ -150,7 +150,8 @@ impl Journal {
         if file_bytes > self.end {
             self.file.set_len(self.end)?;
         }
-        // What was read counts as on the device from now on; whoever wrote it may have died before it was.
+        // The records that were read count as on the device from now on; the process that wrote them may have died before they
+        // were.
         self.file.sync_all()
     }
 

@@ -1,8 +1,8 @@
 //! [`Owner`]: the state with its file, for many callers. A caller gets its answer when its change is on the device.
 //!
 //! Changes are made in memory under one lock, and queued in their order. A thread of its own takes the queue, writes it as one
-//! batch, flushes once, and tells everybody who waits for it. Who sees an earlier change that is not on the device yet is
-//! answered after it, too: the file is written in order.
+//! batch, flushes once, and tells everybody who waits for it. A caller that sees an earlier change that is not on the device yet
+//! is answered after it, too: the file is written in order.
 //!
 //! A file that cannot be written ends it: nothing is changed any more (every later call gets [`Refusal::Poisoned`]).
 
@@ -87,7 +87,7 @@ impl Drop for Writer {
         self.shared.state.lock().is_stopping = true;
         self.shared.filled.notify_all();
         if let Some(thread) = self.thread.lock().take() {
-            // It ends by itself; a panic of it was reported by whoever waited for its records.
+            // It ends by itself; a panic of it was reported by the callers that waited for its records.
             drop(thread.join());
         }
     }

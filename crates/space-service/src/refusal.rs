@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 /// Why the owner refuses a call. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The session ended: it was closed, or silent for too long. What it leased and did not commit is not its own any more.
+    /// The session ended: it was closed, or silent for too long. Space that it leased and did not commit is not its own any more.
     #[error("session {session} has ended")]
     Fenced {
         /// Its number.

@@ -434,7 +434,7 @@ impl SpaceState {
     }
 
     fn allocate(&mut self, sizes: &[u32], runs_max: usize) -> Result<Deed, Refusal> {
-        // What is answered must fit in a record of the file.
+        // The answer must fit in a record of the file.
         let runs_max = runs_max.clamp(1, ITEMS_MAX);
         if sizes.len() > ITEMS_MAX || sizes.contains(&0) {
             return Err(Refusal::Invalid("at most 65,536 sizes, of at least one block each"));

@@ -85,7 +85,7 @@ async fn a_client_allocates_frees_and_leases() {
     let other = service.client().await;
     let status = other.status().await.unwrap();
     assert_eq!((status.leases, status.free_blocks), (0, 64 * 256 - 19 - 500));
-    // What was committed is freed by whoever owns it now.
+    // The present owner frees a run that was committed.
     other.free(&[runs[0]]).await.unwrap();
     let mut pool = other.pool();
     pool.lease(1).await.unwrap();

@@ -37,7 +37,7 @@ impl FreeRuns {
             return self.free_sorted(runs);
         }
         let [group, array, word] = AHEAD;
-        // What was seen ahead, and the groups that changed since.
+        // The places that were seen ahead, with their groups, and the groups that changed since.
         let mut seen: [Option<(usize, usize)>; AHEAD[2]] = [None; AHEAD[2]];
         let mut changed = [usize::MAX; AHEAD[2]];
         for (at, &run) in runs.iter().enumerate() {

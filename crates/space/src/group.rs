@@ -386,7 +386,7 @@ fn inline(from: &[u32]) -> Store {
 }
 
 /// A bit for each run of a group for which `is_wanted`. Never fewer of them: a wrong guess at the end of a short loop costs more
-/// than the whole loop. What lies behind the last run counts, too: callers know how many there are.
+/// than the whole loop. Entries behind the last run count, too: callers know how many there are.
 #[inline]
 fn lanes(runs: &[u32; RUNS_INLINE], is_wanted: impl Fn(u32) -> bool) -> u32 {
     let bits = runs.iter().enumerate().map(|(lane, &packed)| u32::from(is_wanted(packed)) << lane);

@@ -38,8 +38,8 @@ pub(crate) struct Found {
 pub(crate) struct RunIndex {
     geometry: Geometry,
     short: ClassIndex,
-    /// Shorter than all of `large`, and not among them. What is cut from a long run leaves the shortest one behind, most
-    /// often: then the set is not changed.
+    /// Shorter than all of `large`, and not among them. A cut from a long run leaves the shortest one behind, most often: then
+    /// the set is not changed.
     hot: Option<u64>,
     large: BTreeSet<u64>,
     whole: GroupSet,

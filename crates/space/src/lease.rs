@@ -3,8 +3,8 @@
 //! Only whole free groups are leased. Leases cut from small runs make small objects eat the runs that large ones need: a
 //! device then fails at 51 to 89 % instead of 99.9 %.
 //!
-//! A [`Lease`] is a cursor over groups. Who holds which lease until when, and what of it counts after its holder's death, is the
-//! business of whoever hands leases to others: the space service.
+//! A [`Lease`] is a cursor over groups. The space service, which hands leases to others, decides which client holds one until
+//! when, and how much of it counts after its holder's death.
 
 use shoal_base::Run;
 

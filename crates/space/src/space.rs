@@ -10,8 +10,8 @@ use crate::{FreeImage, SpaceError};
 
 /// The free runs of a device, in memory.
 ///
-/// Every call takes one mutex for well under a microsecond (longer where it says so) and does no I/O. What
-/// is not free is not known here: blocks are in use, not there yet, or waiting to be freed, all alike.
+/// Every call takes one mutex for well under a microsecond (longer where it says so) and does no I/O. The reason why a block is
+/// not free is not known here: blocks are in use, not there yet, or waiting to be freed, all alike.
 pub struct Space {
     /// As when the lock was last given back.
     free_blocks: AtomicU64,

@@ -124,7 +124,7 @@ impl FreeImage {
     }
 
     /// Marks every group that has a block in `blocks` as incomplete: more of it may be free than is known.
-    /// What is known stays. Blocks behind the end are ignored.
+    /// The known free runs stay. Blocks behind the end are ignored.
     pub fn mark_incomplete(&mut self, blocks: Range<u64>) {
         let end = blocks.end.min(self.geometry.blocks_max());
         if blocks.start < end {

@@ -1,7 +1,7 @@
 //! The free space from what is in use: for a store whose image of it is lost, and for one that writes none.
 //!
-//! A counting sort by group, then each group alone: linear but for the sort within a group. Whatever overlaps is found on
-//! the way, so this is a check of the owners, too.
+//! A counting sort by group, then each group alone: linear but for the sort within a group. Runs that overlap are found on the
+//! way, so this is a check of the owners, too.
 
 use shoal_base::Run;
 
