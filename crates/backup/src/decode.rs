@@ -1,4 +1,4 @@
-//! A backup is read: bytes in, records out. Whatever the bytes hold, there is a record, or a damage with its place.
+//! A backup is read: bytes in, records out. Bytes of any kind give a record, or a damage with its place.
 
 use std::ops::Range;
 

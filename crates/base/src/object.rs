@@ -69,7 +69,7 @@ pub struct DeleteResult {
 pub struct ByteRange {
     /// The first byte.
     pub first: u64,
-    /// How many; none for all up to the end. What lies behind the end of the value is left out.
+    /// How many; none for all up to the end. Bytes behind the end of the value are left out.
     pub bytes: Option<u64>,
 }
 

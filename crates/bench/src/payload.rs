@@ -1,7 +1,7 @@
 //! Objects whose key, length and bytes follow from a seed and their number, so that nothing has to be remembered.
 //!
 //! Values are slices of one region of random bytes that is prepared beforehand: making one costs nothing while it is
-//! measured, and what comes back is recognised by its length and its first and last 8 bytes.
+//! measured, and a value that comes back is recognised by its length and its first and last 8 bytes.
 
 use std::f64::consts::TAU;
 

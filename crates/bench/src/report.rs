@@ -1,6 +1,6 @@
 //! How figures are printed: a table for people, plain lines for pipes, or one JSON object a line for programs.
 //!
-//! Every row is printed as soon as it is there. What a case does not measure is a dash, or no line.
+//! Every row is printed as soon as it is there. A figure that a case does not measure is a dash, or no line.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Waiting until a store's trees hold everything, so that what is measured next begins alike.
+//! Waiting until a store's trees hold everything, so that the next measurement begins alike.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -60,7 +60,7 @@ impl Buf for Buffer {
     }
 }
 
-/// One frame with everything: who sends it asks for the chunks.
+/// One frame with everything: the sender asks for the chunks.
 impl Body for Buffer {
     type Data = Self;
     type Error = Infallible;

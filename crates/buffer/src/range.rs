@@ -1,6 +1,6 @@
 //! Operations that are built on the buffer's critical paths: appending other buffers, ranges, copies in and out.
 //!
-//! Every offset and count is checked against the length without an overflow; what does not fit is an error, never a
+//! Every offset and count is checked against the length without an overflow; a range that does not fit is an error, never a
 //! panic. (RAMCloud's Buffer adds offset and length in 32 bits unchecked, and crashes or reads foreign memory.)
 //!
 //! Not here: memory and `unsafe`, which are `raw`'s.

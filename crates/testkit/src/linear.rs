@@ -64,8 +64,8 @@ pub struct Entry<A = Action> {
     pub client: u64,
     /// When it asked, on one clock for all clients.
     pub called: u64,
-    /// When it got its answer; none where it never did, or the answer left the outcome open. What a pending operation's
-    /// action says about its outcome does not count.
+    /// When it got its answer; none where it never did, or the answer left the outcome open. The outcome in a pending operation's
+    /// action does not count.
     pub answered: Option<u64>,
     /// Its effect.
     pub action: A,
@@ -197,7 +197,7 @@ impl<'a, A: Act> Search<'a, A> {
         let all = left;
         let steps_max = self.entries.len().saturating_mul(STEPS_PER_ENTRY).max(STEPS_PER_ENTRY);
         let mut done = vec![0_u64; self.entries.len().div_ceil(64)];
-        // What may come next depends on the last one, where that is pending.
+        // The next operation depends on the last one, where that is pending.
         let mut tried: HashSet<Tried<A::State>> = HashSet::new();
         let mut path: Vec<(usize, A::State)> = Vec::new();
         let (mut state, mut at, mut explained) = (initial, self.first(), 0);
@@ -415,7 +415,7 @@ mod tests {
                 }
             }
         }
-        // What still runs when the history ends is pending.
+        // An operation that still runs when the history ends is pending.
         let rest = running.iter().enumerate().filter_map(|(client, running)| {
             let (called, action, _) = (*running)?;
             Some(entry(client as u64, called, None, action))

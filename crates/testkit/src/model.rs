@@ -1,9 +1,9 @@
 //! The oracle: which states of a key are legal, given what was started and what was acknowledged.
 //!
 //! Each key has one *settled* state, the newest whose effect is certain, and the operations *in flight*, whose effect
-//! is not. Legal is the settled state, or what any operation in flight leaves. What somebody saw is certain from then
-//! on: a store that shows a state and loses it afterwards, by a crash or by a later read, violates the model. Versions
-//! are numbers that grow per key and that no two writes of a store share.
+//! is not. Legal is the settled state, or what any operation in flight leaves. A state that somebody saw is certain from then on:
+//! a store that shows a state and loses it afterwards, by a crash or by a later read, violates the model. Versions are numbers
+//! that grow per key and that no two writes of a store share.
 //!
 //! The model is for one store and one thread of control; a test with threads puts it under a mutex, begins an operation
 //! before it calls the store and ends it after the store answered. Clone it to check several crash states of one moment.

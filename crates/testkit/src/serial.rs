@@ -246,7 +246,7 @@ mod tests {
                 }
             }
         }
-        // Who still runs may have done it.
+        // A client that still runs may have done it.
         let rest = running.into_iter().enumerate().filter_map(|(client, running)| {
             let (called, action, _) = running?;
             Some(Entry { client: client as u64, called, answered: None, action })

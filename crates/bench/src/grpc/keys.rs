@@ -19,7 +19,7 @@ const REGION_BYTES: usize = 16 << 20;
 /// The longest value, in bytes: one in 10^27 would be longer.
 const VALUE_BYTES_MAX: f64 = (4 << 20) as f64;
 
-/// Keys shorter than this are drawn more than once now and then; what they hold is known less well.
+/// Keys shorter than this are drawn more than once now and then; their values are known less well.
 const DISTINCT_BYTES: usize = 8;
 
 /// The sizes of the series: 1 + round(Exp(mean)).

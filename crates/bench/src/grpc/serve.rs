@@ -79,7 +79,7 @@ impl Servers {
 pub fn serve_until_input_ends(serve: Serve, options: &ServeOptions, out: &mut dyn Write) -> Result<()> {
     let (stop, stopped) = oneshot::channel();
     std::thread::spawn(move || {
-        // Whatever ends the input: the process that wanted this server is gone.
+        // However the input ends, the process that wanted this server is gone.
         let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
         let _ = stop.send(());
     });

@@ -86,7 +86,7 @@ impl Link {
         }
     }
 
-    /// Waits for more. What was looked at makes room.
+    /// Waits for more. Bytes that were looked at make room.
     fn receive(&mut self) -> Result<()> {
         self.input.copy_within(self.at..self.received, 0);
         self.received -= self.at;

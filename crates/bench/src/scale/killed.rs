@@ -112,7 +112,7 @@ pub(super) fn put_and_kill(killer: &Killer, data: &Path, sizes: &Sizes) -> Resul
     }
     child.0.kill().context("cannot kill the child")?;
     child.0.wait()?;
-    // What it said before it died counts, too. Its last line may be a part of one.
+    // The lines that it wrote before it died count, too. Its last line may be a part of one.
     for line in lines.map_while(Result::ok) {
         durable = durable.max(line.trim().parse().unwrap_or_default());
     }

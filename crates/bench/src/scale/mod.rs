@@ -110,7 +110,7 @@ impl ScaleOptions {
     /// Looks whether a run is possible with these options.
     ///
     /// # Errors
-    /// What is wrong, for whoever gave the options.
+    /// The error of the options, in words for the user.
     pub fn check(&self) -> Result<(), String> {
         check_load(&self.orders, self.objects, self.value_bytes, self.batch)?;
         let twice = |(at, order): (usize, &Order)| self.orders[..at].contains(order);
@@ -172,7 +172,7 @@ impl ScaleOptions {
 /// Looks whether there can be such a load.
 ///
 /// # Errors
-/// What is wrong, for whoever gave the options.
+/// The error of the options, in words for the user.
 pub fn check_load(orders: &[Order], objects: u64, value_bytes: u64, batch: u64) -> Result<(), String> {
     let value_bytes_max = VALUE_BYTES_SINGLE_MAX;
     if orders.is_empty() {

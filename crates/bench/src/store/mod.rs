@@ -296,7 +296,7 @@ impl Bench<'_> {
                     work::run(&bed.target("embedded"), self.runtime.handle(), &warming, LOADERS, FOREVER)?;
                 }
             }
-            // Another sequence for each row: what one variant has read is in the cache when the next one begins.
+            // Another sequence for each row: the objects that one variant has read are in the cache when the next one begins.
             let salt = payload::salt(SEED, &format!("{} {variant}", case.name));
             let work = if case.kind == Kind::List { Arc::new(Work::List) } else { get(None, salt) };
             let measured = if case.is_beside_device() {
@@ -317,7 +317,7 @@ impl Bench<'_> {
                 self.load(bed, &set, self.scale.deletes)?;
                 Work::clear(&set, self.scale.deletes)
             } else {
-                // What lives at a time fits beside the objects that are read.
+                // The objects that live at a time fit beside those that are read.
                 let wrap = (self.scale.filled / 3 / case.sizes.mean().max(1 << 12)).max(1);
                 Arc::new(Work::Put { set: set.clone(), next: AtomicU64::new(0), wrap, limit: u64::MAX })
             };
@@ -341,7 +341,7 @@ impl Bench<'_> {
         let tally = work::run(target, self.runtime.handle(), work, case.clients, self.scale.time)?;
         let (time, cpu) = (began.elapsed(), machine::cpu_time() - cpu);
         if case.kind == Kind::Put {
-            // What the applies of these puts write belongs to them.
+            // The writes of the applies of these puts belong to them.
             bed.settle_unless(self.options.quick);
         }
         let device = since(bed.store().stat().device, device);

@@ -1,6 +1,6 @@
 //! Appending: the critical path (`append_copy`, `alloc`), and what closes the tail.
 //!
-//! The slow paths are out of line: what is appended to has room in nearly every call.
+//! The slow paths are out of line: the tail has room in nearly every call.
 
 use std::mem::ManuallyDrop;
 use std::slice;
@@ -79,7 +79,7 @@ impl Buffer {
 
     /// Makes `heap`, which is empty, the storage of an empty tail.
     fn open_tail(&mut self, heap: BytesMut) {
-        // What was reserved and not used goes.
+        // A reservation that was not used goes.
         drop(self.take_heap());
         let heap = self.heap.write(heap);
         (self.tail_len, self.limit) = (0, heap.capacity());

@@ -89,8 +89,8 @@ impl Chunk {
         unsafe { slice::from_raw_parts(at, self.len) }
     }
 
-    /// The chunk's bytes, where it is not built in. That they are not nothing is known to whoever uses them: asking for
-    /// the last one takes no test.
+    /// The chunk's bytes, where it is not built in. The caller knows that they are not nothing: asking for the last one takes no
+    /// test.
     ///
     /// # Safety
     /// It belongs to a buffer and is not built in, and the result does not outlive a borrow of that buffer.
@@ -106,7 +106,7 @@ impl Chunk {
     /// The chunk's bytes, to be changed; in a copy of its own, where they are not the buffer's.
     ///
     /// # Safety
-    /// As for `view`, and that borrow is a mutable one. What is not built in has an owner to drop afterwards.
+    /// As for `view`, and that borrow is a mutable one. A chunk that is not built in has an owner to drop afterwards.
     pub(super) unsafe fn view_mut(&mut self, built_in: *mut u8) -> &mut [u8] {
         if let Owner::Static | Owner::Shared(_) = self.owner {
             // SAFETY: promised by the caller.

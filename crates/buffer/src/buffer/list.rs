@@ -22,7 +22,7 @@ const HAS_BUILT_IN: u32 = 1 << 30;
 /// From so many on, chunks that were taken out give their room back, when they are more than those that are left.
 const COMPACT_MIN: u32 = 32;
 
-/// A queue of chunks. What makes it empty lies together, in front.
+/// A queue of chunks. The fields that make it empty lie together, in front.
 #[repr(C)]
 #[expect(
     clippy::box_collection,

@@ -10,7 +10,7 @@
 //! - The tail's storage has `limit` bytes from the tail's first one on; its first `tail_len` ones are initialised.
 //! - Built-in chunks lie in the built-in storage in logical order; nothing is used below `head`. Where the tail is
 //!   built-in, it is behind all of them.
-//! - The buffer can be moved: what is built in is addressed relative to the buffer, never by a stored pointer.
+//! - The buffer can be moved: built-in bytes are addressed relative to the buffer, never by a stored pointer.
 //! - Each internal byte belongs to one chunk: an allocation may be shared by several chunks, a byte of it never.
 //! - Where `owes` is not set, no field has anything to drop. Where `is_compound` is not set, the bytes are
 //!   those of the built-in storage behind the room for prepending, `tail_len` of them.
@@ -20,8 +20,8 @@
 //! One file a noun or verb: `chunk` and `list` are what closed chunks are and where they lie, `append`, `prepend` and
 //! `truncate` change them, `chunks` looks at them.
 //!
-//! Not here: what can be done safely with these (`range`, `body`), and limits on the size, which belong to whoever
-//! receives a message.
+//! Not here: what can be done safely with these (`range`, `body`), and limits on the size, which belong to the receiver of a
+//! message.
 #![allow(unsafe_code)]
 
 mod append;
