@@ -1,4 +1,4 @@
-//! The part of a full backup that was broken off: what its file holds up to the last frame of its index becomes a file of its own, from
+//! The part of a full backup that was broken off: its file, up to the last frame of its index, becomes a file of its own, from
 //! which an increment goes on.
 
 use std::fs::File;

@@ -57,7 +57,7 @@ pub(crate) async fn run(
     let mut output = Output::new();
     match arguments.command {
         Command::Check { json, serve } => {
-            // Whatever the reason is, it is one of the configuration.
+            // Every failure here is one of the configuration.
             check(serve, log).await.map_err(|error| Usage(one_line(&error)))?;
             if json {
                 output.json(&json!({ "valid": true }))?;

@@ -101,7 +101,7 @@ pub(crate) fn show_time(time_ns: i128) -> String {
     if fraction == 0 { format!("{sign}{seconds}") } else { format!("{sign}{seconds}.{fraction:09}") }
 }
 
-/// The time of a record, in nanoseconds; what is finer is cut off.
+/// The time of a record, in nanoseconds; a finer part is cut off.
 pub(crate) fn parse_time(text: &[u8]) -> Option<i128> {
     let text = std::str::from_utf8(text).ok()?;
     let (sign, text) = text.strip_prefix('-').map_or((1, text), |text| (-1, text));

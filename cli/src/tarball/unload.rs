@@ -97,7 +97,7 @@ impl Unload {
                     continue;
                 }
                 let (attributes, extras) = shape(&key, &info);
-                // Whatever the target of a symlink is, it is read later.
+                // The target of a symlink is read later.
                 if self.begin(&key, (attributes, &extras), b"target", 0, &mut writer)? {
                     self.report.would(attributes.kind, &key, info.bytes);
                 }

@@ -249,7 +249,7 @@ impl Report {
         self.state.lock().damage.add(ranges);
     }
 
-    /// Each loss is named; what it is for programs is bounded.
+    /// Each loss is named; the list for programs is bounded.
     fn tell_loss(&self, name: &str, why: &str) {
         let mut state = self.state.lock();
         if state.failures.len() < FAILURES_TOLD_MAX {

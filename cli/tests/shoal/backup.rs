@@ -134,7 +134,7 @@ fn the_drill() {
     assert_eq!((done.code, counted(&done)), (0, 0), "{}", done.stderr);
 }
 
-/// Metadata, times and deadlines come back; what is there is never overwritten; damage is named with its place.
+/// Metadata, times and deadlines come back; existing files are never overwritten; damage is named with its place.
 #[test]
 fn damage_is_named_and_existing_files_are_kept() {
     let server = Server::start();

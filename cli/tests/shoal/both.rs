@@ -119,7 +119,7 @@ impl Objects {
     }
 }
 
-/// Sends one command. What the server did not answer may have been done.
+/// Sends one command. A command that the server did not answer may have been done.
 async fn ask<T: FromRedisValue>(connection: &MultiplexedConnection, command: &Cmd) -> Result<T> {
     let answer = command.query_async(&mut connection.clone()).await;
     answer.map_err(|error: redis::RedisError| match error.code() {

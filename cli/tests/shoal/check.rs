@@ -143,7 +143,7 @@ fn a_repair_with_losses_is_not_clean_until_acknowledged() {
     for key in ["kept", "behind"] {
         assert_eq!(run(&["get", key, "--data", path]).stdout, key.as_bytes());
     }
-    // It says so to every check, and to whoever serves it.
+    // It says so to every check, and to every server of it.
     let done = check(&data, &["--repair"]);
     assert!(
         done.code == 1 && done.text().contains("repaired with losses: 1 lost (objects, or records"),

@@ -85,8 +85,8 @@ fn free_bytes(folder: &Path) -> u64 {
     disk.f_bfree * disk.f_frsize
 }
 
-/// A file system of 272 MB held 47 MiB of objects: a step of 256 MiB did not fit, and what a step that failed had taken stayed
-/// taken. And it was said 195 times.
+/// A file system of 272 MB held 47 MiB of objects: a step of 256 MiB did not fit, and the room that a failed step had taken
+/// stayed taken. And it was said 195 times.
 #[test]
 fn a_small_file_system_is_used_up_and_said_to_be_full_once() {
     const OBJECT: usize = 4 << 20;

@@ -115,7 +115,7 @@ fn prefixes_are_copied_and_moved() {
     assert_eq!(server.ok(&["ls", "b/"]), b"b/0007\n");
     assert_eq!(server.run(&["mv", "-r", "b/", "c/", "--overwrite"]).code, 0);
     assert_eq!(server.ok(&["get", "c/0007"]), b"7");
-    // A shorter prefix: what would be a source again is left alone.
+    // A shorter prefix: a key that would be a source again is left alone.
     let done = server.run(&["mv", "-r", "a/", ""]);
     assert!(done.code == 1 && done.stderr.contains("a/a/0000"), "{}", done.stderr);
     assert_eq!(server.ok(&["ls", "a/"]), b"a/a/0000\n");

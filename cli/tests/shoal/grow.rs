@@ -1,4 +1,4 @@
-//! Stores that grow: full ones go on, a kill at any moment leaves the old size or the new one, and what cannot be is said.
+//! Stores that grow: full ones go on, a kill at any moment leaves the old size or the new one, and impossible growth is reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ fn a_kill_at_any_moment_leaves_the_old_size_or_the_new_one() {
     let data: PathBuf = folder.path().join("data");
     let (server, url) = serve(&data, &[]);
     (0..4).for_each(|which| assert_eq!(put(&url, which).code, 0));
-    // The log has records: what was not applied is replayed over the new map.
+    // The log has records: records that were not applied are replayed over the new map.
     signal(&server, Signal::KILL);
     let mut server = server;
     let _ = server.wait();

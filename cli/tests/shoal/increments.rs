@@ -311,7 +311,8 @@ fn expired_and_damaged_links() {
     assert!(shown.code == 1 && shown.text().contains("those of the backup before"), "{shown:?}");
 }
 
-/// The snapshot of a backup that takes too long is dropped: the backup says so, and what to do; what there is stays for --resume.
+/// The snapshot of a backup that takes too long is dropped: the backup says so, and what to do; the part that there is stays for
+/// --resume.
 #[test]
 fn a_dropped_snapshot_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -346,7 +347,8 @@ fn a_dropped_snapshot_is_told() {
     assert!(!dest.exists() && folder.path().join("dest.unfinished").exists());
 }
 
-/// A full backup that is killed goes on: what changed meanwhile, deletions in its finished part included, is as the store has it at the end.
+/// A full backup that is killed goes on: objects that changed meanwhile, deletions in its finished part included, are as the
+/// store has them at the end.
 #[test]
 fn a_backup_that_was_killed_goes_on() {
     const COUNT: u32 = 6_000;

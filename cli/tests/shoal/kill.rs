@@ -1,9 +1,9 @@
 //! `kill -9` of the server in the middle of an import and of concurrent puts, overwrites and deletes, again and again on
-//! one store. What was acknowledged to another process is there with the right bytes, what was not is wholly there or
+//! one store. An object that was acknowledged to another process is there with the right bytes, any other is wholly there or
 //! wholly absent, a check of what the kill left finds nothing wrong, and the store opens again soon.
 //!
 //! The writers (this process) know each acknowledgement. An import does not tell its own one by one; a watcher lists
-//! what it stored so far: a listing shows durable objects only, so what it showed must survive.
+//! what it stored so far: a listing shows durable objects only, so every object that it showed must survive.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -378,7 +378,7 @@ impl World {
         }
     }
 
-    /// The import goes on, and what it stored is the tree.
+    /// The import goes on, and stores the whole tree.
     fn finish_import(&mut self, prefix: &str) {
         let import = self.import(prefix);
         let mut run_here = |arguments: &[OsString]| {

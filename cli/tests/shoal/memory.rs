@@ -1,5 +1,5 @@
-//! Bounded memory (T7): a server under load in a control group with a limit. It lives, what it takes
-//! stays level, and it ends in order.
+//! Bounded memory (T7): a server under load in a control group with a limit. It lives, its memory stays level, and it ends in
+//! order.
 //!
 //! The same bound is held against what the process has for itself, what was swapped included, at each look: where control groups
 //! cannot be made (no root, none mounted), nothing else holds it. The pages of the program's file are not its own: the kernel takes

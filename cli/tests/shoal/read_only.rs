@@ -42,7 +42,7 @@ fn crashed() -> (TempDir, PathBuf) {
     (folder, data)
 }
 
-/// The five commands, each by `start`, on `data`: what they show is right.
+/// The five commands, each by `start`, on `data`: their output is right.
 fn everything_is_shown(data: &Path, out: &Path, start: &dyn Fn(&[OsString]) -> Command) {
     let run = |arguments: &[&str], options: &[&str]| -> Done {
         let mut words: Vec<OsString> = arguments.iter().map(OsString::from).collect();

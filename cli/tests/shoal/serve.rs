@@ -137,7 +137,7 @@ fn a_hang_up_ends_no_server() {
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
 }
 
-/// An open server said nothing, and who tried tokens or passwords left no trace.
+/// An open server said nothing, and clients that tried tokens or passwords left no trace.
 #[test]
 fn open_addresses_and_strangers_are_logged() {
     let folder = tempfile::tempdir().unwrap();

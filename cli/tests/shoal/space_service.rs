@@ -1,4 +1,4 @@
-//! `shoal space serve` and its clients: what was answered outlives `kill -9`, what was not committed does not.
+//! `shoal space serve` and its clients: an answered call outlives `kill -9`, space that was not committed does not.
 
 use std::path::Path;
 

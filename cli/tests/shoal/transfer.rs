@@ -1,4 +1,5 @@
-//! Metadata, content type and deadline of objects go into a folder and come back, and what a folder cannot hold is not lost in silence.
+//! Metadata, content type and deadline of objects go into a folder and come back, and parts that a folder cannot hold are not
+//! lost in silence.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

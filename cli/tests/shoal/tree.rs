@@ -1,4 +1,4 @@
-//! Whole folders: what goes in comes out, and nothing leads out of the target.
+//! Whole folders: the files that go in come out, and nothing leads out of the target.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -88,7 +88,7 @@ impl Watched {
     }
 }
 
-/// A server that takes no writes any more says so to whoever sends it requests, and goes on serving reads.
+/// A server that takes no writes any more says so to clients that send it requests, and goes on serving reads.
 #[test]
 fn a_read_only_server_is_not_ready() {
     let server = Watched::start(&[]);

@@ -84,7 +84,7 @@ fn p99_ms(latency: &Histogram) -> f64 {
     latency.quantile_us(990) / 1000.0
 }
 
-/// Waits until nothing is left of who was a burden: so many sockets, and connections of a client that is none.
+/// Waits until nothing is left of the clients that were a burden: so many sockets, and connections of a client that is none.
 async fn await_nothing_left(server: &Frontends, client: &Client, before: usize) {
     eventually("nothing is left", || async {
         figure(client, "server.bytes_in_flight").await < 4096

@@ -1,5 +1,5 @@
-//! A slow device (T17): one write of a hundred takes a hundred times as long, and then nothing is done at all for a while. What is in
-//! the cache is read meanwhile; what is too much is told so, nothing hangs, and all that was acknowledged is there.
+//! A slow device (T17): one write of a hundred takes a hundred times as long, and then nothing is done at all for a while. Cached
+//! objects are read meanwhile; requests that are too many are told so, nothing hangs, and all that was acknowledged is there.
 //!
 //! The server is in this process, over a device in memory that is told what to do.
 
@@ -50,7 +50,7 @@ const STOPS_AFTER: Duration = Duration::from_secs(4);
 const PUTS: usize = 400;
 const PUT_BYTES: usize = 256 << 10;
 const IN_FLIGHT_BYTES: usize = 32 << 20;
-/// How long a put waits for room. What waits may hold an eighth and 8 MiB on top (docs/limits.md).
+/// How long a put waits for room. Puts that wait may hold an eighth and 8 MiB on top (docs/limits.md).
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 const HELD_BYTES_MAX: usize = IN_FLIGHT_BYTES + IN_FLIGHT_BYTES / 8 + (8 << 20);
 /// Gets that must be answered while the device stands still.
@@ -353,8 +353,8 @@ fn a_slow_device_slows_only_what_needs_it() {
         cached.verify(&reader).await;
         cached.verify(&reader).await;
 
-        // Nothing at all, from some write of an apply on: what was applied before it is read as it was. It goes on only when enough
-        // was read, and somebody was told that it is too much.
+        // Nothing at all, from some write of an apply on: objects that were applied before it are read as they were. It goes on
+        // only when enough was read, and somebody was told that it is too much.
         for key in 0..WRITTEN_LAST {
             assert_eq!(written.run(&writer, key, Kind::Put(600)).await, Ended::Done, "nobody else writes");
         }

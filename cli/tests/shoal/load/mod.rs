@@ -47,7 +47,7 @@ struct Slot {
     value: Option<Value>,
 }
 
-/// The keys, and what was acknowledged of each: one operation at a time is at a key, so that what a get must give is known.
+/// The keys, and what was acknowledged of each: one operation at a time is at a key, so that the answer of a get is known.
 pub(crate) struct World {
     prefix: &'static str,
     slots: Vec<Mutex<Slot>>,

@@ -76,7 +76,7 @@ fn sustained_load_is_served_and_leaves_nothing_behind() {
         let (looks, late) = looks.join().unwrap();
         let applies = figure(&client, "applies").await - applies;
         let held = world.verify(&client).await;
-        // A machine that does less by now was asked for more than seven tenths: what latencies mean follows from both.
+        // A machine that does less by now was asked for more than seven tenths: the meaning of latencies follows from both.
         let afterwards = closed(&world, &client, draw, TASKS, warm).await;
 
         let part = |first: usize, last: usize| &looks[looks.len() * first / 4..looks.len() * last / 4];
