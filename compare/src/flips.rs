@@ -1,9 +1,9 @@
-//! One bit flips in a store that was closed in order; then it is opened again, and everything is read. What is seen, for
-//! LMDB, SQLite, redb, fjall and Shoal, in one run.
+//! One bit flips in a store that was closed in order; then it is opened again, and everything is read. The table says what a
+//! reader sees, for LMDB, SQLite, redb, fjall and Shoal, in one run.
 //!
 //! Each engine stores 400 keys with values of 100 bytes and closes. Bits are drawn from the pages of 4 KiB that are not empty,
 //! the same way for all. The trials of an engine run in a process of their own: one that is killed by a signal counts as
-//! such, and the next trial goes on. What the engines promise differs: LMDB, SQLite and redb do not check each read.
+//! such, and the next trial goes on. The promises of the engines differ: LMDB, SQLite and redb do not check each read.
 
 use std::collections::BTreeMap;
 use std::fs;

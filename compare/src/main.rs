@@ -217,7 +217,7 @@ impl Bench<'_> {
     fn load(&self, (name, sizes, clients): &Case, peer: &dyn Peer) -> Result<Row> {
         let set = self.pool.set(name, *sizes);
         let wrap = LIVE_BYTES_MAX / sizes.mean().max(1 << 12);
-        // What earlier measurements left in the kernel's memory must not be written during this one.
+        // Bytes that earlier measurements left in the kernel's memory must not be written during this one.
         rustix::fs::syncfs(fs::File::open(self.folder)?)?;
         let next = AtomicU64::new(0);
         let (disk, own, cpu) = (Disk::of(self.folder)?, peer.own(), machine::cpu_time());

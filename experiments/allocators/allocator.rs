@@ -97,7 +97,7 @@ pub(crate) struct Gate(AtomicBool);
 impl Gate {
     /// Refuses once the gate was closed.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
-        // Relaxed: who must see the end orders itself against it by other means, a join for example.
+        // Relaxed: a thread that must see the end orders itself against it by other means, a join for example.
         if self.0.load(Ordering::Relaxed) { Err(Refusal::ShutDown) } else { Ok(()) }
     }
 

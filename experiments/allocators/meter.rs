@@ -1,7 +1,7 @@
 //! Nanoseconds an operation: the mean as processor time of the thread, the distribution as wall-clock time of samples.
 //!
 //! The processor's clock is read around many operations; around each of every 64th stands the wall clock, whose own time is
-//! taken off. What the machine does to a thread meanwhile (interrupts, cold caches) is in both.
+//! taken off. The machine's work on a thread meanwhile (interrupts, cold caches) is in both.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

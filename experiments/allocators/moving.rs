@@ -54,7 +54,7 @@ impl<'a> Mover<'a> {
     /// whether they can.
     pub(crate) fn make_room(&mut self, blocks: u32, pieces: &mut Pieces) -> bool {
         let mut tried = Vec::new();
-        // What is longer than every hole has nowhere to go: it stays, and only what lies between such ones moves.
+        // A run that is longer than every hole has nowhere to go: it stays, and only the runs between such ones move.
         let mut longest = self.space.largest_run();
         while tried.len() < GROUPS_PER_REQUEST && longest < blocks {
             let Some(victim) = self.space.close_emptiest(&tried) else { break };
@@ -87,7 +87,7 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Moves these into holes, the longest first; what finds none stays.
+    /// Moves these into holes, the longest first; a run that finds none stays.
     fn relocate(&mut self, mut living: Vec<(u32, Run)>, hole_blocks: u32, pieces: &mut Pieces) {
         living.sort_unstable_by_key(|&(_, run)| Reverse(run.blocks));
         for (number, from) in living {

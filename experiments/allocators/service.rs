@@ -1,7 +1,7 @@
 //! The allocator as a service over gRPC, both ways: a call for each allocation, and a pool over leased groups.
 //!
 //! Server and client are in one process and talk through a connection over the loopback address; the owner's file is a real
-//! one. What a client waits for is in `allocs_per_s`: calls, flushes, and the pool's leases and commits.
+//! one. The waits of a client are in `allocs_per_s`: calls, flushes, and the pool's leases and commits.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -
             figures.free_batched.batch(batch.len(), || freed = caller.free(batch));
             freed.context("a free failed")?;
         }
-        // What is kept is told to the owner: a part of what an allocation costs.
+        // The caller tells the owner which runs it keeps: a part of the cost of an allocation.
         let began = Instant::now();
         caller.commit()?;
         waited += began.elapsed();

@@ -31,9 +31,9 @@ const DRIFT_TURNOVERS: f64 = 5.0;
 const DRIFT_BYTES: [f64; 2] = [4096.0, 65_536.0];
 /// Most runs of a value that does not fit in one.
 const DRIFT_RUNS_MAX: usize = 8;
-/// Values that come and go together, and rounds of these between two looks at the reserve: 16,384 values. Who waits for longer
-/// finds emptier groups, as long as the reserve lasts: 0.063 blocks were moved for each one allocated with a look every 4,096
-/// values, 0.059 with this, and none failed.
+/// Values that come and go together, and rounds of these between two looks at the reserve: 16,384 values. A mover that waits for
+/// longer finds emptier groups, as long as the reserve lasts: 0.063 blocks were moved for each one allocated with a look every
+/// 4,096 values, 0.059 with this, and none failed.
 const DRIFT_CHUNK: usize = 64;
 const KEPT_EVERY: u64 = 256;
 
@@ -103,8 +103,8 @@ pub(crate) fn shift(allocator: &dyn Allocator, runs_max: usize, way: Treatment, 
     figures
 }
 
-/// Small values until one fails, of which most are freed; the rest. Its allocations are not in the figures. Whoever takes too
-/// long near the end goes on with the fill that was reached; who is not even near it does not take part.
+/// Small values until one fails, of which most are freed; the rest. Its allocations are not in the figures. An allocator that
+/// takes too long near the end goes on with the fill that was reached; one that is not even near it does not take part.
 fn first_phase(
     allocator: &dyn Allocator,
     random: &mut Random,

@@ -72,7 +72,7 @@ impl Start {
     }
 }
 
-/// The runs that all of a device was taken in, by their ends: what is freed is a part of one of them.
+/// The runs that all of a device was taken in, by their ends: each freed run is a part of one of them.
 struct Taken {
     ends: Vec<u64>,
 }

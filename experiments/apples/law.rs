@@ -12,8 +12,8 @@
 //! bucket's number is a Poisson number that is at most `M_j`: its mean and variance are known, so those of the apples
 //! left and of their value follow by one integral over `t`. The day is the number of apples taken, and one.
 //!
-//! Means and deviations are exact (quadrature to some 10 digits). For the quantiles, what is left given `t` is taken as
-//! normal, being a sum over the buckets: good from some 20 buckets on, and where they are not mostly full or empty.
+//! Means and deviations are exact (quadrature to some 10 digits). For the quantiles, the number of apples that are left given `t`
+//! is taken as normal, being a sum over the buckets: good from some 20 buckets on, and where they are not mostly full or empty.
 
 use super::choice::Orchard;
 use super::poisson::{at_most, below_normal, quadrature};

@@ -1,8 +1,8 @@
 //! Poisson numbers, the normal distribution and quadrature, as precise as the formulas need them.
 //!
-//! A bucket that is chosen at rate `p` was chosen a Poisson number of times by the moment `t`. What the formulas need of
-//! it is how likely at most `m` are, its logarithm (products over thousands of buckets), and the probability of just
-//! `m` in relation to that. Up to `m` = 10^8 these must not be sums of `m` terms.
+//! A bucket that is chosen at rate `p` was chosen a Poisson number of times by the moment `t`. The formulas need of it how likely
+//! at most `m` are, its logarithm (products over thousands of buckets), and the probability of just `m` in relation to that. Up
+//! to `m` = 10^8 these must not be sums of `m` terms.
 
 use std::f64::consts::PI;
 

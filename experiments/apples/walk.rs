@@ -1,7 +1,7 @@
-//! With returns: what is freed comes back, as in an allocator with a pool of free pieces for each size and no merging.
+//! With returns: a freed apple comes back, as in an allocator with a pool of free pieces for each size and no merging.
 //!
 //! Then every pool's depth is a random walk, and even a load whose sizes never change kills the allocator in the end:
-//! the pools drift apart, and what lies in one cannot serve another. Two laws:
+//! the pools drift apart, and the pieces of one cannot serve another. Two laws:
 //!
 //! - *Pools alone* (N pools of M pieces; each day one is taken from a random pool and one given to another): an empty
 //!   one is met after about `N (M+1)^2 / (4 x^2)` days, where `erfc(x) = ln 2 / N`.
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_reserve_lasts_as_the_law_says() {
         let (blocks, sizes) = (1u64 << 22, 64);
-        // Within the first turnover as the law says; later, what is live pulls back, and it lasts longer.
+        // Within the first turnover as the law says; later, the live objects pull back, and it lasts longer.
         for (free, least, most) in [(0.01, 0.85, 1.3), (0.02, 0.9, 1.7), (0.05, 1.2, 5.0)] {
             let law = turnovers_law(blocks as f64, free, sizes);
             let drawn =

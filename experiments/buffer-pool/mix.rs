@@ -29,7 +29,7 @@ const WARM_UP: u64 = 4;
 
 const WALKERS: u64 = 8;
 
-/// How long a trace is recorded, and its most accesses: what comes after them is not kept.
+/// How long a trace is recorded, and its most accesses: accesses after them are not kept.
 const RECORDED: Duration = Duration::from_millis(400);
 const RECORDED_MAX: usize = 1_000_000;
 

@@ -311,7 +311,7 @@ fn real(
 fn under_load<P: PagePool>(pages_read: &impl Fn() -> u64, load: &Load, frames: usize, pool: &P) -> Tally {
     let versions = Versions::new(load.pages);
     let tally = load_run(pool, &versions, load);
-    // What was read ahead when the load ended is not the sweep's.
+    // Pages that were read ahead when the load ended are not the sweep's.
     std::thread::sleep(Duration::from_millis(20));
     let mut session = pool.session(Role::Get);
     let before = pages_read();

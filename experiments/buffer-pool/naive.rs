@@ -67,7 +67,7 @@ impl Scheduler {
                         page
                     }
                 };
-                // Whoever asked waits, unless its thread panicked.
+                // The caller that asked waits, unless its thread panicked.
                 let _ = done.send(page);
             }
         });

@@ -102,8 +102,8 @@ impl Clock {
     }
 }
 
-/// One queue by age, and a hand that walks from the oldest page to the newest: what was used since it passed stays where it is, the
-/// first one that was not goes (Zhang and others, NSDI 2024).
+/// One queue by age, and a hand that walks from the oldest page to the newest: a page that was used since it passed stays where
+/// it is, the first one that was not goes (Zhang and others, NSDI 2024).
 pub(crate) struct Sieve {
     frames: usize,
     /// Pages by the number of their entry, and whether they were used since the hand passed.

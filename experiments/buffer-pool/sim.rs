@@ -102,7 +102,7 @@ fn cell() -> usize {
 
 thread_local! {
     /// On the timer's thread: what a completion owes for writes that it would have waited for. The timer does not sleep, it has
-    /// others to serve; what that completion submits next is due as much later.
+    /// others to serve; requests that this completion submits next are due as much later.
     static OWED: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
@@ -278,7 +278,7 @@ impl Core {
         ticket.run(|request| self.serve_one(request));
     }
 
-    /// Completes submitted requests when they are due, each wholly before the next: what its completion submits finds
+    /// Completes submitted requests when they are due, each wholly before the next: a request that its completion submits finds
     /// it among the last accesses.
     fn serve(&self) {
         let mut queue = self.queue.lock();

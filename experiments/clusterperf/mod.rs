@@ -2,8 +2,8 @@
 //!
 //! Objects have 100 bytes and keys 30, where a case does not say otherwise. Server and clients are threads of one process, the
 //! server with one dispatch thread. Cases that end in "Dist" can be drawn as the distribution of their times. A time is from before a
-//! command is sent until its reply was read. What is not comparable: RAMCloud's figures are those of a network without the
-//! kernel; the bare echo beside a case says what this machine's costs.
+//! command is sent until its reply was read. Not comparable: RAMCloud's figures are those of a network without the kernel; the
+//! bare echo beside a case says what this machine's costs.
 
 mod cases;
 

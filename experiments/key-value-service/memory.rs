@@ -96,7 +96,7 @@ impl Memory {
                 .max_concurrent_streams(STREAMS_MAX)
                 .auto_date_header(false)
                 .serve_connection(TokioIo::new(stream), requests);
-            // Who closes the connection needs no answer.
+            // A client that closes the connection needs no answer.
             tokio::spawn(async { drop(connection.await) });
         }
     }

@@ -16,7 +16,7 @@ pub(super) const VARIANTS: [&str; 3] = ["copied", "referred", "referred-sent"];
 /// is written as the socket does it, by copying all its bytes once.
 pub(super) fn measure(slices: usize, count: usize) -> [f64; 3] {
     let body = Bytes::from(vec![7; count]);
-    // A second owner: what is referred to lives elsewhere, as a frame of the pool does.
+    // A second owner: the bytes that are referred to live elsewhere, as a frame of the pool does.
     let _owner = body.clone();
     let mut sink = vec![0; count + 16];
     let copied = median(slices, || {

@@ -127,7 +127,7 @@ pub(super) fn session(time: Duration) -> Result<Pair> {
 
 /// A batch of requests, each of which follows three addresses one after the other, as request, tree and value do: first all of one
 /// request, or the first of all requests, then the second of all. (A load instead of the processor's prefetch instruction, which safe
-/// code does not have; it takes a register, and what it brings is the same.)
+/// code does not have; it takes a register, and it brings the same.)
 pub(super) fn prefetch(time: Duration) -> Result<Pair> {
     const BATCH: usize = 16;
     const STEPS: usize = 3;

@@ -2,7 +2,7 @@
 //!
 //! The old forms are in this benchmark only; the live path has no switches for them. A figure is the median of slices, old and new in
 //! turn, so that both meet the same machine. The seeds' own figures stand beside ours: theirs are of 2014's processors and a network
-//! without the kernel, so read the ratios. Nothing is judged: what gives nothing here says so by its ratio.
+//! without the kernel, so read the ratios. Nothing is judged: a step that gives nothing here says so by its ratio.
 
 mod buffer;
 mod handing;

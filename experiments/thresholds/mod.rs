@@ -3,7 +3,7 @@
 //! Every size is put in each way that the engine has for it, on a real device and on a simulated one whose reads, writes
 //! and flushes take 1 ms: by one client, who waits for each put, and by sixteen. The ways are forced by the engine's own
 //! settings. A store per way lives through all sizes and is small, so that applies run all the time; the first tenth of each
-//! row is not counted. What the engine does by default (`docs/adr/`, "values ride in the log") follows from this.
+//! row is not counted. The engine's default (`docs/adr/`, "values ride in the log") follows from this.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -144,7 +144,7 @@ fn run_in(environment: &Environment, options: &ThresholdOptions, out: &mut dyn W
                     if way == "leaf" && bytes > LEAF_BYTES_MAX {
                         continue;
                     }
-                    // What the row before left behind is not this one's to apply.
+                    // Records that the row before left behind are not this one's to apply.
                     settle(&store);
                     let figures = measure(&store, bytes, clients, options.time())?;
                     report.row(&format!("{case}-{bytes}"), way, &figures)?;

@@ -1,7 +1,7 @@
 //! `scale`: the load of `shoal bench scale` into one store after the other, on the same disk.
 //!
 //! Each store runs in a process of its own, so that memory and written bytes are its own; that process prints a line of figures at
-//! each mark, and this one the report. What was written is counted twice: by the process (`/proc/self/io`), and by the disk, where
+//! each mark, and this one the report. Written bytes are counted twice: by the process (`/proc/self/io`), and by the disk, where
 //! other programs are in it. The files of a store are removed before the next one begins.
 
 pub mod peer;
@@ -104,7 +104,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 impl Arguments {
-    /// Looks whether there can be such a run; says what is wrong, for whoever gave the options.
+    /// Looks whether there can be such a run; says what is wrong, for the user.
     fn check(&self, objects: u64) -> Result<(), String> {
         check_load(&[self.order], objects, self.value, self.batch)?;
         self.stores.iter().enumerate().try_for_each(|(at, name)| match name {

@@ -1,8 +1,8 @@
 //! The seed's client and server: one thread owns the allocator, clients ask it through a channel.
 //!
 //! A plain [`Client`] asks for every call. A [`CachedClient`] fetches whole regions (16 GiB in the seed's test) and
-//! serves its own calls from a pool over them; only an empty pool asks. In one process: what is measured is a hand-over
-//! to another thread and back, not a network.
+//! serves its own calls from a pool over them; only an empty pool asks. In one process: the figures are those of a hand-over to
+//! another thread and back, not of a network.
 
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
