@@ -42,7 +42,8 @@ fn acknowledged_writes_are_there_when_writers_apply_and_publish() {
     writers("commit, apply, publish", Share::Few, 2, 3);
 }
 
-/// One flush fails, whoever's it is. Everybody is answered; what was acknowledged is there after a crash; nobody writes any more.
+/// One flush fails, of any thread. Everybody is answered; writes that were acknowledged are there after a crash; nobody writes
+/// any more.
 #[test]
 fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
     let image = formatted(BLOCKS);
@@ -78,7 +79,7 @@ fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
     });
 }
 
-/// A store is closed while it is written to: what was acknowledged is there, what was refused is not.
+/// A store is closed while it is written to: writes that were acknowledged are there, those that were refused are not.
 #[test]
 fn closing_answers_every_writer() {
     let image = formatted(BLOCKS);

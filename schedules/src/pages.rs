@@ -148,8 +148,8 @@ fn no_change_of_a_page_is_lost_with_side_buffers() {
     count_up("pages in place, side buffers", 2);
 }
 
-/// Three threads ask for the same pages in other orders; the device answers when it likes. Whoever waits for a load or for a frame
-/// is woken, and gets the right page.
+/// Three threads ask for the same pages in other orders; the device answers when it likes. A thread that waits for a load or for
+/// a frame is woken, and gets the right page.
 #[test]
 fn everybody_gets_the_page_that_was_asked_for() {
     explore("shared loads", Share::All, move || {

@@ -11,7 +11,8 @@ use shoal_testkit::linear::{Action, Entry, History};
 use super::common::{key, tiny_with_overlays};
 use super::{Share, World, explore, formatted, join, mark, spawn};
 
-/// Three clients on two keys: an order of their operations explains all answers, and what a reader saw is there after a crash.
+/// Three clients on two keys: an order of their operations explains all answers, and every state that a reader saw is there after
+/// a crash.
 #[test]
 fn operations_on_a_key_are_linearizable() {
     let image = formatted(256);
@@ -114,7 +115,7 @@ fn a_slow_reader_keeps_its_value() {
     });
 }
 
-/// Pages of a listing beside writers who apply: what is there all the time is listed once, in its order.
+/// Pages of a listing beside writers who apply: an object that is there all the time is listed once, in its order.
 #[test]
 fn a_listing_has_what_is_there_all_the_time() {
     const STAYING: u64 = 4;

@@ -26,7 +26,7 @@ fn count_once(store: &Store, identity: RequestId) -> Result<(u64, bool)> {
 }
 
 /// A session's write is sent by two threads at once, and by a third one of another session beside them: each session's write
-/// counts once, whoever sends it again gets the same answer, also after a crash.
+/// counts once, a thread that sends it again gets the same answer, also after a crash.
 #[test]
 fn a_write_that_is_sent_twice_counts_once() {
     let image = formatted(BLOCKS);

@@ -112,7 +112,7 @@ fn completions(shoal: &str) -> Result<()> {
     Ok(())
 }
 
-/// A tar archive with the same bytes for the same files, whoever packs them and when.
+/// A tar archive with the same bytes for the same files, independent of the user that packs them and of the time.
 fn archive(version: &str, target: &str) -> Result<String> {
     let name = format!("shoal-{version}-{target}");
     let archive = format!("{name}.tar.gz");

@@ -1,7 +1,7 @@
 //! `cargo x fuzz`: libFuzzer against every target of `fuzz/` (T13), with a nightly compiler.
 //!
-//! It starts from the stored corpora (`fuzz/corpus`); what it finds besides goes to the build's folder, and with `--keep` what
-//! reaches new code is stored. `cargo test` replays what is stored, without a fuzzer and on the stable compiler.
+//! It starts from the stored corpora (`fuzz/corpus`); inputs that it finds besides go to the build's folder, and with `--keep`
+//! those that reach new code are stored. `cargo test` replays what is stored, without a fuzzer and on the stable compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ left in target/fuzz, and the command that repeats it is printed.
   --only NAME  only the targets that begin with NAME
   --keep       store the inputs that reach new code, at most 120 a target, in fuzz/corpus";
 
-/// Memory that a target may take. What one allocation may have is held by `crates/engine/src/testing/hostile/limit.rs`: libFuzzer's own
+/// Memory that a target may take. `crates/engine/src/testing/hostile/limit.rs` holds the limit of one allocation: libFuzzer's own
 /// limit acts with a sanitizer only.
 const MEMORY_MIB: u32 = 2048;
 /// Seconds after which an input hangs.

@@ -37,7 +37,7 @@ struct Experiment {
     /// Variables, and their values in CI and in a night.
     sizes: Sizes,
     /// Whether it mostly waits, and judges nothing that another one beside it makes worse: those that stand one behind the other in
-    /// the list run at the same time. Whatever measures what the machine can do, and whatever keeps all cores busy, runs alone.
+    /// the list run at the same time. An experiment that measures what the machine can do, or keeps all cores busy, runs alone.
     beside: bool,
 }
 
@@ -160,7 +160,7 @@ const EXPERIMENTS: [Experiment; 21] = [
         beside: false,
     },
     units("hostile", "T13", "testing::hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
-    // What a server can do is measured here, and then a part or a multiple of it is asked for.
+    // These measure what a server can do, and then ask for a part or a multiple of it.
     program("load", "T15", "load::sustained", &[("LOAD_S", 60, 1_800)]),
     program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600), ("OVERLOAD_KEYS", 1_000, 1_000)]),
     // Each judges its own server: what survives, what memory it takes, whom it cuts.
@@ -242,7 +242,7 @@ pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
     Ok(())
 }
 
-/// Runs all of `group` at a time. What each says is printed when it ends, in one piece; until then it is in target/lab.
+/// Runs all of `group` at a time. The output of each is printed when it ends, in one piece; until then it is in target/lab.
 fn beside_each_other(group: &[&Experiment], options: &Options, nightly: bool) -> Result<Vec<bool>> {
     let names: Vec<&str> = group.iter().map(|experiment| experiment.name).collect();
     println!("== {}: beside each other", names.join(", "));
@@ -283,7 +283,7 @@ impl Experiment {
         Ok(is_fine)
     }
 
-    /// Whether its tests pass, and there are some: what was renamed or is left out would pass for ever.
+    /// Whether its tests pass, and there are some: an experiment without tests, renamed or left out, would pass for ever.
     fn passes(&self, options: &Options, nightly: bool, log: Option<&File>) -> Result<bool> {
         let output = || -> Result<Stdio> {
             Ok(match log {
@@ -318,7 +318,8 @@ fn of_night(in_ci: u64, in_a_night: u64, part: u64) -> u64 {
     if in_a_night < DIVIDED_FROM * in_ci.max(1) { in_a_night } else { in_ci.max(in_a_night / part) }
 }
 
-/// Whether tests run, of so many of which so many are ignored. What cannot be listed does not build: its run says so.
+/// Whether tests run, of so many of which so many are ignored. A program whose tests cannot be listed does not build: its run
+/// says so.
 fn runs_some(all: Option<usize>, ignored: Option<usize>) -> bool {
     all.is_none_or(|all| all > ignored.unwrap_or(0))
 }

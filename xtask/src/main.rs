@@ -155,7 +155,7 @@ fn circles() -> Result<()> {
     Ok(())
 }
 
-/// Runs a command at the workspace's root; what fails is printed as the line that repeats it.
+/// Runs a command at the workspace's root; one that fails is printed as the line that repeats it.
 fn run(program: &str, arguments: &[&str]) -> Result<()> {
     let line = format!("{program} {}", arguments.join(" "));
     eprintln!("+ {line}");

@@ -139,7 +139,7 @@ fn count(root: &Path, work: &Path) -> Result<()> {
     if profiles.exists() {
         std::fs::remove_dir_all(&profiles)?;
     }
-    // Cargo names each program as it starts it; what the tests say goes to a file.
+    // Cargo names each program as it starts it; the output of the tests goes to a file.
     let said = work.join("tests.log");
     let status = cargo(root, work).arg("--no-fail-fast").stdout(std::fs::File::create(&said)?).status();
     if !status.context("cannot start nice and cargo")?.success() {
@@ -195,7 +195,7 @@ fn parse(report: &str, root: &Path) -> BTreeMap<String, BTreeMap<usize, u64>> {
             let mut fields = counted.split(',');
             let mut field = || fields.next()?.parse::<u64>().ok();
             if let (Some(line), Some(count)) = (field(), field()) {
-                // A file can come more than once: what any program reached is reached.
+                // A file can come more than once: a line that any program reached is reached.
                 *lines.entry(line as usize).or_default() += count;
             }
         }
@@ -230,7 +230,7 @@ fn indentation(line: &str) -> usize {
 /// The demand on each line of the file.
 fn kinds(path: &str, text: &str) -> Vec<Kind> {
     let is_whole = WHOLE.iter().any(|(file, _)| *file == path);
-    // The indentation of the line that began an exemption or an error arm; what is deeper belongs to it.
+    // The indentation of the line that began an exemption or an error arm; deeper lines belong to it.
     let mut open: Option<(usize, Kind)> = None;
     let mut in_tests = false;
     let mut kinds = Vec::new();
@@ -242,7 +242,7 @@ fn kinds(path: &str, text: &str) -> Vec<Kind> {
         if open.is_some_and(|(from, _)| deep <= from && !trimmed.is_empty() && !closes(from)) {
             open = None;
         }
-        // What follows an `else` of a injected bug is the product's own.
+        // Code behind an `else` of an injected bug is the product's own.
         if open.is_some_and(|(_, kind)| kind == Kind::Exempt(None)) && trimmed.starts_with("} else") {
             open = None;
         }

@@ -16,7 +16,7 @@ use super::{Finding, Tree};
 /// Ends of the names of files that are checked wherever they stand.
 const FILES: [&str; 3] = [".rs", ".md", ".proto"];
 
-/// Folders of the repository; what begins with one is a path.
+/// Folders of the repository; a word that begins with one is a path.
 const FOLDERS: [&str; 9] =
     [".ci/", "cli/", "clients/", "compare/", "crates/", "docs/", "experiments/", "fuzz/", "xtask/"];
 

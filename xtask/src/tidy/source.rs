@@ -1,6 +1,6 @@
 //! A Rust source as lines of code and of comments, with the lines that only tests see marked.
 //!
-//! Not a parser: it knows comments, strings, character literals and braces. What a macro makes is not seen.
+//! Not a parser: it knows comments, strings, character literals and braces. Code that a macro makes is not seen.
 
 /// A source file, taken apart. The lines of all views correspond.
 pub(super) struct Source {
