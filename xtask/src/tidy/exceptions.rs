@@ -2,9 +2,8 @@
 //!
 //! A table a rule, in it a file (`*` stands for any part of a name) and the reason. An entry without a reason is
 //! refused. The lists should shrink: a file that is named under `unsafe`, `lines` or `functions` without need is a violation itself
-//! ([`super::sources`]). Where a rule counts (`circles`, `subjects`), the
-//! reason begins with the number that it allows. `foreign` lists
-//! names instead of files: those of other programs, which the repository's code does not hold.
+//! ([`super::sources`]). Where a rule counts (`circles`), the reason begins with the number that it allows. `foreign` lists names
+//! instead of files: those of other programs, which the repository's code does not hold.
 
 use std::path::Path;
 
@@ -60,11 +59,6 @@ impl Exceptions {
     /// The number that `file` may have; none without an entry.
     pub(super) fn count(&self, rule: &str, file: &str) -> Option<usize> {
         self.counts(rule).find(|(named, _)| *named == file).map(|(_, count)| count)
-    }
-
-    /// The entry of `rule` for `file`: its pattern, and the number that its files may have together.
-    pub(super) fn budget(&self, rule: &str, file: &str) -> Option<(&str, usize)> {
-        self.counts(rule).find(|(pattern, _)| matches(pattern, file))
     }
 
     /// Whether the list of `rule` names just this file.

@@ -1,10 +1,12 @@
 //! The rules of the house that neither the compiler nor clippy checks.
 //!
-//! Each submodule is one family of rules: [`layers`] (crates only use those below them), [`locks`] (lock files of other workspaces are up to date), [`circles`] (modules of a crate do
-//! not import each other in a circle), [`order`] (those of the engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`]
-//! (files, items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the
-//! repository), [`rules`] (each rule of the store is asserted and broken somewhere). Exceptions stand in `tidy.toml`, each with its reason. The rules read text, not syntax: [`source`] tells
-//! code, comments and tests apart, which is enough for them.
+//! Each submodule is one family of rules: [`layers`] (crates only use those below them), [`locks`] (lock files of other
+//! workspaces are up to date), [`circles`] (modules of a crate do not import each other in a circle), [`order`] (those of the
+//! engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`] (files,
+//! items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the repository),
+//! [`rules`] (each rule of the store is asserted and broken somewhere), [`subjects`] (sentences name their subjects). Exceptions
+//! stand in `tidy.toml`, each with its reason. The rules read text, not syntax: [`source`] tells code, comments and tests apart,
+//! which is enough for them.
 
 mod circles;
 mod docs;
@@ -19,6 +21,7 @@ mod references;
 mod rules;
 mod source;
 mod sources;
+mod subjects;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -98,6 +101,7 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
     findings.extend(names::check(&tree, &exceptions));
     findings.extend(references::check(&tree, &exceptions));
     findings.extend(rules::check(&tree));
+    findings.extend(subjects::check(&tree, &exceptions));
     findings.sort();
     Ok(findings)
 }

@@ -1,7 +1,5 @@
 //! The rules of every `.rs` file.
 
-use std::collections::BTreeMap;
-
 use super::exceptions::Exceptions;
 use super::layers::{NETWORKED, is_network_crate};
 use super::source::{Source, has_word};
@@ -29,37 +27,17 @@ const MACROS: [&str; 3] = ["dbg!", "todo!", "unimplemented!"];
 const BELOW_THE_BINARIES: [&str; 9] =
     ["base", "buffer", "device", "space", "pool", "engine", "api", "client", "server"];
 
-/// Words with which the first sentence of a doc comment does not begin: its subject is a thing with a name.
-const NAMELESS: [&str; 7] = ["What", "Who", "Whoever", "Whose", "Whom", "Whatever", "That which"];
-
 pub(super) fn check(tree: &Tree, exceptions: &Exceptions) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut nameless: BTreeMap<&str, (usize, Vec<Finding>)> = BTreeMap::new();
     for (path, source) in &tree.sources {
         let file = File { path, source, exceptions };
         findings.extend(file.check_text(&tree.texts[path]));
-        let (pattern, allowed) = exceptions.budget("subjects", path).unwrap_or((path, 0));
-        let (_, found) = nameless.entry(pattern).or_insert((allowed, Vec::new()));
-        found.extend(file.check_subjects());
         findings.extend(file.check_length());
         findings.extend(file.check_functions());
         findings.extend(file.check_function_names());
         findings.extend(file.check_unsafe());
         findings.extend(file.check_environment());
         findings.extend(file.check_network());
-    }
-    for (pattern, (allowed, found)) in nameless {
-        let count = found.len();
-        match allowed {
-            0 => findings.extend(found),
-            _ if count > allowed => {
-                let message = format!(
-                    "{count} comments begin without a name, tidy.toml allows {allowed}; without the entry each is listed"
-                );
-                findings.push(Finding::new(pattern, 0, message));
-            }
-            _ => {}
-        }
     }
     findings
 }
@@ -109,31 +87,6 @@ impl File<'_> {
             if let Some(name) = MACROS.iter().find(|name| has_word(code, name)) {
                 findings.push(self.at(line, format!("{name} is not for the repository")));
             }
-        }
-        findings
-    }
-
-    /// The first line of each doc comment.
-    fn check_subjects(&self) -> Vec<Finding> {
-        let doc = |line: &String| {
-            let text = line.trim_start();
-            ["///", "//!"].iter().find_map(|mark| text.strip_prefix(mark)).map(|text| text.trim().to_owned())
-        };
-        let mut findings = Vec::new();
-        let mut before = None;
-        for (line, comment) in self.source.comments.iter().enumerate() {
-            let text = doc(comment);
-            let begins = before.as_deref().is_none_or(str::is_empty);
-            let word = text.as_ref().and_then(|text| {
-                NAMELESS.iter().find(|word| {
-                    text.strip_prefix(**word).is_some_and(|rest| rest.starts_with([' ', ',', '\'']))
-                })
-            });
-            if let Some(word) = word.filter(|_| begins) {
-                findings
-                    .push(self.at(line, format!("a comment that begins with \"{word}\": name the thing")));
-            }
-            before = text;
         }
         findings
     }
@@ -268,22 +221,6 @@ mod tests {
             findings_of("crates/pool/src/a.rs", "// TODO: later\nfn a() { dbg!(1); }\n// na\u{ef}ve\n");
         assert_eq!(findings.len(), 4, "{findings:?}");
         assert!(findings_of("crates/pool/src/a.rs", "//! A.\nconst A: &str = \"TODO dbg!(\";\n").is_empty());
-    }
-
-    #[test]
-    fn doc_comments_begin_with_a_name() {
-        let code = "//! What it is.\n\n/// Who reads it.\n/// What goes on is not a beginning.\nfn a() {}\n\n\
-            /// Whatsoever.\n///\n/// That which is written.\nfn b() {}\n// What a line says.\n";
-        let findings = findings_of("crates/pool/src/a.rs", code);
-        let lines: Vec<&str> = findings.iter().filter_map(|finding| finding.split(':').nth(1)).collect();
-        assert_eq!(lines, ["1", "3", "9"], "{findings:?}");
-        let some = ("tidy.toml", "[subjects]\n'crates/pool/**' = '3 comments: to be written anew'");
-        assert!(findings_in(&[("crates/pool/src/a.rs", code), some]).is_empty());
-        let few = ("tidy.toml", "[subjects]\n'crates/pool/**' = '2 comments: to be written anew'");
-        assert!(
-            findings_in(&[("crates/pool/src/a.rs", code), few])[0]
-                .contains("3 comments begin without a name")
-        );
     }
 
     #[test]
