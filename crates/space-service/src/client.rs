@@ -54,7 +54,7 @@ impl ClientOptions {
 /// Why a call did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// The session ended: what was leased and not committed belongs to others.
+    /// The session ended: space that was leased and not committed belongs to others.
     #[error("the session was fenced")]
     Fenced,
     /// No free space of the wanted shape, or a limit of the service. Nothing was changed.
@@ -195,7 +195,7 @@ impl SpaceClient {
         })
     }
 
-    /// Ends the session: what it leased and did not commit is free again.
+    /// Ends the session: space that it leased and did not commit is free again.
     ///
     /// # Errors
     /// [`ClientError`].

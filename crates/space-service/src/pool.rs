@@ -1,7 +1,7 @@
 //! [`Pool`]: groups in a client's hand, allocated from at memory speed.
 //!
-//! The pool has the store's own allocator over just the groups that it leased: exact best fit, neighbours merged at once, what is freed
-//! is used again. Nothing of that is known to the owner until [`Pool::commit`], which tells it in one call a lease which
+//! The pool has the store's own allocator over just the groups that it leased: exact best fit, neighbours merged at once, freed
+//! runs are used again. Nothing of that is known to the owner until [`Pool::commit`], which tells it in one call a lease which
 //! blocks came into use since the last one, and which went out of it.
 //!
 //! Dropping a pool without committing is what a crash does: the owner takes everything back that was not committed.
@@ -90,7 +90,7 @@ impl Pool {
     /// Tells the owner what came into use since the last time, and what went out of it: a call for each lease that changed.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Fenced`] where the lease ran out: what was not committed before is lost then.
+    /// [`ClientError`]; [`ClientError::Fenced`] where the lease ran out: runs that were not committed before are lost then.
     pub async fn commit(&mut self) -> Result<(), ClientError> {
         let used = self.used();
         for (&lease, held) in &mut self.leases {
@@ -111,7 +111,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Commits, and gives back all leases: what is not in use is free again for everybody.
+    /// Commits, and gives back all leases: blocks that are not in use are free again for everybody.
     ///
     /// # Errors
     /// As [`Self::commit`].

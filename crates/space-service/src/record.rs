@@ -305,7 +305,7 @@ fn number32(reader: &mut Reader<'_>) -> Result<u32, Truncated> {
 
 fn runs(reader: &mut Reader<'_>) -> Result<Vec<Run>, Truncated> {
     let count = reader.varint()?;
-    // Every run takes two bytes at least: what a wrong count asks for is bounded by what there is.
+    // Every run takes two bytes at least: the bytes that are there bound the memory that a wrong count asks for.
     if count > reader.rest().len() as u64 {
         return Err(Truncated);
     }

@@ -282,7 +282,7 @@ impl SpaceState {
         Ok((answer, Some(Change::Did { session, sequence, deed })))
     }
 
-    /// Ends a session: it is fenced, and what it leased and did not commit is free.
+    /// Ends a session: it is fenced, and space that it leased and did not commit is free.
     pub(crate) fn end(&mut self, session: u64) -> Result<Change, Refusal> {
         let state = self.sessions.remove(&session).ok_or(Refusal::Fenced { session })?;
         state.leases.into_iter().for_each(|lease| self.end_lease(lease));

@@ -225,7 +225,7 @@ async fn every_torn_end_is_a_state_of_before_and_damage_before_it_is_found() {
         }
     }
     assert!(seen.len() > 15, "{seen:?}");
-    // A byte in the middle that changed is not an end: what follows promised that it was there.
+    // A byte in the middle that changed is not an end: the records behind it promised that it was there.
     let mut damaged = bytes.clone();
     damaged[end / 2] ^= 1;
     std::fs::write(&copy, &damaged).unwrap();
@@ -283,7 +283,7 @@ async fn several_clients_own_no_block_together() {
                 taken.drain(..5).for_each(|run| pool.free(run).unwrap());
                 if round % 2 == 0 {
                     pool.commit().await.unwrap();
-                    // As by a crash: what comes now is not committed.
+                    // As by a crash: a run that is taken now is not committed.
                     assert!(pool.allocate(3).is_some());
                 } else {
                     pool.give_back().await.unwrap();

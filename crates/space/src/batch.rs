@@ -1,7 +1,7 @@
 //! Many frees under one lock: while one run is freed, the memory that the next ones need is fetched.
 //!
-//! The answers are those of the same frees one after the other; what is fetched for nothing costs only time. On 12 TiB that is
-//! 90 % full, a free of a batch takes half the time (docs/measurements/performance-log.md).
+//! The answers are those of the same frees one after the other; memory that is fetched for nothing costs only time. On 12 TiB
+//! that is 90 % full, a free of a batch takes half the time (docs/measurements/performance-log.md).
 
 use shoal_base::Run;
 

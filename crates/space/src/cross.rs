@@ -1,6 +1,6 @@
 //! Free runs that cross the borders of groups.
 //!
-//! Only open groups take part: what belongs to one owner, or is being emptied, ends at its borders.
+//! Only open groups take part: free space of a group that belongs to one owner, or is being emptied, ends at its borders.
 //!
 //! Groups do not know their neighbours' runs, so such runs have no class. They are found by a walk over the
 //! borders that lie within free space, which is done only if no group alone can serve a request. A bound on the

@@ -176,7 +176,7 @@ impl GroupRuns {
         if free.start > span.start {
             return Some(Span { start: span.start, blocks: free.start - span.start });
         }
-        // Runs do not touch: what follows a free part is in use, up to the next free part.
+        // Runs do not touch: the blocks behind a free part are in use, up to the next free part.
         let rest = Span { start: free.end(), blocks: span.end() - free.end() };
         if rest.blocks == 0 {
             return None;

@@ -1,10 +1,10 @@
 //! Which group has a free run of a wanted length? The index over the arrays of all groups.
 //!
 //! Three kinds of runs: short ones (up to 1,024 blocks) have a class per exact length; wholly free groups are a
-//! set of groups; what lies between is an ordered set of (length, block). With classes of 16 per octave for the
-//! latter, as the prototype had, an exact best fit would have to look into every group of a class (65,536 in the
-//! worst case, under the lock); the ordered set answers in one descent. It is small: each entry stands for more
-//! than 4 MiB of free space, so it costs at most 6 millionths of what it describes.
+//! set of groups; the runs between these are an ordered set of (length, block). With classes of 16 per octave for the latter, as
+//! the prototype had, an exact best fit would have to look into every group of a class (65,536 in the worst case, under the
+//! lock); the ordered set answers in one descent. It is small: each entry stands for more than 4 MiB of free space, so it costs
+//! at most 6 millionths of what it describes.
 //!
 //! Invariant: the index says exactly what the arrays hold (checked by the audit).
 

@@ -28,7 +28,7 @@ impl Space {
         Some(Victim { group: runs.group_run(group), used_blocks })
     }
 
-    /// Opens a group that was closed: what is free of it is handed out again.
+    /// Opens a group that was closed: its free blocks are handed out again.
     ///
     /// # Panics
     /// Where the group is not closed.

@@ -120,8 +120,8 @@ impl Space {
         self.change(|runs| runs.allocate_at_most(blocks))
     }
 
-    /// As [`Self::allocate`], but only from a free run of at most `hole_blocks` blocks within one group: what is moved out
-    /// of the way fills holes and leaves the long runs alone.
+    /// As [`Self::allocate`], but only from a free run of at most `hole_blocks` blocks within one group: values that are moved
+    /// out of the way fill holes and leave the long runs alone.
     ///
     /// # Panics
     /// Where `blocks` is 0.

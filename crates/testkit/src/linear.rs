@@ -137,7 +137,7 @@ impl<'a, A: Act> Search<'a, A> {
                 events.push((answered, true, number));
             }
         }
-        // Calls come before answers of the same moment: what may have overlapped counts as overlapping.
+        // Calls come before answers of the same moment: operations that may have overlapped count as overlapping.
         events.sort_unstable();
         let mut places = vec![(0, None); entries.len()];
         for (place, &(_, is_answer, number)) in events.iter().enumerate() {
@@ -249,7 +249,7 @@ impl<'a, A: Act> Search<'a, A> {
     }
 }
 
-/// Checks operations, in any order; what they are about (for [`Action`] one key) was `initial` before.
+/// Checks operations, in any order; their subject (for [`Action`] one key) was `initial` before.
 #[must_use]
 pub fn check<A: Act>(entries: &[Entry<A>], initial: A::State) -> Verdict {
     Search::new(entries).run(initial)

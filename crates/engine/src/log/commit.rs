@@ -515,7 +515,7 @@ impl Committer {
                 blocks > self.ring.rest(position),
                 "the next batch of the log would lie in blocks that are not prepared",
             ),
-            // R9: what the superblock that was named before freed may be used already.
+            // R9: the blocks that the superblock named before freed may be used already.
             (
                 superblock < self.named.load(Ordering::Acquire),
                 "the next batch of the log would name an older superblock than the one before it",

@@ -90,7 +90,7 @@ pub enum KeyPlace {
     Page(TreePage),
     /// A layer or an overlay says that there is no such object.
     Gone,
-    /// Of no key: this page was known, and what lies under it is the same as before.
+    /// Of no key: this page was known, and all under it is the same as before.
     Kept(TreePage),
 }
 

@@ -214,8 +214,8 @@ impl Policy {
         self.scan_frames.load(Ordering::Relaxed) + frames > self.scan_frames_max
     }
 
-    /// Returns true if so few units are held that only scans touched that they stay: what was read ahead is still to be read, and in
-    /// a full pool nothing else would pay for pages of lookups.
+    /// Returns true if so few units are held that only scans touched that they stay: pages that were read ahead are still to be
+    /// read, and in a full pool nothing else would pay for pages of lookups.
     pub(crate) fn scans_hold_little(&self) -> bool {
         self.scan_frames.load(Ordering::Relaxed) <= self.scan_frames_max / HELD_SHARE
     }

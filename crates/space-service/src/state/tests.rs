@@ -68,7 +68,7 @@ impl World {
         self.owned.retain(|&block, _| !run.overlaps(Run::new(block, 1)));
     }
 
-    /// A lease ends: what was committed in it belongs to nobody's lease.
+    /// A lease ends: a run that was committed in it belongs to nobody's lease.
     fn release(&mut self, committed: Vec<Run>) {
         for run in committed {
             self.owned.extend((run.block..run.end()).map(|block| (block, NOBODY)));
@@ -278,7 +278,7 @@ fn calls_that_make_no_sense_change_nothing() {
     assert!(state.act(stranger, 1, commit(Run::new(0, 1)), 1).is_err(), "a lease of somebody else");
 }
 
-/// However many runs a caller would take, what is answered fits in a record.
+/// However many runs a caller would take, the answer fits in a record.
 #[test]
 fn an_answer_of_too_many_runs_is_refused() {
     const HOLES: usize = ITEMS_MAX + 2 * 1024;

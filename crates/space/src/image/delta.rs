@@ -75,8 +75,8 @@ impl Delta {
         out
     }
 
-    /// Reads the delta at the start of `bytes` and says how many bytes it has; what follows (padding) is not
-    /// looked at. Never panics, and never reserves more than 8 times the bytes it was given.
+    /// Reads the delta at the start of `bytes` and says how many bytes it has; the bytes behind it (padding) are not looked at.
+    /// Never panics, and never reserves more than 8 times the bytes it was given.
     ///
     /// # Errors
     /// Every kind of [`ImageError`] but `Unexpected`: which superblock it should be of, the caller checks.

@@ -48,7 +48,7 @@ fn snapshot_and_deltas_give_back_what_was_published() {
         Stored { pieces: image.snapshot(DEVICE, 0).map(|piece| piece.bytes).collect(), ..Stored::default() };
     let mut live: Vec<Run> = Vec::new();
     for superblock in 1..200 {
-        // The allocator runs ahead: what is taken here and not logged never reaches the image.
+        // The allocator runs ahead: a run that is taken here and not logged never reaches the image.
         let unlogged: Vec<Run> = (0..5).filter_map(|_| space.allocate(1 + random.below(50) as u32)).collect();
         let taken: Vec<Run> = (0..20).filter_map(|_| space.allocate(1 + random.below(50) as u32)).collect();
         live.extend(&taken);
