@@ -2,8 +2,8 @@
 //!
 //! Each row is a store of its own in a new data file. A load is put by some clients; when the trees hold everything, the
 //! allocated bytes over the live ones are noted (tree pages in, log and superblocks out). Then a random half is deleted,
-//! and what the store makes of it is watched for at most a minute. The written bytes are counted by kind, in bytes of the device
-//! for each byte that was put.
+//! and the store's work on it is watched for at most a minute. The written bytes are counted by kind, in bytes of the device for
+//! each byte that was put.
 
 use std::fs;
 use std::io::Write;

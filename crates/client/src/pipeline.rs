@@ -3,7 +3,7 @@
 //!
 //! An operation is written into the message that leaves next; answers are taken apart where they were received, when they are
 //! asked for. [`OperationStream`](crate::OperationStream) is the same with a future for each operation, and repeats what is safe
-//! to repeat; here each operation is sent once, and what became of it is said.
+//! to repeat; here each operation is sent once, and its outcome is said.
 
 use std::future::poll_fn;
 use std::sync::Arc;

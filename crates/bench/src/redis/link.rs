@@ -1,5 +1,5 @@
-//! One connection to a server of the Redis protocol, without a runtime: what a measurement of latencies wants between itself
-//! and the server is the kernel and nothing else.
+//! One connection to a server of the Redis protocol, without a runtime: a measurement of latencies wants between itself and the
+//! server the kernel and nothing else.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -84,8 +84,8 @@ impl Input {
         &mut self.received
     }
 
-    /// Receives once. `takes_values`: a long value may be received into the memory that goes to the device. `is_held_up`: what comes
-    /// waits for long. Gives how many bytes came, and none where nothing more comes.
+    /// Receives once. `takes_values`: a long value may be received into the memory that goes to the device. `is_held_up`: the
+    /// bytes that come wait for long. Gives how many bytes came, and none where nothing more comes.
     pub(super) fn receive(
         &mut self,
         socket: &mut Socket,
