@@ -116,7 +116,9 @@ impl Checkpointer {
         let Some(pause) = self.helpers.as_ref().and_then(|helpers| helpers.paused.lock().take()) else {
             return;
         };
+        let began_ns = self.now_ns();
         pause.run(|| is_over() || self.closing.is_begun(), || self.log.committer.moved.notify());
+        OperationCounters::add(&self.counters.paused_ns, self.now_ns().saturating_sub(began_ns));
     }
 
     /// Applies what one tablet's overlays hold, so that the space that this frees is reusable at once.

@@ -17,6 +17,8 @@ pub(crate) struct OperationCounters {
     pub merges: AtomicU64,
     /// Bytes of entries that merges of layers took, slices included.
     pub merged_bytes: AtomicU64,
+    /// Nanoseconds of the pauses behind applies.
+    pub paused_ns: AtomicU64,
     pub home_blocks_written: AtomicU64,
     pub extent_blocks_written: AtomicU64,
     pub growth_blocks_written: AtomicU64,

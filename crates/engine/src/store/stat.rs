@@ -76,6 +76,8 @@ pub struct StoreStat {
     pub merges: u64,
     /// See `merges`.
     pub merged_bytes: u64,
+    /// Nanoseconds in which applies paused, so that merges that had fallen behind went on.
+    pub paused_ns: u64,
     /// Applies, and the blocks of pages and of values that they wrote.
     pub applies: u64,
     /// See `applies`.
@@ -166,6 +168,7 @@ impl StoreStat {
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
         let mut figures = self.store_figures();
+        figures.extend(self.maintenance_figures());
         figures.extend(self.device_figures());
         figures
     }
@@ -212,12 +215,19 @@ impl StoreStat {
             ("layers.most", "count", self.layers_most),
             ("layers.merges", "count", self.merges),
             ("layers.merged", "bytes", self.merged_bytes),
+            ("layers.paused", "ms", self.paused_ns / 1_000_000),
             ("applies", "count", self.applies),
             ("written.log", "blocks", self.log_blocks_written),
             ("written.pages", "blocks", self.page_blocks_written),
             ("written.home", "blocks", self.home_blocks_written),
             ("written.extents", "blocks", self.extent_blocks_written),
             ("written.growth", "blocks", self.growth_blocks_written),
+        ]
+    }
+
+    /// Those of the work behind writes and reads.
+    fn maintenance_figures(&self) -> [(&'static str, &'static str, u64); 20] {
+        [
             ("moved.values", "count", self.moved_values),
             ("moved.bytes", "bytes", self.moved_bytes),
             ("space.values_placed", "count", self.values_placed),
@@ -369,6 +379,7 @@ impl Store {
             value_bytes_copied: get(&counters.value_bytes_copied),
             merges: get(&counters.merges),
             merged_bytes: get(&counters.merged_bytes),
+            paused_ns: get(&counters.paused_ns),
             applies: get(&counters.applies),
             page_blocks_written: get(&counters.pages_written),
             home_blocks_written: get(&counters.home_blocks_written),

@@ -194,6 +194,13 @@ pub(super) const METRICS: &[Metric] = &[
         read: |now, samples| now.stat(|stat| samples.count(stat.merged_bytes)),
     },
     Metric {
+        name: "shoal_apply_pause_seconds_total",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "Time in which applies paused for merges that had fallen behind: more than a few percent say that the load is at the limit of the machine",
+        read: |now, samples| now.stat(|stat| samples.one(stat.paused_ns as f64 / 1e9)),
+    },
+    Metric {
         name: "shoal_written_bytes_total",
         kind: Kind::Counter,
         labels: &["kind"],

@@ -1,11 +1,15 @@
 //! Slices whose base changes meanwhile, the choice of layers that become one, and merges that fall behind.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use shoal_base::SeededEntropy;
+
 use super::*;
-use crate::testing::fixtures::{environment, formatted, key, options, put};
-use crate::{Store, block_on};
+use crate::testing::fixtures::{checked, environment, formatted, key, options, put};
+use crate::{Environment, Error, PutOptions, RejectRules, Store, block_on};
 
 #[test]
 fn a_slice_is_put_again_into_a_base_that_an_apply_changed() {
@@ -88,4 +92,63 @@ fn room_that_an_apply_leaves_to_a_pause_comes_back() {
     *tablet.unreadable.lock() = None;
     drop(claim);
     block_on(store.close()).unwrap();
+}
+
+/// Applies that pause lend no room for a while, and a full device makes writers apply themselves: neither may leave a writer
+/// without an answer.
+#[test]
+fn a_full_device_answers_every_writer_while_applies_pause() {
+    const REFUSED_MIN: u32 = 20;
+    const TIME_MAX: Duration = Duration::from_secs(20);
+    let (_, device) = formatted(3_000, 1, 256);
+    let mut options = options();
+    options.background = true;
+    let tuning = &mut options.tuning;
+    (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 1 << 20, 1);
+    (tuning.lend_bytes_min, tuning.merge_permille, tuning.overlay_records_max) = (0, 1, 100);
+    let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
+    let entropy = SeededEntropy::new(7);
+    let (send, answers) = mpsc::channel();
+    let refused = AtomicU32::new(0);
+    let is_enough = || refused.load(Ordering::Relaxed) >= REFUSED_MIN && store.stat().paused_ns > 0;
+    let began = Instant::now();
+    let is_over = || is_enough() || began.elapsed() > TIME_MAX;
+    thread::scope(|scope| {
+        for writer in 0..2 {
+            let (store, entropy, refused, send) = (&store, &entropy, &refused, send.clone());
+            scope.spawn(move || {
+                while !is_over() {
+                    let key = key(format!("{writer}-{}", entropy.below(2_000)));
+                    let answer = if entropy.below(10) == 0 {
+                        block_on(store.delete(&key, RejectRules::default())).map(drop)
+                    } else {
+                        let value = vec![1; entropy.below(9_000) as usize];
+                        block_on(store.put(&key, value.into(), PutOptions::default())).map(drop)
+                    };
+                    match answer {
+                        Ok(()) => {}
+                        Err(Error::Full { .. }) => _ = refused.fetch_add(1, Ordering::Relaxed),
+                        Err(error) => panic!("{error}"),
+                    }
+                    send.send(()).unwrap();
+                }
+            });
+        }
+        drop(send);
+        loop {
+            match answers.recv_timeout(TIME_MAX) {
+                Ok(()) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                // The scope would wait for the writers for ever.
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    eprintln!("a writer has no answer: {:?}", store.stat());
+                    std::process::abort();
+                }
+            }
+        }
+    });
+    assert!(is_enough(), "{} were refused: {:?}", refused.load(Ordering::Relaxed), store.stat());
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_eq!(checked(&device, false).problem_count, 0);
 }
