@@ -120,7 +120,7 @@ impl Outgoing {
         self.sender.take()
     }
 
-    /// Nothing more will be queued. Gives the waker to call.
+    /// Closes the queue: no operation is added any more. Gives the waker to call.
     pub(crate) fn close(&mut self) -> Option<Waker> {
         self.is_closed = true;
         self.sender.take()

@@ -1,7 +1,7 @@
 //! Credentials: the server's certificate, whose certificates it believes, and the tokens that it knows. All of them can be
 //! replaced while the server runs; connections that are open stay.
 //!
-//! Nothing here touches files: the caller reads them and gives their content.
+//! The caller reads the files and gives their content; this module opens none.
 
 use std::sync::Arc;
 

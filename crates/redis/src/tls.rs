@@ -1,5 +1,5 @@
 //! TLS between a connection and its socket: received bytes are opened before they are understood, answers are sealed before they
-//! are sent. Nothing here waits, and nothing knows of sockets.
+//! are sent. This module never waits, and knows no sockets.
 //!
 //! The bytes that are sealed and not sent are bounded: answers wait where they always do. The handshake is part of the time that a connection
 //! has before it must have said who it is.

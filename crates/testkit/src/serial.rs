@@ -29,7 +29,7 @@ impl Act for Transaction {
 
     fn apply(&self, pending: bool, state: &Self::State) -> Option<Self::State> {
         let holds = |(key, value): &(u8, Option<u64>)| state.get(key).copied() == *value;
-        // Nobody got the answer of a pending one, so its reads are open.
+        // A pending transaction has no answer, so its reads are open.
         if !self.guards.iter().all(holds) || !(pending || self.reads.iter().all(holds)) {
             return None;
         }

@@ -353,8 +353,8 @@ fn a_slow_device_slows_only_what_needs_it() {
         cached.verify(&reader).await;
         cached.verify(&reader).await;
 
-        // Nothing at all, from some write of an apply on: objects that were applied before it are read as they were. It goes on
-        // only when enough was read, and somebody was told that it is too much.
+        // The device stands still from some write of an apply on: objects that were applied before it are read as they were. The
+        // device goes on only when enough was read, and a writer was told that the server is busy.
         for key in 0..WRITTEN_LAST {
             assert_eq!(written.run(&writer, key, Kind::Put(600)).await, Ended::Done, "nobody else writes");
         }

@@ -515,7 +515,7 @@ fn many_keys_are_one_step_or_refused() {
     let Seen::Error(text) = &answer else { panic!("{answer:?}") };
     assert!(text.starts_with("ERR 3000 objects in one write batch need"), "{text}");
     assert_eq!(records, 0);
-    // So many that there is no space for them, either: the answer is the one that does not change when space comes free.
+    // These objects have no space in the store, either: the answer is the one that does not change when space comes free.
     let (answer, records, _) = transaction(60_000, 10);
     let Seen::Error(text) = &answer else { panic!("{answer:?}") };
     assert!(text.starts_with("ERR 60000 objects in one write batch need"), "{text}");

@@ -228,7 +228,7 @@ async fn a_broken_way_fails_what_was_sent_and_the_next_operation_takes_another()
     assert!(matches!(put.await, Err(Error::Unknown(_))));
     assert!(matches!(get.await, Err(Error::Unavailable { .. })));
 
-    // Nobody is there: operations that were not sent were not done.
+    // The server is not there: operations that were not sent were not done.
     assert_eq!(pipeline.put(b"e", b"1", &PutOptions::default(), 3), Ok(()));
     assert!(matches!(pipeline.next().await, Some((3, Err(Error::Unavailable { .. })))));
     let error = operations.put("e".into(), "1".into(), PutOptions::default()).await;

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use shoal_base::SeededEntropy;
+use shoal_testkit::wait::HANGS_AFTER;
 
 use super::*;
 use crate::testing::fixtures::{checked, environment, formatted, key, options, put};
@@ -94,12 +95,11 @@ fn room_that_an_apply_leaves_to_a_pause_comes_back() {
     block_on(store.close()).unwrap();
 }
 
-/// Applies that pause lend no room for a while, and a full device makes writers apply themselves: neither may leave a writer
+/// An apply that a pause follows keeps room back, and a full device makes writers apply themselves: neither may leave a writer
 /// without an answer.
 #[test]
 fn a_full_device_answers_every_writer_while_applies_pause() {
     const REFUSED_MIN: u32 = 20;
-    const TIME_MAX: Duration = Duration::from_secs(20);
     let (_, device) = formatted(3_000, 1, 256);
     let mut options = options();
     options.background = true;
@@ -112,7 +112,7 @@ fn a_full_device_answers_every_writer_while_applies_pause() {
     let refused = AtomicU32::new(0);
     let is_enough = || refused.load(Ordering::Relaxed) >= REFUSED_MIN && store.stat().paused_ns > 0;
     let began = Instant::now();
-    let is_over = || is_enough() || began.elapsed() > TIME_MAX;
+    let is_over = || is_enough() || began.elapsed() > HANGS_AFTER;
     thread::scope(|scope| {
         for writer in 0..2 {
             let (store, entropy, refused, send) = (&store, &entropy, &refused, send.clone());
@@ -136,7 +136,7 @@ fn a_full_device_answers_every_writer_while_applies_pause() {
         }
         drop(send);
         loop {
-            match answers.recv_timeout(TIME_MAX) {
+            match answers.recv_timeout(HANGS_AFTER) {
                 Ok(()) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 // The scope would wait for the writers for ever.
