@@ -42,8 +42,6 @@ pub(crate) struct Shared {
     relaxed: VecDeque<(Ticket, u64)>,
     /// Now, on the monotonic clock; read once a turn.
     pub now_ns: u64,
-    /// The begin of the newest command that does not write.
-    pub read_ns: u64,
 }
 
 impl Shared {
@@ -65,13 +63,7 @@ impl Shared {
             commands: 0,
             relaxed: VecDeque::new(),
             now_ns,
-            read_ns: 0,
         }
-    }
-
-    /// Notes a command that does not write.
-    pub(crate) fn note_read(&mut self) {
-        self.read_ns = self.now_ns;
     }
 
     /// Whether a write may be acknowledged although it is not durable; remembers it then.

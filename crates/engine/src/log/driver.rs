@@ -6,8 +6,8 @@
 //! then.
 //!
 //! A thread that serves many requests a turn gathers ([`Committer::gather`]): one request commits all its writes, and
-//! they share a batch. Where all clients of such a thread wait for writes, it has nothing else to do until those are
-//! durable: it commits them itself, and saves two hand-offs ([`Committer::gather_and_commit`]).
+//! they share a batch. A thread that has one client commits that client's writes itself, and saves two hand-offs
+//! ([`Committer::gather_and_commit`]). Of several clients it receives the next commands while the device has a batch.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -31,8 +31,6 @@ const GATHERING_MAX: Duration = Duration::from_millis(1);
 const QUICK_BATCH_NS_MAX: u64 = 500_000;
 /// Writes that a thread gathers before it requests their commit: with more the committer begins while the thread continues.
 const GATHERED_MAX: usize = 256;
-/// The same of a thread that may commit them itself: until it is done, the committer would take turns with it on a core.
-const COMMITTED_MAX: usize = 1024;
 
 /// The end of a gathering: the thread that commits its writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +183,7 @@ impl Committer {
     }
 
     /// As [`Self::gather`], but this thread commits the writes if `work` returns true, the device is quick, and no other
-    /// thread drives. Of more than [`COMMITTED_MAX`] it commits the last ones.
+    /// thread drives. Of more than [`GATHERED_MAX`] it commits the last ones.
     pub(crate) fn gather_and_commit(&self, work: impl FnOnce() -> bool) {
         let _gathered = self.begin_gathering(AtEnd::Commit);
         if !plug(work) {
@@ -236,8 +234,7 @@ impl Committer {
             self.thread.gathering.fetch_add(1, Ordering::Relaxed);
         }
         gathering.writes += writes;
-        let most = if gathering.at_end == AtEnd::Commit { COMMITTED_MAX } else { GATHERED_MAX };
-        let is_full = gathering.writes >= most;
+        let is_full = gathering.writes >= GATHERED_MAX;
         if is_full {
             gathering.writes = 0;
             self.end_gathering();

@@ -113,8 +113,8 @@ impl Store {
         self.0.log.committer.gather(work)
     }
 
-    /// As [`Self::gather`], for a thread all of whose clients may wait for writes. If `work` returns true, they do: the
-    /// thread commits the writes itself, which takes less time than the committer's thread, and blocks meanwhile. On a
+    /// As [`Self::gather`], for a thread that may have one client. If `work` returns true, it has: the thread commits the
+    /// writes itself, which takes less time than the committer's thread, and blocks meanwhile. On a
     /// slow device, and while another thread commits, the writes are handed over nevertheless. So the caller looks at
     /// its tickets afterwards, and answers those that are durable before it queues more.
     pub fn gather_and_commit(&self, work: impl FnOnce() -> bool) {

@@ -150,7 +150,7 @@ impl Connection {
         self.input.received.truncate_front(taken);
         self.input.expects_value = false;
         self.input.rate.forget();
-        self.count_gets(shared, &get, found, not_found);
+        self.count_gets(&get, found, not_found);
         if let Some((last, writes)) = written {
             self.queue.now = set;
             self.queue.wait_for_writes(last, writes);
@@ -165,10 +165,9 @@ impl Connection {
     }
 
     /// Counts GETs that were answered at once.
-    fn count_gets(&mut self, shared: &mut Shared, get: &Timed, found: u64, not_found: u64) {
+    fn count_gets(&mut self, get: &Timed, found: u64, not_found: u64) {
         for (count, result) in [(found, RequestResult::Ok), (not_found, RequestResult::NotFound)] {
             if count > 0 {
-                shared.note_read();
                 self.finished.add(get.clone(), result, count);
             }
         }
@@ -176,7 +175,6 @@ impl Connection {
 
     /// A GET, whose key has this hash, as a task that goes on with its search.
     fn resume_get(&mut self, shared: &mut Shared, hash: u64, key: ObjectKey, lookup: Lookup) {
-        shared.note_read();
         let task = Box::pin(read::get_from(shared.frontend.clone(), key, lookup));
         self.poll_first(shared, task, false, |queue, task| {
             queue.run_as(task, smallvec![hash], (Order::Keys, false), ANSWER_BYTES_GUESS);
@@ -257,9 +255,6 @@ impl Connection {
         command: &'static Command,
         received: Option<ReceiveBuffer>,
     ) {
-        if !command.writes {
-            shared.note_read();
-        }
         let part = command.part_of(words.get(1).map(|word| &word[..]));
         self.last = Some((command, part));
         self.queue.now = self.timed(shared, &words, command);

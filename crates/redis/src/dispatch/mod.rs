@@ -35,8 +35,6 @@ use crate::tls::Sealing;
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Bytes that a connection receives in one turn, so that the others get theirs.
 const TURN_BYTES_MAX: usize = 1 << 20;
-/// A thread that a client read by within this time does not block while it commits: the next read would wait.
-const READS_REMEMBERED: Duration = Duration::from_millis(10);
 /// Events taken in one call.
 const EVENTS_MAX: usize = 256;
 /// Connections that have shown nothing, which are closed where the process has no file for a new one.
@@ -129,7 +127,7 @@ impl<'a> Dispatch<'a> {
                 self.worked_ns = self.shared.now_ns;
                 store.gather_and_commit(|| {
                     self.turn(&events, &woken, sockets);
-                    self.all_wait_for_writes()
+                    self.commits_itself()
                 });
                 // The answers of writes that this thread committed leave before it begins others.
                 let (sockets, stop) = self.mailbox.take(&mut woken);
@@ -146,12 +144,10 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// Whether no client of this thread needs it while it commits writes: there is one client only, or none has read lately.
-    fn all_wait_for_writes(&self) -> bool {
-        let is_alone = self.slots.len() - self.free.len() == 1;
-        let unread_ns = self.shared.now_ns.saturating_sub(self.shared.read_ns);
-        let is_unread = u128::from(unread_ns) >= READS_REMEMBERED.as_nanos();
-        (is_alone || is_unread) && !self.shared.frontend.is_relaxed()
+    /// Returns true if the only client of this thread waits for its own writes. Of several clients the thread receives others'
+    /// commands while the committer's thread waits for the device.
+    fn commits_itself(&self) -> bool {
+        self.slots.len() - self.free.len() == 1 && !self.shared.frontend.is_relaxed()
     }
 
     fn turn(&mut self, events: &Events, woken: &[ConnectionToken], sockets: Vec<TcpStream>) {
