@@ -211,7 +211,12 @@ impl Committer {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.queue.lock().is_empty()
+        self.queued() > 0
+    }
+
+    /// Write batches and markers that wait to be committed.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.lock().len()
     }
 
     /// Returns true if a queued write has a value with extents.

@@ -118,9 +118,10 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 fn committer(store: &Weak<Inner>, worker: &Worker) {
+    let mut siblings = 0;
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
-        let sleep = inner.log.committer.turn(inner.tuning.seal_after_ns);
+        let sleep = inner.log.committer.turn(inner.tuning.seal_after_ns, &mut siblings);
         drop(inner);
         if let Some(timeout) = sleep {
             worker.wait(Duty::Commit, timeout);
