@@ -258,8 +258,8 @@ impl Committer {
 
 /// The time for which the committer's thread waits for more writes: half of the time of the last batch, at most
 /// [`COMMIT_DELAY_MAX`], where fewer than three quarters as many write batches are `queued` as in the last commit. Else the clients
-/// fall into ever smaller groups, of which each pays for a write, a flush and two hand-offs. PostgreSQL has the same as
-/// `commit_delay` and `commit_siblings`.
+/// fall into ever smaller groups, of which each pays for a write, a flush and two hand-offs. PostgreSQL has the same
+/// (commit_delay, commit_siblings).
 fn commit_delay(queued: usize, siblings: usize, last_took_ns: u64) -> Option<Duration> {
     let waits = queued > 0 && siblings >= COMMIT_SIBLINGS_MIN && queued * 4 < siblings * 3;
     waits.then(|| Duration::from_nanos(last_took_ns / 2).min(COMMIT_DELAY_MAX))
