@@ -33,9 +33,9 @@ const GATHERING_MAX: Duration = Duration::from_millis(1);
 /// A thread that serves clients commits its writes itself if the batch before took at most this long: on a slow device the two
 /// hand-offs cost nothing beside the flush, and a device that hangs must not take such a thread with it.
 const QUICK_BATCH_NS_MAX: u64 = 500_000;
-/// The longest [`commit_delay`]: on a slow device more writers do not come for it.
+/// The longest [`commit_delay`]: the writers that it waits for need no longer on a slow device.
 const COMMIT_DELAY_MAX: Duration = Duration::from_micros(100);
-/// Queued batches of the last commit from which on [`commit_delay`] waits: fewer writers save less than the wait costs.
+/// Write batches of the last commit from which on [`commit_delay`] waits: fewer writers save less than the wait costs.
 const COMMIT_SIBLINGS_MIN: usize = 8;
 /// Writes that a thread gathers before it requests their commit: with more the committer begins while the thread continues.
 const GATHERED_MAX: usize = 256;

@@ -144,8 +144,8 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// Returns true if the only client of this thread waits for its own writes. Of several clients the thread receives others'
-    /// commands while the committer's thread waits for the device.
+    /// Returns true if this thread has one client, whose writes it commits. With several clients it receives their commands while
+    /// the committer's thread waits for the device.
     fn commits_itself(&self) -> bool {
         self.slots.len() - self.free.len() == 1 && !self.shared.frontend.is_relaxed()
     }
