@@ -1,7 +1,7 @@
 //! Things that every layer shares and no layer owns: units, ids, checksums, named limits, hash slots, the clock
 //! and randomness (passed in as arguments, so that tests decide them), patterns of keys, locks and atomics, a minimal
-//! executor, requests that a thread holds back for a moment, the congestion control of sockets, histograms of durations,
-//! and the values that the verbs of the engine and of the client share.
+//! executor, requests that a thread holds back for a moment, the congestion control of sockets, the priority of threads,
+//! histograms of durations, and the values that the verbs of the engine and of the client share.
 //!
 //! Nothing here does I/O or knows another crate of the workspace.
 
@@ -18,6 +18,7 @@ pub mod id;
 pub mod limits;
 pub mod object;
 pub mod plug;
+pub mod priority;
 pub mod run;
 pub mod slot;
 pub mod sync;

@@ -9,8 +9,8 @@
 //! they share a batch. A thread that has one client commits that client's writes itself, and saves two hand-offs
 //! ([`Committer::gather_and_commit`]). Of several clients it receives the next commands while the device has a batch.
 //!
-//! The writers of a batch write again when they have their answers. The committer's thread waits a moment for them where few
-//! others are queued ([`commit_delay`]).
+//! The writers of a batch write again when they have their answers. Where far fewer others are queued, the committer's thread first
+//! yields to the threads that send those answers on its core.
 
 use std::cell::Cell;
 use std::thread;
@@ -33,10 +33,6 @@ const GATHERING_MAX: Duration = Duration::from_millis(1);
 /// A thread that serves clients commits its writes itself if the batch before took at most this long: on a slow device the two
 /// hand-offs cost nothing beside the flush, and a device that hangs must not take such a thread with it.
 const QUICK_BATCH_NS_MAX: u64 = 500_000;
-/// The longest [`commit_delay`]: the writers that it waits for need no longer on a slow device.
-const COMMIT_DELAY_MAX: Duration = Duration::from_micros(100);
-/// Write batches of the last commit from which on [`commit_delay`] waits: fewer writers save less than the wait costs.
-const COMMIT_SIBLINGS_MIN: usize = 8;
 /// Writes that a thread gathers before it requests their commit: with more the committer begins while the thread continues.
 const GATHERED_MAX: usize = 256;
 
@@ -161,13 +157,16 @@ impl Committer {
     }
 
     /// One turn of the committer's thread. Returns the longest time that it may sleep until a request, or `None` if
-    /// there is more to do. `siblings` are the write batches that were queued in the turn before.
-    pub(crate) fn turn(&self, seal_after_ns: u64, siblings: &mut usize) -> Option<Duration> {
-        if let Some(delay) = commit_delay(self.queued(), *siblings, self.last_took_ns()) {
-            thread::sleep(delay);
+    /// there is more to do. `last_queued` are the write batches that the turn before found.
+    ///
+    /// With less than half of them queued, the threads that run the clients' requests on this core get their turn first: a completed
+    /// batch wakes both sides, and a batch of few writes costs as much as one of many. Nothing waits where the core has no other work.
+    pub(crate) fn turn(&self, seal_after_ns: u64, last_queued: &mut usize) -> Option<Duration> {
+        if self.queued() < *last_queued / 2 {
+            thread::yield_now();
         }
-        *siblings = self.queued();
-        let is_driven = *siblings > 0 && !block_on(self.commit_one());
+        *last_queued = self.queued();
+        let is_driven = *last_queued > 0 && !block_on(self.commit_one());
         if self.has_work() {
             // More writes are coming, and their request rings: a batch now would be a small one. If another thread
             // drives, polling would only take its core away.
@@ -256,15 +255,6 @@ impl Committer {
     }
 }
 
-/// The time for which the committer's thread waits for more writes: half of the time of the last batch, at most
-/// [`COMMIT_DELAY_MAX`], where fewer than three quarters as many write batches are `queued` as in the last commit. Else the clients
-/// fall into ever smaller groups, of which each pays for a write, a flush and two hand-offs. PostgreSQL has the same
-/// (commit_delay, commit_siblings).
-fn commit_delay(queued: usize, siblings: usize, last_took_ns: u64) -> Option<Duration> {
-    let waits = queued > 0 && siblings >= COMMIT_SIBLINGS_MIN && queued * 4 < siblings * 3;
-    waits.then(|| Duration::from_nanos(last_took_ns / 2).min(COMMIT_DELAY_MAX))
-}
-
 /// Runs a commit, an apply or a growth of a caller to its end, on this thread.
 ///
 /// A caller's future may be dropped wherever it waits. Dropped in the middle of these it would leave a batch numbered and never
@@ -273,21 +263,4 @@ fn commit_delay(queued: usize, siblings: usize, last_took_ns: u64) -> Option<Dur
 /// It is called in plain functions, not in a caller's future: each crate that awaits a put would compile the apply anew.
 pub(crate) fn run_to_end<F: Future>(work: F) -> F::Output {
     block_on(work)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_small_group_waits_half_a_batch_for_the_writers_of_the_last() {
-        let delay = |queued, siblings, micros: u64| commit_delay(queued, siblings, micros * 1_000);
-        let micros = |count| Some(Duration::from_micros(count));
-        assert_eq!(delay(5, 8, 60), micros(30));
-        assert_eq!(delay(23, 32, 60), micros(30));
-        assert_eq!(delay(1, 100, 5_000), Some(COMMIT_DELAY_MAX));
-        for (queued, siblings) in [(0, 100), (1, 1), (1, 7), (6, 8), (24, 32), (32, 24), (1, 0)] {
-            assert_eq!(delay(queued, siblings, 60), None, "{queued} after {siblings}");
-        }
-    }
 }

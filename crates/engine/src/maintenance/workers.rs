@@ -3,7 +3,8 @@
 //! buckets), and watcher (checks that the data file is still there).
 //!
 //! The threads hold the store weakly and end with it. Each does one kind of work; a caller can do all of that work,
-//! too. A thread that panics poisons the store: other threads wait for its work, and must learn that it will never
+//! too. All but the committer give way to the threads that serve clients: on a core with both, an apply takes longer and no commit
+//! waits for its time slice. A thread that panics poisons the store: other threads wait for its work, and must learn that it will never
 //! come.
 
 use std::any::Any;
@@ -11,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use shoal_base::priority::give_way;
 use shoal_base::task::block_on;
 
 use crate::checkpoint::relocate::Progress;
@@ -81,6 +83,7 @@ fn rounds(
     worker: &Worker,
     mut round: impl FnMut(&Arc<Inner>) -> Option<Duration>,
 ) {
+    give_way();
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
         if duty != Duty::Scrub && inner.log.poison.reason().is_some() {
@@ -118,10 +121,10 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 fn committer(store: &Weak<Inner>, worker: &Worker) {
-    let mut siblings = 0;
+    let mut last_queued = 0;
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
-        let sleep = inner.log.committer.turn(inner.tuning.seal_after_ns, &mut siblings);
+        let sleep = inner.log.committer.turn(inner.tuning.seal_after_ns, &mut last_queued);
         drop(inner);
         if let Some(timeout) = sleep {
             worker.wait(Duty::Commit, timeout);
