@@ -15,18 +15,18 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// Pause between two attempts to connect.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Starts a silent server on the servers' core and waits until it listens at `address`; `folder` is removed at the end.
+/// Starts a silent server on the servers' core and waits until it listens at `address`; `leftovers` are removed at the end.
 ///
 /// # Errors
 /// It does not start, or does not listen within a minute.
 pub(crate) fn start(
     command: &mut Command,
     address: SocketAddr,
-    folder: PathBuf,
+    leftovers: Vec<PathBuf>,
     cores: Option<Cores>,
 ) -> Result<Remote> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let remote = Remote::spawn(command, address, vec![folder], cores)?;
+    let remote = Remote::spawn(command, address, leftovers, cores)?;
     let began = Instant::now();
     while TcpStream::connect(address).is_err() {
         if began.elapsed() > START_MAX {

@@ -175,7 +175,7 @@ fn client_counts(options: &ClusterOptions) -> impl Iterator<Item = usize> {
 fn read_throughput(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Result<()> {
     load(&mut bed.link()?, options.objects(), OBJECT_BYTES, key)?;
     for clients in client_counts(options) {
-        let row = crowd(bed.address, options.time(), clients, 1, |random| {
+        let row = crowd(bed.address, Enough::after(options.time()), clients, 1, |random| {
             alone(&[b"GET", &key(random.below(options.objects()))])
         })?;
         sink.row("readThroughput", &format!("{clients} clients"), &row)?;
@@ -185,7 +185,7 @@ fn read_throughput(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> 
 
 fn write_throughput(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Result<()> {
     for clients in client_counts(options) {
-        let row = crowd(bed.address, options.time(), clients, 1, |random| {
+        let row = crowd(bed.address, Enough::after(options.time()), clients, 1, |random| {
             alone(&[b"SET", &key(random.below(options.objects())), &[b'w'; OBJECT_BYTES]])
         })?;
         sink.row("writeThroughput", &format!("{clients} clients"), &row)?;
@@ -201,7 +201,8 @@ fn read_not_found(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> R
 fn read_loaded(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Result<()> {
     load(&mut bed.link()?, 1, OBJECT_BYTES, key)?;
     for clients in client_counts(options) {
-        let row = crowd(bed.address, options.time(), clients, 1, |_| alone(&[b"GET", &key(0)]))?;
+        let row =
+            crowd(bed.address, Enough::after(options.time()), clients, 1, |_| alone(&[b"GET", &key(0)]))?;
         sink.row("readLoaded", &format!("{clients} clients"), &row)?;
     }
     Ok(())

@@ -6,9 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use shoal_bench::enough::Enough;
 use shoal_bench::redis::{Link, command, crowd, load};
 
 use super::Figures;
+use super::server::Used;
 
 /// On a file that grows, and on one that has grown.
 pub(super) const CASES: [&str; 2] = ["set-100b-beside-growth", "set-100b-beside-writes"];
@@ -29,30 +31,26 @@ pub(super) struct Plan {
     pub(super) pause: Duration,
 }
 
-/// The figures of both cases, of the small SETs; `cpu_time` is the processor time that the server has used. A turn before them that
+/// The figures of both cases, of the small SETs; `used` is what the server has used. A turn before them that
 /// nobody measures makes the file, its log and the server's memory as large as they get.
-pub(super) fn measure(
-    address: SocketAddr,
-    cpu_time: &dyn Fn() -> Duration,
-    plan: Plan,
-) -> Result<[Figures; 2]> {
+pub(super) fn measure(address: SocketAddr, used: &dyn Fn() -> Used, plan: Plan) -> Result<[Figures; 2]> {
     let mut link = Link::connect(address)?;
     let mut fill = |name: &str, values: u64| {
         load(&mut link, values, LONG_BYTES, |number| format!("{name}:{number}").into_bytes()).map(drop)
     };
     fill("cache", plan.filled)?;
-    beside_long_ones(address, cpu_time, plan.time)?;
+    beside_long_ones(address, used, plan.time)?;
     let mut flush = Vec::new();
     command(&mut flush, &[b"FLUSHALL"]);
     Link::connect(address)?.call(&flush, 1)?;
     thread::sleep(plan.pause);
-    let writes = beside_long_ones(address, cpu_time, plan.time)?;
+    let writes = beside_long_ones(address, used, plan.time)?;
     // Free blocks of the file: those of the first values, and a step ahead of need.
     fill("free", plan.filled * 2)?;
-    Ok([beside_long_ones(address, cpu_time, plan.time)?, writes])
+    Ok([beside_long_ones(address, used, plan.time)?, writes])
 }
 
-fn beside_long_ones(address: SocketAddr, cpu_time: &dyn Fn() -> Duration, time: Duration) -> Result<Figures> {
+fn beside_long_ones(address: SocketAddr, used: &dyn Fn() -> Used, time: Duration) -> Result<Figures> {
     let set = |key: String, bytes: usize| {
         let mut commands = Vec::new();
         command(&mut commands, &[b"SET", key.as_bytes(), &vec![b'w'; bytes]]);
@@ -60,16 +58,16 @@ fn beside_long_ones(address: SocketAddr, cpu_time: &dyn Fn() -> Duration, time: 
     };
     let next = AtomicU64::new(0);
     let long = |_: &mut _| set(format!("long:{}", next.fetch_add(1, Ordering::Relaxed)), LONG_BYTES);
-    let before = cpu_time();
+    let before = used();
     let (small, long) = thread::scope(|scope| {
-        let long = scope.spawn(|| crowd(address, time, LONG_CLIENTS, 1, long));
-        let small = crowd(address, time, 1, 1, |random| set(format!("key:{:012}", random.below(KEYS)), 100));
+        let long = scope.spawn(|| crowd(address, Enough::after(time), LONG_CLIENTS, 1, long));
+        let small = crowd(address, Enough::after(time), 1, 1, |random| {
+            set(format!("key:{:012}", random.below(KEYS)), 100)
+        });
         (small, long.join())
     });
     let (small, long) = (small?, long.map_err(|_| anyhow!("a client panicked"))??);
-    let puts = (small.times.count() + long.times.count()).max(1) as f64;
-    let used = cpu_time().saturating_sub(before).as_secs_f64();
-    Ok(Figures::of(&small, used * 1e6 / puts))
+    Ok(Figures::beside(&small, long.times.count(), before, used()))
 }
 
 #[cfg(test)]
@@ -83,7 +81,8 @@ mod tests {
     fn both_cases_give_figures() {
         let bed = Bed::new(StoreLocation::Memory).unwrap();
         let plan = Plan { time: Duration::ZERO, filled: 2, pause: Duration::ZERO };
-        for figures in measure(bed.address, &machine::cpu_time, plan).unwrap() {
+        let used = || Used { cpu: machine::cpu_time(), flushes: None };
+        for figures in measure(bed.address, &used, plan).unwrap() {
             assert!(figures.per_s > 0.0 && figures.p99_us >= figures.p50_us, "{figures:?}");
         }
     }

@@ -5,36 +5,49 @@
 //! another order. The first part of a measurement is not counted. Keys are overwritten again and again.
 
 mod bare;
+mod first;
 mod growth;
+mod server;
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use clap::Args;
 use shoal_bench::cores::Cores;
-use shoal_bench::grpc::Remote;
-use shoal_bench::redis::{Bed, Row, StoreLocation, command, crowd};
+use shoal_bench::enough::Enough;
+use shoal_bench::redis::{Row, command, crowd};
 use shoal_bench::report::{Metric, Report};
 use shoal_bench::{machine, select};
-use shoal_device::IoMode;
+use tempfile::TempDir;
 
+use self::server::Used;
+pub(crate) use self::server::{ServerOptions, serve};
 use crate::args::seconds;
-use crate::log_file::LogFile;
-use crate::peer;
 
 const VARIANTS: [&str; 3] = ["bare", "shoal", "redis"];
 
-/// Name, bytes of a value, clients, commands that each sends at once, and keys.
-const CASES: [(&str, usize, usize, usize, u64); 5] = [
-    ("set-100b-c1", 100, 1, 1, 100_000),
-    ("set-64k-c1", 64 << 10, 1, 1, 3000),
-    ("set-100b-c50", 100, 50, 1, 100_000),
-    ("set-100b-c50-p16", 100, 50, 16, 100_000),
-    ("set-64k-c50", 64 << 10, 50, 1, 3000),
+/// A case.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    name: &'static str,
+    /// Bytes of a value.
+    bytes: usize,
+    clients: usize,
+    /// Commands that a client sends at once.
+    at_once: usize,
+    keys: u64,
+}
+
+const CASES: [Case; 6] = [
+    Case { name: "set-100b-c1", bytes: 100, clients: 1, at_once: 1, keys: 100_000 },
+    Case { name: "set-64k-c1", bytes: 64 << 10, clients: 1, at_once: 1, keys: 3000 },
+    Case { name: "set-100b-c50", bytes: 100, clients: 50, at_once: 1, keys: 100_000 },
+    Case { name: "set-100b-c64", bytes: 100, clients: 64, at_once: 1, keys: 100_000 },
+    Case { name: "set-100b-c50-p16", bytes: 100, clients: 50, at_once: 16, keys: 100_000 },
+    Case { name: "set-64k-c50", bytes: 64 << 10, clients: 50, at_once: 1, keys: 3000 },
 ];
 
 /// Values of 64 KiB that fill the cache of 1 GiB.
@@ -47,6 +60,7 @@ const METRICS: &[Metric] = &[
     Metric { name: "p50_us", unit: "us", head: "p50 us" },
     Metric { name: "p99_us", unit: "us", head: "p99 us" },
     Metric { name: "cpu_us_per_put", unit: "us", head: "CPU us" },
+    Metric { name: "flushes_per_put", unit: "1", head: "flushes" },
     Metric { name: "of_shoal", unit: "1", head: "/ Shoal" },
 ];
 
@@ -79,49 +93,6 @@ pub(crate) struct PutOptions {
     pub(crate) redis: Option<PathBuf>,
 }
 
-/// Which server to be.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct ServerOptions {
-    /// bare or shoal.
-    #[arg(long, value_name = "NAME")]
-    variant: String,
-    /// Its file, which must not exist.
-    #[arg(long, value_name = "FILE")]
-    data: PathBuf,
-    /// Where it listens.
-    #[arg(long, value_name = "ADDRESS")]
-    listen: SocketAddr,
-    /// Connections at a time: the bare program serves one with blocking calls.
-    #[arg(long, value_name = "N")]
-    clients: usize,
-}
-
-/// Serves until it is killed.
-///
-/// # Errors
-/// An unknown variant; as the server.
-pub(crate) fn serve(options: &ServerOptions) -> Result<()> {
-    match options.variant.as_str() {
-        "bare" => {
-            let folder = options.data.parent().context("the file has no folder")?;
-            let (mut log, listener) = (LogFile::new(folder)?, TcpListener::bind(options.listen)?);
-            if options.clients > 1 {
-                bare::serve_many(&mut log, listener)
-            } else {
-                bare::serve(&mut log, &listener)
-            }
-        }
-        "shoal" => {
-            let place = StoreLocation::File(Some(&options.data), IoMode::Auto);
-            let _bed = Bed::at(place, options.listen)?;
-            loop {
-                std::thread::park();
-            }
-        }
-        other => bail!("{other} is no server"),
-    }
-}
-
 /// The figures of one case and server in one round.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
@@ -129,17 +100,27 @@ struct Figures {
     p50_us: f64,
     p99_us: f64,
     cpu_us: f64,
+    /// Flushes of the device a put, where the system counts them.
+    flushes: Option<f64>,
 }
 
 impl Figures {
-    /// The figures of a row, with the processor time of a put.
-    fn of(row: &Row, cpu_us: f64) -> Self {
-        let puts = (row.times.count() * row.objects as u64) as f64;
+    /// The figures of a row; `before` and `after` are what the server had used.
+    fn of(row: &Row, before: Used, after: Used) -> Self {
+        Self::beside(row, 0, before, after)
+    }
+
+    /// The same, with `others`, SETs beside the row, among those that share the time and the flushes.
+    fn beside(row: &Row, others: u64, before: Used, after: Used) -> Self {
+        let puts = row.times.count() * row.objects as u64;
+        let all = (puts + others).max(1) as f64;
+        let flushes = after.flushes.zip(before.flushes);
         Self {
-            per_s: puts / row.took.as_secs_f64().max(f64::MIN_POSITIVE),
+            per_s: puts as f64 / row.took.as_secs_f64().max(f64::MIN_POSITIVE),
             p50_us: row.times.quantile_us(500),
             p99_us: row.times.quantile_us(990),
-            cpu_us,
+            cpu_us: after.cpu.saturating_sub(before.cpu).as_secs_f64() * 1e6 / all,
+            flushes: flushes.map(|(after, before)| after.saturating_sub(before) as f64 / all),
         }
     }
 }
@@ -149,7 +130,8 @@ impl Figures {
 /// # Errors
 /// A name that selects nothing; a server, a connection or the output failed.
 pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
-    let names: Vec<&str> = CASES.iter().map(|case| case.0).chain(growth::CASES).collect();
+    let names: Vec<&str> =
+        CASES.iter().map(|case| case.name).chain(growth::CASES).chain(first::CASES).collect();
     let cases = select("case", &names, &options.cases)?;
     let mut variants = select("variant", &VARIANTS, &options.variants)?;
     variants.retain(|&variant| variant != "redis" || options.redis.is_some());
@@ -173,35 +155,34 @@ pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
     for round in 0..rounds as usize {
         let turn = variants.len().max(1);
         for &variant in (0..turn).filter_map(|place| variants.get((place + round) % turn)) {
-            for case in CASES.iter().filter(|case| cases.contains(&case.0)) {
-                let server = start(options, variant, case.2, cores)?;
-                all.push((case.0, variant, measure(server.address, &|| server.cpu_time(), case, time)?));
+            for case in CASES.iter().filter(|case| cases.contains(&case.name)) {
+                let folder = server::new_folder(options)?;
+                let server = server::start(options, variant, case.clients, &folder, cores)?;
+                let used = || server::used(&server, &folder);
+                let figures = measure(server.address, &used, case, time)?;
+                all.push((case.name, variant, figures));
             }
-            if variant == "shoal" && growth::CASES.iter().any(|case| cases.contains(case)) {
-                let server = start(options, variant, 1, cores)?;
-                let plan = growth::Plan { time, filled: FILLED, pause: PAUSE };
-                let figures = growth::measure(server.address, &|| server.cpu_time(), plan)?;
-                all.extend(
-                    growth::CASES.into_iter().zip(figures).map(|(case, figures)| (case, variant, figures)),
-                );
+            if variant == "shoal" {
+                all.extend(measure_files(options, &cases, time, cores)?);
             }
         }
     }
     for case in cases {
-        let median = |variant: &str, of: fn(&Figures) -> f64| {
+        let median = |variant: &str, of: fn(&Figures) -> Option<f64>| {
             let of_row = all.iter().filter(|row| (row.0, row.1) == (case, variant));
-            let mut values: Vec<f64> = of_row.map(|row| of(&row.2)).collect();
+            let mut values: Vec<f64> = of_row.filter_map(|row| of(&row.2)).collect();
             values.sort_by(f64::total_cmp);
             values.get(values.len() / 2).copied()
         };
-        let shoal = median("shoal", |row| row.per_s);
+        let shoal = median("shoal", |row| Some(row.per_s));
         for &variant in &variants {
-            let Some(per_s) = median(variant, |row| row.per_s) else { continue };
+            let Some(per_s) = median(variant, |row| Some(row.per_s)) else { continue };
             let figures = [
                 Some(per_s),
-                median(variant, |row| row.p50_us),
-                median(variant, |row| row.p99_us),
-                median(variant, |row| row.cpu_us),
+                median(variant, |row| Some(row.p50_us)),
+                median(variant, |row| Some(row.p99_us)),
+                median(variant, |row| Some(row.cpu_us)),
+                median(variant, |row| row.flushes),
                 shoal.map(|shoal| per_s / shoal),
             ];
             report.row(case, variant, &figures)?;
@@ -211,65 +192,85 @@ pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Starts a server on a new folder.
-fn start(options: &PutOptions, variant: &str, clients: usize, cores: Option<Cores>) -> Result<Remote> {
-    let folder = options.folder.join(format!("shoal-durable-put-{}", std::process::id()));
-    std::fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let address = peer::free_address()?;
-    let mut command = match (variant, &options.redis) {
-        ("redis", Some(program)) => {
-            let mut command = Command::new(program);
-            command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
-            command.args(["--port", &address.port().to_string()]).arg("--dir").arg(&folder);
-            command
-        }
-        _ => {
-            let mut command = Command::new(std::env::current_exe()?);
-            command.args(["durable-put-server", "--variant", variant]);
-            command.args(["--listen", &address.to_string()]).arg("--data").arg(folder.join("data"));
-            command.args(["--clients", &clients.to_string()]);
-            command
-        }
-    };
-    peer::start(&mut command, address, folder, cores)
+/// The cases that compare states of Shoal's file and memory.
+fn measure_files(
+    options: &PutOptions,
+    cases: &[&str],
+    time: Duration,
+    cores: Option<Cores>,
+) -> Result<Vec<(&'static str, &'static str, Figures)>> {
+    let start = |folder: &TempDir, clients| server::start(options, "shoal", clients, folder, cores);
+    let mut all = Vec::new();
+    if growth::CASES.iter().any(|case| cases.contains(case)) {
+        let folder = server::new_folder(options)?;
+        let server = start(&folder, 1)?;
+        let plan = growth::Plan { time, filled: FILLED, pause: PAUSE };
+        let used = || server::used(&server, &folder);
+        all.extend(growth::CASES.into_iter().zip(growth::measure(server.address, &used, plan)?));
+    }
+    if first::CASES.iter().any(|case| cases.contains(case)) {
+        let folder = server::new_folder(options)?;
+        first::grow(start(&folder, 1)?.address, time)?;
+        let server = start(&folder, 1)?;
+        let used = || server::used(&server, &folder);
+        all.extend(first::CASES.into_iter().zip(first::measure(server.address, &used, time)?));
+    }
+    Ok(all.into_iter().map(|(case, figures)| (case, "shoal", figures)).collect())
 }
 
-/// Warms the server at `address` up, and measures; `cpu_time` is the processor time that it has used.
-fn measure(
-    address: SocketAddr,
-    cpu_time: &dyn Fn() -> Duration,
-    case: &(&str, usize, usize, usize, u64),
-    time: Duration,
-) -> Result<Figures> {
-    let &(_, bytes, clients, at_once, keys) = case;
-    let value = vec![b'w'; bytes];
-    let sets = |time| {
-        crowd(address, time, clients, at_once, |random| {
-            let mut commands = Vec::new();
-            for _ in 0..at_once {
-                let key = format!("key:{:012}", random.below(keys));
-                command(&mut commands, &[b"SET", key.as_bytes(), &value]);
-            }
-            commands
-        })
-    };
-    sets(time)?;
-    let before = cpu_time();
-    let row = sets(time)?;
-    let puts = (row.times.count() * at_once as u64).max(1) as f64;
-    let cpu_us = cpu_time().saturating_sub(before).as_secs_f64() * 1e6 / puts;
-    Ok(Figures::of(&row, cpu_us))
+/// SETs of random keys until the clients have `enough`.
+fn sets(address: SocketAddr, case: &Case, enough: Enough) -> Result<Row> {
+    let value = vec![b'w'; case.bytes];
+    crowd(address, enough, case.clients, case.at_once, |random| {
+        let mut commands = Vec::new();
+        for _ in 0..case.at_once {
+            let key = format!("key:{:012}", random.below(case.keys));
+            command(&mut commands, &[b"SET", key.as_bytes(), &value]);
+        }
+        commands
+    })
+}
+
+/// Warms the server at `address` up, and measures for `time`.
+fn measure(address: SocketAddr, used: &dyn Fn() -> Used, case: &Case, time: Duration) -> Result<Figures> {
+    sets(address, case, Enough::after(time))?;
+    measure_for(address, used, case, Enough::after(time))
+}
+
+/// Measures until the clients have `enough`; `used` is what the server has used.
+fn measure_for(address: SocketAddr, used: &dyn Fn() -> Used, case: &Case, enough: Enough) -> Result<Figures> {
+    let before = used();
+    let row = sets(address, case, enough)?;
+    Ok(Figures::of(&row, before, used()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
+    use shoal_bench::redis::{Bed, StoreLocation};
+
     use super::*;
+    use crate::log_file::LogFile;
+
+    #[test]
+    fn a_put_has_its_share_of_time_and_flushes() {
+        let mut row = Row { took: Duration::from_secs(2), objects: 2, ..Row::default() };
+        (0..10).for_each(|_| row.times.record(Duration::from_micros(100)));
+        let before = Used { cpu: Duration::from_micros(50), flushes: Some(7) };
+        let after = Used { cpu: Duration::from_micros(250), flushes: Some(17) };
+        let figures = Figures::of(&row, before, after);
+        assert_eq!((figures.per_s, figures.cpu_us, figures.flushes), (10.0, 10.0, Some(0.5)));
+        let figures = Figures::beside(&row, 80, before, Used { flushes: None, ..after });
+        assert_eq!((figures.per_s, figures.cpu_us, figures.flushes), (10.0, 2.0, None));
+    }
 
     #[test]
     fn every_case_gives_figures() {
         let bed = Bed::new(StoreLocation::Memory).unwrap();
+        let used = || Used { cpu: machine::cpu_time(), flushes: Some(0) };
         for case in &CASES {
-            let figures = measure(bed.address, &machine::cpu_time, case, Duration::ZERO).unwrap();
+            let figures = measure(bed.address, &used, case, Duration::ZERO).unwrap();
             assert!(
                 figures.per_s > 0.0 && figures.p50_us > 0.0 && figures.p99_us >= figures.p50_us,
                 "{figures:?}"
@@ -281,11 +282,11 @@ mod tests {
             let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
             let address = listener.local_addr().unwrap();
             // It serves until the test's process ends.
-            std::thread::spawn(move || match case.2 {
+            std::thread::spawn(move || match case.clients {
                 1 => bare::serve(&mut log, &listener),
                 _ => bare::serve_many(&mut log, listener),
             });
-            assert!(measure(address, &machine::cpu_time, case, Duration::ZERO).unwrap().per_s > 0.0);
+            assert!(measure(address, &used, case, Duration::ZERO).unwrap().per_s > 0.0);
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn start(program: &Path, data: &Path, cores: Option<Cores>) -> Result
         command.arg(name).arg(value);
     }
     command.args(["--log-level", "error", "--quota-backend-bytes", "8589934592"]);
-    peer::start(&mut command, address, folder, cores)
+    peer::start(&mut command, address, vec![folder], cores)
 }
 
 /// Puts of random keys of a set.

@@ -13,17 +13,23 @@ pub const OPERATIONS_MIN: u64 = 16;
 pub struct Enough {
     began: Instant,
     time: Duration,
+    operations: u64,
 }
 
 impl Enough {
     /// A row that begins now and is measured for `time`.
     pub fn after(time: Duration) -> Self {
-        Self { began: Instant::now(), time }
+        Self { began: Instant::now(), time, operations: OPERATIONS_MIN }
+    }
+
+    /// A row that begins now, in which each client has this many operations, however long they take.
+    pub fn of(operations: u64) -> Self {
+        Self { began: Instant::now(), time: Duration::ZERO, operations }
     }
 
     /// Whether the row may end after `operations`. The clock is not read before they are enough.
     pub fn is_reached(&self, operations: u64) -> bool {
-        operations >= OPERATIONS_MIN && self.began.elapsed() >= self.time
+        operations >= self.operations && self.began.elapsed() >= self.time
     }
 
     /// Time since the beginning.
@@ -42,5 +48,6 @@ mod tests {
         assert!(!enough.is_reached(0) && !enough.is_reached(OPERATIONS_MIN - 1));
         assert!(enough.is_reached(OPERATIONS_MIN));
         assert!(!Enough::after(Duration::from_secs(1 << 40)).is_reached(u64::MAX));
+        assert!(!Enough::of(60).is_reached(59) && Enough::of(60).is_reached(60));
     }
 }

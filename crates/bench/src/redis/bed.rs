@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use shoal_device::{Device, IoMode, MemDevice};
+use shoal_device::{Device, FileOptions, IoMode, MemDevice};
 use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
 use shoal_redis::{RedisOptions, Running, Server};
 
@@ -28,6 +28,8 @@ pub enum StoreLocation<'a> {
     Memory,
     /// In a new file, or, without a name, a temporary one of the benchmark in the current folder; removed at the end.
     File(Option<&'a Path>, IoMode),
+    /// In a file that has a store, which stays.
+    Existing(&'a Path, IoMode),
 }
 
 /// A server on a port of its own, with one dispatch thread.
@@ -60,14 +62,20 @@ impl Bed {
         let (device, file, blocks) = match place {
             StoreLocation::Memory => {
                 options.cache_bytes = 256 << 20;
-                (Device::new(Arc::new(MemDevice::new(MEMORY_BLOCKS))), None, MEMORY_BLOCKS)
+                (Device::new(Arc::new(MemDevice::new(MEMORY_BLOCKS))), None, Some(MEMORY_BLOCKS))
             }
             StoreLocation::File(path, io) => {
                 let (device, file) = NewFile::create(path, "redis", io)?;
-                (device, Some(file), FILE_BLOCKS)
+                (device, Some(file), Some(FILE_BLOCKS))
+            }
+            StoreLocation::Existing(path, io) => {
+                let options = FileOptions { io, ..FileOptions::default() };
+                (shoal_device::open(path, &options)?, None, None)
             }
         };
-        block_on(Store::format(&device, &FormatOptions::for_blocks(blocks), &Environment::default()))?;
+        if let Some(blocks) = blocks {
+            block_on(Store::format(&device, &FormatOptions::for_blocks(blocks), &Environment::default()))?;
+        }
         let store = block_on(Store::open(device, options, Environment::default()))?;
         let cores = Cores::take();
         let (address, running) = Cores::on_servers(cores, || -> Result<_> {

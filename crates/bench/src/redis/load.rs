@@ -44,19 +44,18 @@ impl Random {
     }
 }
 
-/// `clients` threads, each with a connection and one operation in flight. `operation` makes the commands of one, `objects` of
-/// them, with random numbers.
+/// `clients` threads, each with a connection and one operation in flight, until they have `enough`. `operation` makes the commands of
+/// one, `objects` of them, with random numbers.
 ///
 /// # Errors
 /// A connection failed, or a reply is an error.
 pub fn crowd(
     address: SocketAddr,
-    time: Duration,
+    enough: Enough,
     clients: usize,
     objects: usize,
     operation: impl Fn(&mut Random) -> Vec<u8> + Sync,
 ) -> Result<Row> {
-    let enough = Enough::after(time);
     let client = |number: u64| -> Result<Row> {
         let (mut link, mut random) = (Link::connect(address)?, Random::new(number * 1_000 + 11));
         let mut row = Row { objects, ..Row::default() };

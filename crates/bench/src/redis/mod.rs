@@ -21,6 +21,7 @@ pub use link::{Link, alone, command};
 pub use load::{Random, Row, crowd};
 
 use crate::cores::Cores;
+use crate::enough::Enough;
 use crate::machine;
 use crate::report::{Metric, Report};
 use crate::select;
@@ -137,7 +138,7 @@ pub fn run(options: &RedisBenchOptions, out: &mut dyn Write) -> Result<()> {
 impl Case {
     fn measure(&self, address: SocketAddr, time: Duration) -> Result<Vec<Option<f64>>> {
         let value = vec![b'w'; self.bytes];
-        let row = crowd(address, time, self.clients, self.at_once, |random| {
+        let row = crowd(address, Enough::after(time), self.clients, self.at_once, |random| {
             let mut commands = Vec::new();
             for _ in 0..self.at_once {
                 let key = key(self.bytes, random.below(self.objects));
