@@ -30,7 +30,11 @@ pub(super) fn grow(address: SocketAddr, time: Duration) -> Result<()> {
 ///
 /// # Errors
 /// The connection failed.
-pub(super) fn measure(address: SocketAddr, used: &dyn Fn() -> Used, time: Duration) -> Result<[Figures; 2]> {
+pub(super) fn measure(
+    address: SocketAddr,
+    used: &dyn Fn() -> Result<Used>,
+    time: Duration,
+) -> Result<[Figures; 2]> {
     let first = measure_for(address, used, &SETS, Enough::of(FIRST))?;
     super::sets(address, &SETS, Enough::after(time))?;
     Ok([first, measure_for(address, used, &SETS, Enough::after(time))?])
@@ -47,7 +51,7 @@ mod tests {
     fn both_cases_give_figures() {
         let bed = Bed::new(StoreLocation::Memory).unwrap();
         grow(bed.address, Duration::ZERO).unwrap();
-        let used = || Used { cpu: machine::cpu_time(), flushes: None };
+        let used = || Ok(Used { cpu: machine::cpu_time(), flushes: None });
         for figures in measure(bed.address, &used, Duration::ZERO).unwrap() {
             assert!(figures.per_s > 0.0 && figures.p99_us >= figures.p50_us, "{figures:?}");
         }

@@ -33,7 +33,11 @@ pub(super) struct Plan {
 
 /// The figures of both cases, of the small SETs; `used` is what the server has used. A turn before them that
 /// nobody measures makes the file, its log and the server's memory as large as they get.
-pub(super) fn measure(address: SocketAddr, used: &dyn Fn() -> Used, plan: Plan) -> Result<[Figures; 2]> {
+pub(super) fn measure(
+    address: SocketAddr,
+    used: &dyn Fn() -> Result<Used>,
+    plan: Plan,
+) -> Result<[Figures; 2]> {
     let mut link = Link::connect(address)?;
     let mut fill = |name: &str, values: u64| {
         load(&mut link, values, LONG_BYTES, |number| format!("{name}:{number}").into_bytes()).map(drop)
@@ -50,7 +54,7 @@ pub(super) fn measure(address: SocketAddr, used: &dyn Fn() -> Used, plan: Plan) 
     Ok([beside_long_ones(address, used, plan.time)?, writes])
 }
 
-fn beside_long_ones(address: SocketAddr, used: &dyn Fn() -> Used, time: Duration) -> Result<Figures> {
+fn beside_long_ones(address: SocketAddr, used: &dyn Fn() -> Result<Used>, time: Duration) -> Result<Figures> {
     let set = |key: String, bytes: usize| {
         let mut commands = Vec::new();
         command(&mut commands, &[b"SET", key.as_bytes(), &vec![b'w'; bytes]]);
@@ -58,7 +62,7 @@ fn beside_long_ones(address: SocketAddr, used: &dyn Fn() -> Used, time: Duration
     };
     let next = AtomicU64::new(0);
     let long = |_: &mut _| set(format!("long:{}", next.fetch_add(1, Ordering::Relaxed)), LONG_BYTES);
-    let before = used();
+    let before = used()?;
     let (small, long) = thread::scope(|scope| {
         let long = scope.spawn(|| crowd(address, Enough::after(time), LONG_CLIENTS, 1, long));
         let small = crowd(address, Enough::after(time), 1, 1, |random| {
@@ -67,7 +71,7 @@ fn beside_long_ones(address: SocketAddr, used: &dyn Fn() -> Used, time: Duration
         (small, long.join())
     });
     let (small, long) = (small?, long.map_err(|_| anyhow!("a client panicked"))??);
-    Ok(Figures::beside(&small, long.times.count(), before, used()))
+    Ok(Figures::beside(&small, long.times.count(), before, used()?))
 }
 
 #[cfg(test)]
@@ -81,7 +85,7 @@ mod tests {
     fn both_cases_give_figures() {
         let bed = Bed::new(StoreLocation::Memory).unwrap();
         let plan = Plan { time: Duration::ZERO, filled: 2, pause: Duration::ZERO };
-        let used = || Used { cpu: machine::cpu_time(), flushes: None };
+        let used = || Ok(Used { cpu: machine::cpu_time(), flushes: None });
         for figures in measure(bed.address, &used, plan).unwrap() {
             assert!(figures.per_s > 0.0 && figures.p99_us >= figures.p50_us, "{figures:?}");
         }

@@ -232,16 +232,26 @@ fn sets(address: SocketAddr, case: &Case, enough: Enough) -> Result<Row> {
 }
 
 /// Warms the server at `address` up, and measures for `time`.
-fn measure(address: SocketAddr, used: &dyn Fn() -> Used, case: &Case, time: Duration) -> Result<Figures> {
+fn measure(
+    address: SocketAddr,
+    used: &dyn Fn() -> Result<Used>,
+    case: &Case,
+    time: Duration,
+) -> Result<Figures> {
     sets(address, case, Enough::after(time))?;
     measure_for(address, used, case, Enough::after(time))
 }
 
 /// Measures until the clients have `enough`; `used` is what the server has used.
-fn measure_for(address: SocketAddr, used: &dyn Fn() -> Used, case: &Case, enough: Enough) -> Result<Figures> {
-    let before = used();
+fn measure_for(
+    address: SocketAddr,
+    used: &dyn Fn() -> Result<Used>,
+    case: &Case,
+    enough: Enough,
+) -> Result<Figures> {
+    let before = used()?;
     let row = sets(address, case, enough)?;
-    Ok(Figures::of(&row, before, used()))
+    Ok(Figures::of(&row, before, used()?))
 }
 
 #[cfg(test)]
@@ -268,7 +278,7 @@ mod tests {
     #[test]
     fn every_case_gives_figures() {
         let bed = Bed::new(StoreLocation::Memory).unwrap();
-        let used = || Used { cpu: machine::cpu_time(), flushes: Some(0) };
+        let used = || Ok(Used { cpu: machine::cpu_time(), flushes: Some(0) });
         for case in &CASES {
             let figures = measure(bed.address, &used, case, Duration::ZERO).unwrap();
             assert!(

@@ -1,14 +1,14 @@
 //! The servers: processes on a core of their own, on files in a folder that lives longer than they do.
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use shoal_bench::cores::Cores;
+use shoal_bench::disk::Disk;
 use shoal_bench::grpc::Remote;
 use shoal_bench::redis::{Bed, StoreLocation};
 use shoal_device::IoMode;
@@ -113,21 +113,11 @@ pub(super) struct Used {
     pub(super) flushes: Option<u64>,
 }
 
-/// The time that `server` has used, and the flushes of the device below `folder`.
-pub(super) fn used(server: &Remote, folder: &TempDir) -> Used {
-    Used { cpu: server.cpu_time(), flushes: device_flushes(folder.path()) }
-}
-
-/// Flushes of the disk below `path` since the system started, of all programs (Documentation/block/stat.rst of Linux). A file system
-/// without a disk of its own has none.
-pub(super) fn device_flushes(path: &Path) -> Option<u64> {
-    /// Field of the file `stat` of a disk.
-    const FLUSHES: usize = 15;
-
-    let device = path.metadata().ok()?.dev();
-    let device = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    // The flushes of a partition are counted at its disk.
-    let of_disk = if Path::new(&device).join("partition").exists() { "/.." } else { "" };
-    let stat = std::fs::read_to_string(format!("{device}{of_disk}/stat")).ok()?;
-    stat.split_whitespace().nth(FLUSHES)?.parse().ok()
+/// The time that `server` has used, and the flushes of the disk below `folder`, by all programs.
+///
+/// # Errors
+/// The folder is gone.
+pub(super) fn used(server: &Remote, folder: &TempDir) -> Result<Used> {
+    let disk = Disk::of(folder.path())?;
+    Ok(Used { cpu: server.cpu_time(), flushes: disk.map(|disk| disk.flushes) })
 }

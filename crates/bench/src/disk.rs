@@ -2,7 +2,7 @@
 //! programs is in them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -25,10 +25,16 @@ impl Disk {
     pub fn of(folder: &Path) -> Result<Option<Self>> {
         let device = rustix::fs::stat(folder).context("the folder is gone")?.st_dev;
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let Ok(text) = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")) else {
-            return Ok(None);
-        };
-        Ok(Some(Self::parse(&text)))
+        let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        let Ok(text) = fs::read_to_string(device.join("stat")) else { return Ok(None) };
+        let mut disk = Self::parse(&text);
+        // The flushes of a partition are counted at its disk.
+        if device.join("partition").exists()
+            && let Ok(text) = fs::read_to_string(device.join("../stat"))
+        {
+            disk.flushes = Self::parse(&text).flushes;
+        }
+        Ok(Some(disk))
     }
 
     fn parse(text: &str) -> Self {

@@ -3,8 +3,8 @@
 //! buckets), and watcher (checks that the data file is still there).
 //!
 //! The threads hold the store weakly and end with it. Each does one kind of work; a caller can do all of that work,
-//! too. All but the committer give way to the threads that serve clients: on a core with both, an apply takes longer and no commit
-//! waits for its time slice. A thread that panics poisons the store: other threads wait for its work, and must learn that it will never
+//! too. All but the committer give way to the threads that serve clients: on a core with both, commits get more of
+//! the time, and an apply takes longer. A thread that panics poisons the store: other threads wait for its work, and must learn that it will never
 //! come.
 
 use std::any::Any;
