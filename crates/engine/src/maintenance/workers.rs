@@ -4,15 +4,16 @@
 //!
 //! The threads hold the store weakly and end with it. Each does one kind of work; a caller can do all of that work,
 //! too. All but the committer give way to the threads that serve clients: on a core with both, commits get more of
-//! the time, and an apply takes longer. A thread that panics poisons the store: other threads wait for its work, and must learn that it will never
-//! come.
+//! the time, and an apply takes longer. The committer has short time slices: the end of a flush wakes it, and then all
+//! writers of the batch wait for it. A thread that panics poisons the store: other threads wait for its work, and must
+//! learn that it will never come.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use shoal_base::priority::give_way;
+use shoal_base::priority::{give_way, shorten_slice};
 use shoal_base::task::block_on;
 
 use crate::checkpoint::relocate::Progress;
@@ -121,6 +122,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 fn committer(store: &Weak<Inner>, worker: &Worker) {
+    shorten_slice();
     let mut last_queued = 0;
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
