@@ -9,8 +9,8 @@ use rustix::thread::gettid;
 
 /// A thread with this much more of a nice value gets a third of the time of another one that wants the same core.
 const NICE_STEP: i32 = 5;
-/// The shortest time slice that Linux gives a thread, in nanoseconds. Usual ones are longer: 1.4 ms on a machine with two cores.
-const SLICE_NS_MIN: u64 = 100_000;
+/// A short time slice, in nanoseconds. Usual ones are longer: 1.4 ms on a machine with two cores.
+const SHORT_SLICE_NS: u64 = 300_000;
 
 /// Lowers the priority of this thread beside the other threads of its process. Linux has a nice value for each thread, whatever POSIX
 /// says (setpriority(2)). Raising it needs no right; where the system refuses it all the same, the priority stays.
@@ -21,12 +21,12 @@ pub fn give_way() {
     }
 }
 
-/// Gives this thread the shortest time slice: where it wakes, it takes the core from a thread with a longer one at once, and not at the
+/// Gives this thread a short time slice: where it wakes, it takes the core from a thread with a longer one at once, and not at the
 /// end of that slice. Its share of the time stays the same: a thread that has used up its share waits as before. Linux knows slices of
 /// threads from 6.12 on (sched_setattr(2), `Documentation/scheduler/sched-eevdf.rst`); where a system has none, nothing changes.
 pub fn shorten_slice() {
     if let Ok(mut attributes) = attributes() {
-        attributes.sched_runtime = SLICE_NS_MIN;
+        attributes.sched_runtime = SHORT_SLICE_NS;
         let _ = set_attributes(&attributes);
     }
 }
@@ -70,7 +70,7 @@ mod tests {
             state()
         });
         // A kernel that knows no slices reports 0.
-        let slice_ns = if before.2 == 0 { 0 } else { SLICE_NS_MIN };
+        let slice_ns = if before.2 == 0 { 0 } else { SHORT_SLICE_NS };
         assert_eq!(shortened.join().unwrap(), (before.0, before.1, slice_ns));
         assert_eq!(state(), before, "the other threads");
     }
