@@ -23,10 +23,10 @@ pub fn give_way() {
 
 /// Gives this thread a short time slice: where it wakes, it takes the core from a thread with a longer one at once, and not at the
 /// end of that slice. Its share of the time stays the same: a thread that has used up its share waits as before. Linux knows slices of
-/// threads from 6.12 on (sched_setattr(2), `Documentation/scheduler/sched-eevdf.rst`); where a system has none, nothing changes.
+/// threads from 6.12 on (sched_setattr(2), `Documentation/scheduler/sched-eevdf.rst`); where a system has none, or refuses it, nothing changes.
 pub fn shorten_slice() {
     if let Ok(mut attributes) = attributes() {
-        attributes.sched_runtime = SHORT_SLICE_NS;
+        attributes.sched_runtime = attributes.sched_runtime.min(SHORT_SLICE_NS);
         let _ = set_attributes(&attributes);
     }
 }
@@ -65,14 +65,22 @@ mod tests {
     fn one_thread_gets_a_short_slice_and_keeps_its_priority() {
         let state = || attributes().map(|now| (now.sched_policy, now.sched_nice, now.sched_runtime)).unwrap();
         let before = state();
+        // A kernel that knows no slices reports 0.
+        let slice_ns = move |wanted: u64| if before.2 == 0 { 0 } else { wanted };
         let shortened = std::thread::spawn(move || {
             shorten_slice();
             state()
         });
-        // A kernel that knows no slices reports 0.
-        let slice_ns = if before.2 == 0 { 0 } else { SHORT_SLICE_NS };
-        assert_eq!(shortened.join().unwrap(), (before.0, before.1, slice_ns));
+        assert_eq!(shortened.join().unwrap(), (before.0, before.1, slice_ns(SHORT_SLICE_NS)));
         assert_eq!(state(), before, "the other threads");
+        let shorter = std::thread::spawn(move || {
+            let mut attributes = attributes().unwrap();
+            attributes.sched_runtime = slice_ns(SHORT_SLICE_NS / 2);
+            set_attributes(&attributes).unwrap();
+            shorten_slice();
+            state()
+        });
+        assert_eq!(shorter.join().unwrap().2, slice_ns(SHORT_SLICE_NS / 2), "the user's own slice");
     }
 
     #[test]
