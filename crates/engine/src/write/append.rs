@@ -4,7 +4,7 @@
 //! The locks of the overlays of all its keys are taken in the order of tablets. Under them, the states that were read
 //! before are compared with the present ones.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use shoal_base::Lsn;
 use shoal_base::sync::MutexGuard;
@@ -18,7 +18,7 @@ use crate::log::format::RecordKind;
 use crate::log::kept::Kept;
 use crate::log::queue::{Item, QueuedBatch};
 use crate::log::record::{self, FETCHED, Record, UNNUMBERED};
-use crate::space::manager::Reservation;
+use crate::space::manager::{ReadEpoch, Reservation};
 use crate::store::Inner;
 use crate::tablet::overlay::{self, Growth};
 use crate::tablet::view::{Tablet, View};
@@ -36,9 +36,8 @@ pub(crate) enum Condition<'a> {
     Rules {
         key: &'a ObjectKey,
         rules: RejectRules,
-        /// The version of the key in the tree of `view`.
-        tree: Result<Option<Lsn>>,
-        view: Arc<View>,
+        /// The key's state in its tablet's trees, if it was read: without a record in an overlay it decides.
+        tree: Option<&'a TreeState>,
     },
     /// The keys that were read are in the states that were seen, and no watched key changed.
     Seen { keys: &'a [ObjectKey], seen: &'a [Option<Seen>], watches: &'a [Watch] },
@@ -53,11 +52,20 @@ pub(crate) struct Seen {
     pub expires: Option<(End, Lsn)>,
 }
 
+/// The state of a key in the trees of its tablet, as it stays until the next publish.
+pub(crate) struct TreeState {
+    /// The read epoch of these trees. It is not held, because the write may wait for room that only the end of this epoch
+    /// frees (R16).
+    epoch: Weak<ReadEpoch>,
+    /// The version and the deadline of the object; an error if the trees could not answer.
+    found: Result<Option<(Lsn, Option<End>)>>,
+}
+
 /// The result of an attempt to queue a batch.
 pub(crate) enum Attempt {
     /// The condition holds, and the batch is queued. With the version before, if the rules read it.
     Done(Option<Lsn>),
-    /// A key is not in the state that was seen.
+    /// A key is not in the state that was seen, or its state in the trees decides and was not read.
     Conflict,
     /// A watched key changed.
     Changed,
@@ -77,7 +85,8 @@ pub(crate) enum Newest {
 
 impl Inner {
     /// Evaluates `rules`, and queues the batch if they accept. Returns the version before, if it was read. Without a
-    /// batch it only evaluates, to answer early before a value is written.
+    /// batch it only evaluates, to answer early before a value is written. `tree` keeps what was read of the trees, for
+    /// the next call.
     ///
     /// # Errors
     /// [`Error::ConditionFailed`]: nothing happened. As the device.
@@ -85,15 +94,14 @@ impl Inner {
         &'a self,
         key: &ObjectKey,
         rules: RejectRules,
+        tree: &mut Option<TreeState>,
         mut batch: Option<AdmittedBatch<'a>>,
     ) -> Result<Option<Lsn>> {
         loop {
             let condition = if rules.is_empty() {
                 Condition::Always
             } else {
-                let view = self.tablets.of(key).view();
-                let tree = self.tree_version(&view, key).await;
-                Condition::Rules { key, rules, tree, view }
+                Condition::Rules { key, rules, tree: tree.as_ref() }
             };
             match self.try_queue(condition, &mut batch)? {
                 Attempt::Done(before) => return Ok(before),
@@ -101,7 +109,7 @@ impl Inner {
                 Attempt::Undecided(record) => {
                     self.log.committer.drive_until(&record).await?;
                 }
-                Attempt::Conflict | Attempt::Changed => {}
+                Attempt::Conflict | Attempt::Changed => *tree = Some(self.tree_state(key).await),
             }
         }
     }
@@ -141,7 +149,7 @@ impl Inner {
     fn judge(&self, condition: Condition<'_>, place: &LockedOverlays<'_>) -> Result<Attempt> {
         match condition {
             Condition::Always => Ok(Attempt::Done(None)),
-            Condition::Rules { key, rules, tree, view } => self.judge_rules(key, rules, tree, &view, place),
+            Condition::Rules { key, rules, tree } => self.judge_rules(key, rules, tree, place),
             Condition::Seen { keys, seen, watches } => {
                 for (key, seen) in keys.iter().zip(seen) {
                     if !seen.as_ref().is_none_or(|seen| self.is_unchanged(seen, key, place)) {
@@ -154,15 +162,13 @@ impl Inner {
         }
     }
 
-    /// Evaluates rules under the overlay's lock. The tree's answer `looked` was read before: while the present view has
-    /// the same root, it is still the tree's answer (R6). If the tree could not answer, a record in an overlay still
-    /// can.
+    /// Evaluates rules under the overlay's lock. A record in an overlay decides. Without one the state `tree` does, which was read
+    /// before: while the present view has the same root, it is still that of the trees (R6).
     fn judge_rules(
         &self,
         key: &ObjectKey,
         rules: RejectRules,
-        tree: Result<Option<Lsn>>,
-        looked: &View,
+        tree: Option<&TreeState>,
         place: &LockedOverlays<'_>,
     ) -> Result<Attempt> {
         let (view, active) = place.of(self.tablets.of(key));
@@ -172,10 +178,11 @@ impl Inner {
             newest(view, active, key)
         };
         let Some(record) = newest else {
-            if !Arc::ptr_eq(&view.epoch, &looked.epoch) {
+            let Some(tree) = tree.filter(|tree| tree.epoch.as_ptr() == Arc::as_ptr(&view.epoch)) else {
                 return Ok(Attempt::Conflict);
-            }
-            let version = tree?;
+            };
+            let found = tree.found.clone()?.filter(|&(version, end)| !self.is_over(end, version));
+            let version = found.map(|(version, _)| version);
             let rejects = rules.reject(version);
             return Ok(if rejects {
                 Attempt::Rejected(Newest::Tree(version))
@@ -290,10 +297,12 @@ impl Inner {
         Ok(Error::ConditionFailed { current, at: 0 })
     }
 
-    /// The version of `key` in the tree of `view`.
-    async fn tree_version(&self, view: &View, key: &ObjectKey) -> Result<Option<Lsn>> {
-        let leaf = self.find_in_tree(view, key.encoded()).await?;
-        Ok(leaf.filter(|leaf| !self.is_over(leaf.entry.end, leaf.version)).map(|leaf| leaf.version))
+    /// The state of a key in the newest trees of its tablet.
+    async fn tree_state(&self, key: &ObjectKey) -> TreeState {
+        let view = self.tablets.of(key).view();
+        let found = self.find_in_tree(&view, key.encoded()).await;
+        let found = found.map(|leaf| leaf.map(|leaf| (leaf.version, leaf.entry.end)));
+        TreeState { epoch: Arc::downgrade(&view.epoch), found }
     }
 
     /// Returns true if the object that a put's record holds has expired.
@@ -380,4 +389,64 @@ fn lock_all(views: &[Arc<View>]) -> Option<SmallVec<[MutexGuard<'_, overlay::Inn
         locked.push(active);
     }
     Some(locked)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use shoal_base::{ManualClock, SeededEntropy};
+
+    use super::*;
+    use crate::testing::fixtures::{Fixture, key, options, put};
+    use crate::{Environment, Expiry, PutOptions, Store, block_on};
+
+    fn evaluate(store: &Store, key: &ObjectKey, rules: RejectRules, tree: Option<&TreeState>) -> Attempt {
+        store.0.try_queue(Condition::Rules { key, rules, tree }, &mut None).unwrap()
+    }
+
+    fn apply(store: &Store) {
+        block_on(store.0.checkpointer.apply_all()).unwrap();
+    }
+
+    /// A record in an overlay decides without the trees. Their state decides as long as it is the newest, and holds no read epoch.
+    #[test]
+    fn the_state_of_the_trees_decides_until_the_next_publish() {
+        let (store, key) = (Fixture::new().open().unwrap(), key(1));
+        let rules = RejectRules { if_missing: true, ..RejectRules::default() };
+        put(&store, &key, "a");
+        assert!(matches!(evaluate(&store, &key, rules, None), Attempt::Done(Some(_))));
+        apply(&store);
+        assert!(matches!(evaluate(&store, &key, rules, None), Attempt::Conflict), "the trees were not read");
+        let before = block_on(store.0.tree_state(&key));
+        assert!(matches!(evaluate(&store, &key, rules, Some(&before)), Attempt::Done(Some(_))));
+        block_on(store.delete(&key, RejectRules::default())).unwrap();
+        assert!(matches!(
+            evaluate(&store, &key, rules, Some(&before)),
+            Attempt::Rejected(Newest::Record { exists: false, .. })
+        ));
+        apply(&store);
+        assert!(matches!(evaluate(&store, &key, rules, Some(&before)), Attempt::Conflict), "older trees");
+        assert!(before.epoch.upgrade().is_none(), "the write would keep the old trees");
+        let now = block_on(store.0.tree_state(&key));
+        assert!(matches!(evaluate(&store, &key, rules, Some(&now)), Attempt::Rejected(Newest::Tree(None))));
+    }
+
+    /// An object that expires while the write waits for room does not exist any more.
+    #[test]
+    fn a_deadline_counts_when_the_write_is_queued() {
+        let clock = Arc::new(ManualClock::new(1_000));
+        let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(5)) };
+        let (store, key) =
+            (block_on(Store::open(Fixture::new().device, options(), environment)).unwrap(), key(1));
+        let expiry = Expiry::After(Duration::from_secs(10));
+        block_on(store.put(&key, b"a".to_vec().into(), PutOptions { expiry, ..PutOptions::default() }))
+            .unwrap();
+        apply(&store);
+        let (state, rules) =
+            (block_on(store.0.tree_state(&key)), RejectRules { if_missing: true, ..RejectRules::default() });
+        assert!(matches!(evaluate(&store, &key, rules, Some(&state)), Attempt::Done(Some(_))));
+        clock.advance(11_000_000_000);
+        assert!(matches!(evaluate(&store, &key, rules, Some(&state)), Attempt::Rejected(Newest::Tree(None))));
+    }
 }

@@ -97,8 +97,9 @@ impl Inner {
             let Write { key, what, rules, .. } = write;
             self.check_writable()?;
             self.tablets.pass(key).await;
+            let mut tree = None;
             if !rules.is_empty() {
-                self.queue_by_rules(key, rules, None).await?;
+                self.queue_by_rules(key, rules, &mut tree, None).await?;
             }
             let is_delete = matches!(what, What::Delete);
             let mut batch = PreparedBatch::new(self);
@@ -116,7 +117,7 @@ impl Inner {
             }
             let admitted = self.admit_batch(batch).await?;
             let record = admitted.last(0);
-            let before = self.queue_by_rules(key, rules, Some(admitted)).await?;
+            let before = self.queue_by_rules(key, rules, &mut tree, Some(admitted)).await?;
             self.count(if is_delete { &self.counters.deletes } else { &self.counters.puts });
             Ok((record, before))
         })

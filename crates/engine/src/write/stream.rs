@@ -145,7 +145,7 @@ impl PutStream {
                 self.started = true;
                 // A repetition of a write that was done gets its answer, whatever its rules say of what it left.
                 if self.request.is_none() {
-                    inner.queue_by_rules(&self.key, self.options.rules, None).await?;
+                    inner.queue_by_rules(&self.key, self.options.rules, &mut None, None).await?;
                 }
                 let (entry, meta) = inner.new_entry(&self.key, &self.options, 0)?;
                 self.meta_in_front = entry.meta_in_front() as usize;
