@@ -41,9 +41,10 @@ impl<'a> Progress<'a> {
     }
 
     /// The apply, which begins at `now_ns`, leaves a part of the room to a pause of so many thousandths of its time.
-    pub(crate) fn with_pause(self, permille: u64, now_ns: u64) -> Self {
+    pub(crate) fn with_pause(mut self, permille: u64, now_ns: u64) -> Self {
         let pause = (self.whole as u64).saturating_mul(permille) / 1000;
-        Self { pause: pause as usize, began_ns: now_ns, ..self }
+        (self.pause, self.began_ns) = (pause as usize, now_ns);
+        self
     }
 
     /// From now on operations are looked at.
@@ -93,6 +94,15 @@ impl<'a> Progress<'a> {
         }
         self.committer.moved.notify();
         paused
+    }
+}
+
+impl Drop for Progress<'_> {
+    /// The apply failed: it lends no more, and no large batch stops other writes.
+    fn drop(&mut self) {
+        if self.lent.take().is_some() {
+            self.committer.moved.notify();
+        }
     }
 }
 

@@ -1,12 +1,15 @@
 //! Admission bounds the overlays of all tablets: a write that finds them full waits for an apply.
 //!
 //! From half of the limit on, applies run; at the limit, writes wait. An apply lends them the room of its overlay as it
-//! brings that home ([`Lent`]): so writers go on at its pace, and do not stand still until its end.
+//! brings that home ([`Lent`]): so writers go on at its pace, and do not stand still until its end. Writes that come later than a
+//! large batch wait behind it while an apply lends: they would take each piece of its room.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use shoal_base::BLOCK_BYTES;
-use shoal_base::sync::atomic::{AtomicUsize, Ordering};
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::common::options::Tuning;
 use crate::tablet::overlay::Growth;
@@ -20,14 +23,28 @@ pub(crate) const LENT_STEPS: usize = 128;
 /// A batch that needs more than this part of the limits is a large one: one step never makes room for it.
 const LARGE_SHARE: usize = LENT_SHARE * LENT_STEPS;
 
+/// The place of a write that does not wait: behind all that do.
+const NO_PLACE: u64 = u64::MAX;
+
+/// The writes that wait for room, by the order in which they came.
+#[derive(Default)]
+struct Line {
+    next: u64,
+    /// The places of large batches.
+    large: BTreeSet<u64>,
+}
+
 /// The contents of all tablets' overlays, with their limits.
 pub(crate) struct Admission {
     bytes: AtomicUsize,
     records: AtomicUsize,
     /// Batches of several records that wait for an apply to make room.
     waiting: AtomicUsize,
-    /// Those of them that need more room than an apply lends at a time.
-    large_waiting: AtomicUsize,
+    line: Mutex<Line>,
+    /// The place of the first large batch in the line; [`NO_PLACE`] if none waits.
+    first_large: AtomicU64,
+    /// Applies that lend room, and pauses behind them.
+    lending: AtomicUsize,
     /// The limit on bytes that the user wants; the log allows less where it is short.
     bytes_wanted: usize,
     /// Raised where the store grows, as the next one. A few writes that still see the old limit do no harm.
@@ -56,10 +73,21 @@ pub(crate) struct OverlayPermit {
 impl Admission {
     /// Overlays of at most `bytes_wanted` bytes, or what a log of `log_blocks` blocks allows, and of `records_max` records.
     pub(crate) fn new(bytes_wanted: usize, log_blocks: u32, records_max: usize) -> Arc<Self> {
-        let (bytes, records, waiting, large_waiting) = Default::default();
+        let (bytes, records, waiting, line, lending) = Default::default();
+        let first_large = AtomicU64::new(NO_PLACE);
         let bytes_max = AtomicUsize::new(bytes_max(bytes_wanted, log_blocks));
         let records_max = AtomicUsize::new(records_max);
-        Arc::new(Self { bytes, records, waiting, large_waiting, bytes_wanted, bytes_max, records_max })
+        Arc::new(Self {
+            bytes,
+            records,
+            waiting,
+            line,
+            first_large,
+            lending,
+            bytes_wanted,
+            bytes_max,
+            records_max,
+        })
     }
 
     fn bytes_max(&self) -> usize {
@@ -85,9 +113,27 @@ impl Admission {
         self.records_max().min(self.bytes_max() / 256).max(64) * 2
     }
 
-    /// Admits `records` records of `bytes` bytes in total, if they fit now. A batch above the limit is admitted only
-    /// into empty overlays.
+    /// Returns true for a batch that needs more room than an apply lends at a time.
+    fn is_large(&self, records: usize, bytes: usize) -> bool {
+        records > 1 && (records > self.records_max() / LARGE_SHARE || bytes > self.bytes_max() / LARGE_SHARE)
+    }
+
+    /// Returns true if a write with this place has a large batch before it. Only while an apply lends, which ends: a batch whose
+    /// future nobody polls must not stop all others.
+    fn is_behind_large(&self, place: u64) -> bool {
+        self.first_large.load(Ordering::Acquire) < place && self.lending.load(Ordering::Acquire) > 0
+    }
+
+    /// Admits `records` records of `bytes` bytes in total, if they fit now and no large batch is before them. A batch above
+    /// the limit is admitted only into empty overlays.
     pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<OverlayPermit> {
+        self.try_admit_at(NO_PLACE, records, bytes)
+    }
+
+    fn try_admit_at(self: &Arc<Self>, place: u64, records: usize, bytes: usize) -> Option<OverlayPermit> {
+        if self.is_behind_large(place) {
+            return None;
+        }
         let before = self.records.fetch_add(records, Ordering::AcqRel);
         let held = self.bytes.fetch_add(bytes, Ordering::AcqRel);
         if before > 0 && (before + records > self.records_max() || held + bytes > self.bytes_max()) {
@@ -115,6 +161,7 @@ impl Admission {
 
     /// Room that an apply may lend: that of an overlay of `records` records and `bytes` bytes.
     pub(crate) fn lend(self: &Arc<Self>, records: usize, bytes: usize) -> Lent {
+        self.lending.fetch_add(1, Ordering::AcqRel);
         Lent { admission: self.clone(), records, bytes, lent_records: 0, lent_bytes: 0 }
     }
 
@@ -125,12 +172,24 @@ impl Admission {
         bytes.max(records)
     }
 
-    /// Notes that a batch of `records` records, several, waits for room, until the result is dropped.
-    pub(crate) fn wait(&self, records: usize, bytes: usize) -> Waiting<'_> {
-        let is_large = records > self.records_max() / LARGE_SHARE || bytes > self.bytes_max() / LARGE_SHARE;
-        self.waiting.fetch_add(1, Ordering::AcqRel);
-        self.large_waiting.fetch_add(usize::from(is_large), Ordering::AcqRel);
-        Waiting { admission: self, is_large }
+    /// Puts a write of `records` records into the line of those that wait for room, until the result is dropped.
+    pub(crate) fn wait(self: &Arc<Self>, records: usize, bytes: usize) -> Waiting<'_> {
+        let is_large = self.is_large(records, bytes);
+        let mut line = self.line.lock();
+        let place = line.next;
+        line.next += 1;
+        if is_large {
+            line.large.insert(place);
+            self.note_first_large(&line);
+        }
+        drop(line);
+        // One record never needs more than the half that an apply leaves free.
+        self.waiting.fetch_add(usize::from(records > 1), Ordering::AcqRel);
+        Waiting { admission: self, place, is_large, records, bytes }
+    }
+
+    fn note_first_large(&self, line: &Line) {
+        self.first_large.store(line.large.first().copied().unwrap_or(NO_PLACE), Ordering::Release);
     }
 
     /// Returns true if a batch waits for room and an apply could make some, however much is free: the batch may need
@@ -145,16 +204,31 @@ impl Admission {
     }
 }
 
-/// See [`Admission::wait`].
+/// A write that waits for room. See [`Admission::wait`].
 pub(crate) struct Waiting<'a> {
-    admission: &'a Admission,
-    is_large: bool,
+    admission: &'a Arc<Admission>,
+    place: u64,
+    /// True for a large batch: when it leaves the line, the writes behind it must be told.
+    pub is_large: bool,
+    records: usize,
+    bytes: usize,
+}
+
+impl Waiting<'_> {
+    /// Admits the write if it fits now, and no large batch came before it.
+    pub(crate) fn try_admit(&self) -> Option<OverlayPermit> {
+        self.admission.try_admit_at(self.place, self.records, self.bytes)
+    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.admission.waiting.fetch_sub(1, Ordering::AcqRel);
-        self.admission.large_waiting.fetch_sub(usize::from(self.is_large), Ordering::AcqRel);
+        self.admission.waiting.fetch_sub(usize::from(self.records > 1), Ordering::AcqRel);
+        if self.is_large {
+            let mut line = self.admission.line.lock();
+            line.large.remove(&self.place);
+            self.admission.note_first_large(&line);
+        }
     }
 }
 
@@ -170,11 +244,8 @@ pub(crate) struct Lent {
 
 impl Lent {
     /// Lends the room of `done` of `parts` parts, of a share of the limits at most; returns true if that is more than
-    /// before. While a large batch waits nothing is lent: smaller ones would take each piece of its room.
+    /// before.
     pub(crate) fn advance(&mut self, done: usize, parts: usize) -> bool {
-        if self.admission.large_waiting.load(Ordering::Acquire) > 0 {
-            return false;
-        }
         let share = |whole: usize, max: usize| {
             let lendable = whole.min(max / LENT_SHARE) as u128;
             (lendable * done as u128 / parts.max(1) as u128) as usize
@@ -197,6 +268,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         self.admission.take(self.lent_records, self.lent_bytes);
+        self.admission.lending.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -261,13 +333,30 @@ mod tests {
         drop(lent);
         assert_eq!(admission.held(), (800, 4_000));
         let mut lent = admission.lend(400, 2_000);
-        let waiting = admission.wait(500, 10);
-        assert!(!lent.advance(5, 10), "it would be taken from the large batch");
-        drop(waiting);
-        let waiting = admission.wait(1, 10);
         assert!(lent.advance(5, 10));
-        drop(waiting);
         lent.end();
         assert_eq!(admission.held(), (400, 2_000));
+    }
+
+    #[test]
+    fn later_writes_wait_behind_a_large_batch_while_an_apply_lends() {
+        let admission = Admission::new(100_000, 1_024, 10_000);
+        admission.take(9_900, 4_000);
+        let lent = admission.lend(100, 0);
+        let before = admission.wait(1, 10);
+        let large = admission.wait(200, 4_000);
+        assert!(large.is_large && !before.is_large && large.try_admit().is_none());
+        assert!(admission.try_admit(1, 10).is_none(), "it comes later");
+        assert!(admission.wait(1, 10).try_admit().is_none() && admission.wait(200, 1).try_admit().is_none());
+        drop(before.try_admit().unwrap());
+        admission.release(100, 0);
+        assert!(large.try_admit().is_some() && admission.try_admit(1, 10).is_none());
+        // Without an apply it may be that nobody polls the batch.
+        lent.end();
+        assert!(admission.try_admit(1, 10).is_some());
+        let _lent = admission.lend(0, 0);
+        assert!(admission.try_admit(1, 10).is_none());
+        drop(large);
+        assert!(admission.try_admit(1, 10).is_some());
     }
 }

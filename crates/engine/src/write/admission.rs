@@ -7,7 +7,7 @@ use crate::log::commit::Committer;
 use crate::log::driver::run_to_end;
 use crate::store::Inner;
 use crate::store::worker::Duty;
-use crate::tablet::admission::OverlayPermit;
+use crate::tablet::admission::{OverlayPermit, Waiting};
 
 /// A write batch's share of overlays and log. Dropped before the batch is queued, it frees the share.
 pub(crate) struct Permit<'a> {
@@ -40,10 +40,34 @@ impl Drop for LogPermit<'_> {
     }
 }
 
+/// The place of a write that waits for room. When a large batch leaves the line, the writes behind it are told.
+struct PlaceInLine<'a> {
+    waiting: Option<Waiting<'a>>,
+    committer: &'a Committer,
+}
+
+impl PlaceInLine<'_> {
+    fn try_admit(&self) -> Option<OverlayPermit> {
+        self.waiting.as_ref()?.try_admit()
+    }
+}
+
+impl Drop for PlaceInLine<'_> {
+    fn drop(&mut self) {
+        if self.waiting.take().is_some_and(|waiting| waiting.is_large) {
+            self.committer.moved.notify();
+        }
+    }
+}
+
 impl Inner {
     /// A permit for a write batch of `records` records, if there is room for it now.
     pub(crate) fn try_admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Option<Permit<'_>> {
-        let overlays = self.tablets.admission.try_admit(records, memory_bytes)?;
+        self.with_log(self.tablets.admission.try_admit(records, memory_bytes)?, blocks)
+    }
+
+    /// Both shares, if the log has room for `blocks` blocks now.
+    fn with_log(&self, overlays: OverlayPermit, blocks: u32) -> Option<Permit<'_>> {
         let log = || LogPermit { committer: &self.log.committer, blocks };
         self.log.committer.ring.reserve(blocks).then(|| Permit { overlays, log: log() })
     }
@@ -78,15 +102,12 @@ impl Inner {
                 }
                 self.check_writable()?;
                 if let Some(worker) = &self.maintenance.worker {
-                    // One record never needs more than the other half.
-                    let _waiting = (records > 1).then(|| self.tablets.admission.wait(records, memory_bytes));
+                    let place = self.wait_in_line(records, memory_bytes);
                     worker.wake(Duty::Apply);
                     worker.wake(Duty::Grow);
-                    let waited =
-                        self.log.committer.moved.wait_until(|| {
-                            self.check_writable().err().map(Err).or_else(|| attempt().map(Ok))
-                        });
-                    return waited.await;
+                    let permit = || self.with_log(place.try_admit()?, blocks).map(Ok);
+                    let waited = || self.check_writable().err().map(Err).or_else(permit);
+                    return self.log.committer.moved.wait_until(waited).await;
                 }
                 if self.checkpointer.wants_log() {
                     run_to_end(self.checkpointer.prepare_log(0))?;
@@ -105,6 +126,11 @@ impl Inner {
                 }
             }
         })
+    }
+
+    fn wait_in_line(&self, records: usize, memory_bytes: usize) -> PlaceInLine<'_> {
+        let waiting = Some(self.tablets.admission.wait(records, memory_bytes));
+        PlaceInLine { waiting, committer: &self.log.committer }
     }
 
     /// Starts an apply if overlays or log are half full. In a store without threads the writer applies later.
@@ -141,7 +167,8 @@ mod tests {
     use std::task::{Context, Wake, Waker};
 
     use crate::store::Store;
-    use crate::testing::fixtures::Fixture;
+    use crate::testing::fixtures::{Fixture, environment, options};
+    use crate::{OpenOptions, block_on};
 
     /// A waker that asks for a permit when it is woken.
     struct Asks(Store, Flag);
@@ -149,6 +176,16 @@ mod tests {
     impl Wake for Asks {
         fn wake(self: Arc<Self>) {
             self.1.store(self.0.0.try_admit(usize::MAX / 4, 1, 1).is_some(), Ordering::Relaxed);
+        }
+    }
+
+    /// A waker that notes that it was called.
+    #[derive(Default)]
+    struct Told(Flag);
+
+    impl Wake for Told {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
         }
     }
 
@@ -167,5 +204,29 @@ mod tests {
         assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         drop(room);
         assert!(asks.1.load(Ordering::Relaxed));
+    }
+
+    /// A small write that waits behind a large batch goes on where that batch is given up, although no apply made room.
+    #[test]
+    fn a_write_goes_on_where_the_large_batch_before_it_is_given_up() {
+        let fixture = Fixture::new();
+        let options = OpenOptions { background: true, ..options() };
+        let store = block_on(Store::open(fixture.device.clone(), options, environment())).unwrap();
+        let inner = &store.0;
+        let small = || inner.try_admit(1, 1, 1);
+        let all = inner.try_admit(usize::MAX / 4, 1, 1).unwrap();
+        let _lent = inner.tablets.admission.lend(0, 0);
+        let told = Arc::new(Told::default());
+        let waker = Waker::from(told.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut large = Box::pin(inner.admit(usize::MAX / 4, 1, 1));
+        assert!(large.as_mut().poll(&mut context).is_pending());
+        drop(all);
+        let mut waiting = pin!(inner.log.committer.moved.wait_until(small));
+        assert!(waiting.as_mut().poll(&mut context).is_pending(), "the large batch is the next one");
+        told.0.store(false, Ordering::Relaxed);
+        drop(large);
+        assert!(told.0.load(Ordering::Relaxed));
+        assert!(waiting.as_mut().poll(&mut context).is_ready());
     }
 }

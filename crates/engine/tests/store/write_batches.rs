@@ -1,10 +1,13 @@
 //! Write batches of several keys (R22), and writes with a request id (R17): after every legal crash state all of a
 //! batch is there or nothing, and a repetition does nothing more.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::thread;
 
 use shoal_base::ManualClock;
+use shoal_buffer::Buffer;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{
@@ -16,6 +19,7 @@ use shoal_testkit::wait::within;
 
 use crate::common::{
     self, ByName, assert_clean, change_to as put, formatted, key, memory, open, open_at, short_batches, tiny,
+    tiny_with_threads,
 };
 
 const BLOCKS: u64 = 320;
@@ -302,7 +306,7 @@ fn a_batch_of_writes_is_done_as_a_whole_or_not_at_all() {
     let device = memory(4_096);
     let store = open(&device, tiny()).unwrap();
     let names = names();
-    let value = shoal_buffer::Buffer::from(b"value".to_vec());
+    let value = Buffer::from(b"value".to_vec());
     let (always, if_missing) = (PutOptions::default(), RejectRules { if_exists: true, ..Default::default() });
     let put_all = |options: &PutOptions, request| {
         let batch: WriteBatch<'_> = names.iter().map(|name| Write::put(name, &value, options)).collect();
@@ -356,6 +360,48 @@ fn a_batch_of_writes_is_done_as_a_whole_or_not_at_all() {
         matches!(block_on(store.write(WriteBatch::new())), Err(Error::Invalid(_))),
         "a batch without writes"
     );
+}
+
+fn write_together(store: &Store, names: &[ObjectKey], value: &Buffer) {
+    let options = PutOptions::default();
+    let batch: WriteBatch<'_> = names.iter().map(|name| Write::put(name, value, &options)).collect();
+    block_on(block_on(store.write(batch)).unwrap().durable()).unwrap();
+}
+
+/// Clients with large batches and clients with single writes fill a store whose overlays hold eight records. Each gets its turn, also
+/// while a batch waits whose future nobody polls.
+#[test]
+fn large_batches_and_single_writes_all_get_their_turn() {
+    const WRITES: usize = 150;
+    within("large batches and single writes", || {
+        let store = open(&memory(4_096), tiny_with_threads()).unwrap();
+        let (names, value, options) = (names(), Buffer::from(vec![7; 30]), PutOptions::default());
+        let all = || names.iter().map(|name| Write::put(name, &value, &options)).collect::<WriteBatch<'_>>();
+        let write_singly = |name: &ObjectKey| {
+            block_on(store.put(name, value.clone(), options.clone())).unwrap();
+        };
+        thread::scope(|scope| {
+            for number in 0..4 {
+                let (store, names, value, write_singly) = (&store, &names, &value, &write_singly);
+                scope.spawn(move || {
+                    for _ in 0..WRITES {
+                        if number < 2 {
+                            write_together(store, names, value);
+                        } else {
+                            write_singly(&names[number]);
+                        }
+                    }
+                });
+            }
+        });
+        let mut context = Context::from_waker(Waker::noop());
+        let waiting = std::iter::repeat_with(|| Box::pin(store.write(all())))
+            .find_map(|mut batch| batch.as_mut().poll(&mut context).is_pending().then_some(batch));
+        (0..WRITES).for_each(|_| write_singly(&names[0]));
+        drop(waiting);
+        write_together(&store, &names, &value);
+        block_on(store.close()).unwrap();
+    });
 }
 
 /// Sends a value of `mebibytes` in pieces; its version.
