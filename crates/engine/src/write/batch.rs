@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
-use crate::common::object::{Metadata, PutOptions};
+use crate::common::object::PutOptions;
 use crate::log::format::{RecordKind, encode_record, record_bytes};
 use crate::log::kept::Kept;
 use crate::log::queue::ValueWrite;
@@ -21,7 +21,7 @@ use crate::tablet::view::Tablet;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::prepare::{Placement, placement_of};
 use crate::write::admission::Permit;
-use crate::write::change::Change;
+use crate::write::change::{Change, Outline};
 
 /// Records of one write batch at most: all of them are inserted into their overlays under the overlays' locks.
 pub(crate) const BATCH_RECORDS_MAX: usize = 65_536;
@@ -172,24 +172,8 @@ impl Inner {
         changes: &mut [Change],
         named: usize,
     ) -> Result<PreparedBatch<'a>> {
-        let writes = changes.iter().filter(|change| change.is_write()).count();
-        if writes > BATCH_RECORDS_MAX {
-            return Err(Error::Invalid(format!(
-                "one write batch has {writes} objects; {BATCH_RECORDS_MAX} are allowed"
-            )));
-        }
-        let bytes_max = self.log.committer.ring.write_batch_bytes_max();
-        let value_bytes: usize = changes.iter().map(Change::value_bytes).sum();
-        let is_large = writes > 1 && value_bytes > bytes_max / 2;
-        // Checked before values are written and space is claimed for each: that may fail first, and would say that the
-        // device is full.
-        if writes > 1 {
-            let least = |(key, change)| self.record_bytes_min(key, change, is_large);
-            let bytes: usize = keys.iter().zip(changes.iter()).map(least).sum();
-            if bytes > bytes_max {
-                return Err(too_large(writes, bytes, bytes_max));
-            }
-        }
+        let outlines = keys.iter().zip(&*changes).filter(|(_, change)| change.is_write());
+        let is_large = self.check_size(outlines.map(|(key, change)| change.outline(key)))?;
         let last = changes.iter().rposition(Change::is_write);
         let stores =
             changes.iter().take(named).any(|change| change.is_write() && !matches!(change, Change::Delete));
@@ -212,20 +196,36 @@ impl Inner {
         Ok(batch)
     }
 
-    /// Bytes of the record of a change at least. `is_large` is that of its batch's parts.
-    fn record_bytes_min(&self, key: &ObjectKey, change: &Change, is_large: bool) -> usize {
-        let (value, has_metadata) = match change {
-            Change::NoChange => return 0,
-            Change::Put { value, metadata, .. } => (value, *metadata != Metadata::default()),
-            Change::PutWith { value, options } => (value, options.metadata != Metadata::default()),
-            Change::Placed(_) | Change::Delete => return record_bytes(key.encoded().len(), 0),
-        };
-        let key_bytes = key.encoded().len();
-        let value_bytes = match placement_of(key_bytes, 0, value.len(), &self.tuning) {
+    /// Whether a batch of these writes is a large one ([`Part::is_large`]).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there are too many, or if their records cannot fit in one log batch. Asked before values are
+    /// written and space is claimed for each: that may fail first, and would say that the device is full.
+    pub(crate) fn check_size<'k>(&self, writes: impl Iterator<Item = Outline<'k>> + Clone) -> Result<bool> {
+        let count = writes.clone().count();
+        if count > BATCH_RECORDS_MAX {
+            return Err(Error::Invalid(format!(
+                "one write batch has {count} objects; {BATCH_RECORDS_MAX} are allowed"
+            )));
+        }
+        let bytes_max = self.log.committer.ring.write_batch_bytes_max();
+        let value_bytes: usize = writes.clone().map(|write| write.value_bytes).sum();
+        let is_large = count > 1 && value_bytes > bytes_max / 2;
+        let bytes = || writes.map(|write| self.record_bytes_min(&write, is_large)).sum();
+        match if count > 1 { bytes() } else { 0 } {
+            bytes if bytes > bytes_max => Err(too_large(count, bytes, bytes_max)),
+            _ => Ok(is_large),
+        }
+    }
+
+    /// Bytes of the record of a write at least. `is_large` is that of its batch's parts.
+    fn record_bytes_min(&self, write: &Outline<'_>, is_large: bool) -> usize {
+        let key_bytes = write.key.encoded().len();
+        let value_bytes = match placement_of(key_bytes, 0, write.value_bytes, &self.tuning) {
             // With metadata the value may have another placement.
-            _ if has_metadata => 0,
-            Placement::Leaf => value.len(),
-            Placement::Log if !is_large => value.len(),
+            _ if write.has_metadata => 0,
+            Placement::Leaf => write.value_bytes,
+            Placement::Log if !is_large => write.value_bytes,
             Placement::Log | Placement::Extents => 0,
         };
         record_bytes(key_bytes, value_bytes)

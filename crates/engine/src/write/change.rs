@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use shoal_buffer::Buffer;
 
+use crate::common::key::ObjectKey;
 use crate::common::object::{Expiry, Metadata, PutOptions};
 use crate::space::manager::Extents;
 
@@ -80,6 +81,14 @@ impl std::fmt::Debug for Placed {
     }
 }
 
+/// The parts of a write that decide how long its record is.
+pub(crate) struct Outline<'a> {
+    pub key: &'a ObjectKey,
+    /// Bytes of a value that the write brings along: 0 for one that is on the device.
+    pub value_bytes: usize,
+    pub has_metadata: bool,
+}
+
 impl Change {
     /// Returns true if the change writes.
     pub(crate) fn is_write(&self) -> bool {
@@ -92,5 +101,15 @@ impl Change {
             Self::Put { value, .. } | Self::PutWith { value, .. } => value.len(),
             Self::NoChange | Self::Placed(_) | Self::Delete => 0,
         }
+    }
+
+    /// The outline of its record, as that of `key`.
+    pub(crate) fn outline<'a>(&self, key: &'a ObjectKey) -> Outline<'a> {
+        let has_metadata = match self {
+            Self::Put { metadata, .. } => *metadata != Metadata::default(),
+            Self::PutWith { options, .. } => options.metadata != Metadata::default(),
+            Self::NoChange | Self::Placed(_) | Self::Delete => false,
+        };
+        Outline { key, value_bytes: self.value_bytes(), has_metadata }
     }
 }

@@ -57,7 +57,7 @@ impl Store {
     /// [`RESULTS_KEPT`](crate::RESULTS_KEPT) writes further.
     pub async fn write<'a>(&self, batch: impl Into<WriteBatch<'a>>) -> Result<Ticket> {
         let mut batch = batch.into();
-        let Some(write) = batch.take_single() else { return self.write_as_transaction(batch).await };
+        let Some(write) = batch.take_single() else { return self.write_batch(batch).await };
         let (record, before) = self.0.queue_write(write).await?;
         self.0.log.committer.request_commit(1);
         Ok(Ticket::new(self.clone(), record).with_before(before))
@@ -70,7 +70,7 @@ impl Store {
     ) -> Result<(PutResult, Option<Lsn>)> {
         let mut batch = batch.into();
         let Some(write) = batch.take_single() else {
-            let pending = self.write_as_transaction(batch).await?;
+            let pending = self.write_batch(batch).await?;
             let before = pending.before();
             return Ok((PutResult { version: pending.durable().await? }, before));
         };
@@ -103,18 +103,7 @@ impl Inner {
             }
             let is_delete = matches!(what, What::Delete);
             let mut batch = PreparedBatch::new(self);
-            match what {
-                What::Put(value, options) => batch.put(key, value, options, Part::LAST).await?,
-                What::Received(buffer, options) => {
-                    // Only the batch holds the frames after this: they can stay in the pool.
-                    let ReceivedValue { frames, value_bytes, copied, checksums } = buffer.into_value();
-                    OperationCounters::add(&self.counters.value_bytes_copied, copied as u64);
-                    let content = Content::Filled { frames: &frames, value_bytes, checksums: &checksums };
-                    batch.put(key, content, options, Part::LAST).await?;
-                }
-                What::Placed(placed) => batch.put_placed(key, placed, Part::LAST).await?,
-                What::Delete => batch.delete(key, Part::LAST).await?,
-            }
+            batch.write(key, what, Part::LAST).await?;
             let admitted = self.admit_batch(batch).await?;
             let record = admitted.last(0);
             let before = self.queue_by_rules(key, rules, &mut tree, Some(admitted)).await?;
@@ -195,6 +184,22 @@ impl Inner {
 }
 
 impl PreparedBatch<'_> {
+    /// Adds the record of a write. A larger value is on the device on return.
+    pub(crate) async fn write(&mut self, key: &ObjectKey, what: What<'_>, part: Part) -> Result<()> {
+        match what {
+            What::Put(value, options) => self.put(key, value, options, part).await,
+            What::Received(buffer, options) => {
+                // Only the batch holds the frames after this: they can stay in the pool.
+                let ReceivedValue { frames, value_bytes, copied, checksums } = buffer.into_value();
+                OperationCounters::add(&self.inner.counters.value_bytes_copied, copied as u64);
+                let content = Content::Filled { frames: &frames, value_bytes, checksums: &checksums };
+                self.put(key, content, options, part).await
+            }
+            What::Placed(placed) => self.put_placed(key, placed, part).await,
+            What::Delete => self.delete(key, part).await,
+        }
+    }
+
     /// Adds the record of a put. A larger value is on the device on return.
     pub(crate) async fn put(
         &mut self,

@@ -61,6 +61,11 @@ impl ReceiveBuffer {
         self.0.fresh.pieces_mut(0, self.0.filled).concat()
     }
 
+    /// Bytes of the whole value.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.0.value_bytes
+    }
+
     /// Bytes of the memory that the buffer takes.
     #[must_use]
     pub fn byte_count(&self) -> usize {

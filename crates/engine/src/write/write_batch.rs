@@ -7,11 +7,14 @@ use shoal_base::task::Boxed;
 use shoal_buffer::Buffer;
 use smallvec::{SmallVec, smallvec};
 
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
-use crate::common::object::{Object, PutOptions, RejectRules};
-use crate::store::Store;
-use crate::write::change::{Change, Placed, ReadLevel};
+use crate::common::object::{Metadata, Object, PutOptions, RejectRules};
+use crate::store::{Inner, Store};
+use crate::write::append::{Attempt, Condition};
+use crate::write::batch::{Part, PreparedBatch};
+use crate::write::change::{Change, Outline, Placed, ReadLevel};
 use crate::write::dedup::RequestId;
 use crate::write::receive_buffer::ReceiveBuffer;
 use crate::write::ticket::Ticket;
@@ -63,6 +66,17 @@ impl<'a> Write<'a> {
         Self::new(key, What::Delete, rules)
     }
 
+    /// The outline of its record.
+    pub(crate) fn outline(&self) -> Outline<'_> {
+        let (value_bytes, options) = match &self.what {
+            What::Put(value, options) => (value.len(), Some(options)),
+            What::Received(value, options) => (value.value_bytes(), Some(options)),
+            What::Placed(_) | What::Delete => (0, None),
+        };
+        let has_metadata = options.is_some_and(|options| options.metadata != Metadata::default());
+        Outline { key: self.key, value_bytes, has_metadata }
+    }
+
     /// A batch of this write, done once with a request id, however often it is sent.
     #[must_use]
     pub fn with_request_id(self, request: Option<RequestId>) -> WriteBatch<'a> {
@@ -87,9 +101,12 @@ impl<'a> Write<'a> {
 /// At most 65,536 writes, whose records fit in one batch of the log (`docs/limits.md`).
 #[derive(Default)]
 pub struct WriteBatch<'a> {
-    writes: SmallVec<[Write<'a>; 1]>,
+    writes: Writes<'a>,
     request: Option<RequestId>,
 }
+
+/// The writes of a batch, in their order.
+pub(crate) type Writes<'a> = SmallVec<[Write<'a>; 1]>;
 
 impl<'a> WriteBatch<'a> {
     /// A batch without writes.
@@ -141,24 +158,54 @@ impl<'a> FromIterator<Write<'a>> for WriteBatch<'a> {
 }
 
 impl Store {
-    /// Carries a batch out if the rules of all its writes accept.
+    /// Queues a batch of several writes, or of one with a request id, if the rules of all its writes accept.
     ///
-    /// Apart from the write of one key, so that its future is not as large as a transaction.
-    pub(crate) fn write_as_transaction<'s, 'a: 's>(
-        &'s self,
-        batch: WriteBatch<'a>,
-    ) -> Boxed<'s, Result<Ticket>> {
+    /// Apart from the write of one key, so that its future is not as large as this one.
+    pub(crate) fn write_batch<'s, 'a: 's>(&'s self, batch: WriteBatch<'a>) -> Boxed<'s, Result<Ticket>> {
         Box::pin(async move {
             let WriteBatch { writes, request } = batch;
+            if writes.is_empty() {
+                return Err(Error::Invalid("a write batch has at least one write".into()));
+            }
+            // Nothing depends on the states of the keys: they are not read.
+            if request.is_none() && writes.iter().all(|write| write.rules.is_empty()) {
+                return self.write_blindly(writes).await;
+            }
+            self.write_as_transaction(writes, request).await
+        })
+    }
+
+    async fn write_blindly(&self, writes: Writes<'_>) -> Result<Ticket> {
+        let inner = &*self.0;
+        inner.check_writable()?;
+        for write in &writes {
+            inner.tablets.pass(write.key).await;
+        }
+        let count = writes.len();
+        let deletes = writes.iter().filter(|write| matches!(write.what, What::Delete)).count();
+        let admitted = inner.admit_batch(inner.prepare_writes(writes).await?).await?;
+        let last = admitted.last(0);
+        let Attempt::Done(_) = inner.try_queue(Condition::Always, &mut Some(admitted))? else {
+            unreachable!("without a condition a batch is queued")
+        };
+        inner.log.committer.request_commit(count);
+        OperationCounters::add(&inner.counters.puts, (count - deletes) as u64);
+        OperationCounters::add(&inner.counters.deletes, deletes as u64);
+        Ok(Ticket::new(self.clone(), last).with_count(count))
+    }
+
+    fn write_as_transaction<'s, 'a: 's>(
+        &'s self,
+        writes: Writes<'a>,
+        request: Option<RequestId>,
+    ) -> Boxed<'s, Result<Ticket>> {
+        Box::pin(async move {
             let (mut keys, mut rules, mut changes) = (Vec::new(), Vec::new(), Changes::new());
             for write in writes {
                 let level = if write.rules.is_empty() { ReadLevel::Nothing } else { ReadLevel::Version };
                 keys.push((write.key.clone(), level));
                 rules.push(write.rules);
                 changes.push(write.into_change());
-            }
-            if keys.is_empty() {
-                return Err(Error::Invalid("a write batch has at least one write".into()));
             }
             let decide = |objects: &[Option<Object>]| {
                 let verdict = Verdict::of(&rules, objects);
@@ -193,6 +240,21 @@ impl Store {
                 None => Ok(pending.with_before(verdict.current).with_count(keys.len())),
             }
         })
+    }
+}
+
+impl Inner {
+    /// Encodes the writes of a batch, and writes values that do not ride in their records.
+    pub(crate) async fn prepare_writes<'a>(&'a self, writes: Writes<'_>) -> Result<PreparedBatch<'a>> {
+        let is_large = self.check_size(writes.iter().map(Write::outline))?;
+        let mut batch = PreparedBatch::new(self);
+        batch.records.reserve_exact(writes.len());
+        let mut writes = writes.into_iter();
+        while let Some(Write { key, what, .. }) = writes.next() {
+            let part = Part { continues: writes.len() > 0, is_large, uses_reserve: false };
+            batch.write(key, what, part).await?;
+        }
+        Ok(batch)
     }
 }
 

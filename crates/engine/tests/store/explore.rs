@@ -12,9 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use shoal_base::SeededEntropy;
+use shoal_base::task::Boxed;
+use shoal_buffer::Buffer;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, StateId};
-use shoal_engine::{Change, Error, Metadata, OpenOptions, ReadLevel, Store, block_on};
+use shoal_engine::{
+    Change, Error, Metadata, ObjectKey, OpenOptions, PutOptions, ReadLevel, Store, Write, WriteBatch,
+    block_on,
+};
 use shoal_testkit::lab;
 use shoal_testkit::{Condition, Effect, Model, OpId, Operation, Value, Workload, WorkloadOptions};
 
@@ -22,6 +27,37 @@ use crate::common::{
     self, check_clean, key, open, open_read_only, perform, quiet, read, recover_all, tiny_with_overlays,
     works_on,
 };
+
+/// Puts values as one transaction, and waits until they are durable.
+fn transacted<'a>(store: &'a Store, values: &'a [(ObjectKey, Value)]) -> Boxed<'a, Result<(), Error>> {
+    Box::pin(async move {
+        let named: Vec<_> = values.iter().map(|(key, _)| (key.clone(), ReadLevel::Nothing)).collect();
+        let put = |(_, value): &(_, Value)| Change::Put {
+            value: value.to_vec().into(),
+            metadata: Metadata::default(),
+            expiry: common::long_life(value.seed),
+        };
+        let decide = |_: &[_]| (values.iter().map(put).collect(), ());
+        for pending in common::together(store, &named, decide).await?.pending {
+            pending.durable().await?;
+        }
+        Ok(())
+    })
+}
+
+/// The same as one write batch, which reads no key.
+fn written<'a>(store: &'a Store, values: &'a [(ObjectKey, Value)]) -> Boxed<'a, Result<(), Error>> {
+    Box::pin(async move {
+        let options = |(_, value): &(_, Value)| {
+            let expiry = common::long_life(value.seed);
+            (Buffer::from(value.to_vec()), PutOptions { expiry, ..PutOptions::default() })
+        };
+        let puts: Vec<_> = values.iter().map(options).collect();
+        let writes =
+            values.iter().zip(&puts).map(|((key, _), (value, options))| Write::put(key, value, options));
+        store.write(writes.collect::<WriteBatch<'_>>()).await?.durable().await.map(drop)
+    })
+}
 
 /// The shape of one case. Everything else follows from the random seed.
 #[derive(Clone, Copy)]
@@ -246,18 +282,11 @@ impl Driver {
             parts.insert(name, (id, value));
         }
         self.expect(parts.iter().map(|(name, (_, value))| (name.clone(), *value)).collect());
-        let named: Vec<_> = parts.keys().map(|name| (key(name), ReadLevel::Nothing)).collect();
-        let put = |value: &Value| Change::Put {
-            value: value.to_vec().into(),
-            metadata: Metadata::default(),
-            expiry: common::long_life(value.seed),
-        };
-        let decide = |_: &[_]| (parts.values().map(|(_, value)| put(value)).collect(), ());
-        match block_on(common::together(self.store(), &named, decide)) {
-            Ok(done) => {
-                for pending in done.pending {
-                    block_on(pending.durable()).unwrap();
-                }
+        let values: Vec<_> = parts.iter().map(|(name, (_, value))| (key(name), *value)).collect();
+        let is_transaction = self.seeds.is_multiple_of(2);
+        let stored = if is_transaction { transacted } else { written }(self.store(), &values);
+        match block_on(stored) {
+            Ok(()) => {
                 // The batch is durable: a read gives each key's version.
                 for (name, (id, _)) in &parts {
                     let version = read(self.store(), name).unwrap().unwrap().0;

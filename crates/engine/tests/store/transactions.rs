@@ -8,11 +8,12 @@ use std::thread;
 use std::time::Instant;
 
 use shoal_base::{Entropy, ManualClock, SeededEntropy};
+use shoal_buffer::Buffer;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{
     ByteRange, Change, Decision, Error, Expiry, Lsn, Object, ObjectKey, OpenOptions, Outcome, PutOptions,
-    ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, block_on,
+    ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, WriteBatch, block_on,
 };
 use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;
@@ -125,10 +126,24 @@ fn all_keys(store: &Store, writes: &[(u8, Option<u64>)]) -> Result<Vec<(u8, Opti
     Ok(transact(store, &names(), &[], decide)?.expect("nothing is watched").0)
 }
 
+/// Writes `writes` as one write batch, which reads nothing.
+fn write_blindly(store: &Store, writes: &[(u8, Option<u64>)]) -> Result<()> {
+    let options = PutOptions::default();
+    let of = |&(key, new): &(u8, Option<u64>)| {
+        (name(key), new.map(|number| Buffer::from(value(key, number).to_vec())))
+    };
+    let named: Vec<_> = writes.iter().map(of).collect();
+    let writes = named.iter().map(|(key, value)| match value {
+        Some(value) => Write::put(key, value, &options),
+        None => Write::delete(key, RejectRules::default()),
+    });
+    block_on(block_on(store.write(writes.collect::<WriteBatch<'_>>()))?.durable()).map(drop)
+}
+
 /// One action of a client: its description, and its result; `None`: it did nothing.
 fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transaction, Result<()>)> {
     let mut done = Transaction::default();
-    let result = match dice.below(8) {
+    let result = match dice.below(9) {
         0..=2 => all_keys(store, &[]).map(|reads| done.reads = reads),
         3 | 4 => {
             done.writes = writes(world, dice, 2);
@@ -145,6 +160,10 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
                 }
                 None => block_on(store.delete(&name(number), RejectRules::default())).map(drop),
             }
+        }
+        6 => {
+            done.writes = writes(world, dice, 3);
+            write_blindly(store, &done.writes)
         }
         _ => {
             // As a client of Redis does it: watch, read, decide, and write if nothing changed.
