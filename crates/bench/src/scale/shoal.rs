@@ -9,8 +9,8 @@ use shoal_base::BLOCK_BYTES_U64;
 use shoal_buffer::Buffer;
 use shoal_device::{Device, FileOptions, IoMode};
 use shoal_engine::{
-    ByteRange, Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules,
-    SHORT_PUTS_MAX, Store, Ticket, Write, block_on,
+    ByteRange, Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules, Store,
+    Ticket, Write, WriteBatch, block_on,
 };
 
 use super::climb::Target;
@@ -107,49 +107,57 @@ impl Target for Shoal {
 async fn put_all(store: &Store, batch: &Batch) -> Result<()> {
     let mut puts = Vec::with_capacity(batch.puts.len());
     for Put { key, value } in &batch.puts {
-        puts.push((ObjectKey::new(BUCKET, key)?, &value[..]));
+        puts.push((ObjectKey::new(BUCKET, key)?, Buffer::from(value.clone())));
     }
     let mut waiting = Vec::new();
-    {
-        let mut begin = pin!(begin_all(store, batch.if_absent, &puts, &mut waiting));
+    if batch.if_absent {
+        let mut begin = pin!(begin_absent(store, &puts, &mut waiting));
         poll_fn(|context| store.gather(|| begin.as_mut().poll(context))).await?;
+    } else {
+        begin_together(store, &puts, &mut waiting).await?;
     }
-    for pending in waiting {
-        poll_fn(|context| pending.poll_durable(context)).await?;
+    for ticket in waiting {
+        ticket.durable().await?;
     }
     Ok(())
 }
 
-/// Gives all puts their places in the order of writes, short ones many at a time.
-async fn begin_all(
+/// Gives puts their places in the order of writes as one write batch, or as few as the log takes.
+async fn begin_together(
     store: &Store,
-    if_absent: bool,
-    puts: &[(ObjectKey, &[u8])],
+    puts: &[(ObjectKey, Buffer)],
     waiting: &mut Vec<Ticket>,
 ) -> Result<()> {
-    let rules = RejectRules { if_exists: if_absent, ..RejectRules::default() };
-    let options = PutOptions { rules, ..PutOptions::default() };
-    // Where several found no place, each of them is put alone.
-    let (mut at, mut alone_until) = (0, 0);
-    while let Some((key, value)) = puts.get(at) {
-        let group = &puts[at..puts.len().min(at + SHORT_PUTS_MAX)];
-        if !if_absent && at >= alone_until {
-            if let Some(pending) = store.try_write(group) {
-                waiting.push(pending);
-                at += group.len();
-                continue;
+    let options = PutOptions::default();
+    let (mut at, mut at_a_time) = (0, puts.len());
+    while at < puts.len() {
+        let some = &puts[at..puts.len().min(at + at_a_time)];
+        let writes: WriteBatch<'_> =
+            some.iter().map(|(key, value)| Write::put(key, value, &options)).collect();
+        match store.write(writes).await {
+            Ok(ticket) => {
+                waiting.push(ticket);
+                at += some.len();
             }
-            alone_until = at + group.len();
-        }
-        let mut buffer = Buffer::new();
-        buffer.append(bytes::Bytes::copy_from_slice(value));
-        match store.write(Write::put(key, &buffer, &options)).await {
-            Ok(pending) => waiting.push(pending),
-            // A duplicate: the object is there.
-            Err(Error::ConditionFailed { .. }) if if_absent => {}
+            // Too many for the present length of the log.
+            Err(Error::Invalid(_)) if some.len() > 1 => at_a_time = some.len().div_ceil(2),
             Err(error) => return Err(error.into()),
         }
-        at += 1;
+    }
+    Ok(())
+}
+
+/// Gives the puts of objects that are absent their places, one by one.
+async fn begin_absent(store: &Store, puts: &[(ObjectKey, Buffer)], waiting: &mut Vec<Ticket>) -> Result<()> {
+    let rules = RejectRules { if_exists: true, ..RejectRules::default() };
+    let options = PutOptions { rules, ..PutOptions::default() };
+    for (key, value) in puts {
+        match store.write(Write::put(key, value, &options)).await {
+            Ok(ticket) => waiting.push(ticket),
+            // A duplicate: the object is there.
+            Err(Error::ConditionFailed { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }
