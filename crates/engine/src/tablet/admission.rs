@@ -1,8 +1,8 @@
 //! Admission bounds the overlays of all tablets: a write that finds them full waits for an apply.
 //!
 //! From half of the limit on, applies run; at the limit, writes wait. An apply lends them the room of its overlay as it
-//! brings that home ([`Lent`]): so writers go on at its pace, and do not stand still until its end. Writes that come later than a
-//! large batch wait behind it while an apply lends: they would take each piece of its room.
+//! brings that home ([`Lent`]): so writers go on at its pace, and do not stand still until its end. Batches that come later than a
+//! large one wait behind it while an apply lends: they would take each piece of its room. Writes of one record take so little of it that they pass.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -118,20 +118,20 @@ impl Admission {
         records > 1 && (records > self.records_max() / LARGE_SHARE || bytes > self.bytes_max() / LARGE_SHARE)
     }
 
-    /// Returns true if a write with this place has a large batch before it. Only while an apply lends, which ends: a batch whose
+    /// Returns true if a batch with this place has a large one before it. Only while an apply lends, which ends: a batch whose
     /// future nobody polls must not stop all others.
     fn is_behind_large(&self, place: u64) -> bool {
         self.first_large.load(Ordering::Acquire) < place && self.lending.load(Ordering::Acquire) > 0
     }
 
-    /// Admits `records` records of `bytes` bytes in total, if they fit now and no large batch is before them. A batch above
+    /// Admits `records` records of `bytes` bytes in total, if they fit now, and no large batch is before a batch. One above
     /// the limit is admitted only into empty overlays.
     pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<OverlayPermit> {
         self.try_admit_at(NO_PLACE, records, bytes)
     }
 
     fn try_admit_at(self: &Arc<Self>, place: u64, records: usize, bytes: usize) -> Option<OverlayPermit> {
-        if self.is_behind_large(place) {
+        if records > 1 && self.is_behind_large(place) {
             return None;
         }
         let before = self.records.fetch_add(records, Ordering::AcqRel);
@@ -215,7 +215,7 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Admits the write if it fits now, and no large batch came before it.
+    /// Admits the write if it fits now, and no large batch came before a batch.
     pub(crate) fn try_admit(&self) -> Option<OverlayPermit> {
         self.admission.try_admit_at(self.place, self.records, self.bytes)
     }
@@ -339,24 +339,25 @@ mod tests {
     }
 
     #[test]
-    fn later_writes_wait_behind_a_large_batch_while_an_apply_lends() {
+    fn later_batches_wait_behind_a_large_one_while_an_apply_lends() {
         let admission = Admission::new(100_000, 1_024, 10_000);
         admission.take(9_900, 4_000);
         let lent = admission.lend(100, 0);
-        let before = admission.wait(1, 10);
+        let before = admission.wait(2, 20);
         let large = admission.wait(200, 4_000);
         assert!(large.is_large && !before.is_large && large.try_admit().is_none());
-        assert!(admission.try_admit(1, 10).is_none(), "it comes later");
-        assert!(admission.wait(1, 10).try_admit().is_none() && admission.wait(200, 1).try_admit().is_none());
+        assert!(admission.try_admit(2, 20).is_none(), "it comes later");
+        assert!(admission.wait(2, 20).try_admit().is_none() && admission.wait(200, 1).try_admit().is_none());
+        assert!(admission.try_admit(1, 10).is_some() && admission.wait(1, 10).try_admit().is_some());
         drop(before.try_admit().unwrap());
         admission.release(100, 0);
-        assert!(large.try_admit().is_some() && admission.try_admit(1, 10).is_none());
+        assert!(large.try_admit().is_some() && admission.try_admit(2, 20).is_none());
         // Without an apply it may be that nobody polls the batch.
         lent.end();
-        assert!(admission.try_admit(1, 10).is_some());
+        assert!(admission.try_admit(2, 20).is_some());
         let _lent = admission.lend(0, 0);
-        assert!(admission.try_admit(1, 10).is_none());
+        assert!(admission.try_admit(2, 20).is_none());
         drop(large);
-        assert!(admission.try_admit(1, 10).is_some());
+        assert!(admission.try_admit(2, 20).is_some());
     }
 }

@@ -206,14 +206,14 @@ mod tests {
         assert!(asks.1.load(Ordering::Relaxed));
     }
 
-    /// A small write that waits behind a large batch goes on where that batch is given up, although no apply made room.
+    /// A small batch that waits behind a large one goes on where that is given up, although no apply made room.
     #[test]
-    fn a_write_goes_on_where_the_large_batch_before_it_is_given_up() {
+    fn a_batch_goes_on_where_the_large_one_before_it_is_given_up() {
         let fixture = Fixture::new();
         let options = OpenOptions { background: true, ..options() };
         let store = block_on(Store::open(fixture.device.clone(), options, environment())).unwrap();
         let inner = &store.0;
-        let small = || inner.try_admit(1, 1, 1);
+        let small = || inner.try_admit(2, 1, 1);
         let all = inner.try_admit(usize::MAX / 4, 1, 1).unwrap();
         let _lent = inner.tablets.admission.lend(0, 0);
         let told = Arc::new(Told::default());

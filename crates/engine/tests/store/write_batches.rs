@@ -368,8 +368,8 @@ fn write_together(store: &Store, names: &[ObjectKey], value: &Buffer) {
     block_on(block_on(store.write(batch)).unwrap().durable()).unwrap();
 }
 
-/// Clients with large batches and clients with single writes fill a store whose overlays hold eight records. Each gets its turn, also
-/// while a batch waits whose future nobody polls.
+/// Clients with large batches and clients with single writes fill a store whose overlays hold eight records. Each gets its turn, and so
+/// does each write while a batch waits whose future nobody polls.
 #[test]
 fn large_batches_and_single_writes_all_get_their_turn() {
     const WRITES: usize = 150;
@@ -397,7 +397,10 @@ fn large_batches_and_single_writes_all_get_their_turn() {
         let mut context = Context::from_waker(Waker::noop());
         let waiting = std::iter::repeat_with(|| Box::pin(store.write(all())))
             .find_map(|mut batch| batch.as_mut().poll(&mut context).is_pending().then_some(batch));
-        (0..WRITES).for_each(|_| write_singly(&names[0]));
+        for _ in 0..WRITES {
+            write_singly(&names[0]);
+            write_together(&store, &names[..2], &value);
+        }
         drop(waiting);
         write_together(&store, &names, &value);
         block_on(store.close()).unwrap();
