@@ -118,8 +118,8 @@ impl Admission {
         records > 1 && (records > self.records_max() / LARGE_SHARE || bytes > self.bytes_max() / LARGE_SHARE)
     }
 
-    /// Returns true if a batch with this place has a large one before it. Only while an apply lends, which ends: a batch whose
-    /// future nobody polls must not stop all others.
+    /// Returns true if a batch with this place has a large one before it, and an apply lends. The line does not count without an
+    /// apply: a large batch whose future no task polls would stop all others for ever.
     fn is_behind_large(&self, place: u64) -> bool {
         self.first_large.load(Ordering::Acquire) < place && self.lending.load(Ordering::Acquire) > 0
     }
@@ -352,7 +352,7 @@ mod tests {
         drop(before.try_admit().unwrap());
         admission.release(100, 0);
         assert!(large.try_admit().is_some() && admission.try_admit(2, 20).is_none());
-        // Without an apply it may be that nobody polls the batch.
+        // The line does not count without an apply.
         lent.end();
         assert!(admission.try_admit(2, 20).is_some());
         let _lent = admission.lend(0, 0);

@@ -167,7 +167,7 @@ impl Store {
             if writes.is_empty() {
                 return Err(Error::Invalid("a write batch has at least one write".into()));
             }
-            // Nothing depends on the states of the keys: they are not read.
+            // Such a batch does not depend on the states of its keys: this path reads none of them.
             if request.is_none() && writes.iter().all(|write| write.rules.is_empty()) {
                 return self.write_blindly(writes).await;
             }
