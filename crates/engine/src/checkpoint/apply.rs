@@ -27,7 +27,7 @@ use crate::tablet::layers::{LayersRef, Trees};
 use crate::tablet::layers_page;
 use crate::tablet::overlay::Overlay;
 use crate::tablet::tree::{Applied, Apply, Merge, Root};
-use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
+use crate::tablet::tree_io::{Pages, PoolPages, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::Entry;
@@ -374,7 +374,7 @@ impl Checkpointer {
         ops: &[M::Op],
     ) -> Result<(Root, Pages<'_>)> {
         let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
-        let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight);
+        let mut sink = self.page_sink();
         let tree = tree_of(self.identity, tablet.id);
         let (root, filters) = (trees.base, self.wants_filters(trees));
         let apply = Apply { tree, lsn, source: &source, sink: &mut sink, merge, filters };
@@ -393,8 +393,6 @@ impl Checkpointer {
         };
         self.report_lost(tablet, &applied);
         let pages = sink.finish().await.map_err(|error| self.apply_failed(&error))?;
-        let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
-        OperationCounters::add(&self.counters.pages_written, written);
         Ok((applied.root, pages))
     }
 

@@ -24,6 +24,7 @@ use crate::space::manager::SpaceManager;
 use crate::space::own_space::OwnSpace;
 use crate::tablet::overlay::Overlay;
 use crate::tablet::tablets::Tablets;
+use crate::tablet::tree_io::PoolSink;
 use crate::value::packed::run_blocks_max;
 
 /// The owners that a checkpoint takes from and gives to, and its own state. The store builds it once.
@@ -105,6 +106,11 @@ impl Checkpointer {
     /// Blocks of a new packed run at most.
     pub(crate) fn run_blocks_max(&self) -> u32 {
         run_blocks_max(&self.tuning, self.space.reserve())
+    }
+
+    /// A sink for the pages of an apply or a merge.
+    pub(crate) fn page_sink(&self) -> PoolSink<'_> {
+        PoolSink::new(&self.pool, &self.space, &self.counters, self.tuning.apply_bytes_in_flight)
     }
 
     pub(crate) fn now_ns(&self) -> u64 {

@@ -163,9 +163,23 @@ pub(crate) enum Wanted {
 }
 
 impl Checkpointer {
-    /// Whether layers of a tablet are to be merged.
-    pub(crate) fn wants_merge(&self, tablet: &Tablet) -> bool {
-        self.next_merge(tablet, &tablet.view().trees).is_some()
+    /// The tablets whose layers are to be merged, the most urgent first: merges among layers are short, and keep gets cheap; a merge
+    /// into the base that has begun comes before others, because the pages of its layers are free at its end; then the tablet
+    /// that has the most entries in layers for those of its base.
+    fn wanting_merges(&self) -> Vec<&Tablet> {
+        let urgency = |tablet: &Tablet| {
+            let trees = tablet.view().trees.clone();
+            let layers = &trees.layers;
+            let by_base = layers.entries().saturating_mul(1000) / self.due_entries(&trees.base).max(1);
+            Some(match self.next_merge(tablet, &trees)? {
+                Step::Newest(_) => (2, layers.list.len() as u64),
+                Step::Base => (u8::from(layers.merging > 0), by_base),
+            })
+        };
+        let all = self.tablets.all().iter();
+        let mut wanting: Vec<_> = all.filter_map(|tablet| Some((urgency(tablet)?, &**tablet))).collect();
+        wanting.sort_by_key(|&(urgency, _)| std::cmp::Reverse(urgency));
+        wanting.into_iter().map(|(_, tablet)| tablet).collect()
     }
 
     /// The next step of the merges of a tablet.
@@ -177,14 +191,19 @@ impl Checkpointer {
             if is_blocked { readable_above(tablet, layers) } else { layers.list.len() - layers.merging };
         // Those that another merge works with stay with it.
         let free = &layers.list[..free.min(tablet.merges.unclaimed(&layers.list))];
+        let due = self.due_entries(&trees.base);
         if let Some(count) = full_tier(free, tier_for(layers.list.len())) {
-            return Some(Step::Newest(count));
+            let entries: u64 = free[..count].iter().map(|root| root.entries).sum();
+            // A merge into the base soon takes large ones, and would write them a second time.
+            if is_blocked || entries < due / 2 || layers.list.len() >= LAYERS_MAX / 2 {
+                return Some(Step::Newest(count));
+            }
         }
         if is_blocked {
             return (layers.list.len() >= LAYERS_MAX / 2 && free.len() > 1)
                 .then_some(Step::Newest(free.len()));
         }
-        let is_heavy = layers.entries() >= self.due_entries(&trees.base);
+        let is_heavy = layers.entries() >= due;
         let is_due = layers.merging > 0 || is_heavy || layers.list.len() >= LAYERS_MAX * 3 / 4;
         (is_due && !layers.list.is_empty()).then_some(Step::Base)
     }
@@ -223,10 +242,7 @@ impl Checkpointer {
         }
         let mut credit = fresh.saturating_mul(MERGED_PER_FRESH);
         while credit > 0 && !self.closing.is_begun() && !self.gives_up {
-            let wanting = self.tablets.all().iter().filter(|tablet| self.wants_merge(tablet));
-            let Some(tablet) = wanting.max_by_key(|tablet| tablet.view().trees.layers.list.len()) else {
-                break;
-            };
+            let Some(&tablet) = self.wanting_merges().first() else { break };
             match self.merge_some(tablet, Wanted::BySize).await {
                 Ok(Merged::Nothing) => break,
                 Ok(Merged::Some(bytes) | Merged::All(bytes)) => credit = credit.saturating_sub(bytes.max(1)),
@@ -243,10 +259,7 @@ impl Checkpointer {
     /// # Errors
     /// As an apply.
     pub(crate) async fn merge_idle(&self) -> Result<bool> {
-        let mut tablets: Vec<_> = self.tablets.all().iter().collect();
-        // The one that is nearest to having too many comes first.
-        tablets.sort_by_key(|tablet| std::cmp::Reverse(tablet.view().trees.layers.list.len()));
-        for tablet in tablets {
+        for tablet in self.wanting_merges() {
             if self.merge_some(tablet, Wanted::BySize).await? != Merged::Nothing {
                 return Ok(true);
             }
@@ -602,7 +615,7 @@ impl Checkpointer {
         let merging = (count + layers.merging).saturating_sub(layers.list.len());
         let of_newest =
             Layers { list: newest.clone(), merging, frontier: layers.frontier.clone(), ..Layers::default() };
-        let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight).of_layer();
+        let mut sink = self.page_sink().of_layer();
         let written = self.write_merged(tablet, applied, of_newest, &mut sink).await;
         // R8: also after an error the pages' blocks go back only when the writes on them have ended.
         let finished = sink.finish().await;
@@ -612,8 +625,6 @@ impl Checkpointer {
             return Ok(Merged::Some(0));
         };
         let pages = finished.map_err(|error| self.apply_failed(&error))?;
-        let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
-        OperationCounters::add(&self.counters.pages_written, written);
         let freed = self.pages_of(tablet, &newest).await?;
         let _turn = self.applier.take().await;
         self.log.poison.check()?;
@@ -719,7 +730,7 @@ impl Checkpointer {
     /// Publishes that these keys do not exist: a layer of tombstones above all trees.
     async fn drop_from_trees(&self, tablet: &Tablet, view: &View, ops: &[MergeOp]) -> Result<()> {
         let tree = tree_of(self.identity, tablet.id);
-        let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight);
+        let mut sink = self.page_sink();
         let written = async {
             let mut writer = TreeWriter::new(tree, view.applied, &mut sink);
             for op in ops {

@@ -10,7 +10,6 @@ use shoal_base::Lsn;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::progress::Progress;
 use crate::checkpoint::replace::{Op, ReplaceEntries, What};
-use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::log::format::RecordKind;
 use crate::log::record::{FETCHED, fetch};
@@ -241,7 +240,7 @@ impl Checkpointer {
         merge: &mut ReplaceEntries<'_>,
         layered: &Layered,
     ) -> Result<NewLayer<'_>> {
-        let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight).of_layer();
+        let mut sink = self.page_sink().of_layer();
         let written = self.fill_layer((tree, lsn), unread, merge, layered, &mut sink).await;
         let (root, added, removed) = match written {
             Ok(written) => written,
@@ -253,8 +252,6 @@ impl Checkpointer {
             }
         };
         let pages = sink.finish().await.map_err(|error| self.apply_failed(&error))?;
-        let blocks = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
-        OperationCounters::add(&self.counters.pages_written, blocks);
         Ok(NewLayer { root, pages, added, removed })
     }
 

@@ -9,6 +9,7 @@ use shoal_base::{BLOCK_BYTES, Run, TabletId};
 use shoal_device::{DeviceError, IoBuf};
 use shoal_pool::{Hint, Keep, Pinned, Pool, PoolError, Unit, Writer, WriterOptions};
 
+use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::space::manager::SpaceManager;
 use crate::tablet::tree::{Draft, PageRef, PageSink, PageSource, ReadHint, Tree};
@@ -172,6 +173,7 @@ impl PageSource for PoolPages<'_> {
 /// A page sink that writes through the pool.
 pub(crate) struct PoolSink<'a> {
     space: &'a SpaceManager,
+    counters: &'a OperationCounters,
     writer: Writer,
     /// The rest of the run in which pages are placed.
     rest: Option<Run>,
@@ -206,9 +208,15 @@ impl Drop for Pages<'_> {
 
 impl<'a> PoolSink<'a> {
     /// At most `in_flight_bytes_max` bytes of pages are being written at a time.
-    pub(crate) fn new(pool: &Pool, space: &'a SpaceManager, in_flight_bytes_max: usize) -> Self {
+    pub(crate) fn new(
+        pool: &Pool,
+        space: &'a SpaceManager,
+        counters: &'a OperationCounters,
+        in_flight_bytes_max: usize,
+    ) -> Self {
         Self {
             space,
+            counters,
             writer: pool.writer(WriterOptions { in_flight_bytes_max, ..WriterOptions::default() }),
             rest: None,
             new_leaves: Keep::Free,
@@ -265,6 +273,8 @@ impl PageSink for PoolSink<'_> {
             None => self.new_leaves,
         };
         self.writer.write(frame, Unit::page(page.block, page.crc).id, keep).await.map_err(pool_error)?;
+        // Each for itself: the file grows ahead by the rate of this counter, and a merge may take seconds.
+        OperationCounters::add(&self.counters.pages_written, 1);
         Ok(page)
     }
 

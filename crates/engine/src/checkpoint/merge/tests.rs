@@ -62,6 +62,83 @@ fn fewer_layers_of_one_size_become_one_where_few_places_are_left() {
     assert_eq!(full_tier(&list[..1], tier_for(LAYERS_MAX)), None);
 }
 
+/// A store with `tablets` tablets, each with a base of some hundred entries and `layers` layers of some 50.
+fn layered(tablets: u16, layers: usize, merge_permille: u64) -> Store {
+    let (_, device) = formatted(1 << 14, tablets, 1 << 12);
+    let mut options = options();
+    let tuning = &mut options.tuning;
+    (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 1 << 20, 1);
+    (tuning.merge_permille, tuning.merge_slice_bytes) = (merge_permille, 1_000);
+    let store = block_on(Store::open(device, options, environment())).unwrap();
+    for round in 0..=layers {
+        let keys = usize::from(tablets) * if round == 0 { 200 } else { 50 };
+        for which in 0..keys {
+            put(&store, &key(round * 1_000 + which), [1; 50]);
+        }
+        for tablet in store.0.tablets.all() {
+            block_on(store.0.checkpointer.apply_alone(tablet)).unwrap();
+        }
+    }
+    store
+}
+
+#[test]
+fn a_merge_into_the_base_that_has_begun_ends_before_another_one_begins() {
+    let store = layered(2, 5, 500);
+    let (checkpointer, tablets) = (&store.0.checkpointer, store.0.tablets.all());
+    let most_urgent = || checkpointer.wanting_merges().first().map(|tablet| tablet.id);
+    let merge_some = || block_on(checkpointer.merge_some(&tablets[1], Wanted::BySize)).unwrap();
+    assert!(matches!(merge_some(), Merged::Some(_)), "a slice is a part of the layers");
+    // The other one has more layers, and more entries in them.
+    for which in 0..100 {
+        put(&store, &key(9_000 + which), [1; 50]);
+    }
+    block_on(checkpointer.apply_alone(&tablets[0])).unwrap();
+    assert_eq!(checkpointer.wanting_merges().len(), 2);
+    assert_eq!(most_urgent(), Some(tablets[1].id));
+    while !matches!(merge_some(), Merged::All(_)) {
+        assert_eq!(most_urgent(), Some(tablets[1].id));
+    }
+    assert_eq!(most_urgent(), Some(tablets[0].id));
+    block_on(store.close()).unwrap();
+}
+
+#[test]
+fn large_layers_wait_for_the_merge_into_the_base() {
+    let next = |merge_permille| {
+        let store = layered(1, LAYERS_A_TIER, merge_permille);
+        let tablet = &store.0.tablets.all()[0];
+        let trees = tablet.view().trees.clone();
+        assert_eq!(trees.layers.list.len(), LAYERS_A_TIER);
+        let next = store.0.checkpointer.next_merge(tablet, &trees);
+        block_on(store.close()).unwrap();
+        next
+    };
+    assert_eq!(next(1_000), Some(Step::Base), "some 400 entries above 200");
+    assert_eq!(next(3_000), None, "soon");
+    assert_eq!(next(10_000), Some(Step::Newest(LAYERS_A_TIER)), "a fifth of the entries of the next merge");
+}
+
+/// The file grows ahead by the rate of written pages. A merge that counts seconds of them at once would have it grow by gigabytes.
+#[test]
+fn pages_of_a_merge_are_counted_as_they_are_written() {
+    let store = layered(1, 1, 500);
+    let checkpointer = &store.0.checkpointer;
+    let written = || store.stat().page_blocks_written;
+    let before = written();
+    let mut sink = checkpointer.page_sink();
+    let tree = tree_of(checkpointer.identity, store.0.tablets.all()[0].id);
+    let mut writer = TreeWriter::new(tree, Lsn(1), &mut sink);
+    for which in 0..1_000 {
+        block_on(writer.push(format!("{which:04}").as_bytes(), &[1; 100])).unwrap();
+    }
+    let amid = written() - before;
+    assert!(amid > 10, "{amid} pages counted of some 27");
+    block_on(writer.finish()).unwrap();
+    drop(block_on(sink.finish()).unwrap());
+    block_on(store.close()).unwrap();
+}
+
 #[test]
 fn room_that_an_apply_leaves_to_a_pause_comes_back() {
     let (_, device) = formatted(1 << 14, 1, 1 << 12);
