@@ -27,6 +27,7 @@ use crate::common::{
     self, check_clean, key, open, open_read_only, perform, quiet, read, recover_all, tiny_with_overlays,
     works_on,
 };
+use crate::layers::lists;
 
 /// Puts values as one transaction, and waits until they are durable.
 fn transacted<'a>(store: &'a Store, values: &'a [(ObjectKey, Value)]) -> Boxed<'a, Result<(), Error>> {
@@ -73,11 +74,16 @@ struct Shape {
     steps: u64,
     reopens: u64,
     states_per_point: usize,
+    /// Bytes of entries that a slice of a merge takes.
+    slice_bytes: usize,
+    /// So many different limits from which on records go into the base: 3, or 2 where layers are what is tested.
+    densities: u64,
 }
 
 /// Leaves, values from the log that are packed, values with extents of their own; few keys, so that overwrites and deletes are
-/// common; small devices, so that freed space is used again by the other tablet and the log turns.
-const SHAPES: [Shape; 5] = [
+/// common; small devices, so that freed space is used again by the other tablet and the log turns. In the last shape a merge
+/// takes many slices, so that crashes and applies come between them.
+const SHAPES: [Shape; 6] = [
     Shape {
         name: "leaf",
         blocks: 224,
@@ -88,6 +94,8 @@ const SHAPES: [Shape; 5] = [
         steps: 15,
         reopens: 4,
         states_per_point: 16,
+        slice_bytes: 2 << 10,
+        densities: 3,
     },
     Shape {
         name: "packed",
@@ -99,6 +107,8 @@ const SHAPES: [Shape; 5] = [
         steps: 20,
         reopens: 3,
         states_per_point: 12,
+        slice_bytes: 2 << 10,
+        densities: 3,
     },
     Shape {
         name: "extents",
@@ -110,6 +120,8 @@ const SHAPES: [Shape; 5] = [
         steps: 15,
         reopens: 4,
         states_per_point: 12,
+        slice_bytes: 2 << 10,
+        densities: 3,
     },
     Shape {
         name: "reuse",
@@ -121,6 +133,8 @@ const SHAPES: [Shape; 5] = [
         steps: 10,
         reopens: 3,
         states_per_point: 6,
+        slice_bytes: 2 << 10,
+        densities: 3,
     },
     Shape {
         name: "eager",
@@ -132,6 +146,21 @@ const SHAPES: [Shape; 5] = [
         steps: 15,
         reopens: 8,
         states_per_point: 10,
+        slice_bytes: 2 << 10,
+        densities: 3,
+    },
+    Shape {
+        name: "slices",
+        blocks: 256,
+        operations: 160,
+        keys: 120,
+        sizes: &[30, 90, 100],
+        overlay_records: 3,
+        steps: 15,
+        reopens: 5,
+        states_per_point: 2,
+        slice_bytes: 200,
+        densities: 2,
     },
 ];
 
@@ -139,8 +168,13 @@ const SHAPES: [Shape; 5] = [
 const STEP_KEYS_MAX: u64 = 3;
 
 impl Shape {
-    fn options(&self) -> OpenOptions {
-        tiny_with_overlays(self.overlay_records)
+    /// The options of a case, whose number also decides how many records a leaf of the base gets at least; fewer go to a layer.
+    fn options(&self, case: u64) -> OpenOptions {
+        let mut options = tiny_with_overlays(self.overlay_records);
+        options.tuning.merge_slice_bytes = self.slice_bytes;
+        options.tuning.dense_records =
+            [4, 1 << 20, 1][(case / SHAPES.len() as u64 % self.densities) as usize];
+        options
     }
 
     fn of(case: u64) -> Self {
@@ -174,10 +208,13 @@ struct Counts {
     packed: AtomicU64,
     extents: AtomicU64,
     log_blocks: AtomicU64,
+    layers: AtomicU64,
+    merges: AtomicU64,
+    frontiers: AtomicU64,
 }
 
 impl Counts {
-    fn all(&self) -> [(&'static str, &AtomicU64); 7] {
+    fn all(&self) -> [(&'static str, &AtomicU64); 10] {
         [
             ("writes", &self.writes),
             ("steps", &self.steps),
@@ -186,6 +223,9 @@ impl Counts {
             ("packed runs seen", &self.packed),
             ("extent blocks", &self.extents),
             ("log blocks", &self.log_blocks),
+            ("layers seen", &self.layers),
+            ("merges", &self.merges),
+            ("operations amid a merge", &self.frontiers),
         ]
     }
 
@@ -202,6 +242,8 @@ impl Counts {
             (&self.packed, stat.packed_runs),
             (&self.extents, stat.extent_blocks_written),
             (&self.log_blocks, stat.log_blocks_written),
+            (&self.layers, stat.layers),
+            (&self.merges, stat.merges),
         ];
         seen.into_iter().for_each(|(sum, more)| _ = sum.fetch_add(more, Ordering::Relaxed));
     }
@@ -249,6 +291,9 @@ impl Driver {
 
     fn ended(&mut self) {
         self.expect(Vec::new());
+        if lists(&self.sim.image()).iter().any(|list| list.merging > 0) {
+            self.counts.frontiers.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn write(&mut self, operation: &Operation) {
@@ -327,7 +372,7 @@ impl Driver {
 }
 
 fn record(shape: Shape, seed: u64) -> Run {
-    let mut driver = Driver::new(shape.blocks, seed, shape.options());
+    let mut driver = Driver::new(shape.blocks, seed, shape.options(seed));
     let options = WorkloadOptions {
         keys: shape.keys,
         sizes: shape.sizes.to_vec(),
@@ -409,7 +454,7 @@ const READ_ONLY_EVERY: u64 = 8;
 fn explore(case: u64, only: Option<StateId>) -> Result<(u64, Counts), String> {
     let shape = Shape::of(case);
     let run = record(shape, case);
-    let options = shape.options();
+    let options = shape.options(case);
     let judge = |id: StateId, marks: &[u64], image: Image, number: u64| {
         let Some(&mark) = marks.last() else { return Ok(()) };
         let mut expected = Cow::Borrowed(&run.expected[mark as usize]);
@@ -517,12 +562,19 @@ fn crash_states() {
         println!("{states} states");
         return;
     }
-    let total = explore_many(lab::number("STATES", 2_500), 1_000 * lab::number("SEED", 1), |case| {
+    let total = explore_many(lab::number("STATES", 8_000), 1_000 * lab::number("SEED", 1), |case| {
         explore(case, None)
     });
     total.print("crash states");
+    let has_layers = lab::number("LAYERS", 1) != 0;
     for (name, count) in total.counts.all() {
-        assert!(count.load(Ordering::Relaxed) > 0, "no {name}: the runs do not reach what they are to test");
+        let is_of_layers = ["layers seen", "merges", "operations amid a merge"].contains(&name);
+        let is_expected = has_layers || !is_of_layers;
+        assert_eq!(
+            count.load(Ordering::Relaxed) > 0,
+            is_expected,
+            "{name}: the runs do not reach what they are to test"
+        );
     }
 }
 
@@ -662,14 +714,15 @@ fn recovers_again(
 }
 
 fn explore_recovery(case: u64) -> Result<(u64, Counts), String> {
-    let shape = Shape { operations: 14, ..Shape::of(case) };
+    let shape = Shape::of(case);
+    let shape = Shape { operations: (shape.operations * 2 / 5).max(14), ..shape };
     let run = record(shape, case);
-    let options = shape.options();
+    let options = shape.options(case);
     let dice = SeededEntropy::new(case);
     let (mut states, mut result) = (0, Ok(()));
     run.sim.history().for_each_crash_state(2, case, |point, image| {
         let Some(&mark) = point.marks.last() else { return };
-        if result.is_err() || dice.below(12) > 0 {
+        if result.is_err() || dice.below(shape.operations as u64) > 0 {
             return;
         }
         let once = || {
