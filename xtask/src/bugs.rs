@@ -121,6 +121,7 @@ const HUNTS: &[Hunt] = &[
     ("SnapshotOfMoments", STORE, "snapshots::a_snapshot_under_load_is_of_one_version"),
     ("RecordOfOtherTablet", STORE, "explore::crash_states"),
     ("LayerBelowNewest", STORE, "layers::any_division_into_layers_reads_the_same"),
+    ("SliceNotShortened", STORE, "layers::a_full_store_has_no_layers"),
     ("LayersUnbounded", STORE, "layers::the_number_of_layers_is_bounded"),
     ("GrownAreasNotFlushed", STORE, "growing::every_crash_of_a_growth_leaves_the_old_cap_or_the_new_one"),
     (

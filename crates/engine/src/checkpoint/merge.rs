@@ -508,7 +508,7 @@ impl Checkpointer {
             if let Some(promise) = self.space.promise_moves(needed, false) {
                 return Ok(Some((slice, promise)));
             }
-            if slice.ops.len() < 2 {
+            if slice.ops.len() < 2 || injected(Bug::SliceNotShortened) {
                 return Ok(None);
             }
             bytes_max = slice.bytes / 8;

@@ -158,6 +158,8 @@ pub(crate) enum Bug {
     RecordOfOtherTablet,
     /// INV-26: a new layer lies below the newest one.
     LayerBelowNewest,
+    /// INV-32: a slice of a merge that finds no room is not shortened.
+    SliceNotShortened,
     /// INV-33: an apply may write any number of layers.
     LayersUnbounded,
     /// INV-37: the superblock of a growth is written before the areas that it names are flushed.
