@@ -38,6 +38,7 @@ pub(super) const METRICS: &[Metric] = &[
     Metric { name: "free_mib", unit: "MiB", head: "free MiB" },
     Metric { name: "pending_mib", unit: "MiB", head: "pend MiB" },
     Metric { name: "allocated_mib", unit: "MiB", head: "data MiB" },
+    Metric { name: "layers", unit: "1", head: "layers" },
 ];
 
 /// The figures of a row; none where the question has no such figure.
@@ -50,6 +51,8 @@ struct Row {
     time: Option<Duration>,
     /// Free, pending and allocated blocks.
     blocks: Option<[u64; 3]>,
+    /// Layers of all tablets when the question had its answer.
+    layers: Option<u64>,
 }
 
 impl Row {
@@ -70,7 +73,26 @@ impl Row {
             mib(0),
             mib(1),
             mib(2),
+            self.layers.map(|count| count as f64),
         ]
+    }
+
+    /// A question that only reads, with the device's reads and the time from before it.
+    fn of_reads(
+        store: &Store,
+        operations: u64,
+        latencies: Histogram,
+        (reads, began): (u64, Instant),
+    ) -> Self {
+        let (time, stat) = (began.elapsed(), store.stat());
+        Self {
+            operations: Some(operations),
+            latencies: Some(latencies),
+            reads: Some(stat.device.reads - reads),
+            time: Some(time),
+            layers: Some(stat.layers),
+            ..Self::default()
+        }
     }
 
     fn of_space(store: &Store) -> Self {
@@ -143,13 +165,7 @@ impl Grown<'_> {
                 String::from_utf8_lossy(key.key())
             );
         }
-        Ok(Row {
-            operations: Some(latencies.count()),
-            reads: Some(store.stat().device.reads - reads),
-            time: Some(began.elapsed()),
-            latencies: Some(latencies),
-            ..Row::default()
-        })
+        Ok(Row::of_reads(store, latencies.count(), latencies, (reads, began)))
     }
 
     /// Keys in order by pages, for the second time.
@@ -175,13 +191,7 @@ impl Grown<'_> {
             keys >= self.load.objects().min(self.sizes.listed) || began.elapsed() >= ASKED_MAX,
             "a listing lacks keys"
         );
-        Ok(Row {
-            operations: Some(keys),
-            reads: Some(store.stat().device.reads - reads),
-            time: Some(began.elapsed()),
-            latencies: Some(latencies),
-            ..Row::default()
-        })
+        Ok(Row::of_reads(store, keys, latencies, (reads, began)))
     }
 
     /// Short listings from random places on: the store was just opened.
@@ -195,13 +205,7 @@ impl Grown<'_> {
             block_on(store.list(&request(after, SHORT_KEYS)))?;
             latencies.record(asked.elapsed());
         }
-        Ok(Row {
-            operations: Some(latencies.count()),
-            reads: Some(store.stat().device.reads - reads),
-            time: Some(began.elapsed()),
-            latencies: Some(latencies),
-            ..Row::default()
-        })
+        Ok(Row::of_reads(store, latencies.count(), latencies, (reads, began)))
     }
 
     /// Puts a tenth of the objects again, random ones; the figures of space are those right behind the last batch.
