@@ -23,7 +23,7 @@ use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::space::manager::{ReadEpoch, Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::tablet::damage::Unread;
-use crate::tablet::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone};
+use crate::tablet::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone, version_of};
 use crate::tablet::tree::{Change, Gap, LeafFinder, LeafPlace, Merge, Old, Probe, Root, TreeWriter};
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
 use crate::tablet::trees_cursor::TreesCursor;
@@ -75,11 +75,6 @@ impl Merge for TakeEntries {
         new.extend_from_slice(entry);
         Ok(Change::Put)
     }
-}
-
-/// The version that an entry of a tree begins with.
-fn version_of(entry: &[u8]) -> u64 {
-    entry.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// The entries that a slice takes.

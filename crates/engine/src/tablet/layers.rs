@@ -32,6 +32,11 @@ pub(crate) fn tombstone(version: Lsn) -> [u8; TOMBSTONE_BYTES] {
     version.0.to_le_bytes()
 }
 
+/// The version that an entry of a tree begins with.
+pub(crate) fn version_of(entry: &[u8]) -> u64 {
+    entry.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
 /// Where the page lies that lists a tablet's layers, as the superblock has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayersRef {

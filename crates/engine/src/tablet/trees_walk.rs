@@ -5,10 +5,21 @@
 //! free.
 
 use crate::common::error::Result;
-use crate::tablet::layers::{Layers, Trees, is_tombstone};
+use crate::tablet::layers::{Layers, Trees, is_tombstone, version_of};
 use crate::tablet::tree::{PageRef, PageSource, Problem, Root, Tree, Visitor};
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::is_reserved;
+
+/// The answer of the trees that are newer than a certain one, for a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Newer {
+    /// None of them has an entry.
+    Absent,
+    /// The newest entry has this version.
+    Version(u64),
+    /// They decide, and how is not known: one of them is damaged there, or the key lies below the frontier of a merge.
+    Decide,
+}
 
 impl Trees {
     /// The tree of this number; the layers come first, the newest first of all.
@@ -24,19 +35,26 @@ impl Trees {
         number: usize,
         key: &[u8],
     ) -> bool {
+        self.newer(tree, source, number, key).await != Newer::Absent
+    }
+
+    /// The answer of the trees that are newer than the one of this number, for `key`.
+    async fn newer<S: PageSource>(&self, tree: Tree, source: &S, number: usize, key: &[u8]) -> Newer {
         // The store's own keys are in the base only.
         if is_reserved(key) {
-            return false;
+            return Newer::Absent;
         }
         if number < self.layers.list.len() && key < self.layers.valid_from(number) {
-            return true;
+            return Newer::Decide;
         }
         for (newer, root) in self.at(key).take_while(|&(newer, _)| newer < number) {
-            if !matches!(tree.lookup(source, root, &self.probe(tree, key, newer)).await, Ok(None)) {
-                return true;
+            match tree.lookup(source, root, &self.probe(tree, key, newer)).await {
+                Ok(None) => {}
+                Ok(Some(found)) => return Newer::Version(version_of(&found)),
+                Err(_) => return Newer::Decide,
             }
         }
-        false
+        Newer::Absent
     }
 
     /// Visits every page of all trees, and every entry that decides; gives how many of these there are.
@@ -97,12 +115,79 @@ impl<S: PageSource, V: Visitor> Visitor for Deciding<'_, S, V> {
 
     async fn leaf_done(&mut self) -> Result<()> {
         for (key, entry, page) in std::mem::take(&mut self.waiting) {
-            let is_shadowed = self.trees.is_shadowed(self.tree, self.source, self.number, &key).await;
-            if !is_shadowed || injected(Bug::ShadowedOwn) {
+            let newer = self.trees.newer(self.tree, self.source, self.number, &key).await;
+            if let Newer::Version(newer) = newer
+                && newer < version_of(&entry)
+            {
+                let what = format!(
+                    "an entry of version {} lies below one of version {newer} (INV-26)",
+                    version_of(&entry)
+                );
+                self.visitor.problem(Problem { page, level: 0, what, low: key.clone() });
+            }
+            if newer == Newer::Absent || injected(Bug::ShadowedOwn) {
                 self.shown += 1;
                 self.visitor.entry(&key, &entry, page);
             }
         }
         self.visitor.leaf_done().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tablet::tree_io::{PoolPages, tree_of};
+    use crate::testing::fixtures::{environment, formatted, key, options, put};
+    use crate::{Store, block_on};
+
+    /// The entries and problems of a walk.
+    #[derive(Default)]
+    struct Seen {
+        entries: usize,
+        problems: Vec<String>,
+    }
+
+    impl Visitor for Seen {
+        fn entry(&mut self, _: &[u8], _: &[u8], _: PageRef) {
+            self.entries += 1;
+        }
+
+        fn problem(&mut self, problem: Problem) {
+            self.problems.push(problem.what);
+        }
+    }
+
+    #[test]
+    fn an_entry_below_an_older_one_is_a_problem() {
+        let (_, device) = formatted(1 << 12, 1, 1 << 10);
+        let mut options = options();
+        let tuning = &mut options.tuning;
+        (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 1 << 20, 1);
+        tuning.merge_permille = 100_000;
+        let store = block_on(Store::open(device, options, environment())).unwrap();
+        let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
+        for _ in 0..3 {
+            (0..20).for_each(|which| put(&store, &key(which), [1; 50]));
+            block_on(checkpointer.apply_tablet(tablet)).unwrap();
+        }
+        let trees = tablet.view().trees.clone();
+        assert_eq!(trees.layers.list.len(), 2);
+        let walked = |trees: &Trees| {
+            let mut seen = Seen::default();
+            let pages = PoolPages::new(&checkpointer.pool);
+            block_on(trees.walk(tree_of(checkpointer.identity, tablet.id), &pages, &mut seen)).unwrap();
+            seen
+        };
+        let seen = walked(&trees);
+        assert_eq!((seen.entries, seen.problems), (20, Vec::new()));
+        let mut layers = (*trees.layers).clone();
+        layers.list.reverse();
+        let seen = walked(&Trees { layers: Arc::new(layers), ..trees });
+        assert_eq!(seen.problems.len(), 20, "{:?}", seen.problems);
+        assert!(seen.problems[0].contains("lies below"), "{:?}", seen.problems);
+        block_on(store.close()).unwrap();
     }
 }
