@@ -333,11 +333,11 @@ fn a_value_in_too_many_pieces_is_refused() {
     let made = splintered(16_384);
     let store = made.open().unwrap();
     let space = &store.0.space;
-    let (free, promised) = (space.allocator().free_blocks(), space.promised());
+    let (free, reserved) = (space.allocator().free_blocks(), space.reserved_blocks());
     let refused = space.claim_value(0, PIECES + 1, 3).map(|_| ()).unwrap_err();
     assert_eq!((refused.needed, refused.available), (PIECES + 4, space.available()));
     assert!(refused.available > refused.needed, "there are blocks, and too many pieces of them");
-    assert_eq!((space.allocator().free_blocks(), space.promised()), (free, promised));
+    assert_eq!((space.allocator().free_blocks(), space.reserved_blocks()), (free, reserved));
     let (extents, _) = space.claim_value(0, PIECES, 3).unwrap();
     assert_eq!(extents.runs().len() as u64, PIECES);
 }

@@ -156,12 +156,12 @@ impl Relocator {
         found: Found,
         short: bool,
     ) -> Option<Moves> {
-        let promise = self.space.promise_moves(found.blocks(), short)?;
+        let reservation = self.space.reserve_for_moves(found.blocks(), short)?;
         let hole_blocks = HOLE_BLOCKS_MAX.min(self.checkpointer.layout().group_blocks - 1);
         let mut moves = Moves {
             touches: found.touches,
             hole_blocks: Some(hole_blocks),
-            promise: Some(promise),
+            reservation: Some(reservation),
             ..Moves::default()
         };
         moves.values = self.read_placed(found.values).await;
