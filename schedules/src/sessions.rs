@@ -21,8 +21,8 @@ fn number_of(object: Option<&Object>) -> u64 {
 }
 
 /// Counts key 0 up once; the number it had then, and whether it was done now.
-fn count_once(store: &Store, identity: RequestId) -> Result<(u64, bool)> {
-    common::count_once(store, &key(&name_of(0)), identity, |next| value(0, next, 60).to_vec())
+fn count_once(store: &Store, request_id: RequestId) -> Result<(u64, bool)> {
+    common::count_once(store, &key(&name_of(0)), request_id, |next| value(0, next, 60).to_vec())
 }
 
 /// A session's write is sent by two threads at once, and by a third one of another session beside them: each session's write

@@ -358,9 +358,9 @@ fn requests_beyond_their_limits_are_refused() {
     let long = vec![0; (4 << 20) + 1];
     let put = block_on(store.put(&key(1), long.into(), PutOptions::default())).map(|_| ());
     refused(put, "a value of 4194305 bytes is too large for one put: use a stream above 4194304 bytes");
-    let identity = crate::RequestId { session: 1, sequence: 1 };
+    let request_id = crate::RequestId { session: 1, sequence: 1 };
     let options =
-        crate::TransactOptions { request: Some((identity, &|()| Vec::new())), ..Default::default() };
+        crate::TransactOptions { request: Some((request_id, &|()| Vec::new())), ..Default::default() };
     let none =
         block_on(store.transact(&[], &options, |_| crate::Decision::Do(Vec::new().into(), ()))).map(|_| ());
     refused(none, "names at least one key");

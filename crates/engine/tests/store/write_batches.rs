@@ -190,8 +190,8 @@ fn a_step_that_is_too_long_is_refused() {
 }
 
 /// Counts up once; the count, and whether it was counted now.
-fn count_once(store: &Store, name: &ObjectKey, identity: RequestId) -> shoal_engine::Result<(u64, bool)> {
-    common::count_once(store, name, identity, |count| count.to_le_bytes().to_vec())
+fn count_once(store: &Store, name: &ObjectKey, request_id: RequestId) -> shoal_engine::Result<(u64, bool)> {
+    common::count_once(store, name, request_id, |count| count.to_le_bytes().to_vec())
 }
 
 /// A client that does not know the outcome of a write repeats it after the crash: it counts once, whatever state the
@@ -201,8 +201,8 @@ fn a_write_that_is_repeated_after_a_crash_counts_once() {
     let (sim, store) = recording();
     let name = key(b"counter");
     for sequence in 1..=40 {
-        let identity = RequestId { session: 9, sequence };
-        assert_eq!(count_once(&store, &name, identity).unwrap(), (sequence, true));
+        let request_id = RequestId { session: 9, sequence };
+        assert_eq!(count_once(&store, &name, request_id).unwrap(), (sequence, true));
         sim.mark(sequence);
     }
     drop(store);
@@ -233,14 +233,14 @@ fn results_are_bounded_and_expire() {
     let clock = Arc::new(ManualClock::new(1_000));
     let store = open_at(&device, tiny(), &clock).unwrap();
     let name = key(b"counter");
-    let identity = |sequence| RequestId { session: 1, sequence };
+    let request_id = |sequence| RequestId { session: 1, sequence };
     for sequence in 0..3 * RESULTS_KEPT {
-        assert!(count_once(&store, &name, identity(sequence)).unwrap().1);
+        assert!(count_once(&store, &name, request_id(sequence)).unwrap().1);
     }
     assert_eq!(store.stat().objects, 1 + RESULTS_KEPT, "one object for each result that is kept");
-    let forgotten = count_once(&store, &name, identity(RESULTS_KEPT));
+    let forgotten = count_once(&store, &name, request_id(RESULTS_KEPT));
     assert!(matches!(forgotten, Err(Error::Unknown(_))), "{forgotten:?}");
-    let last = identity(3 * RESULTS_KEPT - 1);
+    let last = request_id(3 * RESULTS_KEPT - 1);
     assert_eq!(count_once(&store, &name, last).unwrap(), (3 * RESULTS_KEPT, false));
     clock.advance(RESULT_LIFE_NS + 1);
     assert_eq!(count_once(&store, &name, last).unwrap(), (3 * RESULTS_KEPT + 1, true), "its time is over");
@@ -252,17 +252,17 @@ fn results_are_kept_where_the_clock_was_set_back() {
     let device = memory(4_096);
     let open_at = |now_ns| open_at(&device, tiny(), &Arc::new(ManualClock::new(now_ns))).unwrap();
     let name = key(b"counter");
-    let identity = |sequence| RequestId { session: 1, sequence };
+    let request_id = |sequence| RequestId { session: 1, sequence };
     let store = open_at(3 * RESULT_LIFE_NS);
-    assert_eq!(count_once(&store, &name, identity(1)).unwrap(), (1, true));
+    assert_eq!(count_once(&store, &name, request_id(1)).unwrap(), (1, true));
     block_on(store.close()).unwrap();
     drop(store);
     let store = open_at(1_000);
     for sequence in 2..4 {
-        assert_eq!(count_once(&store, &name, identity(sequence)).unwrap(), (sequence, true));
-        assert_eq!(count_once(&store, &name, identity(sequence)).unwrap(), (sequence, false));
+        assert_eq!(count_once(&store, &name, request_id(sequence)).unwrap(), (sequence, true));
+        assert_eq!(count_once(&store, &name, request_id(sequence)).unwrap(), (sequence, false));
     }
-    assert_eq!(count_once(&store, &name, identity(1)).unwrap(), (1, false));
+    assert_eq!(count_once(&store, &name, request_id(1)).unwrap(), (1, false));
 }
 
 /// The rejection of a condition is the write's result, too, whatever changed since.
@@ -272,13 +272,13 @@ fn a_rejected_write_stays_rejected() {
     let store = open(&device, tiny()).unwrap();
     let name = key(b"name");
     let first = block_on(store.put(&name, b"1".to_vec().into(), PutOptions::default())).unwrap();
-    let identity = RequestId { session: 1, sequence: 1 };
+    let request_id = RequestId { session: 1, sequence: 1 };
     let if_missing = PutOptions {
         rules: RejectRules { if_exists: true, ..RejectRules::default() },
         ..PutOptions::default()
     };
     let write =
-        || block_on(common::put_once(&store, identity, &name, b"2".to_vec().into(), if_missing.clone()));
+        || block_on(common::put_once(&store, request_id, &name, b"2".to_vec().into(), if_missing.clone()));
     let rejected = Error::ConditionFailed { current: Some(first.version), at: 0 };
     assert_eq!(write().unwrap_err().to_string(), rejected.to_string());
     block_on(store.delete(&name, RejectRules::default())).unwrap();
@@ -410,13 +410,13 @@ fn large_batches_and_single_writes_all_get_their_turn() {
 /// Sends a value of `mebibytes` in pieces; its version.
 fn stream_once(
     store: &Store,
-    identity: RequestId,
+    request_id: RequestId,
     name: &ObjectKey,
     mebibytes: usize,
     rules: RejectRules,
 ) -> shoal_engine::Result<shoal_base::Lsn> {
     let options = PutOptions { rules, ..PutOptions::default() };
-    let mut stream = store.put_stream(name, options)?.with_request_id(Some(identity));
+    let mut stream = store.put_stream(name, options)?.with_request_id(Some(request_id));
     for piece in 0..mebibytes {
         block_on(stream.write(&vec![piece as u8 + 1; 1 << 20]))?;
     }
@@ -426,7 +426,7 @@ fn stream_once(
 /// A stream's request id was ignored: the repetition of a stream whose answer was lost wrote again, or was refused by
 /// its own first attempt.
 #[test]
-fn a_stream_with_an_identity_is_done_once() {
+fn a_stream_with_a_request_id_is_done_once() {
     const BLOCKS: u64 = 16_384;
     let device = memory(BLOCKS);
     let store = open(&device, tiny()).unwrap();
@@ -434,8 +434,8 @@ fn a_stream_with_an_identity_is_done_once() {
     // One stream that becomes a single put, and one whose value is on the device before its record is.
     for (sequence, mebibytes) in [(1, 2), (2, 9)] {
         let name = key(format!("long-{mebibytes}").as_bytes());
-        let identity = RequestId { session: 4, sequence };
-        let send = |store: &Store| stream_once(store, identity, &name, mebibytes, if_exists).unwrap();
+        let request_id = RequestId { session: 4, sequence };
+        let send = |store: &Store| stream_once(store, request_id, &name, mebibytes, if_exists).unwrap();
         let version = send(&store);
         let free = store.stat().free_blocks;
         assert_eq!(send(&store), version, "its first answer, whatever its rules say of what it left");
@@ -482,10 +482,10 @@ fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
     const BLOCKS: u64 = 5_120;
     let sim = SimDevice::from_image(formatted(BLOCKS, 5).image());
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();
-    let (name, identity) = (key(b"long"), RequestId { session: 4, sequence: 1 });
+    let (name, request_id) = (key(b"long"), RequestId { session: 4, sequence: 1 });
     let none = RejectRules::default();
     sim.mark(0);
-    let version = stream_once(&store, identity, &name, 5, none).unwrap();
+    let version = stream_once(&store, request_id, &name, 5, none).unwrap();
     sim.mark(version.0);
     drop(store);
     let (mut states, mut repeated) = (0, 0);
@@ -495,7 +495,7 @@ fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
         let (_device, store) = reopened(image);
         let there = block_on(store.head(&name)).unwrap().map(|info| info.version);
         assert!(there == Some(version) || acknowledged == 0 && there.is_none(), "state {}", point.id);
-        let again = stream_once(&store, identity, &name, 5, none).unwrap();
+        let again = stream_once(&store, request_id, &name, 5, none).unwrap();
         repeated += u32::from(there.is_some());
         assert!(there.is_none_or(|there| there == again), "state {}: written twice", point.id);
         let info = block_on(store.head(&name)).unwrap().unwrap();

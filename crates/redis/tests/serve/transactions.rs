@@ -262,7 +262,7 @@ fn a_connection_that_ends_forgets_all() {
 }
 
 #[test]
-fn versions_and_identities() {
+fn versions_and_request_ids() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.script(

@@ -236,11 +236,11 @@ fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
     let store = open_in(&device, Environment::default());
     let damaged = head(&store);
     perform(&store, &vec![(1, Some(value(1, 50)))]);
-    let identity = crate::RequestId { session: 77, sequence: 3 };
+    let request_id = crate::RequestId { session: 77, sequence: 3 };
     let delete = |store: &Store| {
         let name = key(0);
         let write =
-            crate::Write::delete(&name, crate::RejectRules::default()).with_request_id(Some(identity));
+            crate::Write::delete(&name, crate::RejectRules::default()).with_request_id(Some(request_id));
         let (done, deleted) = block_on(store.write_durably(write))?;
         Ok::<_, crate::Error>(DeleteResult { deleted, version: done.version })
     };

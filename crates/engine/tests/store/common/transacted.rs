@@ -1,4 +1,4 @@
-//! Transactions and writes with an identity, in short form.
+//! Transactions and writes with a request id, in short form.
 
 use shoal_buffer::Buffer;
 use shoal_engine::{
