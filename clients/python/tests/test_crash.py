@@ -79,7 +79,7 @@ def test_a_write_whose_answer_is_lost_is_done_once(server: Server, line: Line, c
     assert caught.value.current_version == version
 
 
-def test_one_step_whose_answer_is_lost_is_done_once(server: Server, line: Line, connect: Connect) -> None:
+def test_one_write_batch_whose_answer_is_lost_is_done_once(server: Server, line: Line, connect: Connect) -> None:
     client = connect(line.address, attempts=10)
     client.put("other", b"")
     line.deaf.set()
@@ -229,7 +229,7 @@ def test_a_server_that_says_nothing(server: Server, line: Line, connect: Connect
 
 
 def test_a_counter_over_three_kills(server: Server) -> None:
-    """Four threads count while the server is killed: no acknowledged step is lost, none is done twice."""
+    """Four threads count while the server is killed: no acknowledged count is lost, none is done twice."""
     stop = threading.Event()
     counted = [0] * 4
     unknown = [0] * 4

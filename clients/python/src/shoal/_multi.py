@@ -81,13 +81,13 @@ def multi_delete(
 
 
 def put_together(core: Core, bucket: str, items: Sequence[PutItem], timeout: float | None) -> Verb[list[int]]:
-    """Several puts as one step; their versions."""
+    """Several puts as one write batch; their versions."""
     if not items:
         return []
     limit = core.limit(timeout)
     request = pb.MultiPutRequest(bucket=bucket, items=[_put_item(item) for item in items], atomic=True)
     if sum(_weight(item) for item in items) > _wire.BATCH_BYTES_MAX or len(items) > _wire.BATCH_KEYS_MAX:
-        raise InvalidError(f"one step has at most {_wire.BATCH_KEYS_MAX} objects and 4 MiB")
+        raise InvalidError(f"a write batch has at most {_wire.BATCH_KEYS_MAX} objects and 4 MiB")
 
     def attempt(request_id: RequestId | None) -> Verb[list[int]]:
         answer = yield from unary(MULTI_PUT, request, limit, request_id)

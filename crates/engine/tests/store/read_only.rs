@@ -82,7 +82,7 @@ fn refuses_writes(store: &Store) {
         assert!(is_refused(update(store, &key, ReadLevel::Info, |_| (put(), ())).await));
         assert!(is_refused(update(store, &key, ReadLevel::Info, |_| (Change::Delete, ())).await));
         let keys = [(key.clone(), ReadLevel::Info)];
-        assert!(is_refused(common::together(store, &keys, |_| (vec![put()], ())).await));
+        assert!(is_refused(common::transact(store, &keys, |_| (vec![put()], ())).await));
         assert!(is_refused(common::once(store, request_id, &keys, |_| (vec![put()], ()), |()| vec![]).await));
         assert!(is_refused(common::put_once(store, request_id, &key, value.clone().into(), options()).await));
         assert!(is_refused(common::delete_once(store, request_id, &key, rules).await));

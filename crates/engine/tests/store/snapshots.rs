@@ -19,7 +19,7 @@ use shoal_testkit::wait::within;
 
 use crate::common::{
     assert_clean, change_to, environment, format, format_as, key, memory, open, open_at, open_in_real_time,
-    tiny, together,
+    tiny, transact,
 };
 
 /// Bytes of values of every kind: in leaves, in packed runs, in extents, with a manifest.
@@ -216,7 +216,7 @@ fn a_snapshot_under_load_is_of_one_version() {
                     for count in 1.. {
                         let keys = pair(which).map(|key| (key, ReadLevel::Nothing));
                         let value = bytes_of(count, SIZES[count as usize % 5]);
-                        let updated = block_on(together(store, &keys, |_| {
+                        let updated = block_on(transact(store, &keys, |_| {
                             (vec![change_to(value.clone()), change_to(value.clone())], ())
                         }));
                         updated.unwrap();

@@ -51,9 +51,9 @@ fn blind(keys: &[ObjectKey]) -> Vec<(ObjectKey, ReadLevel)> {
     keys.iter().map(|key| (key.clone(), ReadLevel::Nothing)).collect()
 }
 
-fn step_all(store: &Store, keys: &[ObjectKey], number: u64) {
+fn write_all(store: &Store, keys: &[ObjectKey], number: u64) {
     let decide = |_: &[Option<Object>]| (keys.iter().map(|_| put(value(number))).collect(), ());
-    let done = block_on(common::together(store, &blind(keys), decide)).unwrap();
+    let done = block_on(common::transact(store, &blind(keys), decide)).unwrap();
     assert_eq!(done.pending.len(), 1);
     for pending in done.pending {
         block_on(pending.durable()).unwrap();
@@ -76,13 +76,13 @@ fn reopened(image: Image) -> (Device, Store) {
 /// All keys are of one batch after every crash, in whatever tablets and homes they are, and no acknowledged batch is
 /// lost.
 #[test]
-fn a_step_is_there_as_a_whole_or_not_at_all() {
+fn a_write_batch_is_there_as_a_whole_or_not_at_all() {
     let (sim, store) = recording();
     let keys = names();
     let tablets: std::collections::BTreeSet<bool> = keys.iter().map(|key| key.slot() < 8192).collect();
     assert_eq!(tablets.len(), 2, "the keys lie in both tablets");
     for number in 1..=40 {
-        step_all(&store, &keys, number);
+        write_all(&store, &keys, number);
         sim.mark(number);
         if number % 3 == 0 {
             let beside = key(b"beside");
@@ -99,7 +99,7 @@ fn a_step_is_there_as_a_whole_or_not_at_all() {
         assert!(numbers.windows(2).all(|pair| pair[0] == pair[1]), "state {}: {numbers:?}", point.id);
         assert!(numbers[0].unwrap_or(0) >= acknowledged, "state {}: {numbers:?}", point.id);
         if states % 17 == 0 {
-            step_all(&store, &keys, 100);
+            write_all(&store, &keys, 100);
             drop(store);
             assert_clean(&device, &point.id.to_string());
         }
@@ -109,7 +109,7 @@ fn a_step_is_there_as_a_whole_or_not_at_all() {
 
 /// Eight threads move an amount between accounts in two tablets: the sum stays the same, whatever the interleaving.
 #[test]
-fn steps_of_several_threads_do_not_lose_each_other() {
+fn write_batches_of_several_threads_do_not_lose_each_other() {
     for background in [false, true] {
         let device = memory(4_096);
         let mut options = tiny();
@@ -144,7 +144,7 @@ fn steps_of_several_threads_do_not_lose_each_other() {
                             ];
                             (changes, ())
                         };
-                        let done = block_on(common::together(store, &pair, decide)).unwrap();
+                        let done = block_on(common::transact(store, &pair, decide)).unwrap();
                         if round % 7 == 0 {
                             for pending in done.pending {
                                 block_on(pending.durable()).unwrap();
@@ -170,17 +170,17 @@ fn steps_of_several_threads_do_not_lose_each_other() {
 
 /// A batch that is too large for the log is refused before anything is done; large values do not count for it.
 #[test]
-fn a_step_that_is_too_long_is_refused() {
+fn a_write_batch_that_is_too_long_is_refused() {
     let device = memory(4_096);
     let store = open(&device, tiny()).unwrap();
     let many: Vec<ObjectKey> = (0..300).map(|number| key(format!("many-{number}").as_bytes())).collect();
     let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![7; 60])).collect(), ());
-    let refused = block_on(common::together(&store, &blind(&many), decide)).map(|_| ());
+    let refused = block_on(common::transact(&store, &blind(&many), decide)).map(|_| ());
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert!(block_on(store.get(&many[0], ByteRange::ALL)).unwrap().is_none());
     let few = &many[..20];
     let decide = |_: &[Option<Object>]| (few.iter().map(|_| put(vec![7; 1_900])).collect(), ());
-    let done = block_on(common::together(&store, &blind(few), decide)).unwrap();
+    let done = block_on(common::transact(&store, &blind(few), decide)).unwrap();
     for pending in done.pending {
         block_on(pending.durable()).unwrap();
     }
@@ -533,7 +533,7 @@ fn repetitions_at_the_same_time_join_the_first() {
 
 /// A batch that needs more than half of the overlays waits for an apply that no other write would have started.
 #[test]
-fn a_large_step_does_not_wait_for_ever() {
+fn a_large_write_batch_does_not_wait_for_ever() {
     within("a large write batch", || {
         let device = memory(4_096);
         let mut options = tiny();
@@ -547,7 +547,7 @@ fn a_large_step_does_not_wait_for_ever() {
                 block_on(store.put(&beside, vec![1].into(), PutOptions::default())).unwrap();
             }
             let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![number; 60])).collect(), ());
-            let done = block_on(common::together(&store, &blind(&many), decide)).unwrap();
+            let done = block_on(common::transact(&store, &blind(&many), decide)).unwrap();
             for pending in done.pending {
                 block_on(pending.durable()).unwrap();
             }

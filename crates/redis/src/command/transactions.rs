@@ -1,4 +1,4 @@
-//! MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands that are queued and then done as one step.
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands that are queued and then done as one write batch.
 //!
 //! EXEC loads the states of all keys of its commands and runs these, the same code as outside, on a working set (`working_set.rs`) in the
 //! decision of one transaction of the engine (`Store::transact`): so all that it reads is of one moment, its own writes among it,

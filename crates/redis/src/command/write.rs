@@ -104,7 +104,7 @@ pub(crate) async fn transact<T>(
 impl Call {
     /// Stores an object and answers OK. Its key is the first word behind the name.
     pub(crate) async fn put(&self, value: &Bytes, expiry: Expiry) -> Outcome {
-        if self.is_one_step() {
+        if self.is_one_batch() {
             return self.update(ReadLevel::Nothing, |_| (set_value(value, expiry), Answer::Ok)).await;
         }
         let options = PutOptions { expiry, ..PutOptions::default() };
@@ -131,7 +131,7 @@ impl Call {
         mut decide: impl FnMut(Option<&Object>) -> (Change, Answer),
     ) -> Outcome {
         let key = self.key(1)?;
-        if !self.is_one_step() {
+        if !self.is_one_batch() {
             let Updated { answer, pending } = update(&self.frontend, &key, look, decide).await?;
             return Ok(Finished::after(answer, pending));
         }
@@ -142,7 +142,7 @@ impl Call {
         .await
     }
 
-    /// Updates several objects as one step; the answer of `decide` leaves when all of it is durable.
+    /// Updates several objects as one write batch; the answer of `decide` leaves when all of it is durable.
     pub(crate) async fn update_batch(
         &self,
         keys: &[(ObjectKey, ReadLevel)],

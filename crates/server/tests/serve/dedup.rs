@@ -1,4 +1,4 @@
-//! Writes that are done once, and several puts as one step.
+//! Writes that are done once, and several puts as one write batch.
 
 use http::uri::PathAndQuery;
 use shoal_api::v1::failure::Kind;
@@ -74,9 +74,9 @@ fn puts(items: &[(&'static str, bool)]) -> v1::MultiPutRequest {
     v1::MultiPutRequest { bucket: "b".into(), items: items.iter().map(item).collect(), atomic: true }
 }
 
-/// A step that was done or rejected says so again, with all that it said before.
+/// A write batch that was done or rejected says so again, with all that it said before.
 #[tokio::test]
-async fn a_repeated_step_gives_its_first_answer() {
+async fn a_repeated_write_batch_gives_its_first_answer() {
     let server = Running::start().await;
     let channel = server.channel().await;
     let two = || puts(&[("x", true), ("y", true)]);
@@ -179,7 +179,7 @@ async fn a_request_id_that_means_nothing_is_refused() {
     server.stop().await;
 }
 
-/// In one step a key may come twice: the last of its items stays, each has a version of its own, and conditions are about what
+/// In one write batch a key may come twice: the last of its items stays, each has a version of its own, and conditions are about what
 /// was there before.
 #[tokio::test]
 async fn of_a_key_that_comes_twice_in_a_batch_the_last_stays() {
@@ -197,14 +197,14 @@ async fn of_a_key_that_comes_twice_in_a_batch_the_last_stays() {
         let beside =
             v1::MultiPutItem { key: "beside".into(), value: "b".into(), ..v1::MultiPutItem::default() };
         let items = vec![item(value("first")), beside, item(value(last))];
-        let step = || v1::MultiPutRequest { bucket: "b".into(), items: items.clone(), atomic: true };
-        let done = call_as::<v1::MultiPut>(&channel, ("7", sequence), step()).await.unwrap();
+        let batch = || v1::MultiPutRequest { bucket: "b".into(), items: items.clone(), atomic: true };
+        let done = call_as::<v1::MultiPut>(&channel, ("7", sequence), batch()).await.unwrap();
         let versions: Vec<u64> = done.results.iter().map(|result| result.version).collect();
         assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
         let object = client.get("b", last.as_bytes(), ByteRange::ALL).await.unwrap().unwrap();
         assert_eq!((object.info.version.0, object.value.to_vec()), (versions[2], value(last)));
-        let again = call_as::<v1::MultiPut>(&channel, ("8", sequence), step()).await.unwrap_err();
-        assert_eq!(kind(&again), Kind::ConditionFailed, "it exists before the step");
+        let again = call_as::<v1::MultiPut>(&channel, ("8", sequence), batch()).await.unwrap_err();
+        assert_eq!(kind(&again), Kind::ConditionFailed, "it exists before the batch");
     }
     server.stop().await;
 }
@@ -215,7 +215,7 @@ fn item(key: &'static str, value: &'static str, rules: RejectRules) -> PutItem {
 }
 
 #[tokio::test]
-async fn several_puts_are_one_step() {
+async fn several_puts_are_one_write_batch() {
     let server = Running::start().await;
     for dedup in [false, true] {
         let options = ConnectOptions { dedup, ..server.options() };

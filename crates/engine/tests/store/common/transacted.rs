@@ -12,7 +12,7 @@ pub(crate) fn change_to(value: Vec<u8>) -> Change {
 }
 
 /// A transaction without watches that is never left.
-pub(crate) async fn together<T>(
+pub(crate) async fn transact<T>(
     store: &Store,
     keys: &[(ObjectKey, ReadLevel)],
     mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, T),
