@@ -46,7 +46,7 @@ impl Found {
         self.values.is_empty() && self.runs.is_empty() && self.touches.is_empty()
     }
 
-    /// Blocks that moving all of it takes, before the old places become free.
+    /// Blocks that the relocation of all of it takes, before the old places become free.
     fn blocks(&self) -> u64 {
         let own = |value: &Placed| {
             let stored = value.entry.stored_bytes();
