@@ -72,14 +72,14 @@ fn half_dead() -> (Fixture, u64) {
         u64::from_le_bytes(image.block(block)[BLOCK_BYTES - 24..BLOCK_BYTES - 16].try_into().unwrap())
     };
     let runs = (made.next..image.blocks()).filter(is_footer).map(run_of);
-    let run = runs.filter(|&run| accounted(&store, run).is_some_and(|entry| entry.live_values > 3)).min();
+    let run = runs.filter(|&run| liveness_of(&store, run).is_some_and(|entry| entry.live_values > 3)).min();
     block_on(store.close()).unwrap();
     drop(store);
     (made, run.expect("values were packed"))
 }
 
 /// The liveness of the run at `block`.
-fn accounted(store: &Store, block: u64) -> Option<RunEntry> {
+fn liveness_of(store: &Store, block: u64) -> Option<RunEntry> {
     let tablet = &store.0.tablets.all()[0];
     let tree = tree_of(store.0.identity, tablet.id);
     let found =
@@ -99,7 +99,7 @@ fn live(store: &Store, victim: Victim) -> Moves {
 fn packed_runs_that_cannot_be_read_are_left_for_later() {
     let (made, run) = half_dead();
     let store = made.open().unwrap();
-    let entry = accounted(&store, run).unwrap();
+    let entry = liveness_of(&store, run).unwrap();
     let victim = || Victim { block: run, entry };
     let whole = live(&store, victim());
     assert_eq!((whole.values.len(), whole.doubtful.len()), (entry.live_values as usize, 0));
@@ -128,7 +128,7 @@ fn packed_runs_that_cannot_be_read_are_left_for_later() {
 fn packed_runs_that_contradict_themselves_are_doubted() {
     let (made, run) = half_dead();
     let store = made.open().unwrap();
-    let entry = accounted(&store, run).unwrap();
+    let entry = liveness_of(&store, run).unwrap();
     let doubted = |entry| {
         let moves = live(&store, Victim { block: run, entry });
         (moves.values.len(), format!("{:?}", moves.doubtful))

@@ -213,8 +213,8 @@ fn crashes_while_groups_are_emptied() {
         sim.mark(0);
         for number in 0..170 {
             let operation = workload.next(&model);
-            step(&bed.store, &mut model, &operation, false, |begun| {
-                models.push(begun.clone());
+            step(&bed.store, &mut model, &operation, false, |in_flight| {
+                models.push(in_flight.clone());
                 sim.mark(models.len() as u64 - 1);
             });
             models.push(model.clone());
