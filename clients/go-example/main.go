@@ -63,7 +63,7 @@ func connect(server, authority, tokenFile string) (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithDefaultCallOptions(
 			grpc.MaxCallRecvMsgSize(messageBytesMax), grpc.MaxCallSendMsgSize(messageBytesMax)),
-		// What is sent again decides the program, which knows of identities; not a service config from the DNS.
+		// The program decides what is sent again, since it knows of request ids: a service config from the DNS does not.
 		grpc.WithDisableServiceConfig(),
 	}
 	if authority == "" {

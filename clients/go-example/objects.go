@@ -137,7 +137,7 @@ func (s *session) put(ctx context.Context, store shoalv1.ObjectStoreClient, requ
 	}
 }
 
-// worthAnother says whether the same write, with its identity, may succeed or tell its outcome when it is sent again.
+// worthAnother says whether the same write, with its request id, may succeed or tell its outcome when it is sent again.
 func worthAnother(err error) bool {
 	switch failureOf(err).GetKind() {
 	case shoalv1.Failure_BUSY, shoalv1.Failure_OVERLOADED, shoalv1.Failure_CLOSED, shoalv1.Failure_TOO_SLOW,

@@ -59,22 +59,25 @@ fn find<'a>(rows: &'a [Row], case: &str, variant: &str) -> Option<&'a Figures> {
 
 fn by_fill(rows: &[Row]) -> Option<LineChart> {
     let fill = Axis::new("fill", "%").with_zero();
-    let chart =
-        LineChart::new("One allocation, the seed's load on 16 TiB", fill, Axis::new("mean", "ns").log());
+    let chart = LineChart::new(
+        "One allocation, the load of the LOSF article on 16 TiB",
+        fill,
+        Axis::new("mean", "ns").log(),
+    );
     of_seed(rows, chart.legend(true, false), |point| (100.0 * point.fill, point.alloc_ns))
 }
 
 fn by_round(rows: &[Row]) -> Option<LineChart> {
     let free = Axis::new("free space", "%").with_zero();
     let rounds = Axis::new("rounds of 100,000 allocations", "").with_zero();
-    let chart = LineChart::new("Free space by round, the seed's load on 16 TiB", rounds, free);
+    let chart = LineChart::new("Free space by round, the load of the LOSF article on 16 TiB", rounds, free);
     of_seed(rows, chart, |point| (point.round as f64, 100.0 * (1.0 - point.fill)))
 }
 
 fn by_second(rows: &[Row]) -> Option<LineChart> {
     let free = Axis::new("free space", "%").with_zero();
     let seconds = Axis::new("processor time of all allocations", "s").log();
-    let chart = LineChart::new("Free space by time, the seed's load on 16 TiB", seconds, free);
+    let chart = LineChart::new("Free space by time, the load of the LOSF article on 16 TiB", seconds, free);
     of_seed(rows, chart.legend(true, true), |point| (point.alloc_s, 100.0 * (1.0 - point.fill)))
 }
 
@@ -127,8 +130,12 @@ fn memory(rows: &[Row]) -> Option<BarChart> {
 
 fn latency(rows: &[Row]) -> Option<BarChart> {
     let y = Axis::new("one allocation", "ns").log();
-    let mut chart =
-        BarChart::new("Latency, the seed's load on 16 TiB", "", y, &["p50", "p99", "p99.9", "max"]);
+    let mut chart = BarChart::new(
+        "Latency, the load of the LOSF article on 16 TiB",
+        "",
+        y,
+        &["p50", "p99", "p99.9", "max"],
+    );
     let mut has_any = false;
     for variant in ALLOCATORS {
         let Some(figures) = find(rows, SEED, variant) else { continue };

@@ -276,7 +276,7 @@ fn multi_read(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Resul
     Ok(())
 }
 
-/// One step of so many objects each: durable as a whole or not at all.
+/// One write batch of so many objects each: durable as a whole or not at all.
 fn multi_write(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Result<()> {
     for count in COUNTS {
         let keys: Vec<Vec<u8>> = (0..count as u64).map(key).collect();

@@ -1,4 +1,4 @@
-//! Writes that look at something first: conditions, steps over tablets, and writes that are sent twice.
+//! Writes that look at something first: conditions, write batches over tablets, and writes that are sent twice.
 
 use shoal_base::task::block_on;
 use shoal_engine::{
@@ -21,8 +21,8 @@ fn number_of(object: Option<&Object>) -> u64 {
 }
 
 /// Counts key 0 up once; the number it had then, and whether it was done now.
-fn count_once(store: &Store, identity: RequestId) -> Result<(u64, bool)> {
-    common::count_once(store, &key(&name_of(0)), identity, |next| value(0, next, 60).to_vec())
+fn count_once(store: &Store, request_id: RequestId) -> Result<(u64, bool)> {
+    common::count_once(store, &key(&name_of(0)), request_id, |next| value(0, next, 60).to_vec())
 }
 
 /// A session's write is sent by two threads at once, and by a third one of another session beside them: each session's write
@@ -105,14 +105,14 @@ fn conditions_let_one_through() {
     });
 }
 
-/// Steps over keys of both tablets, beside writers of one of them: a crash leaves all of a step or nothing (R22).
+/// Write batches over keys of both tablets, beside writers of one of them: a crash leaves all of a batch or nothing (R22).
 #[test]
-fn a_step_is_there_as_a_whole() {
+fn a_write_batch_is_there_as_a_whole() {
     const KEYS: [u64; 3] = [0, 1, 2];
     let image = formatted(BLOCKS);
-    explore("steps", Share::Few, move || {
+    explore("write batches", Share::Few, move || {
         let world = World::open(&image, tiny_with_overlays(4));
-        let steps = (0..2).map(|_| {
+        let batches = (0..2).map(|_| {
             spawn(&world, move |world| {
                 for _ in 0..2 {
                     let keys = KEYS.map(|name| (key(&name_of(name)), ReadLevel::Value));
@@ -124,7 +124,7 @@ fn a_step_is_there_as_a_whole() {
                     let outcome = block_on(world.store.transact(&keys, &TransactOptions::default(), decide));
                     let done = outcome.unwrap().done();
                     let seen = done.answer;
-                    assert!(seen.iter().all(|&number| number == seen[0]), "half of a step: {seen:?}");
+                    assert!(seen.iter().all(|&number| number == seen[0]), "half of a batch: {seen:?}");
                     for pending in done.pending {
                         block_on(pending.durable()).unwrap();
                     }
@@ -133,11 +133,11 @@ fn a_step_is_there_as_a_whole() {
             })
         });
         let beside = spawn(&world, |world| world.put_all(9, 1..=3, 1_500));
-        join(steps.chain([beside]).collect());
+        join(batches.chain([beside]).collect());
         KEYS.iter().for_each(|&name| assert_eq!(world.get(name), 4));
         world.crash(tiny_with_overlays(4), |world, promised| {
             let found = KEYS.map(|name| world.get(name));
-            assert!(found.iter().all(|&number| number == found[0]), "half of a step: {found:?}");
+            assert!(found.iter().all(|&number| number == found[0]), "half of a batch: {found:?}");
             assert!((promised(0)..=4).contains(&found[0]), "{found:?}");
             assert!(world.get(9) >= promised(9));
         });

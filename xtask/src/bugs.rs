@@ -92,7 +92,7 @@ const HUNTS: &[Hunt] = &[
     (
         "WriteBatchesInPart",
         UNITS,
-        "recovery::repair::log_salvage::tests::a_step_is_done_again_as_a_whole_or_not_at_all",
+        "recovery::repair::log_salvage::tests::a_write_batch_is_done_again_as_a_whole_or_not_at_all",
     ),
     (
         "UnlinkedBelieved",

@@ -24,7 +24,7 @@ Examples:
   shoal cp -r photos/ backup/ --dry-run        shows it only
 
 The copy has the content type, the metadata, the modification time and the rest of the time to live of the source. It is of one version
-of the source, but not one step with it: who writes to the source meanwhile is not waited for. An existing object is replaced, unless
+of the source, and the command does not wait for a program that writes to the source meanwhile. An existing object is replaced, unless
 a condition says otherwise.";
 
 #[derive(Args)]

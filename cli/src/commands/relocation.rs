@@ -21,7 +21,7 @@ that is (relocation.*).";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Whether values are moved from now on.
+    /// Whether relocation goes on.
     what: What,
     /// Print a JSON object.
     #[arg(long)]
@@ -32,9 +32,9 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
-    /// Stop moving values.
+    /// Stop relocation.
     Pause,
-    /// Values that are due are moved again.
+    /// Go on with relocation.
     Resume,
 }
 

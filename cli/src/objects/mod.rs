@@ -197,7 +197,7 @@ impl Objects {
         }
     }
 
-    /// Stops the moving of values, or lets it go on.
+    /// Stops relocation, or lets it go on.
     pub(crate) async fn pause_relocation(&self, pause: bool) -> Result<()> {
         match self {
             Self::Remote(client) => return client.pause_relocation(pause).await,

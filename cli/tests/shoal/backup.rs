@@ -75,11 +75,11 @@ fn the_drill() {
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(counted(&done), COUNT as u64 + 6);
     let version = done.json()["version"].as_u64().unwrap();
-    let mut truth: BTreeMap<String, Vec<u8>> =
+    let mut expected: BTreeMap<String, Vec<u8>> =
         (0..COUNT).map(|which| (key(which), value(which, 0))).collect();
     for (put, which, state) in written.into_inner().unwrap() {
         if put <= version {
-            truth.insert(key(which), value(which, state));
+            expected.insert(key(which), value(which, state));
         }
     }
     server.kill().unwrap();
@@ -101,7 +101,7 @@ fn the_drill() {
     assert_eq!((restored.code, counted(&restored)), (0, COUNT as u64 + 6), "{}", restored.stderr);
     let keys: Vec<String> = (0..COUNT + 6).map(key).collect();
     let found = all(&["--data", text_of(&new)], &keys);
-    assert!(found == truth, "the restored store is another one");
+    assert!(found == expected, "the restored store is another one");
     let stat = run(&["stat", &key(0), "--data", text_of(&new), "--json"]);
     assert!(stat.json()["version"].as_u64().unwrap() >= version + (1 << 40), "{}", stat.text());
     assert_clean(&new);

@@ -76,20 +76,20 @@ async fn write(
 }
 
 /// The objects at a version, each with the round that put it.
-fn truth_at(version: u64, states: &[State]) -> BTreeMap<Vec<u8>, (u32, u32)> {
-    let mut truth = BTreeMap::new();
+fn state_at(version: u64, states: &[State]) -> BTreeMap<Vec<u8>, (u32, u32)> {
+    let mut expected = BTreeMap::new();
     for &(_, which, round) in states.iter().filter(|(put, ..)| *put <= version) {
         match round {
-            Some(round) => truth.insert(key(which), (which, round)),
-            None => truth.remove(&key(which)),
+            Some(round) => expected.insert(key(which), (which, round)),
+            None => expected.remove(&key(which)),
         };
     }
-    truth
+    expected
 }
 
-/// Compares all objects of a server with the truth; returns how many there were.
-async fn compare(client: &Client, truth: &BTreeMap<Vec<u8>, (u32, u32)>) -> usize {
-    let mut expected = truth.iter();
+/// Compares all objects of a server with the state that is expected; returns how many there were.
+async fn compare(client: &Client, expected: &BTreeMap<Vec<u8>, (u32, u32)>) -> usize {
+    let mut expected = expected.iter();
     let mut request = ListRequest { bucket: BUCKET.into(), ..ListRequest::default() };
     let mut objects = 0;
     loop {
@@ -191,9 +191,9 @@ fn a_store_comes_back_from_a_backup_and_an_increment() {
     ]);
     assert_eq!(restored.code, 0, "{}", restored.stderr);
     let (mut server, url) = serve("new");
-    let truth = truth_at(version, &states);
-    let same = runtime.block_on(async { compare(&connect(&url).await, &truth).await });
-    assert_eq!(same, truth.len());
+    let expected = state_at(version, &states);
+    let same = runtime.block_on(async { compare(&connect(&url).await, &expected).await });
+    assert_eq!(same, expected.len());
     let bytes = |name: &str| fs::metadata(at(name)).unwrap().len() >> 20;
     println!(
         "{same} objects are as they were; {between} writes between a backup of {} MiB and an increment of {} MiB",

@@ -1,4 +1,4 @@
-//! Increments: chains of them against the truth of each version, and every way in which links do not belong together.
+//! Increments: chains of them against the state of each version, and every way in which links do not belong together.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,13 +10,14 @@ use shoal_client::{Expiry, PutOptions, RejectRules};
 
 use crate::harness::{Done, Server, assert_clean, client_of, command, run, run_with, serve, text_of};
 
-type Truth = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+/// The objects of a store, by bucket and key.
+type State = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
 /// All objects of a data file that nobody has open.
-fn contents(data: &Path, folder: &Path) -> Truth {
+fn contents(data: &Path, folder: &Path) -> State {
     let (mut child, url) = serve(data, &[]);
     let (runtime, client) = client_of(&url);
-    let mut all = Truth::new();
+    let mut all = State::new();
     runtime.block_on(async {
         for bucket in client.list_buckets("").await.unwrap().names {
             let request = shoal_client::ListRequest { bucket: bucket.clone(), ..Default::default() };
@@ -68,11 +69,11 @@ fn a_chain_under_load_is_the_store_of_each_version() {
     }
     let at = |name: &str| server.folder.path().join(name);
     let mut chain: Vec<PathBuf> = Vec::new();
-    let mut truths: Vec<(u64, Truth)> = Vec::new();
+    let mut states: Vec<(u64, State)> = Vec::new();
     // Keys from STILL on go through states under load, and are deleted now and then; by version, what was written.
     let written = std::sync::Mutex::new(Vec::<(u64, u32, Option<u32>)>::new());
     let stop = AtomicBool::new(false);
-    let mut still: Truth = (0..STILL)
+    let mut still: State = (0..STILL)
         .map(|which| ((["one", "two"][which as usize % 2].into(), key(which)), value(which, 0)))
         .collect();
     std::thread::scope(|scope| {
@@ -112,7 +113,7 @@ fn a_chain_under_load_is_the_store_of_each_version() {
             }
             let done = server.run(&words);
             assert_eq!(done.code, 0, "{}", done.stderr);
-            truths.push((done.json()["version"].as_u64().unwrap(), still.clone()));
+            states.push((done.json()["version"].as_u64().unwrap(), still.clone()));
             chain.push(dest);
         }
         stop.store(true, Ordering::Release);
@@ -123,28 +124,28 @@ fn a_chain_under_load_is_the_store_of_each_version() {
     assert!(sizes[1..].iter().all(|size| size * 2 < sizes[0]), "{sizes:?}");
     let verified = verify(&chain);
     assert_eq!(verified.code, 0, "{}", verified.stderr);
-    for (links, (version, mut truth)) in (1..).zip(truths) {
+    for (links, (version, mut expected)) in (1..).zip(states) {
         for (put, which, state) in written.iter().filter(|(put, _, _)| *put <= version) {
             let _ = put;
             let name = ("load".to_owned(), key(*which));
             match state {
-                Some(state) => truth.insert(name, value(*which, *state)),
-                None => truth.remove(&name),
+                Some(state) => expected.insert(name, value(*which, *state)),
+                None => expected.remove(&name),
             };
         }
         let new = at(&format!("new{links}"));
         let done = restore(&new, &chain[..links], &[]);
         assert_eq!(done.code, 0, "{}", done.stderr);
-        assert_eq!(done.json()["objects"], truth.len());
+        assert_eq!(done.json()["objects"], expected.len());
         assert!(done.json()["first_version"].as_u64().unwrap() >= version + (1 << 40));
         let found = contents(&new, server.folder.path());
-        assert!(found == truth, "{} links: {} objects instead of {}", links, found.len(), truth.len());
+        assert!(found == expected, "{} links: {} objects instead of {}", links, found.len(), expected.len());
         assert_clean(&new);
         // A part of it.
         let part = at(&format!("part{links}"));
         assert_eq!(restore(&part, &chain[..links], &["--bucket", "two"]).code, 0);
-        truth.retain(|(bucket, _), _| bucket == "two");
-        assert!(contents(&part, server.folder.path()) == truth, "{links} links of one bucket");
+        expected.retain(|(bucket, _), _| bucket == "two");
+        assert!(contents(&part, server.folder.path()) == expected, "{links} links of one bucket");
     }
 }
 
@@ -358,10 +359,10 @@ fn a_backup_that_was_killed_goes_on() {
     let put = async |which: u32, bytes: usize, byte: u8| {
         client.put("b", &key(which), vec![byte; bytes].into(), PutOptions::default()).await.unwrap();
     };
-    let mut truth = Truth::new();
+    let mut expected = State::new();
     for which in 0..COUNT {
         runtime.block_on(put(which, 3_000, 1));
-        truth.insert(("b".into(), key(which)), vec![1; 3_000]);
+        expected.insert(("b".into(), key(which)), vec![1; 3_000]);
     }
     let at = |name: &str| server.folder.path().join(name);
     let (dest, unfinished, part) = (at("dest"), at("dest.unfinished"), at("dest.part"));
@@ -379,10 +380,10 @@ fn a_backup_that_was_killed_goes_on() {
     for which in (0..COUNT).step_by(7) {
         if which % 2 == 0 {
             runtime.block_on(put(which, 200, 2));
-            truth.insert(("b".into(), key(which)), vec![2; 200]);
+            expected.insert(("b".into(), key(which)), vec![2; 200]);
         } else {
             runtime.block_on(client.delete("b", &key(which), RejectRules::default())).unwrap();
-            truth.remove(&("b".into(), key(which)));
+            expected.remove(&("b".into(), key(which)));
         }
     }
     let done = server.run(&["backup", text_of(&dest), "--resume", "--json"]);
@@ -397,13 +398,13 @@ fn a_backup_that_was_killed_goes_on() {
     assert!(alone.code == 1 && alone.stderr.contains("broken off") && !new.exists(), "{alone:?}");
     assert_eq!(verify(&chain[..1]).code, 0, "it is whole as what it is");
     let done = restore(&new, &chain, &[]);
-    assert_eq!((done.code, &done.json()["objects"]), (0, &truth.len().into()), "{}", done.stderr);
+    assert_eq!((done.code, &done.json()["objects"]), (0, &expected.len().into()), "{}", done.stderr);
     // More than a page of a listing.
     for which in (0..COUNT).step_by(61) {
         let done =
             run(&["get", std::str::from_utf8(&key(which)).unwrap(), "-b", "b", "--data", text_of(&new)]);
         let found = (done.code == 0).then_some(done.stdout);
-        assert_eq!(found.as_ref(), truth.get(&("b".into(), key(which))), "{which}");
+        assert_eq!(found.as_ref(), expected.get(&("b".into(), key(which))), "{which}");
     }
     // An increment goes on from the resumed one as from any other.
     let next = at("next");

@@ -41,7 +41,7 @@ type KeyValueServiceClient interface {
 	Create(ctx context.Context, in *CreateRequest, opts ...grpc.CallOption) (*CreateResponse, error)
 	// The value of an object; NOT_FOUND where there is none.
 	Retrieve(ctx context.Context, in *RetrieveRequest, opts ...grpc.CallOption) (*RetrieveResponse, error)
-	// Replaces the value of an object, in one step; NOT_FOUND where there is none.
+	// Replaces the value of an object, by one write with a condition; NOT_FOUND where there is none.
 	Update(ctx context.Context, in *UpdateRequest, opts ...grpc.CallOption) (*UpdateResponse, error)
 	// Deletes an object. Deleting what does not exist succeeds.
 	Delete(ctx context.Context, in *DeleteRequest, opts ...grpc.CallOption) (*DeleteResponse, error)
@@ -105,7 +105,7 @@ type KeyValueServiceServer interface {
 	Create(context.Context, *CreateRequest) (*CreateResponse, error)
 	// The value of an object; NOT_FOUND where there is none.
 	Retrieve(context.Context, *RetrieveRequest) (*RetrieveResponse, error)
-	// Replaces the value of an object, in one step; NOT_FOUND where there is none.
+	// Replaces the value of an object, by one write with a condition; NOT_FOUND where there is none.
 	Update(context.Context, *UpdateRequest) (*UpdateResponse, error)
 	// Deletes an object. Deleting what does not exist succeeds.
 	Delete(context.Context, *DeleteRequest) (*DeleteResponse, error)

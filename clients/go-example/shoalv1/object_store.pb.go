@@ -85,7 +85,7 @@ func (x Operation_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Operation_Action.Descriptor instead.
 func (Operation_Action) EnumDescriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{36, 0}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{38, 0}
 }
 
 // Kinds of failure. A write that failed with anything but UNKNOWN_OUTCOME had no effect.
@@ -124,6 +124,8 @@ const (
 	Failure_TOO_SLOW Failure_Kind = 14
 	// The stream ended, or broke, before its end message.
 	Failure_INCOMPLETE Failure_Kind = 15
+	// The store dropped the snapshot that the call read, because of its age or of the space that it held; the same request may be sent again.
+	Failure_SNAPSHOT_DROPPED Failure_Kind = 16
 )
 
 // Enum value maps for Failure_Kind.
@@ -145,6 +147,7 @@ var (
 		13: "DENIED",
 		14: "TOO_SLOW",
 		15: "INCOMPLETE",
+		16: "SNAPSHOT_DROPPED",
 	}
 	Failure_Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -163,6 +166,7 @@ var (
 		"DENIED":           13,
 		"TOO_SLOW":         14,
 		"INCOMPLETE":       15,
+		"SNAPSHOT_DROPPED": 16,
 	}
 )
 
@@ -190,7 +194,7 @@ func (x Failure_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Failure_Kind.Descriptor instead.
 func (Failure_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{47, 0}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{59, 0}
 }
 
 // The rules of RejectRules.
@@ -251,7 +255,7 @@ func (x Failure_Rule) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Failure_Rule.Descriptor instead.
 func (Failure_Rule) EnumDescriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{47, 1}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{59, 1}
 }
 
 // Conditions of a write. Each one that is set and applies rejects the write (FAILED_PRECONDITION, with a Failure).
@@ -1288,6 +1292,125 @@ func (x *ListResponse) GetDamaged() []*DamagedRange {
 	return nil
 }
 
+// Asks for names of buckets.
+type ListBucketsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only names behind this one; empty: from the first one on.
+	StartAfter string `protobuf:"bytes,1,opt,name=start_after,json=startAfter,proto3" json:"start_after,omitempty"`
+	// At most so many, up to 1,000; 0: 1,000.
+	PageSize      uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBucketsRequest) Reset() {
+	*x = ListBucketsRequest{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBucketsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBucketsRequest) ProtoMessage() {}
+
+func (x *ListBucketsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBucketsRequest.ProtoReflect.Descriptor instead.
+func (*ListBucketsRequest) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListBucketsRequest) GetStartAfter() string {
+	if x != nil {
+		return x.StartAfter
+	}
+	return ""
+}
+
+func (x *ListBucketsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+// Names of the buckets that hold objects.
+type ListBucketsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of their bytes.
+	Buckets []string `protobuf:"bytes,1,rep,name=buckets,proto3" json:"buckets,omitempty"`
+	// There are more: the last name is the start_after of the next page.
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// Damaged ranges of keys that the page goes past: a bucket with objects in nothing else is missing.
+	Damaged       uint32 `protobuf:"varint,3,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBucketsResponse) Reset() {
+	*x = ListBucketsResponse{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBucketsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBucketsResponse) ProtoMessage() {}
+
+func (x *ListBucketsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBucketsResponse.ProtoReflect.Descriptor instead.
+func (*ListBucketsResponse) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListBucketsResponse) GetBuckets() []string {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+func (x *ListBucketsResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *ListBucketsResponse) GetDamaged() uint32 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
 // A range of keys of one tablet of which nobody knows what they hold: their part of the index is damaged, cannot be read, or was lost.
 // A read or a condition on a key in it fails (CORRUPT); a put or a delete without a condition works, and settles the key.
 type DamagedRange struct {
@@ -1308,7 +1431,7 @@ type DamagedRange struct {
 
 func (x *DamagedRange) Reset() {
 	*x = DamagedRange{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[15]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1443,7 @@ func (x *DamagedRange) String() string {
 func (*DamagedRange) ProtoMessage() {}
 
 func (x *DamagedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[15]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1456,7 @@ func (x *DamagedRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamagedRange.ProtoReflect.Descriptor instead.
 func (*DamagedRange) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{15}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DamagedRange) GetTablet() uint32 {
@@ -1384,7 +1507,7 @@ type ListEntry struct {
 
 func (x *ListEntry) Reset() {
 	*x = ListEntry{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[16]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1519,7 @@ func (x *ListEntry) String() string {
 func (*ListEntry) ProtoMessage() {}
 
 func (x *ListEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[16]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1532,7 @@ func (x *ListEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEntry.ProtoReflect.Descriptor instead.
 func (*ListEntry) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{16}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListEntry) GetKey() []byte {
@@ -1441,7 +1564,7 @@ type KeyStatus struct {
 
 func (x *KeyStatus) Reset() {
 	*x = KeyStatus{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[17]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1576,7 @@ func (x *KeyStatus) String() string {
 func (*KeyStatus) ProtoMessage() {}
 
 func (x *KeyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[17]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1589,7 @@ func (x *KeyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyStatus.ProtoReflect.Descriptor instead.
 func (*KeyStatus) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{17}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KeyStatus) GetCode() int32 {
@@ -1503,7 +1626,7 @@ type MultiGetRequest struct {
 
 func (x *MultiGetRequest) Reset() {
 	*x = MultiGetRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[18]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1638,7 @@ func (x *MultiGetRequest) String() string {
 func (*MultiGetRequest) ProtoMessage() {}
 
 func (x *MultiGetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[18]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1651,7 @@ func (x *MultiGetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiGetRequest.ProtoReflect.Descriptor instead.
 func (*MultiGetRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{18}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MultiGetRequest) GetBucket() string {
@@ -1558,7 +1681,7 @@ type MultiGetItem struct {
 
 func (x *MultiGetItem) Reset() {
 	*x = MultiGetItem{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[19]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1693,7 @@ func (x *MultiGetItem) String() string {
 func (*MultiGetItem) ProtoMessage() {}
 
 func (x *MultiGetItem) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[19]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1706,7 @@ func (x *MultiGetItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiGetItem.ProtoReflect.Descriptor instead.
 func (*MultiGetItem) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{19}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MultiGetItem) GetKey() []byte {
@@ -1611,7 +1734,7 @@ type MultiGetResponse struct {
 
 func (x *MultiGetResponse) Reset() {
 	*x = MultiGetResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[20]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1746,7 @@ func (x *MultiGetResponse) String() string {
 func (*MultiGetResponse) ProtoMessage() {}
 
 func (x *MultiGetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[20]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1759,7 @@ func (x *MultiGetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiGetResponse.ProtoReflect.Descriptor instead.
 func (*MultiGetResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{20}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MultiGetResponse) GetResults() []*MultiGetResult {
@@ -1663,7 +1786,7 @@ type MultiGetResult struct {
 
 func (x *MultiGetResult) Reset() {
 	*x = MultiGetResult{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[21]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1798,7 @@ func (x *MultiGetResult) String() string {
 func (*MultiGetResult) ProtoMessage() {}
 
 func (x *MultiGetResult) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[21]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1811,7 @@ func (x *MultiGetResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiGetResult.ProtoReflect.Descriptor instead.
 func (*MultiGetResult) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{21}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MultiGetResult) GetStatus() *KeyStatus {
@@ -1727,7 +1850,7 @@ type MultiPutRequest struct {
 	// At most 1,000, and their values at most 4 MiB together. Those of an atomic call that have the same key are written in
 	// their order, so that the last one stays; all conditions are about the objects as they were before the call.
 	Items []*MultiPutItem `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
-	// All of them as one step: where one condition does not hold, or after a crash in between, none is done.
+	// All of them as one write batch: where one condition does not hold, or after a crash in between, none is done.
 	Atomic        bool `protobuf:"varint,3,opt,name=atomic,proto3" json:"atomic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1735,7 +1858,7 @@ type MultiPutRequest struct {
 
 func (x *MultiPutRequest) Reset() {
 	*x = MultiPutRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[22]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1870,7 @@ func (x *MultiPutRequest) String() string {
 func (*MultiPutRequest) ProtoMessage() {}
 
 func (x *MultiPutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[22]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1883,7 @@ func (x *MultiPutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiPutRequest.ProtoReflect.Descriptor instead.
 func (*MultiPutRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{22}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MultiPutRequest) GetBucket() string {
@@ -1807,7 +1930,7 @@ type MultiPutItem struct {
 
 func (x *MultiPutItem) Reset() {
 	*x = MultiPutItem{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[23]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +1942,7 @@ func (x *MultiPutItem) String() string {
 func (*MultiPutItem) ProtoMessage() {}
 
 func (x *MultiPutItem) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[23]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +1955,7 @@ func (x *MultiPutItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiPutItem.ProtoReflect.Descriptor instead.
 func (*MultiPutItem) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{23}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *MultiPutItem) GetKey() []byte {
@@ -1895,7 +2018,7 @@ type MultiPutResponse struct {
 
 func (x *MultiPutResponse) Reset() {
 	*x = MultiPutResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[24]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1907,7 +2030,7 @@ func (x *MultiPutResponse) String() string {
 func (*MultiPutResponse) ProtoMessage() {}
 
 func (x *MultiPutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[24]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1920,7 +2043,7 @@ func (x *MultiPutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiPutResponse.ProtoReflect.Descriptor instead.
 func (*MultiPutResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{24}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *MultiPutResponse) GetResults() []*MultiPutResult {
@@ -1943,7 +2066,7 @@ type MultiPutResult struct {
 
 func (x *MultiPutResult) Reset() {
 	*x = MultiPutResult{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[25]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +2078,7 @@ func (x *MultiPutResult) String() string {
 func (*MultiPutResult) ProtoMessage() {}
 
 func (x *MultiPutResult) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[25]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2091,7 @@ func (x *MultiPutResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiPutResult.ProtoReflect.Descriptor instead.
 func (*MultiPutResult) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{25}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *MultiPutResult) GetStatus() *KeyStatus {
@@ -1998,7 +2121,7 @@ type MultiDeleteRequest struct {
 
 func (x *MultiDeleteRequest) Reset() {
 	*x = MultiDeleteRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[26]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2133,7 @@ func (x *MultiDeleteRequest) String() string {
 func (*MultiDeleteRequest) ProtoMessage() {}
 
 func (x *MultiDeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[26]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2146,7 @@ func (x *MultiDeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiDeleteRequest.ProtoReflect.Descriptor instead.
 func (*MultiDeleteRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{26}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MultiDeleteRequest) GetBucket() string {
@@ -2053,7 +2176,7 @@ type MultiDeleteItem struct {
 
 func (x *MultiDeleteItem) Reset() {
 	*x = MultiDeleteItem{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[27]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2188,7 @@ func (x *MultiDeleteItem) String() string {
 func (*MultiDeleteItem) ProtoMessage() {}
 
 func (x *MultiDeleteItem) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[27]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2201,7 @@ func (x *MultiDeleteItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiDeleteItem.ProtoReflect.Descriptor instead.
 func (*MultiDeleteItem) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{27}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *MultiDeleteItem) GetKey() []byte {
@@ -2106,7 +2229,7 @@ type MultiDeleteResponse struct {
 
 func (x *MultiDeleteResponse) Reset() {
 	*x = MultiDeleteResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[28]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2241,7 @@ func (x *MultiDeleteResponse) String() string {
 func (*MultiDeleteResponse) ProtoMessage() {}
 
 func (x *MultiDeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[28]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2254,7 @@ func (x *MultiDeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiDeleteResponse.ProtoReflect.Descriptor instead.
 func (*MultiDeleteResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{28}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *MultiDeleteResponse) GetResults() []*MultiDeleteResult {
@@ -2156,7 +2279,7 @@ type MultiDeleteResult struct {
 
 func (x *MultiDeleteResult) Reset() {
 	*x = MultiDeleteResult{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[29]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2168,7 +2291,7 @@ func (x *MultiDeleteResult) String() string {
 func (*MultiDeleteResult) ProtoMessage() {}
 
 func (x *MultiDeleteResult) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[29]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2181,7 +2304,7 @@ func (x *MultiDeleteResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiDeleteResult.ProtoReflect.Descriptor instead.
 func (*MultiDeleteResult) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{29}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *MultiDeleteResult) GetStatus() *KeyStatus {
@@ -2222,7 +2345,7 @@ type PutStreamRequest struct {
 
 func (x *PutStreamRequest) Reset() {
 	*x = PutStreamRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[30]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2357,7 @@ func (x *PutStreamRequest) String() string {
 func (*PutStreamRequest) ProtoMessage() {}
 
 func (x *PutStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[30]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2370,7 @@ func (x *PutStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStreamRequest.ProtoReflect.Descriptor instead.
 func (*PutStreamRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{30}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PutStreamRequest) GetPart() isPutStreamRequest_Part {
@@ -2332,7 +2455,7 @@ type PutStreamHeader struct {
 
 func (x *PutStreamHeader) Reset() {
 	*x = PutStreamHeader{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[31]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2467,7 @@ func (x *PutStreamHeader) String() string {
 func (*PutStreamHeader) ProtoMessage() {}
 
 func (x *PutStreamHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[31]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2480,7 @@ func (x *PutStreamHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStreamHeader.ProtoReflect.Descriptor instead.
 func (*PutStreamHeader) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{31}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PutStreamHeader) GetBucket() string {
@@ -2420,7 +2543,7 @@ type PutStreamEnd struct {
 
 func (x *PutStreamEnd) Reset() {
 	*x = PutStreamEnd{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[32]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +2555,7 @@ func (x *PutStreamEnd) String() string {
 func (*PutStreamEnd) ProtoMessage() {}
 
 func (x *PutStreamEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[32]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2445,7 +2568,7 @@ func (x *PutStreamEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStreamEnd.ProtoReflect.Descriptor instead.
 func (*PutStreamEnd) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{32}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PutStreamEnd) GetBytes() uint64 {
@@ -2472,7 +2595,7 @@ type GetStreamRequest struct {
 
 func (x *GetStreamRequest) Reset() {
 	*x = GetStreamRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[33]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +2607,7 @@ func (x *GetStreamRequest) String() string {
 func (*GetStreamRequest) ProtoMessage() {}
 
 func (x *GetStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[33]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +2620,7 @@ func (x *GetStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStreamRequest.ProtoReflect.Descriptor instead.
 func (*GetStreamRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{33}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetStreamRequest) GetBucket() string {
@@ -2541,7 +2664,7 @@ type GetStreamResponse struct {
 
 func (x *GetStreamResponse) Reset() {
 	*x = GetStreamResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2553,7 +2676,7 @@ func (x *GetStreamResponse) String() string {
 func (*GetStreamResponse) ProtoMessage() {}
 
 func (x *GetStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2566,7 +2689,7 @@ func (x *GetStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStreamResponse.ProtoReflect.Descriptor instead.
 func (*GetStreamResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{34}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetStreamResponse) GetInfo() *ObjectInfo {
@@ -2597,7 +2720,7 @@ type OperationsRequest struct {
 
 func (x *OperationsRequest) Reset() {
 	*x = OperationsRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2732,7 @@ func (x *OperationsRequest) String() string {
 func (*OperationsRequest) ProtoMessage() {}
 
 func (x *OperationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2745,7 @@ func (x *OperationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationsRequest.ProtoReflect.Descriptor instead.
 func (*OperationsRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{35}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *OperationsRequest) GetBucket() string {
@@ -2656,8 +2779,8 @@ type Operation struct {
 	ModifiedNs *uint64 `protobuf:"varint,6,opt,name=modified_ns,json=modifiedNs,proto3,oneof" json:"modified_ns,omitempty"`
 	// The bytes that a get wants; absent: all.
 	Range *ByteRange `protobuf:"bytes,7,opt,name=range,proto3" json:"range,omitempty"`
-	// Who a put or a delete is that may be repeated; absent: nobody.
-	Identity *WriteIdentity `protobuf:"bytes,8,opt,name=identity,proto3" json:"identity,omitempty"`
+	// The id of a put or a delete that may be repeated; absent: none.
+	RequestId *RequestId `protobuf:"bytes,8,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Of a put: its time is over so many nanoseconds after the server took it, as in PutRequest.
 	TtlNs *uint64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
 	// Of a put: its time is over when the wall clock shows this, as in PutRequest.
@@ -2670,7 +2793,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2682,7 +2805,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +2818,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{36}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Operation) GetNumber() uint64 {
@@ -2747,9 +2870,9 @@ func (x *Operation) GetRange() *ByteRange {
 	return nil
 }
 
-func (x *Operation) GetIdentity() *WriteIdentity {
+func (x *Operation) GetRequestId() *RequestId {
 	if x != nil {
-		return x.Identity
+		return x.RequestId
 	}
 	return nil
 }
@@ -2775,8 +2898,8 @@ func (x *Operation) GetValue() []byte {
 	return nil
 }
 
-// Who a write is: a repetition of it is not done again, and gets the answer of the first.
-type WriteIdentity struct {
+// The id of a write: its repetition, with the same id, is not done again and gets the answer of the first.
+type RequestId struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A number that nobody else chose.
 	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -2786,21 +2909,21 @@ type WriteIdentity struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WriteIdentity) Reset() {
-	*x = WriteIdentity{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
+func (x *RequestId) Reset() {
+	*x = RequestId{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WriteIdentity) String() string {
+func (x *RequestId) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WriteIdentity) ProtoMessage() {}
+func (*RequestId) ProtoMessage() {}
 
-func (x *WriteIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
+func (x *RequestId) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2811,19 +2934,19 @@ func (x *WriteIdentity) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WriteIdentity.ProtoReflect.Descriptor instead.
-func (*WriteIdentity) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{37}
+// Deprecated: Use RequestId.ProtoReflect.Descriptor instead.
+func (*RequestId) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{39}
 }
 
-func (x *WriteIdentity) GetSession() uint64 {
+func (x *RequestId) GetSession() uint64 {
 	if x != nil {
 		return x.Session
 	}
 	return 0
 }
 
-func (x *WriteIdentity) GetSequence() uint64 {
+func (x *RequestId) GetSequence() uint64 {
 	if x != nil {
 		return x.Sequence
 	}
@@ -2841,7 +2964,7 @@ type OperationsResponse struct {
 
 func (x *OperationsResponse) Reset() {
 	*x = OperationsResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2853,7 +2976,7 @@ func (x *OperationsResponse) String() string {
 func (*OperationsResponse) ProtoMessage() {}
 
 func (x *OperationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2866,7 +2989,7 @@ func (x *OperationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationsResponse.ProtoReflect.Descriptor instead.
 func (*OperationsResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{38}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *OperationsResponse) GetResults() []*OperationResult {
@@ -2899,7 +3022,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2911,7 +3034,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2924,7 +3047,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{39}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *OperationResult) GetNumber() uint64 {
@@ -2985,7 +3108,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2997,7 +3120,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3010,7 +3133,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{40}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{42}
 }
 
 // Figures about the store and the server.
@@ -3031,14 +3154,16 @@ type StatResponse struct {
 	// Blocks that may be handed out now.
 	FreeBlocks uint64 `protobuf:"varint,7,opt,name=free_blocks,json=freeBlocks,proto3" json:"free_blocks,omitempty"`
 	// Everything else, by name; names are not removed but new ones come.
-	Figures       []*Figure `protobuf:"bytes,8,rep,name=figures,proto3" json:"figures,omitempty"`
+	Figures []*Figure `protobuf:"bytes,8,rep,name=figures,proto3" json:"figures,omitempty"`
+	// Requests and their durations, by frontend.
+	Frontends     []*FrontendFigures `protobuf:"bytes,9,rep,name=frontends,proto3" json:"frontends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatResponse) Reset() {
 	*x = StatResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3050,7 +3175,7 @@ func (x *StatResponse) String() string {
 func (*StatResponse) ProtoMessage() {}
 
 func (x *StatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3063,7 +3188,7 @@ func (x *StatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatResponse.ProtoReflect.Descriptor instead.
 func (*StatResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{41}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StatResponse) GetServerVersion() string {
@@ -3122,10 +3247,284 @@ func (x *StatResponse) GetFigures() []*Figure {
 	return nil
 }
 
-// Asks for moving to be stopped or to go on.
+func (x *StatResponse) GetFrontends() []*FrontendFigures {
+	if x != nil {
+		return x.Frontends
+	}
+	return nil
+}
+
+// The counts of a frontend since the start of the server.
+type FrontendFigures struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "grpc" or "redis".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Requests by operation and result, without empty ones.
+	Requests      []*RequestFigures `protobuf:"bytes,2,rep,name=requests,proto3" json:"requests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FrontendFigures) Reset() {
+	*x = FrontendFigures{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FrontendFigures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FrontendFigures) ProtoMessage() {}
+
+func (x *FrontendFigures) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FrontendFigures.ProtoReflect.Descriptor instead.
+func (*FrontendFigures) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *FrontendFigures) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *FrontendFigures) GetRequests() []*RequestFigures {
+	if x != nil {
+		return x.Requests
+	}
+	return nil
+}
+
+// Requests of one operation and result.
+type RequestFigures struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The operation, as "get".
+	Operation string `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	// The result, as "ok".
+	Result string `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	// Their number by duration: ten buckets a decade from a microsecond on, the bounds 1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3 and 8 times
+	// powers of ten, up to ten seconds, and a last one for longer durations. Empty buckets at the end are left out.
+	Buckets []uint64 `protobuf:"varint,3,rep,packed,name=buckets,proto3" json:"buckets,omitempty"`
+	// The sum of their durations.
+	SumNs         uint64 `protobuf:"varint,4,opt,name=sum_ns,json=sumNs,proto3" json:"sum_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RequestFigures) Reset() {
+	*x = RequestFigures{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RequestFigures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RequestFigures) ProtoMessage() {}
+
+func (x *RequestFigures) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RequestFigures.ProtoReflect.Descriptor instead.
+func (*RequestFigures) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *RequestFigures) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *RequestFigures) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *RequestFigures) GetBuckets() []uint64 {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+func (x *RequestFigures) GetSumNs() uint64 {
+	if x != nil {
+		return x.SumNs
+	}
+	return 0
+}
+
+// Asks for the texts for a support case.
+type ReportRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportRequest) Reset() {
+	*x = ReportRequest{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportRequest) ProtoMessage() {}
+
+func (x *ReportRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
+func (*ReportRequest) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{46}
+}
+
+// The texts for a support case.
+type ReportResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The texts with their names.
+	Parts         []*ReportPart `protobuf:"bytes,1,rep,name=parts,proto3" json:"parts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportResponse) Reset() {
+	*x = ReportResponse{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportResponse) ProtoMessage() {}
+
+func (x *ReportResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
+func (*ReportResponse) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *ReportResponse) GetParts() []*ReportPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+// One text.
+type ReportPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name, that of a file: "configuration.toml".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The text.
+	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportPart) Reset() {
+	*x = ReportPart{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportPart) ProtoMessage() {}
+
+func (x *ReportPart) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportPart.ProtoReflect.Descriptor instead.
+func (*ReportPart) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ReportPart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReportPart) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+// Asks for relocation to be stopped or to go on.
 type MovingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether nothing is to be moved from now on.
+	// Whether nothing is to be relocated from now on.
 	Pause         bool `protobuf:"varint,1,opt,name=pause,proto3" json:"pause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3133,7 +3532,7 @@ type MovingRequest struct {
 
 func (x *MovingRequest) Reset() {
 	*x = MovingRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[42]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3145,7 +3544,7 @@ func (x *MovingRequest) String() string {
 func (*MovingRequest) ProtoMessage() {}
 
 func (x *MovingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[42]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3158,7 +3557,7 @@ func (x *MovingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovingRequest.ProtoReflect.Descriptor instead.
 func (*MovingRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{42}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *MovingRequest) GetPause() bool {
@@ -3177,7 +3576,7 @@ type MovingResponse struct {
 
 func (x *MovingResponse) Reset() {
 	*x = MovingResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[43]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3189,7 +3588,7 @@ func (x *MovingResponse) String() string {
 func (*MovingResponse) ProtoMessage() {}
 
 func (x *MovingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[43]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3202,7 +3601,293 @@ func (x *MovingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovingResponse.ProtoReflect.Descriptor instead.
 func (*MovingResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{43}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{50}
+}
+
+// Asks for a larger store.
+type GrowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The largest size that the store may have from now on; whole blocks of 4 KiB count. Not set: all of the block device that it lies
+	// on, which may have become larger; a file needs a size.
+	Bytes         *uint64 `protobuf:"varint,1,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrowRequest) Reset() {
+	*x = GrowRequest{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrowRequest) ProtoMessage() {}
+
+func (x *GrowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrowRequest.ProtoReflect.Descriptor instead.
+func (*GrowRequest) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *GrowRequest) GetBytes() uint64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
+}
+
+// The store may have this size; nothing was changed where both are the same.
+type GrowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The largest size that it could have before.
+	BytesBefore uint64 `protobuf:"varint,1,opt,name=bytes_before,json=bytesBefore,proto3" json:"bytes_before,omitempty"`
+	// The largest size that it may have now.
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// How large its file could become with what its file system has free now; 0: a block device, or not known.
+	BytesOfRoom   uint64 `protobuf:"varint,3,opt,name=bytes_of_room,json=bytesOfRoom,proto3" json:"bytes_of_room,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrowResponse) Reset() {
+	*x = GrowResponse{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrowResponse) ProtoMessage() {}
+
+func (x *GrowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrowResponse.ProtoReflect.Descriptor instead.
+func (*GrowResponse) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *GrowResponse) GetBytesBefore() uint64 {
+	if x != nil {
+		return x.BytesBefore
+	}
+	return 0
+}
+
+func (x *GrowResponse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *GrowResponse) GetBytesOfRoom() uint64 {
+	if x != nil {
+		return x.BytesOfRoom
+	}
+	return 0
+}
+
+// Asks for a backup.
+type BackupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Asks for what changed since another backup instead. A server that does not know this field answers with a full backup, as the header
+	// of the answer says.
+	Since         *BackupSince `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupRequest) Reset() {
+	*x = BackupRequest{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupRequest) ProtoMessage() {}
+
+func (x *BackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
+func (*BackupRequest) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *BackupRequest) GetSince() *BackupSince {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// The backup that an increment goes on from.
+type BackupSince struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The identity of its store: 16 bytes. Of another store it is refused (INVALID_ARGUMENT).
+	Store []byte `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
+	// Its version. Of one that is newer than the store it is refused (INVALID_ARGUMENT).
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Pages that its index names: of each the block (8 bytes) and the checksum (4), little-endian; at most 300,000.
+	Pages []byte `protobuf:"bytes,3,opt,name=pages,proto3" json:"pages,omitempty"`
+	// The backup was broken off behind the key `up_to_key` (encoded: bucket, a zero byte, key) of this tablet: everything behind it is new.
+	UpToTablet *uint32 `protobuf:"varint,4,opt,name=up_to_tablet,json=upToTablet,proto3,oneof" json:"up_to_tablet,omitempty"`
+	// See up_to_tablet.
+	UpToKey       []byte `protobuf:"bytes,5,opt,name=up_to_key,json=upToKey,proto3" json:"up_to_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupSince) Reset() {
+	*x = BackupSince{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupSince) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupSince) ProtoMessage() {}
+
+func (x *BackupSince) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupSince.ProtoReflect.Descriptor instead.
+func (*BackupSince) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *BackupSince) GetStore() []byte {
+	if x != nil {
+		return x.Store
+	}
+	return nil
+}
+
+func (x *BackupSince) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *BackupSince) GetPages() []byte {
+	if x != nil {
+		return x.Pages
+	}
+	return nil
+}
+
+func (x *BackupSince) GetUpToTablet() uint32 {
+	if x != nil && x.UpToTablet != nil {
+		return *x.UpToTablet
+	}
+	return 0
+}
+
+func (x *BackupSince) GetUpToKey() []byte {
+	if x != nil {
+		return x.UpToKey
+	}
+	return nil
+}
+
+// The next bytes of a backup.
+type BackupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least one byte, at most 1 MiB. A backup whose end record did not come is not whole.
+	Chunk         []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupResponse) Reset() {
+	*x = BackupResponse{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupResponse) ProtoMessage() {}
+
+func (x *BackupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
+func (*BackupResponse) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *BackupResponse) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
 }
 
 // One figure.
@@ -3220,7 +3905,7 @@ type Figure struct {
 
 func (x *Figure) Reset() {
 	*x = Figure{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[44]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3232,7 +3917,7 @@ func (x *Figure) String() string {
 func (*Figure) ProtoMessage() {}
 
 func (x *Figure) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[44]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3245,7 +3930,7 @@ func (x *Figure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figure.ProtoReflect.Descriptor instead.
 func (*Figure) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{44}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Figure) GetName() string {
@@ -3278,7 +3963,7 @@ type FreeSpaceRequest struct {
 
 func (x *FreeSpaceRequest) Reset() {
 	*x = FreeSpaceRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[45]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3290,7 +3975,7 @@ func (x *FreeSpaceRequest) String() string {
 func (*FreeSpaceRequest) ProtoMessage() {}
 
 func (x *FreeSpaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[45]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +3988,7 @@ func (x *FreeSpaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeSpaceRequest.ProtoReflect.Descriptor instead.
 func (*FreeSpaceRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{45}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{57}
 }
 
 // Some of the free runs, in ascending order. There is at least one message.
@@ -3324,7 +4009,7 @@ type FreeSpaceResponse struct {
 
 func (x *FreeSpaceResponse) Reset() {
 	*x = FreeSpaceResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[46]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3336,7 +4021,7 @@ func (x *FreeSpaceResponse) String() string {
 func (*FreeSpaceResponse) ProtoMessage() {}
 
 func (x *FreeSpaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[46]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3349,7 +4034,7 @@ func (x *FreeSpaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeSpaceResponse.ProtoReflect.Descriptor instead.
 func (*FreeSpaceResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{46}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *FreeSpaceResponse) GetBlockBytes() uint32 {
@@ -3395,7 +4080,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[47]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3407,7 +4092,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[47]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3420,7 +4105,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{47}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Failure) GetKind() Failure_Kind {
@@ -3538,7 +4223,15 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x0fcommon_prefixes\x18\x02 \x03(\fR\x0ecommonPrefixes\x12-\n" +
 	"\x10next_start_after\x18\x03 \x01(\fH\x00R\x0enextStartAfter\x88\x01\x01\x120\n" +
 	"\adamaged\x18\x04 \x03(\v2\x16.shoal.v1.DamagedRangeR\adamagedB\x13\n" +
-	"\x11_next_start_after\"~\n" +
+	"\x11_next_start_after\"R\n" +
+	"\x12ListBucketsRequest\x12\x1f\n" +
+	"\vstart_after\x18\x01 \x01(\tR\n" +
+	"startAfter\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\rR\bpageSize\"]\n" +
+	"\x13ListBucketsResponse\x12\x18\n" +
+	"\abuckets\x18\x01 \x03(\tR\abuckets\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x18\n" +
+	"\adamaged\x18\x03 \x01(\rR\adamaged\"~\n" +
 	"\fDamagedRange\x12\x16\n" +
 	"\x06tablet\x18\x01 \x01(\rR\x06tablet\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\fR\x04from\x12\x13\n" +
@@ -3636,7 +4329,7 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x123\n" +
 	"\n" +
 	"operations\x18\x02 \x03(\v2\x13.shoal.v1.OperationR\n" +
-	"operations\"\xa1\x04\n" +
+	"operations\"\xa0\x04\n" +
 	"\tOperation\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x122\n" +
 	"\x06action\x18\x02 \x01(\x0e2\x1a.shoal.v1.Operation.ActionR\x06action\x12\x10\n" +
@@ -3645,8 +4338,9 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\bmetadata\x18\x05 \x01(\v2\x12.shoal.v1.MetadataR\bmetadata\x12$\n" +
 	"\vmodified_ns\x18\x06 \x01(\x04H\x00R\n" +
 	"modifiedNs\x88\x01\x01\x12)\n" +
-	"\x05range\x18\a \x01(\v2\x13.shoal.v1.ByteRangeR\x05range\x123\n" +
-	"\bidentity\x18\b \x01(\v2\x17.shoal.v1.WriteIdentityR\bidentity\x12\x1a\n" +
+	"\x05range\x18\a \x01(\v2\x13.shoal.v1.ByteRangeR\x05range\x122\n" +
+	"\n" +
+	"request_id\x18\b \x01(\v2\x13.shoal.v1.RequestIdR\trequestId\x12\x1a\n" +
 	"\x06ttl_ns\x18\n" +
 	" \x01(\x04H\x01R\x05ttlNs\x88\x01\x01\x12)\n" +
 	"\x0eexpire_time_ns\x18\v \x01(\x04H\x02R\fexpireTimeNs\x88\x01\x01\x12\x14\n" +
@@ -3660,8 +4354,8 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x04HEAD\x10\x04B\x0e\n" +
 	"\f_modified_nsB\t\n" +
 	"\a_ttl_nsB\x11\n" +
-	"\x0f_expire_time_ns\"E\n" +
-	"\rWriteIdentity\x12\x18\n" +
+	"\x0f_expire_time_ns\"A\n" +
+	"\tRequestId\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\"I\n" +
 	"\x12OperationsResponse\x123\n" +
@@ -3676,7 +4370,7 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x05value\x18\x0f \x01(\fR\x05valueB\n" +
 	"\n" +
 	"\b_deleted\"\r\n" +
-	"\vStatRequest\"\x9c\x02\n" +
+	"\vStatRequest\"\xd5\x02\n" +
 	"\fStatResponse\x12%\n" +
 	"\x0eserver_version\x18\x01 \x01(\tR\rserverVersion\x12(\n" +
 	"\x10read_only_reason\x18\x02 \x01(\tR\x0ereadOnlyReason\x12\x1b\n" +
@@ -3687,10 +4381,45 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x06blocks\x18\x06 \x01(\x04R\x06blocks\x12\x1f\n" +
 	"\vfree_blocks\x18\a \x01(\x04R\n" +
 	"freeBlocks\x12*\n" +
-	"\afigures\x18\b \x03(\v2\x10.shoal.v1.FigureR\afigures\"%\n" +
+	"\afigures\x18\b \x03(\v2\x10.shoal.v1.FigureR\afigures\x127\n" +
+	"\tfrontends\x18\t \x03(\v2\x19.shoal.v1.FrontendFiguresR\tfrontends\"[\n" +
+	"\x0fFrontendFigures\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x124\n" +
+	"\brequests\x18\x02 \x03(\v2\x18.shoal.v1.RequestFiguresR\brequests\"w\n" +
+	"\x0eRequestFigures\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x12\x16\n" +
+	"\x06result\x18\x02 \x01(\tR\x06result\x12\x18\n" +
+	"\abuckets\x18\x03 \x03(\x04R\abuckets\x12\x15\n" +
+	"\x06sum_ns\x18\x04 \x01(\x04R\x05sumNs\"\x0f\n" +
+	"\rReportRequest\"<\n" +
+	"\x0eReportResponse\x12*\n" +
+	"\x05parts\x18\x01 \x03(\v2\x14.shoal.v1.ReportPartR\x05parts\"4\n" +
+	"\n" +
+	"ReportPart\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"%\n" +
 	"\rMovingRequest\x12\x14\n" +
 	"\x05pause\x18\x01 \x01(\bR\x05pause\"\x10\n" +
-	"\x0eMovingResponse\"F\n" +
+	"\x0eMovingResponse\"2\n" +
+	"\vGrowRequest\x12\x19\n" +
+	"\x05bytes\x18\x01 \x01(\x04H\x00R\x05bytes\x88\x01\x01B\b\n" +
+	"\x06_bytes\"k\n" +
+	"\fGrowResponse\x12!\n" +
+	"\fbytes_before\x18\x01 \x01(\x04R\vbytesBefore\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\"\n" +
+	"\rbytes_of_room\x18\x03 \x01(\x04R\vbytesOfRoom\"<\n" +
+	"\rBackupRequest\x12+\n" +
+	"\x05since\x18\x01 \x01(\v2\x15.shoal.v1.BackupSinceR\x05since\"\xa7\x01\n" +
+	"\vBackupSince\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\fR\x05store\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x14\n" +
+	"\x05pages\x18\x03 \x01(\fR\x05pages\x12%\n" +
+	"\fup_to_tablet\x18\x04 \x01(\rH\x00R\n" +
+	"upToTablet\x88\x01\x01\x12\x1a\n" +
+	"\tup_to_key\x18\x05 \x01(\fR\aupToKeyB\x0f\n" +
+	"\r_up_to_tablet\"&\n" +
+	"\x0eBackupResponse\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"F\n" +
 	"\x06Figure\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04unit\x18\x02 \x01(\tR\x04unit\x12\x14\n" +
@@ -3701,11 +4430,11 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"blockBytes\x12\x16\n" +
 	"\x06blocks\x18\x02 \x01(\x04R\x06blocks\x12!\n" +
 	"\fgroup_blocks\x18\x03 \x01(\rR\vgroupBlocks\x12&\n" +
-	"\x0fgaps_and_blocks\x18\x04 \x03(\x04R\rgapsAndBlocks\"\x81\x04\n" +
+	"\x0fgaps_and_blocks\x18\x04 \x03(\x04R\rgapsAndBlocks\"\x97\x04\n" +
 	"\aFailure\x12*\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x16.shoal.v1.Failure.KindR\x04kind\x12,\n" +
 	"\x0fcurrent_version\x18\x02 \x01(\x04H\x00R\x0ecurrentVersion\x88\x01\x01\x12*\n" +
-	"\x04rule\x18\x03 \x01(\x0e2\x16.shoal.v1.Failure.RuleR\x04rule\"\xf2\x01\n" +
+	"\x04rule\x18\x03 \x01(\x0e2\x16.shoal.v1.Failure.RuleR\x04rule\"\x88\x02\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10CONDITION_FAILED\x10\x01\x12\r\n" +
@@ -3728,7 +4457,8 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x06DENIED\x10\r\x12\f\n" +
 	"\bTOO_SLOW\x10\x0e\x12\x0e\n" +
 	"\n" +
-	"INCOMPLETE\x10\x0f\"g\n" +
+	"INCOMPLETE\x10\x0f\x12\x14\n" +
+	"\x10SNAPSHOT_DROPPED\x10\x10\"g\n" +
 	"\x04Rule\x12\x14\n" +
 	"\x10RULE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tIF_EXISTS\x10\x01\x12\x0e\n" +
@@ -3736,13 +4466,14 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"IF_MISSING\x10\x02\x12\x12\n" +
 	"\x0eIF_VERSION_NOT\x10\x03\x12\x16\n" +
 	"\x12IF_VERSION_AT_MOST\x10\x04B\x12\n" +
-	"\x10_current_version2\x85\a\n" +
+	"\x10_current_version2\x84\t\n" +
 	"\vObjectStore\x122\n" +
 	"\x03Put\x12\x14.shoal.v1.PutRequest\x1a\x15.shoal.v1.PutResponse\x122\n" +
 	"\x03Get\x12\x14.shoal.v1.GetRequest\x1a\x15.shoal.v1.GetResponse\x125\n" +
 	"\x04Head\x12\x15.shoal.v1.HeadRequest\x1a\x16.shoal.v1.HeadResponse\x12;\n" +
 	"\x06Delete\x12\x17.shoal.v1.DeleteRequest\x1a\x18.shoal.v1.DeleteResponse\x125\n" +
-	"\x04List\x12\x15.shoal.v1.ListRequest\x1a\x16.shoal.v1.ListResponse\x12A\n" +
+	"\x04List\x12\x15.shoal.v1.ListRequest\x1a\x16.shoal.v1.ListResponse\x12J\n" +
+	"\vListBuckets\x12\x1c.shoal.v1.ListBucketsRequest\x1a\x1d.shoal.v1.ListBucketsResponse\x12A\n" +
 	"\bMultiGet\x12\x19.shoal.v1.MultiGetRequest\x1a\x1a.shoal.v1.MultiGetResponse\x12A\n" +
 	"\bMultiPut\x12\x19.shoal.v1.MultiPutRequest\x1a\x1a.shoal.v1.MultiPutResponse\x12J\n" +
 	"\vMultiDelete\x12\x1c.shoal.v1.MultiDeleteRequest\x1a\x1d.shoal.v1.MultiDeleteResponse\x12@\n" +
@@ -3752,7 +4483,10 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"Operations\x12\x1b.shoal.v1.OperationsRequest\x1a\x1c.shoal.v1.OperationsResponse(\x010\x01\x125\n" +
 	"\x04Stat\x12\x15.shoal.v1.StatRequest\x1a\x16.shoal.v1.StatResponse\x12F\n" +
 	"\tFreeSpace\x12\x1a.shoal.v1.FreeSpaceRequest\x1a\x1b.shoal.v1.FreeSpaceResponse0\x01\x12;\n" +
-	"\x06Moving\x12\x17.shoal.v1.MovingRequest\x1a\x18.shoal.v1.MovingResponseb\x06proto3"
+	"\x06Report\x12\x17.shoal.v1.ReportRequest\x1a\x18.shoal.v1.ReportResponse\x12=\n" +
+	"\x06Backup\x12\x17.shoal.v1.BackupRequest\x1a\x18.shoal.v1.BackupResponse0\x01\x12;\n" +
+	"\x06Moving\x12\x17.shoal.v1.MovingRequest\x1a\x18.shoal.v1.MovingResponse\x125\n" +
+	"\x04Grow\x12\x15.shoal.v1.GrowRequest\x1a\x16.shoal.v1.GrowResponseb\x06proto3"
 
 var (
 	file_shoal_v1_object_store_proto_rawDescOnce sync.Once
@@ -3767,7 +4501,7 @@ func file_shoal_v1_object_store_proto_rawDescGZIP() []byte {
 }
 
 var file_shoal_v1_object_store_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_shoal_v1_object_store_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_shoal_v1_object_store_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_shoal_v1_object_store_proto_goTypes = []any{
 	(Operation_Action)(0),       // 0: shoal.v1.Operation.Action
 	(Failure_Kind)(0),           // 1: shoal.v1.Failure.Kind
@@ -3787,39 +4521,51 @@ var file_shoal_v1_object_store_proto_goTypes = []any{
 	(*DeleteResponse)(nil),      // 15: shoal.v1.DeleteResponse
 	(*ListRequest)(nil),         // 16: shoal.v1.ListRequest
 	(*ListResponse)(nil),        // 17: shoal.v1.ListResponse
-	(*DamagedRange)(nil),        // 18: shoal.v1.DamagedRange
-	(*ListEntry)(nil),           // 19: shoal.v1.ListEntry
-	(*KeyStatus)(nil),           // 20: shoal.v1.KeyStatus
-	(*MultiGetRequest)(nil),     // 21: shoal.v1.MultiGetRequest
-	(*MultiGetItem)(nil),        // 22: shoal.v1.MultiGetItem
-	(*MultiGetResponse)(nil),    // 23: shoal.v1.MultiGetResponse
-	(*MultiGetResult)(nil),      // 24: shoal.v1.MultiGetResult
-	(*MultiPutRequest)(nil),     // 25: shoal.v1.MultiPutRequest
-	(*MultiPutItem)(nil),        // 26: shoal.v1.MultiPutItem
-	(*MultiPutResponse)(nil),    // 27: shoal.v1.MultiPutResponse
-	(*MultiPutResult)(nil),      // 28: shoal.v1.MultiPutResult
-	(*MultiDeleteRequest)(nil),  // 29: shoal.v1.MultiDeleteRequest
-	(*MultiDeleteItem)(nil),     // 30: shoal.v1.MultiDeleteItem
-	(*MultiDeleteResponse)(nil), // 31: shoal.v1.MultiDeleteResponse
-	(*MultiDeleteResult)(nil),   // 32: shoal.v1.MultiDeleteResult
-	(*PutStreamRequest)(nil),    // 33: shoal.v1.PutStreamRequest
-	(*PutStreamHeader)(nil),     // 34: shoal.v1.PutStreamHeader
-	(*PutStreamEnd)(nil),        // 35: shoal.v1.PutStreamEnd
-	(*GetStreamRequest)(nil),    // 36: shoal.v1.GetStreamRequest
-	(*GetStreamResponse)(nil),   // 37: shoal.v1.GetStreamResponse
-	(*OperationsRequest)(nil),   // 38: shoal.v1.OperationsRequest
-	(*Operation)(nil),           // 39: shoal.v1.Operation
-	(*WriteIdentity)(nil),       // 40: shoal.v1.WriteIdentity
-	(*OperationsResponse)(nil),  // 41: shoal.v1.OperationsResponse
-	(*OperationResult)(nil),     // 42: shoal.v1.OperationResult
-	(*StatRequest)(nil),         // 43: shoal.v1.StatRequest
-	(*StatResponse)(nil),        // 44: shoal.v1.StatResponse
-	(*MovingRequest)(nil),       // 45: shoal.v1.MovingRequest
-	(*MovingResponse)(nil),      // 46: shoal.v1.MovingResponse
-	(*Figure)(nil),              // 47: shoal.v1.Figure
-	(*FreeSpaceRequest)(nil),    // 48: shoal.v1.FreeSpaceRequest
-	(*FreeSpaceResponse)(nil),   // 49: shoal.v1.FreeSpaceResponse
-	(*Failure)(nil),             // 50: shoal.v1.Failure
+	(*ListBucketsRequest)(nil),  // 18: shoal.v1.ListBucketsRequest
+	(*ListBucketsResponse)(nil), // 19: shoal.v1.ListBucketsResponse
+	(*DamagedRange)(nil),        // 20: shoal.v1.DamagedRange
+	(*ListEntry)(nil),           // 21: shoal.v1.ListEntry
+	(*KeyStatus)(nil),           // 22: shoal.v1.KeyStatus
+	(*MultiGetRequest)(nil),     // 23: shoal.v1.MultiGetRequest
+	(*MultiGetItem)(nil),        // 24: shoal.v1.MultiGetItem
+	(*MultiGetResponse)(nil),    // 25: shoal.v1.MultiGetResponse
+	(*MultiGetResult)(nil),      // 26: shoal.v1.MultiGetResult
+	(*MultiPutRequest)(nil),     // 27: shoal.v1.MultiPutRequest
+	(*MultiPutItem)(nil),        // 28: shoal.v1.MultiPutItem
+	(*MultiPutResponse)(nil),    // 29: shoal.v1.MultiPutResponse
+	(*MultiPutResult)(nil),      // 30: shoal.v1.MultiPutResult
+	(*MultiDeleteRequest)(nil),  // 31: shoal.v1.MultiDeleteRequest
+	(*MultiDeleteItem)(nil),     // 32: shoal.v1.MultiDeleteItem
+	(*MultiDeleteResponse)(nil), // 33: shoal.v1.MultiDeleteResponse
+	(*MultiDeleteResult)(nil),   // 34: shoal.v1.MultiDeleteResult
+	(*PutStreamRequest)(nil),    // 35: shoal.v1.PutStreamRequest
+	(*PutStreamHeader)(nil),     // 36: shoal.v1.PutStreamHeader
+	(*PutStreamEnd)(nil),        // 37: shoal.v1.PutStreamEnd
+	(*GetStreamRequest)(nil),    // 38: shoal.v1.GetStreamRequest
+	(*GetStreamResponse)(nil),   // 39: shoal.v1.GetStreamResponse
+	(*OperationsRequest)(nil),   // 40: shoal.v1.OperationsRequest
+	(*Operation)(nil),           // 41: shoal.v1.Operation
+	(*RequestId)(nil),           // 42: shoal.v1.RequestId
+	(*OperationsResponse)(nil),  // 43: shoal.v1.OperationsResponse
+	(*OperationResult)(nil),     // 44: shoal.v1.OperationResult
+	(*StatRequest)(nil),         // 45: shoal.v1.StatRequest
+	(*StatResponse)(nil),        // 46: shoal.v1.StatResponse
+	(*FrontendFigures)(nil),     // 47: shoal.v1.FrontendFigures
+	(*RequestFigures)(nil),      // 48: shoal.v1.RequestFigures
+	(*ReportRequest)(nil),       // 49: shoal.v1.ReportRequest
+	(*ReportResponse)(nil),      // 50: shoal.v1.ReportResponse
+	(*ReportPart)(nil),          // 51: shoal.v1.ReportPart
+	(*MovingRequest)(nil),       // 52: shoal.v1.MovingRequest
+	(*MovingResponse)(nil),      // 53: shoal.v1.MovingResponse
+	(*GrowRequest)(nil),         // 54: shoal.v1.GrowRequest
+	(*GrowResponse)(nil),        // 55: shoal.v1.GrowResponse
+	(*BackupRequest)(nil),       // 56: shoal.v1.BackupRequest
+	(*BackupSince)(nil),         // 57: shoal.v1.BackupSince
+	(*BackupResponse)(nil),      // 58: shoal.v1.BackupResponse
+	(*Figure)(nil),              // 59: shoal.v1.Figure
+	(*FreeSpaceRequest)(nil),    // 60: shoal.v1.FreeSpaceRequest
+	(*FreeSpaceResponse)(nil),   // 61: shoal.v1.FreeSpaceResponse
+	(*Failure)(nil),             // 62: shoal.v1.Failure
 }
 var file_shoal_v1_object_store_proto_depIdxs = []int32{
 	5,  // 0: shoal.v1.Metadata.user:type_name -> shoal.v1.UserMetadata
@@ -3831,75 +4577,87 @@ var file_shoal_v1_object_store_proto_depIdxs = []int32{
 	6,  // 6: shoal.v1.GetResponse.info:type_name -> shoal.v1.ObjectInfo
 	6,  // 7: shoal.v1.HeadResponse.info:type_name -> shoal.v1.ObjectInfo
 	3,  // 8: shoal.v1.DeleteRequest.rules:type_name -> shoal.v1.RejectRules
-	19, // 9: shoal.v1.ListResponse.entries:type_name -> shoal.v1.ListEntry
-	18, // 10: shoal.v1.ListResponse.damaged:type_name -> shoal.v1.DamagedRange
+	21, // 9: shoal.v1.ListResponse.entries:type_name -> shoal.v1.ListEntry
+	20, // 10: shoal.v1.ListResponse.damaged:type_name -> shoal.v1.DamagedRange
 	6,  // 11: shoal.v1.ListEntry.info:type_name -> shoal.v1.ObjectInfo
-	50, // 12: shoal.v1.KeyStatus.failure:type_name -> shoal.v1.Failure
-	22, // 13: shoal.v1.MultiGetRequest.items:type_name -> shoal.v1.MultiGetItem
+	62, // 12: shoal.v1.KeyStatus.failure:type_name -> shoal.v1.Failure
+	24, // 13: shoal.v1.MultiGetRequest.items:type_name -> shoal.v1.MultiGetItem
 	7,  // 14: shoal.v1.MultiGetItem.range:type_name -> shoal.v1.ByteRange
-	24, // 15: shoal.v1.MultiGetResponse.results:type_name -> shoal.v1.MultiGetResult
-	20, // 16: shoal.v1.MultiGetResult.status:type_name -> shoal.v1.KeyStatus
+	26, // 15: shoal.v1.MultiGetResponse.results:type_name -> shoal.v1.MultiGetResult
+	22, // 16: shoal.v1.MultiGetResult.status:type_name -> shoal.v1.KeyStatus
 	6,  // 17: shoal.v1.MultiGetResult.info:type_name -> shoal.v1.ObjectInfo
-	26, // 18: shoal.v1.MultiPutRequest.items:type_name -> shoal.v1.MultiPutItem
+	28, // 18: shoal.v1.MultiPutRequest.items:type_name -> shoal.v1.MultiPutItem
 	3,  // 19: shoal.v1.MultiPutItem.rules:type_name -> shoal.v1.RejectRules
 	4,  // 20: shoal.v1.MultiPutItem.metadata:type_name -> shoal.v1.Metadata
-	28, // 21: shoal.v1.MultiPutResponse.results:type_name -> shoal.v1.MultiPutResult
-	20, // 22: shoal.v1.MultiPutResult.status:type_name -> shoal.v1.KeyStatus
-	30, // 23: shoal.v1.MultiDeleteRequest.items:type_name -> shoal.v1.MultiDeleteItem
+	30, // 21: shoal.v1.MultiPutResponse.results:type_name -> shoal.v1.MultiPutResult
+	22, // 22: shoal.v1.MultiPutResult.status:type_name -> shoal.v1.KeyStatus
+	32, // 23: shoal.v1.MultiDeleteRequest.items:type_name -> shoal.v1.MultiDeleteItem
 	3,  // 24: shoal.v1.MultiDeleteItem.rules:type_name -> shoal.v1.RejectRules
-	32, // 25: shoal.v1.MultiDeleteResponse.results:type_name -> shoal.v1.MultiDeleteResult
-	20, // 26: shoal.v1.MultiDeleteResult.status:type_name -> shoal.v1.KeyStatus
-	34, // 27: shoal.v1.PutStreamRequest.header:type_name -> shoal.v1.PutStreamHeader
-	35, // 28: shoal.v1.PutStreamRequest.end:type_name -> shoal.v1.PutStreamEnd
+	34, // 25: shoal.v1.MultiDeleteResponse.results:type_name -> shoal.v1.MultiDeleteResult
+	22, // 26: shoal.v1.MultiDeleteResult.status:type_name -> shoal.v1.KeyStatus
+	36, // 27: shoal.v1.PutStreamRequest.header:type_name -> shoal.v1.PutStreamHeader
+	37, // 28: shoal.v1.PutStreamRequest.end:type_name -> shoal.v1.PutStreamEnd
 	3,  // 29: shoal.v1.PutStreamHeader.rules:type_name -> shoal.v1.RejectRules
 	4,  // 30: shoal.v1.PutStreamHeader.metadata:type_name -> shoal.v1.Metadata
 	7,  // 31: shoal.v1.GetStreamRequest.range:type_name -> shoal.v1.ByteRange
 	6,  // 32: shoal.v1.GetStreamResponse.info:type_name -> shoal.v1.ObjectInfo
-	39, // 33: shoal.v1.OperationsRequest.operations:type_name -> shoal.v1.Operation
+	41, // 33: shoal.v1.OperationsRequest.operations:type_name -> shoal.v1.Operation
 	0,  // 34: shoal.v1.Operation.action:type_name -> shoal.v1.Operation.Action
 	3,  // 35: shoal.v1.Operation.rules:type_name -> shoal.v1.RejectRules
 	4,  // 36: shoal.v1.Operation.metadata:type_name -> shoal.v1.Metadata
 	7,  // 37: shoal.v1.Operation.range:type_name -> shoal.v1.ByteRange
-	40, // 38: shoal.v1.Operation.identity:type_name -> shoal.v1.WriteIdentity
-	42, // 39: shoal.v1.OperationsResponse.results:type_name -> shoal.v1.OperationResult
-	20, // 40: shoal.v1.OperationResult.status:type_name -> shoal.v1.KeyStatus
+	42, // 38: shoal.v1.Operation.request_id:type_name -> shoal.v1.RequestId
+	44, // 39: shoal.v1.OperationsResponse.results:type_name -> shoal.v1.OperationResult
+	22, // 40: shoal.v1.OperationResult.status:type_name -> shoal.v1.KeyStatus
 	6,  // 41: shoal.v1.OperationResult.info:type_name -> shoal.v1.ObjectInfo
-	47, // 42: shoal.v1.StatResponse.figures:type_name -> shoal.v1.Figure
-	1,  // 43: shoal.v1.Failure.kind:type_name -> shoal.v1.Failure.Kind
-	2,  // 44: shoal.v1.Failure.rule:type_name -> shoal.v1.Failure.Rule
-	8,  // 45: shoal.v1.ObjectStore.Put:input_type -> shoal.v1.PutRequest
-	10, // 46: shoal.v1.ObjectStore.Get:input_type -> shoal.v1.GetRequest
-	12, // 47: shoal.v1.ObjectStore.Head:input_type -> shoal.v1.HeadRequest
-	14, // 48: shoal.v1.ObjectStore.Delete:input_type -> shoal.v1.DeleteRequest
-	16, // 49: shoal.v1.ObjectStore.List:input_type -> shoal.v1.ListRequest
-	21, // 50: shoal.v1.ObjectStore.MultiGet:input_type -> shoal.v1.MultiGetRequest
-	25, // 51: shoal.v1.ObjectStore.MultiPut:input_type -> shoal.v1.MultiPutRequest
-	29, // 52: shoal.v1.ObjectStore.MultiDelete:input_type -> shoal.v1.MultiDeleteRequest
-	33, // 53: shoal.v1.ObjectStore.PutStream:input_type -> shoal.v1.PutStreamRequest
-	36, // 54: shoal.v1.ObjectStore.GetStream:input_type -> shoal.v1.GetStreamRequest
-	38, // 55: shoal.v1.ObjectStore.Operations:input_type -> shoal.v1.OperationsRequest
-	43, // 56: shoal.v1.ObjectStore.Stat:input_type -> shoal.v1.StatRequest
-	48, // 57: shoal.v1.ObjectStore.FreeSpace:input_type -> shoal.v1.FreeSpaceRequest
-	45, // 58: shoal.v1.ObjectStore.Moving:input_type -> shoal.v1.MovingRequest
-	9,  // 59: shoal.v1.ObjectStore.Put:output_type -> shoal.v1.PutResponse
-	11, // 60: shoal.v1.ObjectStore.Get:output_type -> shoal.v1.GetResponse
-	13, // 61: shoal.v1.ObjectStore.Head:output_type -> shoal.v1.HeadResponse
-	15, // 62: shoal.v1.ObjectStore.Delete:output_type -> shoal.v1.DeleteResponse
-	17, // 63: shoal.v1.ObjectStore.List:output_type -> shoal.v1.ListResponse
-	23, // 64: shoal.v1.ObjectStore.MultiGet:output_type -> shoal.v1.MultiGetResponse
-	27, // 65: shoal.v1.ObjectStore.MultiPut:output_type -> shoal.v1.MultiPutResponse
-	31, // 66: shoal.v1.ObjectStore.MultiDelete:output_type -> shoal.v1.MultiDeleteResponse
-	9,  // 67: shoal.v1.ObjectStore.PutStream:output_type -> shoal.v1.PutResponse
-	37, // 68: shoal.v1.ObjectStore.GetStream:output_type -> shoal.v1.GetStreamResponse
-	41, // 69: shoal.v1.ObjectStore.Operations:output_type -> shoal.v1.OperationsResponse
-	44, // 70: shoal.v1.ObjectStore.Stat:output_type -> shoal.v1.StatResponse
-	49, // 71: shoal.v1.ObjectStore.FreeSpace:output_type -> shoal.v1.FreeSpaceResponse
-	46, // 72: shoal.v1.ObjectStore.Moving:output_type -> shoal.v1.MovingResponse
-	59, // [59:73] is the sub-list for method output_type
-	45, // [45:59] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	59, // 42: shoal.v1.StatResponse.figures:type_name -> shoal.v1.Figure
+	47, // 43: shoal.v1.StatResponse.frontends:type_name -> shoal.v1.FrontendFigures
+	48, // 44: shoal.v1.FrontendFigures.requests:type_name -> shoal.v1.RequestFigures
+	51, // 45: shoal.v1.ReportResponse.parts:type_name -> shoal.v1.ReportPart
+	57, // 46: shoal.v1.BackupRequest.since:type_name -> shoal.v1.BackupSince
+	1,  // 47: shoal.v1.Failure.kind:type_name -> shoal.v1.Failure.Kind
+	2,  // 48: shoal.v1.Failure.rule:type_name -> shoal.v1.Failure.Rule
+	8,  // 49: shoal.v1.ObjectStore.Put:input_type -> shoal.v1.PutRequest
+	10, // 50: shoal.v1.ObjectStore.Get:input_type -> shoal.v1.GetRequest
+	12, // 51: shoal.v1.ObjectStore.Head:input_type -> shoal.v1.HeadRequest
+	14, // 52: shoal.v1.ObjectStore.Delete:input_type -> shoal.v1.DeleteRequest
+	16, // 53: shoal.v1.ObjectStore.List:input_type -> shoal.v1.ListRequest
+	18, // 54: shoal.v1.ObjectStore.ListBuckets:input_type -> shoal.v1.ListBucketsRequest
+	23, // 55: shoal.v1.ObjectStore.MultiGet:input_type -> shoal.v1.MultiGetRequest
+	27, // 56: shoal.v1.ObjectStore.MultiPut:input_type -> shoal.v1.MultiPutRequest
+	31, // 57: shoal.v1.ObjectStore.MultiDelete:input_type -> shoal.v1.MultiDeleteRequest
+	35, // 58: shoal.v1.ObjectStore.PutStream:input_type -> shoal.v1.PutStreamRequest
+	38, // 59: shoal.v1.ObjectStore.GetStream:input_type -> shoal.v1.GetStreamRequest
+	40, // 60: shoal.v1.ObjectStore.Operations:input_type -> shoal.v1.OperationsRequest
+	45, // 61: shoal.v1.ObjectStore.Stat:input_type -> shoal.v1.StatRequest
+	60, // 62: shoal.v1.ObjectStore.FreeSpace:input_type -> shoal.v1.FreeSpaceRequest
+	49, // 63: shoal.v1.ObjectStore.Report:input_type -> shoal.v1.ReportRequest
+	56, // 64: shoal.v1.ObjectStore.Backup:input_type -> shoal.v1.BackupRequest
+	52, // 65: shoal.v1.ObjectStore.Moving:input_type -> shoal.v1.MovingRequest
+	54, // 66: shoal.v1.ObjectStore.Grow:input_type -> shoal.v1.GrowRequest
+	9,  // 67: shoal.v1.ObjectStore.Put:output_type -> shoal.v1.PutResponse
+	11, // 68: shoal.v1.ObjectStore.Get:output_type -> shoal.v1.GetResponse
+	13, // 69: shoal.v1.ObjectStore.Head:output_type -> shoal.v1.HeadResponse
+	15, // 70: shoal.v1.ObjectStore.Delete:output_type -> shoal.v1.DeleteResponse
+	17, // 71: shoal.v1.ObjectStore.List:output_type -> shoal.v1.ListResponse
+	19, // 72: shoal.v1.ObjectStore.ListBuckets:output_type -> shoal.v1.ListBucketsResponse
+	25, // 73: shoal.v1.ObjectStore.MultiGet:output_type -> shoal.v1.MultiGetResponse
+	29, // 74: shoal.v1.ObjectStore.MultiPut:output_type -> shoal.v1.MultiPutResponse
+	33, // 75: shoal.v1.ObjectStore.MultiDelete:output_type -> shoal.v1.MultiDeleteResponse
+	9,  // 76: shoal.v1.ObjectStore.PutStream:output_type -> shoal.v1.PutResponse
+	39, // 77: shoal.v1.ObjectStore.GetStream:output_type -> shoal.v1.GetStreamResponse
+	43, // 78: shoal.v1.ObjectStore.Operations:output_type -> shoal.v1.OperationsResponse
+	46, // 79: shoal.v1.ObjectStore.Stat:output_type -> shoal.v1.StatResponse
+	61, // 80: shoal.v1.ObjectStore.FreeSpace:output_type -> shoal.v1.FreeSpaceResponse
+	50, // 81: shoal.v1.ObjectStore.Report:output_type -> shoal.v1.ReportResponse
+	58, // 82: shoal.v1.ObjectStore.Backup:output_type -> shoal.v1.BackupResponse
+	53, // 83: shoal.v1.ObjectStore.Moving:output_type -> shoal.v1.MovingResponse
+	55, // 84: shoal.v1.ObjectStore.Grow:output_type -> shoal.v1.GrowResponse
+	67, // [67:85] is the sub-list for method output_type
+	49, // [49:67] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_shoal_v1_object_store_proto_init() }
@@ -3914,26 +4672,28 @@ func file_shoal_v1_object_store_proto_init() {
 	file_shoal_v1_object_store_proto_msgTypes[7].OneofWrappers = []any{}
 	file_shoal_v1_object_store_proto_msgTypes[12].OneofWrappers = []any{}
 	file_shoal_v1_object_store_proto_msgTypes[14].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[15].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[23].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[29].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[30].OneofWrappers = []any{
+	file_shoal_v1_object_store_proto_msgTypes[17].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[25].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[31].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[32].OneofWrappers = []any{
 		(*PutStreamRequest_Header)(nil),
 		(*PutStreamRequest_Chunk)(nil),
 		(*PutStreamRequest_End)(nil),
 	}
-	file_shoal_v1_object_store_proto_msgTypes[31].OneofWrappers = []any{}
 	file_shoal_v1_object_store_proto_msgTypes[33].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[36].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[39].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[47].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[35].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[38].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[41].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[51].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[54].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[59].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_shoal_v1_object_store_proto_rawDesc), len(file_shoal_v1_object_store_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   48,
+			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

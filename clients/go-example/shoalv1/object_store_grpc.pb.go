@@ -30,6 +30,7 @@ const (
 	ObjectStore_Head_FullMethodName        = "/shoal.v1.ObjectStore/Head"
 	ObjectStore_Delete_FullMethodName      = "/shoal.v1.ObjectStore/Delete"
 	ObjectStore_List_FullMethodName        = "/shoal.v1.ObjectStore/List"
+	ObjectStore_ListBuckets_FullMethodName = "/shoal.v1.ObjectStore/ListBuckets"
 	ObjectStore_MultiGet_FullMethodName    = "/shoal.v1.ObjectStore/MultiGet"
 	ObjectStore_MultiPut_FullMethodName    = "/shoal.v1.ObjectStore/MultiPut"
 	ObjectStore_MultiDelete_FullMethodName = "/shoal.v1.ObjectStore/MultiDelete"
@@ -38,7 +39,10 @@ const (
 	ObjectStore_Operations_FullMethodName  = "/shoal.v1.ObjectStore/Operations"
 	ObjectStore_Stat_FullMethodName        = "/shoal.v1.ObjectStore/Stat"
 	ObjectStore_FreeSpace_FullMethodName   = "/shoal.v1.ObjectStore/FreeSpace"
+	ObjectStore_Report_FullMethodName      = "/shoal.v1.ObjectStore/Report"
+	ObjectStore_Backup_FullMethodName      = "/shoal.v1.ObjectStore/Backup"
 	ObjectStore_Moving_FullMethodName      = "/shoal.v1.ObjectStore/Moving"
+	ObjectStore_Grow_FullMethodName        = "/shoal.v1.ObjectStore/Grow"
 )
 
 // ObjectStoreClient is the client API for ObjectStore service.
@@ -57,6 +61,8 @@ type ObjectStoreClient interface {
 	Delete(ctx context.Context, in *DeleteRequest, opts ...grpc.CallOption) (*DeleteResponse, error)
 	// One page of the keys of a bucket, in the order of their bytes.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
+	// Names of the buckets that hold objects, in the order of their bytes.
+	ListBuckets(ctx context.Context, in *ListBucketsRequest, opts ...grpc.CallOption) (*ListBucketsResponse, error)
 	// Several gets, at the same time, each with a status of its own. No common snapshot.
 	MultiGet(ctx context.Context, in *MultiGetRequest, opts ...grpc.CallOption) (*MultiGetResponse, error)
 	// Several puts, at the same time, each with a status of its own: no order among them, and not all or nothing.
@@ -74,8 +80,15 @@ type ObjectStoreClient interface {
 	Stat(ctx context.Context, in *StatRequest, opts ...grpc.CallOption) (*StatResponse, error)
 	// The free runs of the store's space at one moment, for maps and dumps. One caller at a time; others get UNAVAILABLE.
 	FreeSpace(ctx context.Context, in *FreeSpaceRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FreeSpaceResponse], error)
+	// Texts for a support case: the configuration in force, without secrets, and the last lines of the log.
+	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
+	// All objects of one version, as a backup, or the changes since another one: the bytes of docs/format/backup.md, in order. Two callers
+	// at a time; others get UNAVAILABLE.
+	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
 	// Lets the store move values in the background to make whole free space, or stops it until the next start.
 	Moving(ctx context.Context, in *MovingRequest, opts ...grpc.CallOption) (*MovingResponse, error)
+	// Raises the largest size that the store may have, while it serves. It cannot shrink.
+	Grow(ctx context.Context, in *GrowRequest, opts ...grpc.CallOption) (*GrowResponse, error)
 }
 
 type objectStoreClient struct {
@@ -130,6 +143,16 @@ func (c *objectStoreClient) List(ctx context.Context, in *ListRequest, opts ...g
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListResponse)
 	err := c.cc.Invoke(ctx, ObjectStore_List_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *objectStoreClient) ListBuckets(ctx context.Context, in *ListBucketsRequest, opts ...grpc.CallOption) (*ListBucketsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListBucketsResponse)
+	err := c.cc.Invoke(ctx, ObjectStore_ListBuckets_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -240,10 +263,49 @@ func (c *objectStoreClient) FreeSpace(ctx context.Context, in *FreeSpaceRequest,
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ObjectStore_FreeSpaceClient = grpc.ServerStreamingClient[FreeSpaceResponse]
 
+func (c *objectStoreClient) Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportResponse)
+	err := c.cc.Invoke(ctx, ObjectStore_Report_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *objectStoreClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ObjectStore_ServiceDesc.Streams[4], ObjectStore_Backup_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[BackupRequest, BackupResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ObjectStore_BackupClient = grpc.ServerStreamingClient[BackupResponse]
+
 func (c *objectStoreClient) Moving(ctx context.Context, in *MovingRequest, opts ...grpc.CallOption) (*MovingResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(MovingResponse)
 	err := c.cc.Invoke(ctx, ObjectStore_Moving_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *objectStoreClient) Grow(ctx context.Context, in *GrowRequest, opts ...grpc.CallOption) (*GrowResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GrowResponse)
+	err := c.cc.Invoke(ctx, ObjectStore_Grow_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -266,6 +328,8 @@ type ObjectStoreServer interface {
 	Delete(context.Context, *DeleteRequest) (*DeleteResponse, error)
 	// One page of the keys of a bucket, in the order of their bytes.
 	List(context.Context, *ListRequest) (*ListResponse, error)
+	// Names of the buckets that hold objects, in the order of their bytes.
+	ListBuckets(context.Context, *ListBucketsRequest) (*ListBucketsResponse, error)
 	// Several gets, at the same time, each with a status of its own. No common snapshot.
 	MultiGet(context.Context, *MultiGetRequest) (*MultiGetResponse, error)
 	// Several puts, at the same time, each with a status of its own: no order among them, and not all or nothing.
@@ -283,8 +347,15 @@ type ObjectStoreServer interface {
 	Stat(context.Context, *StatRequest) (*StatResponse, error)
 	// The free runs of the store's space at one moment, for maps and dumps. One caller at a time; others get UNAVAILABLE.
 	FreeSpace(*FreeSpaceRequest, grpc.ServerStreamingServer[FreeSpaceResponse]) error
+	// Texts for a support case: the configuration in force, without secrets, and the last lines of the log.
+	Report(context.Context, *ReportRequest) (*ReportResponse, error)
+	// All objects of one version, as a backup, or the changes since another one: the bytes of docs/format/backup.md, in order. Two callers
+	// at a time; others get UNAVAILABLE.
+	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
 	// Lets the store move values in the background to make whole free space, or stops it until the next start.
 	Moving(context.Context, *MovingRequest) (*MovingResponse, error)
+	// Raises the largest size that the store may have, while it serves. It cannot shrink.
+	Grow(context.Context, *GrowRequest) (*GrowResponse, error)
 	mustEmbedUnimplementedObjectStoreServer()
 }
 
@@ -310,6 +381,9 @@ func (UnimplementedObjectStoreServer) Delete(context.Context, *DeleteRequest) (*
 func (UnimplementedObjectStoreServer) List(context.Context, *ListRequest) (*ListResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method List not implemented")
 }
+func (UnimplementedObjectStoreServer) ListBuckets(context.Context, *ListBucketsRequest) (*ListBucketsResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method ListBuckets not implemented")
+}
 func (UnimplementedObjectStoreServer) MultiGet(context.Context, *MultiGetRequest) (*MultiGetResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method MultiGet not implemented")
 }
@@ -334,8 +408,17 @@ func (UnimplementedObjectStoreServer) Stat(context.Context, *StatRequest) (*Stat
 func (UnimplementedObjectStoreServer) FreeSpace(*FreeSpaceRequest, grpc.ServerStreamingServer[FreeSpaceResponse]) error {
 	return status.Errorf(codes.Unimplemented, "method FreeSpace not implemented")
 }
+func (UnimplementedObjectStoreServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method Report not implemented")
+}
+func (UnimplementedObjectStoreServer) Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error {
+	return status.Errorf(codes.Unimplemented, "method Backup not implemented")
+}
 func (UnimplementedObjectStoreServer) Moving(context.Context, *MovingRequest) (*MovingResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Moving not implemented")
+}
+func (UnimplementedObjectStoreServer) Grow(context.Context, *GrowRequest) (*GrowResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method Grow not implemented")
 }
 func (UnimplementedObjectStoreServer) mustEmbedUnimplementedObjectStoreServer() {}
 func (UnimplementedObjectStoreServer) testEmbeddedByValue()                     {}
@@ -448,6 +531,24 @@ func _ObjectStore_List_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ObjectStore_ListBuckets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListBucketsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ObjectStoreServer).ListBuckets(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ObjectStore_ListBuckets_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ObjectStoreServer).ListBuckets(ctx, req.(*ListBucketsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ObjectStore_MultiGet_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(MultiGetRequest)
 	if err := dec(in); err != nil {
@@ -556,6 +657,35 @@ func _ObjectStore_FreeSpace_Handler(srv interface{}, stream grpc.ServerStream) e
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ObjectStore_FreeSpaceServer = grpc.ServerStreamingServer[FreeSpaceResponse]
 
+func _ObjectStore_Report_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ObjectStoreServer).Report(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ObjectStore_Report_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ObjectStoreServer).Report(ctx, req.(*ReportRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ObjectStore_Backup_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(BackupRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ObjectStoreServer).Backup(m, &grpc.GenericServerStream[BackupRequest, BackupResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ObjectStore_BackupServer = grpc.ServerStreamingServer[BackupResponse]
+
 func _ObjectStore_Moving_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(MovingRequest)
 	if err := dec(in); err != nil {
@@ -570,6 +700,24 @@ func _ObjectStore_Moving_Handler(srv interface{}, ctx context.Context, dec func(
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ObjectStoreServer).Moving(ctx, req.(*MovingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ObjectStore_Grow_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GrowRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ObjectStoreServer).Grow(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ObjectStore_Grow_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ObjectStoreServer).Grow(ctx, req.(*GrowRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -602,6 +750,10 @@ var ObjectStore_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ObjectStore_List_Handler,
 		},
 		{
+			MethodName: "ListBuckets",
+			Handler:    _ObjectStore_ListBuckets_Handler,
+		},
+		{
 			MethodName: "MultiGet",
 			Handler:    _ObjectStore_MultiGet_Handler,
 		},
@@ -618,8 +770,16 @@ var ObjectStore_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ObjectStore_Stat_Handler,
 		},
 		{
+			MethodName: "Report",
+			Handler:    _ObjectStore_Report_Handler,
+		},
+		{
 			MethodName: "Moving",
 			Handler:    _ObjectStore_Moving_Handler,
+		},
+		{
+			MethodName: "Grow",
+			Handler:    _ObjectStore_Grow_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
@@ -642,6 +802,11 @@ var ObjectStore_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "FreeSpace",
 			Handler:       _ObjectStore_FreeSpace_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Backup",
+			Handler:       _ObjectStore_Backup_Handler,
 			ServerStreams: true,
 		},
 	},

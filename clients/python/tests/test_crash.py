@@ -69,7 +69,7 @@ def test_a_write_whose_answer_is_lost_is_done_once(server: Server, line: Line, c
     client.put("other", b"")
     line.deaf.set()
     with meanwhile(applied_then_killed(server, line, exists(server, "k"))):
-        # Without its identity the second attempt would find the first one's object and fail.
+        # Without its request id the second attempt would find the first one's object and fail.
         version = client.put("k", b"once", if_missing=True)
     found = client.get("k")
     assert found is not None
@@ -79,7 +79,7 @@ def test_a_write_whose_answer_is_lost_is_done_once(server: Server, line: Line, c
     assert caught.value.current_version == version
 
 
-def test_one_step_whose_answer_is_lost_is_done_once(server: Server, line: Line, connect: Connect) -> None:
+def test_one_write_batch_whose_answer_is_lost_is_done_once(server: Server, line: Line, connect: Connect) -> None:
     client = connect(line.address, attempts=10)
     client.put("other", b"")
     line.deaf.set()
@@ -99,7 +99,7 @@ def test_a_delete_whose_answer_is_lost_is_done_once(server: Server, line: Line, 
     assert deleted.deleted == version
 
 
-def test_without_an_identity_the_outcome_is_unknown(server: Server, line: Line, connect: Connect) -> None:
+def test_without_a_request_id_the_outcome_is_unknown(server: Server, line: Line, connect: Connect) -> None:
     client = connect(line.address, attempts=10, once=False)
     client.put("other", b"")
     line.deaf.set()
@@ -109,7 +109,7 @@ def test_without_an_identity_the_outcome_is_unknown(server: Server, line: Line, 
 
 
 def test_calls_wait_for_a_server_that_comes_back(server: Server, connect: Connect) -> None:
-    # Without an identity, too: nothing was sent where nobody listens.
+    # Without a request id, too: nothing was sent where nobody listens.
     for once in (True, False):
         client = connect(server.address, attempts=12, once=once)
         client.put("k", b"before")
@@ -229,7 +229,7 @@ def test_a_server_that_says_nothing(server: Server, line: Line, connect: Connect
 
 
 def test_a_counter_over_three_kills(server: Server) -> None:
-    """Four threads count while the server is killed: no acknowledged step is lost, none is done twice."""
+    """Four threads count while the server is killed: no acknowledged count is lost, none is done twice."""
     stop = threading.Event()
     counted = [0] * 4
     unknown = [0] * 4
@@ -259,7 +259,7 @@ def test_a_counter_over_three_kills(server: Server) -> None:
         found = client.get("n")
     assert found is not None
     assert min(counted) > 0
-    assert unknown == [0] * 4, "with an identity and enough attempts every outcome is known"
+    assert unknown == [0] * 4, "with a request id and enough attempts every outcome is known"
     assert int(found.value) == sum(counted)
 
 

@@ -261,7 +261,7 @@ def test_each_of_several_has_its_outcome(client: shoal.Client) -> None:
     assert client.multi_get([]) == []
 
 
-def test_several_puts_as_one_step(client: shoal.Client) -> None:
+def test_several_puts_as_one_write_batch(client: shoal.Client) -> None:
     versions = client.put_together([shoal.PutItem("a", b"1"), shoal.PutItem("b", b"1")])
     assert [getattr(client.head(key), "version", None) for key in ("a", "b")] == versions
     with pytest.raises(shoal.ConditionFailedError):

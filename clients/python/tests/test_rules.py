@@ -1,4 +1,4 @@
-"""What needs no server: addresses, identities, retries, batches, and that both clients offer the same."""
+"""What needs no server: addresses, request ids, retries, batches, and that both clients offer the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import shoal
 from shoal import _multi, _retry, _steps, _wire
-from shoal._identity import LANES, SESSIONS_MAX, Identities, Identity
+from shoal._request_id import LANES, SESSIONS_MAX, RequestId, RequestIds
 from shoal._retry import Core
 from shoal._steps import Failed, Leaves, Limit, Method, Verb
 from shoal.options import Options
@@ -76,45 +76,45 @@ def test_secrets_are_not_shown() -> None:
     client.close()
 
 
-def test_no_identity_is_given_twice_and_a_lane_has_one_write() -> None:
-    identities = Identities()
-    seen: set[Identity] = set()
+def test_no_request_id_is_given_twice_and_a_lane_has_one_write() -> None:
+    request_ids = RequestIds()
+    seen: set[RequestId] = set()
     for count in range(0, 150, 3):
-        held = [identities.take() for _ in range(count)]
+        held = [request_ids.take() for _ in range(count)]
         taken = [context.__enter__() for context in held]
         assert None not in taken
-        fresh = {identity for identity in taken if identity is not None}
-        assert len({(identity.session, identity.sequence % LANES) for identity in fresh}) == count
+        fresh = {request_id for request_id in taken if request_id is not None}
+        assert len({(request_id.session, request_id.sequence % LANES) for request_id in fresh}) == count
         assert not fresh & seen
         seen |= fresh
         for context in held:
             context.__exit__(None, None, None)
 
 
-def test_there_are_only_so_many_identities() -> None:
-    identities = Identities()
-    held = [identities.take() for _ in range(LANES * SESSIONS_MAX)]
+def test_there_are_only_so_many_request_ids() -> None:
+    request_ids = RequestIds()
+    held = [request_ids.take() for _ in range(LANES * SESSIONS_MAX)]
     assert None not in [context.__enter__() for context in held]
-    with identities.take() as further:
+    with request_ids.take() as further:
         assert further is None
     held[0].__exit__(None, None, None)
-    with identities.take() as further:
+    with request_ids.take() as further:
         assert further is not None
 
 
 def test_a_child_of_a_fork_has_sessions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    identities = Identities()
-    before = identities.take()
+    request_ids = RequestIds()
+    before = request_ids.take()
     parent = before.__enter__()
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    with identities.take() as child:
+    with request_ids.take() as child:
         assert child is not None
         assert parent is not None
         assert child.session != parent.session
     # What ends in the child of the parent's write gives no lane back.
     before.__exit__(None, None, None)
-    free = [identities._take() for _ in range(LANES)]
-    assert parent.session not in {identity.session for identity in free if identity is not None}
+    free = [request_ids._take() for _ in range(LANES)]
+    assert parent.session not in {request_id.session for request_id in free if request_id is not None}
 
 
 class NoNetwork:
@@ -163,16 +163,16 @@ def test_the_outcome_decides_whether_a_call_is_sent_again(leaves: Leaves, reads:
     with pytest.raises(shoal.BusyError):
         NoNetwork().run(_retry.read(Core("", 3, 1.0, None), limit, attempt))
     assert len(made) == reads
-    for identities, count in ((None, plain), (Identities(), once)):
+    for request_ids, count in ((None, plain), (RequestIds(), once)):
         attempt, made = failing([leaves])
         network = NoNetwork()
         with pytest.raises(expected):
-            network.run(_retry.write(Core("", 3, 1.0, identities), limit, attempt))
+            network.run(_retry.write(Core("", 3, 1.0, request_ids), limit, attempt))
         assert (len(made), len(network.pauses)) == (count, count - 1)
 
 
 def test_after_an_open_attempt_only_the_writes_own_answer_is_certain() -> None:
-    core, limit = Core("", 3, 1.0, Identities()), Limit(None, 1.0)
+    core, limit = Core("", 3, 1.0, RequestIds()), Limit(None, 1.0)
     attempt, _ = failing([Leaves.OPEN, "done"])
     assert NoNetwork().run(_retry.write(core, limit, attempt)) == "done"
     attempt, _ = failing([Leaves.OPEN, Leaves.REFUSED])

@@ -111,13 +111,13 @@ BUSY = fail(grpc.StatusCode.UNAVAILABLE, kind=pb.Failure.BUSY)
 LOST = fail(grpc.StatusCode.UNAVAILABLE, "Socket closed")
 
 
-def test_a_busy_store_is_asked_again_with_the_same_identity(connect: Connect, told: tuple[Told, str]) -> None:
+def test_a_busy_store_is_asked_again_with_the_same_request_id(connect: Connect, told: tuple[Told, str]) -> None:
     servicer, address = told
     servicer.answers = [BUSY, LOST, BUSY, done(7)]
     assert connect(address).put("k", b"v") == 7
     assert len(servicer.requests) == 4
-    identities = {(each["shoal-session"], each["shoal-sequence"]) for each in servicer.metadata}
-    assert len(identities) == 1
+    request_ids = {(each["shoal-session"], each["shoal-sequence"]) for each in servicer.metadata}
+    assert len(request_ids) == 1
     servicer.answers = [done(8)]
     client = connect(address)
     client.put("k", b"v")
@@ -127,7 +127,7 @@ def test_a_busy_store_is_asked_again_with_the_same_identity(connect: Connect, to
     assert int(second["shoal-sequence"]) == int(first["shoal-sequence"]) + 64
 
 
-def test_without_identities_only_writes_not_applied_are_sent_again(connect: Connect, told: tuple[Told, str]) -> None:
+def test_without_request_ids_only_writes_not_applied_are_sent_again(connect: Connect, told: tuple[Told, str]) -> None:
     servicer, address = told
     client = connect(address, once=False)
     servicer.answers = [BUSY, BUSY, done(7)]

@@ -8,7 +8,7 @@ use shoal_base::checksum::Crc32c;
 use shoal_base::codec::Reader;
 use shoal_engine::{KeyPlace, ObjectKey};
 
-use crate::frame::{FRAME_HEAD_BYTES, FrameHead, Kind, Look, MAGIC, look};
+use crate::frame::{FRAME_HEAD_BYTES, FrameHead, FrameStart, Kind, MAGIC, frame_start};
 use crate::index::{IndexKeys, decode_deleted, decode_index};
 use crate::record::{Contents, End, Header, Loss, ObjectHead, ObjectRecord, Wrong, decode_objects};
 
@@ -172,17 +172,19 @@ impl Decoder {
             if self.is_over {
                 return Err(self.damage("there are bytes behind the backup's end"));
             }
-            let head = match look(&self.bytes) {
-                Look::Frame(head) => head,
-                Look::Short(_) if !self.is_complete => return Ok(None),
-                Look::Short(_) if self.bytes.is_empty() => {
+            let head = match frame_start(&self.bytes) {
+                FrameStart::Frame(head) => head,
+                FrameStart::Short(_) if !self.is_complete => return Ok(None),
+                FrameStart::Short(_) if self.bytes.is_empty() => {
                     let error = self.damage("the backup is cut off here: its end is missing");
                     (self.passing, self.is_over) = (None, true);
                     return Err(error);
                 }
                 // A damaged length says so, too: whole frames may follow.
-                Look::Short(_) => return Err(self.damage("the frame is cut off, or its length is damaged")),
-                Look::Wrong(why) => return Err(self.damage(why)),
+                FrameStart::Short(_) => {
+                    return Err(self.damage("the frame is cut off, or its length is damaged"));
+                }
+                FrameStart::Wrong(why) => return Err(self.damage(why)),
             };
             if *self.backup.get_or_insert(head.backup) != head.backup {
                 return Err(self.damage("the frame is one of another backup"));
@@ -216,14 +218,14 @@ impl Decoder {
     fn pass(&mut self) -> Option<Skipped> {
         loop {
             let passed = self.passing?;
-            let is_it = match look(&self.bytes) {
+            let is_it = match frame_start(&self.bytes) {
                 _ if self.is_over => None,
-                Look::Frame(head) => {
+                FrameStart::Frame(head) => {
                     let is_ours = self.backup.is_none_or(|backup| backup == head.backup);
                     (is_ours && head.number >= self.number).then_some(head)
                 }
-                Look::Short(_) if !self.is_complete => return None,
-                Look::Short(_) | Look::Wrong(_) => None,
+                FrameStart::Short(_) if !self.is_complete => return None,
+                FrameStart::Short(_) | FrameStart::Wrong(_) => None,
             };
             if let Some(head) = is_it {
                 let skipped = Skipped { frames: head.number - self.number, bytes: passed, to: self.offset };

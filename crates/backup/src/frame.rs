@@ -118,7 +118,7 @@ pub(crate) fn put_frame(out: &mut Vec<u8>, kind: Kind, backup: u64, number: u64,
 
 /// The beginning of `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum FrameStart {
     /// A frame, in its first bytes.
     Frame(FrameHead),
     /// Perhaps a frame, of which more bytes are needed: so many in all.
@@ -128,25 +128,29 @@ pub(crate) enum Look {
 }
 
 /// Looks at the frame at the start of `bytes`.
-pub(crate) fn look(bytes: &[u8]) -> Look {
+pub(crate) fn frame_start(bytes: &[u8]) -> FrameStart {
     let known = bytes.len().min(MAGIC.len());
     if bytes[..known] != MAGIC[..known] {
-        return Look::Wrong("no frame begins here");
+        return FrameStart::Wrong("no frame begins here");
     }
     let Some((head, rest)) = bytes.split_at_checked(FRAME_HEAD_BYTES) else {
-        return Look::Short(FRAME_HEAD_BYTES);
+        return FrameStart::Short(FRAME_HEAD_BYTES);
     };
-    let Some((found, crc)) = read_head(head) else { return Look::Wrong("no frame begins here") };
+    let Some((found, crc)) = read_head(head) else { return FrameStart::Wrong("no frame begins here") };
     if found.body_bytes > FRAME_BODY_BYTES_MAX {
-        return Look::Wrong("the frame is longer than frames are");
+        return FrameStart::Wrong("the frame is longer than frames are");
     }
     let Some(body) = rest.get(..found.body_bytes) else {
-        return Look::Short(FRAME_HEAD_BYTES + found.body_bytes);
+        return FrameStart::Short(FRAME_HEAD_BYTES + found.body_bytes);
     };
     let mut sum = Crc32c::new();
     sum.update(&head[..FRAME_HEAD_BYTES - 4]);
     sum.update(body);
-    if sum.finish() == crc { Look::Frame(found) } else { Look::Wrong("the frame's checksum is wrong") }
+    if sum.finish() == crc {
+        FrameStart::Frame(found)
+    } else {
+        FrameStart::Wrong("the frame's checksum is wrong")
+    }
 }
 
 fn read_head(head: &[u8]) -> Option<(FrameHead, u32)> {

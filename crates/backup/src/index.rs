@@ -7,7 +7,7 @@ use shoal_base::TabletId;
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_engine::{KeyPlace, ObjectKey, PlacedKey, TreePage};
 
-use crate::frame::{FRAME_HEAD_BYTES, Kind, Look, look};
+use crate::frame::{FRAME_HEAD_BYTES, FrameStart, Kind, frame_start};
 use crate::record::Wrong;
 
 /// A frame of keys is full from this length of its body on.
@@ -214,14 +214,14 @@ pub(crate) fn decode_deleted(body: &[u8]) -> Result<Vec<ObjectKey>, Wrong> {
 /// # Errors
 /// The damage in words.
 pub fn index_of_frame(frame: &[u8]) -> Result<IndexKeys, &'static str> {
-    match look(frame) {
-        Look::Frame(head) if head.kind == Some(Kind::Index) => {
+    match frame_start(frame) {
+        FrameStart::Frame(head) if head.kind == Some(Kind::Index) => {
             let body = frame.get(FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + head.body_bytes);
             decode_index(body.unwrap_or_default())
         }
-        Look::Frame(_) => Err("the frame is none of the index any more"),
-        Look::Short(_) => Err("the frame is cut off"),
-        Look::Wrong(why) => Err(why),
+        FrameStart::Frame(_) => Err("the frame is none of the index any more"),
+        FrameStart::Short(_) => Err("the frame is cut off"),
+        FrameStart::Wrong(why) => Err(why),
     }
 }
 

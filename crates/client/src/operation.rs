@@ -122,7 +122,7 @@ pub(crate) fn extras_of_put(options: &PutOptions, id: Option<RequestId>) -> Opti
         rules,
         metadata: wire::metadata(metadata.clone()),
         modified_ns: options.modified_ns,
-        identity: id.map(message),
+        request_id: id.map(message),
         ..v1::Operation::default()
     })
 }
@@ -133,11 +133,11 @@ pub(crate) fn extras_of_delete(rules: RejectRules, id: Option<RequestId>) -> Opt
     if rules.is_none() && id.is_none() {
         return None;
     }
-    Some(v1::Operation { rules, identity: id.map(message), ..v1::Operation::default() })
+    Some(v1::Operation { rules, request_id: id.map(message), ..v1::Operation::default() })
 }
 
-fn message(id: RequestId) -> v1::WriteIdentity {
-    v1::WriteIdentity { session: id.session, sequence: id.sequence }
+fn message(id: RequestId) -> v1::RequestId {
+    v1::RequestId { session: id.session, sequence: id.sequence }
 }
 
 /// The result of one operation.

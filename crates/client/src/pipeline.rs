@@ -47,8 +47,8 @@ pub enum Answer {
 ///     while pipeline.has_room()
 ///         && let Some(name) = names.next()
 ///     {
-///         let begun = pipeline.get(name.as_bytes(), ByteRange::ALL, name.clone());
-///         assert!(begun.is_ok(), "there was room");
+///         let added = pipeline.get(name.as_bytes(), ByteRange::ALL, name.clone());
+///         assert!(added.is_ok(), "there was room");
 ///     }
 ///     let Some((name, answer)) = pipeline.next().await else { break };
 ///     if let Answer::Got(Some(object)) = answer? {

@@ -46,7 +46,7 @@ words! {
         MultiPut = "multi_put",
         /// Deletes several objects.
         MultiDelete = "multi_delete",
-        /// Does several things as one step.
+        /// Does several things as one write batch.
         Transaction = "transaction",
         /// Anything else: calls about the connection or the server.
         Other = "other",

@@ -115,7 +115,7 @@ impl Gate {
     /// [`Denied`] where `caller` may not come in.
     pub fn admit<T>(&self, caller: Caller<'_>, request: T) -> Result<Authenticated<T>, Denied> {
         let Identified { principal, rights } = self.shared.identify(caller)?;
-        Ok(Authenticated { shared: Arc::clone(&self.shared), principal, rights, identity: None, request })
+        Ok(Authenticated { shared: Arc::clone(&self.shared), principal, rights, request_id: None, request })
     }
 
     /// Runs `work`; the writes that it queues reach the store's committer at once ([`Store::gather`]).
@@ -225,7 +225,7 @@ pub struct Authenticated<T> {
     principal: Principal,
     /// None: everything.
     rights: Option<Arc<Rights>>,
-    identity: Option<RequestId>,
+    request_id: Option<RequestId>,
     request: T,
 }
 
@@ -239,27 +239,27 @@ impl<T> Authenticated<T> {
     /// The request, and the admission without it.
     #[must_use]
     pub fn take(self) -> (T, Authenticated<()>) {
-        let Self { shared, principal, rights, identity, request } = self;
-        (request, Authenticated { shared, principal, rights, identity, request: () })
+        let Self { shared, principal, rights, request_id, request } = self;
+        (request, Authenticated { shared, principal, rights, request_id, request: () })
     }
 
     /// The same admission for the decoded message of the request.
     #[must_use]
     pub fn with<U>(self, request: U) -> Authenticated<U> {
-        let Self { shared, principal, rights, identity, .. } = self;
-        Authenticated { shared, principal, rights, identity, request }
+        let Self { shared, principal, rights, request_id, .. } = self;
+        Authenticated { shared, principal, rights, request_id, request }
     }
 
     /// The same admission of a write that is to be done once.
     #[must_use]
-    pub fn identified(self, identity: Option<RequestId>) -> Self {
-        Self { identity, ..self }
+    pub fn with_request_id(self, request_id: Option<RequestId>) -> Self {
+        Self { request_id, ..self }
     }
 
-    /// The identity of the write, where its sender gave one.
+    /// The request id of the write, where its sender gave one.
     #[must_use]
-    pub fn identity(&self) -> Option<RequestId> {
-        self.identity
+    pub fn request_id(&self) -> Option<RequestId> {
+        self.request_id
     }
 
     /// The rights of the caller; none: all.

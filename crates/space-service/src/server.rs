@@ -294,13 +294,13 @@ where
     };
     let codec = ProstCodec::<M::Response, M::Request>::default();
     let mut grpc = Grpc::new(codec).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    grpc.unary(Once(Some(answer)), request).await
+    grpc.unary(OneAnswer(Some(answer)), request).await
 }
 
 /// Fits a function that answers one request into tonic's trait.
-struct Once<H>(Option<H>);
+struct OneAnswer<H>(Option<H>);
 
-impl<H, F, R, A> UnaryService<R> for Once<H>
+impl<H, F, R, A> UnaryService<R> for OneAnswer<H>
 where
     H: FnOnce(Request<R>) -> F,
     F: Future<Output = Result<Response<A>, Status>>,

@@ -12,7 +12,7 @@ use crate::geometry::Geometry;
 impl Space {
     /// Makes the space `blocks_max` blocks large, in groups of `group_blocks`; no block becomes free by that. Owners keep the groups
     /// that begin where one of theirs began. Takes time for each free run, with the lock held: 50 to 90 ns a run
-    /// where there are a million (2026-11-25, 2 shared cores).
+    /// where there are a million, on 2 shared cores.
     ///
     /// # Panics
     /// As [`Self::new`]; where the space or its groups become smaller; where a group is closed.

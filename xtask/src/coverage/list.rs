@@ -90,6 +90,6 @@ pub(super) const EXEMPT: &[(&str, &str, &str)] = &[
     (
         "crates/engine/src/checkpoint/compact.rs",
         "Err(Error::Full { .. }) => {}",
-        "a second protection: a run is chosen only where room for its values was promised",
+        "a second protection: a run is chosen only where room for its values is reserved",
     ),
 ];

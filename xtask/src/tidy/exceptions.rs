@@ -2,16 +2,27 @@
 //!
 //! A table a rule, in it a file (`*` stands for any part of a name) and the reason. An entry without a reason is
 //! refused. The lists should shrink: a file that is named under `unsafe`, `lines` or `functions` without need is a violation itself
-//! ([`super::sources`]). Where a rule counts (`circles`), the reason begins with the number that it allows. `foreign` lists names
-//! instead of files: those of other programs, which the repository's code does not hold.
+//! ([`super::sources`]). Where a rule counts (`circles`), the reason begins with the number that it allows. `foreign` and `retired`
+//! list names instead of files: those of other programs, which the repository's code does not hold, and those that were given up.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
 /// The rules that may have exceptions, as they are called in `tidy.toml`.
-pub(super) const RULES: [&str; 10] =
-    ["unsafe", "lines", "functions", "time", "fs", "circles", "names", "foreign", "sources", "subjects"];
+pub(super) const RULES: [&str; 11] = [
+    "unsafe",
+    "lines",
+    "functions",
+    "time",
+    "fs",
+    "circles",
+    "names",
+    "foreign",
+    "sources",
+    "subjects",
+    "retired",
+];
 
 /// Each with its rule, its file and its reason.
 pub(super) struct Exceptions(Vec<(String, String, String)>);
@@ -59,6 +70,11 @@ impl Exceptions {
     /// The number that `file` may have; none without an entry.
     pub(super) fn count(&self, rule: &str, file: &str) -> Option<usize> {
         self.counts(rule).find(|(named, _)| *named == file).map(|(_, count)| count)
+    }
+
+    /// The reason that the list of `rule` gives for just this name.
+    pub(super) fn reason(&self, rule: &str, name: &str) -> Option<&str> {
+        self.0.iter().find(|(of, entry, _)| of == rule && entry == name).map(|(.., reason)| reason.as_str())
     }
 
     /// Whether the list of `rule` names just this file.

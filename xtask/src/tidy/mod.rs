@@ -4,9 +4,9 @@
 //! workspaces are up to date), [`circles`] (modules of a crate do not import each other in a circle), [`order`] (those of the
 //! engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`] (files,
 //! items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the repository),
-//! [`rules`] (each rule of the store is asserted and broken somewhere), [`subjects`] (sentences name their subjects). Exceptions
-//! stand in `tidy.toml`, each with its reason. The rules read text, not syntax: [`source`] tells code, comments and tests apart,
-//! which is enough for them.
+//! [`retired`] (names that were given up stay away), [`rules`] (each rule of the store is asserted and broken somewhere),
+//! [`subjects`] (sentences name their subjects). Exceptions stand in `tidy.toml`, each with its reason. The rules read text, not
+//! syntax: [`source`] tells code, comments and tests apart, which is enough for them.
 
 mod circles;
 mod docs;
@@ -18,6 +18,7 @@ mod names;
 mod order;
 mod prose;
 mod references;
+mod retired;
 mod rules;
 mod source;
 mod sources;
@@ -100,6 +101,7 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
     findings.extend(docs::check(&tree)?);
     findings.extend(names::check(&tree, &exceptions));
     findings.extend(references::check(&tree, &exceptions));
+    findings.extend(retired::check(&tree, &exceptions));
     findings.extend(rules::check(&tree));
     findings.extend(subjects::check(&tree, &exceptions));
     findings.sort();

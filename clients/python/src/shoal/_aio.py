@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from ._identity import Identity
+from ._request_id import RequestId
 from ._steps import Failed, Leaves, Method, Verb
 from ._wire import failed, protocol, silent
 from .errors import InvalidError
@@ -64,11 +64,13 @@ class AioWire:
         if self._channel is not None:
             await self._channel.close()
 
-    async def unary(self, method: Method[Any, Any], request: Message, identity: Identity | None, seconds: float) -> Any:
+    async def unary(
+        self, method: Method[Any, Any], request: Message, request_id: RequestId | None, seconds: float
+    ) -> Any:
         """One message there, one back."""
         metadata = self._options.metadata()
-        if identity is not None:
-            metadata += identity.metadata()
+        if request_id is not None:
+            metadata += request_id.metadata()
         call = self._callable(method, "unary_unary")
         return await self._attempt(call(request, timeout=seconds, metadata=metadata))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from . import _wire
-from ._identity import Identity
+from ._request_id import RequestId
 from ._retry import Core, error_of_write, pause_after, write
 from ._single import deleted, get, put
 from ._steps import MULTI_DELETE, MULTI_GET, MULTI_PUT, Failed, Leaves, Limit, Verb, pause, unary
@@ -81,16 +81,16 @@ def multi_delete(
 
 
 def put_together(core: Core, bucket: str, items: Sequence[PutItem], timeout: float | None) -> Verb[list[int]]:
-    """Several puts as one step; their versions."""
+    """Several puts as one write batch; their versions."""
     if not items:
         return []
     limit = core.limit(timeout)
     request = pb.MultiPutRequest(bucket=bucket, items=[_put_item(item) for item in items], atomic=True)
     if sum(_weight(item) for item in items) > _wire.BATCH_BYTES_MAX or len(items) > _wire.BATCH_KEYS_MAX:
-        raise InvalidError(f"one step has at most {_wire.BATCH_KEYS_MAX} objects and 4 MiB")
+        raise InvalidError(f"a write batch has at most {_wire.BATCH_KEYS_MAX} objects and 4 MiB")
 
-    def attempt(identity: Identity | None) -> Verb[list[int]]:
-        answer = yield from unary(MULTI_PUT, request, limit, identity)
+    def attempt(request_id: RequestId | None) -> Verb[list[int]]:
+        answer = yield from unary(MULTI_PUT, request, limit, request_id)
         if len(answer.results) != len(items):
             raise _wire.protocol("it has not one result an item")
         return [result.version for result in answer.results]

@@ -1,7 +1,7 @@
 """When a call is sent again, and after which pause.
 
-A read may always be sent again. A write is sent again only where it is known that it was not applied; where it has an
-identity the server does it once, and it is sent again like a read.
+A read may always be sent again. A write is sent again only where it is known that it was not applied; where it has a
+request id the server does it once, and it is sent again like a read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ._identity import Identities, Identity
+from ._request_id import RequestId, RequestIds
 from ._steps import Failed, Leaves, Limit, Verb, pause
 from .errors import ConditionFailedError, ShoalError, UnknownOutcomeError
 
@@ -31,7 +31,7 @@ class Core:
     bucket: str
     attempts: int
     answer_timeout: float
-    identities: Identities | None
+    request_ids: RequestIds | None
 
     def limit(self, timeout: float | None) -> Limit:
         """For a call that begins now."""
@@ -52,17 +52,17 @@ def read(core: Core, limit: Limit, attempt: Callable[[], Verb[T]]) -> Verb[T]:
         raise failed.error from failed.__cause__
 
 
-def write(core: Core, limit: Limit, attempt: Callable[[Identity | None], Verb[T]]) -> Verb[T]:
-    """The same for a write: one with an identity like a read, another one only where it was not applied."""
-    if core.identities is not None:
-        with core.identities.take() as identity:
-            if identity is not None:
-                return (yield from _once(core, limit, lambda: attempt(identity)))
+def write(core: Core, limit: Limit, attempt: Callable[[RequestId | None], Verb[T]]) -> Verb[T]:
+    """The same for a write: one with a request id like a read, another one only where it was not applied."""
+    if core.request_ids is not None:
+        with core.request_ids.take() as request_id:
+            if request_id is not None:
+                return (yield from _once(core, limit, lambda: attempt(request_id)))
     return (yield from write_plain(core, limit, lambda: attempt(None)))
 
 
 def write_plain(core: Core, limit: Limit, attempt: Callable[[], Verb[T]]) -> Verb[T]:
-    """A write without an identity."""
+    """A write without a request id."""
     try:
         return (yield from again(core, limit, attempt, lambda leaves: leaves is Leaves.NOT_APPLIED))
     except Failed as failed:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from . import _wire
-from ._identity import Identity
 from ._receive import Download, open_download
+from ._request_id import RequestId
 from ._retry import Core, read, write, write_plain
 from ._send import Upload
 from ._steps import DELETE, GET, HEAD, LIST, PUT, STAT, Failed, Limit, Verb, unary
@@ -34,8 +34,8 @@ def put(core: Core, bucket: str, item: PutItem, timeout: float | None) -> Verb[i
         return (yield from write_plain(core, limit, lambda: _put_stream(core, bucket, item, limit)))
     request = _put_request(bucket, item)
 
-    def attempt(identity: Identity | None) -> Verb[int]:
-        return (yield from unary(PUT, request, limit, identity)).version
+    def attempt(request_id: RequestId | None) -> Verb[int]:
+        return (yield from unary(PUT, request, limit, request_id)).version
 
     return (yield from write(core, limit, attempt))
 
@@ -45,7 +45,7 @@ def put_or_existing(core: Core, bucket: str, item: PutItem, timeout: float | Non
     limit = core.limit(timeout)
     request = _put_request(bucket, item)
     request.return_existing = True
-    return (yield from write(core, limit, lambda identity: unary(PUT, request, limit, identity)))
+    return (yield from write(core, limit, lambda request_id: unary(PUT, request, limit, request_id)))
 
 
 def _put_request(bucket: str, item: PutItem) -> pb.PutRequest:
@@ -141,8 +141,8 @@ def delete(core: Core, bucket: str, item: DeleteItem, timeout: float | None) -> 
     limit = core.limit(timeout)
     request = pb.DeleteRequest(bucket=bucket, key=_wire.key_bytes(item.key), rules=_wire.rules(item))
 
-    def attempt(identity: Identity | None) -> Verb[Deleted]:
-        return deleted((yield from unary(DELETE, request, limit, identity)))
+    def attempt(request_id: RequestId | None) -> Verb[Deleted]:
+        return deleted((yield from unary(DELETE, request, limit, request_id)))
 
     return (yield from write(core, limit, attempt))
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from ._identity import Identity
+from ._request_id import RequestId
 from .errors import ShoalError, TimedOutError
 from .v1 import object_store_pb2 as pb
 
@@ -102,7 +102,7 @@ class Limit:
 class Wire(Protocol):
     """What a step may ask of the network. The asynchronous wire gives awaitables of the same."""
 
-    def unary(self, method: Method[Any, Any], request: Message, identity: Identity | None, seconds: float) -> Any:
+    def unary(self, method: Method[Any, Any], request: Message, request_id: RequestId | None, seconds: float) -> Any:
         """One message there, one back."""
 
     def open_send(self, method: Method[Any, Any]) -> Any:
@@ -134,10 +134,10 @@ Step = Callable[[Wire], Any]
 Verb = Generator[Step, Any, T]
 
 
-def unary(method: Method[Req, Resp], request: Req, limit: Limit, identity: Identity | None = None) -> Verb[Resp]:
+def unary(method: Method[Req, Resp], request: Req, limit: Limit, request_id: RequestId | None = None) -> Verb[Resp]:
     """One message there, one back."""
     seconds = limit.left()
-    answer: Resp = yield lambda wire: wire.unary(method, request, identity, seconds)
+    answer: Resp = yield lambda wire: wire.unary(method, request, request_id, seconds)
     return answer
 
 

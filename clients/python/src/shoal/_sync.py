@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from ._identity import Identity
+from ._request_id import RequestId
 from ._steps import Failed, Leaves, Method, Verb
 from ._wire import failed, protocol, silent
 from .errors import InvalidError
@@ -73,11 +73,11 @@ class SyncWire:
         self._channel.close()
         self._watchdog.close()
 
-    def unary(self, method: Method[Any, Any], request: Message, identity: Identity | None, seconds: float) -> Any:
+    def unary(self, method: Method[Any, Any], request: Message, request_id: RequestId | None, seconds: float) -> Any:
         """One message there, one back."""
         metadata = self._options.metadata()
-        if identity is not None:
-            metadata += identity.metadata()
+        if request_id is not None:
+            metadata += request_id.metadata()
         call = self._callable(method, self._channel.unary_unary)
         return self._attempt(lambda: call(request, timeout=seconds, metadata=metadata))
 

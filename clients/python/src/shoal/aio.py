@@ -11,8 +11,8 @@ from typing import IO, Any, TypeVar, cast
 
 from . import _multi, _single, _update, _wire
 from ._aio import AioWire
-from ._identity import Identities
 from ._receive import Download
+from ._request_id import RequestIds
 from ._retry import Core
 from ._send import Upload
 from ._steps import Verb
@@ -70,9 +70,9 @@ class AsyncClient:
         `server`: "host:port", "host" (port 7411), or either behind "http://" or "https://" (TLS with the usual authorities).
         `bucket`: the one that is meant where a call names none; empty: "default".
         `token`: a bearer token or what gives one; `token_without_tls` lets it travel to another machine unencrypted.
-        `once`: gives each write an identity, by which the server does it once, so that it can be sent again after a broken
+        `once`: gives each write a request id, by which the server does it once, so that it can be sent again after a broken
         connection; that costs the server a second small record a write. Values over 1 MiB, and several writes that are not
-        one step, have none: they may end as :class:`~shoal.UnknownOutcomeError`.
+        one write batch, have none: they may end as :class:`~shoal.UnknownOutcomeError`.
         `attempts`: how often a call is sent at most; the pauses are 10 ms, then four times as long each up to 1 s.
         `connect_timeout`, `answer_timeout`: seconds.
         """
@@ -80,7 +80,7 @@ class AsyncClient:
             server, bucket, tls, token, token_without_tls, once, attempts, connect_timeout, answer_timeout
         ).checked()
         self._options = options
-        self._core = Core(options.bucket, options.attempts, options.answer_timeout, Identities() if once else None)
+        self._core = Core(options.bucket, options.attempts, options.answer_timeout, RequestIds() if once else None)
         self._wire = AioWire(options)
 
     @property
@@ -299,7 +299,7 @@ class AsyncClient:
     async def put_together(
         self, items: Sequence[PutItem], *, bucket: str | None = None, timeout: float | None = None
     ) -> builtins.list[int]:
-        """Several puts as one step: all of them or none, also over a crash; the versions. At most 1,000, and 4 MiB in all."""
+        """Several puts as one write batch: all of them or none, also over a crash; their versions. At most 1,000 and 4 MiB."""
         return await self._run(_multi.put_together(self._core, self._bucket(bucket), items, timeout))
 
     # ---- Made of several calls ----
@@ -345,7 +345,7 @@ class AsyncClient:
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> int | None:
-        """Replaces the value by `change(value)` in one step (`None`: there is no object); the new version.
+        """Replaces the value by `change(value)` (`None`: there is no object), if nobody else wrote; the new version.
 
         `change` may be a coroutine. It is called again where somebody else was faster, so it should have no other effects.
         Where it gives `None`, the object stays as it is. Content type and user metadata stay. After `rounds` times:

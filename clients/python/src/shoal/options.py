@@ -120,7 +120,7 @@ class Options:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 500),
             ("grpc.min_reconnect_backoff_ms", max(1, int(self.connect_timeout * 1000))),
-            # What is sent again decides this package; a service config from the DNS would not know of identities.
+            # This package decides what is sent again: a service config from the DNS does not know of request ids.
             ("grpc.service_config_disable_resolution", 1),
             # Clients of one program share nothing, so that closing one is that.
             ("grpc.use_local_subchannel_pool", 1),

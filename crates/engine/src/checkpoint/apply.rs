@@ -205,7 +205,7 @@ impl Checkpointer {
         let frozen = view.frozen.as_deref();
         let mut work = Work::new(self, tablet.id, moves.hole_blocks);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
-        let (steps, _promise) = moves.into_steps();
+        let (steps, _reservation) = moves.into_steps();
         let mut progress = self.progress_of(tablet, frozen);
         let ops = work.bring_home(frozen, applied, steps, &mut progress).await?;
         let owned: Vec<Run> = ops.iter().flat_map(|op| op.owned().iter().copied()).collect();
@@ -286,7 +286,7 @@ impl Checkpointer {
         (moved_values, moved_bytes): (u64, u64),
     ) {
         if let Some(frozen) = frozen {
-            self.space.release_promise(frozen.size().promised);
+            self.space.release_reservation(frozen.size().reserved_blocks);
         }
         OperationCounters::add(&self.counters.applies, 1);
         OperationCounters::add(&self.counters.moved_values, moved_values);

@@ -105,7 +105,7 @@ impl Checkpointer {
 
     /// Blocks of a new packed run at most.
     pub(crate) fn run_blocks_max(&self) -> u32 {
-        run_blocks_max(&self.tuning, self.space.reserve())
+        run_blocks_max(&self.tuning, self.space.withheld())
     }
 
     /// A sink for the pages of an apply or a merge.

@@ -86,7 +86,7 @@ pub(crate) struct Moves {
     /// If values are to fill holes: the length of the longest free run that counts as a hole, in blocks.
     pub hole_blocks: Option<u32>,
     /// The reservation for the values and the pages that name them, held until the end of the apply (R3).
-    pub promise: Option<Reservation>,
+    pub reservation: Option<Reservation>,
 }
 
 /// A step of an apply besides the overlay's records.
@@ -119,7 +119,7 @@ impl Moves {
         // The sort is stable: a value that moves takes its leaf with it.
         steps.sort_by(|a, b| a.key().cmp(b.key()));
         steps.dedup_by(|later, first| later.key() == first.key());
-        (steps, self.promise)
+        (steps, self.reservation)
     }
 }
 
@@ -159,7 +159,7 @@ impl Victim {
 /// The choice from one window.
 struct Choice {
     chosen: Vec<Victim>,
-    promise: Option<Reservation>,
+    reservation: Option<Reservation>,
     /// More runs were worth rewriting, but there was no space to move them.
     no_room: bool,
 }
@@ -215,15 +215,15 @@ impl Checkpointer {
         if paused || !self.wants_tidying(tablet, pressure) {
             return Moves::default();
         }
-        let (mut victims, mut promise) = self.choose_victims(tablet, trees.base, pressure).await;
+        let (mut victims, mut reservation) = self.choose_victims(tablet, trees.base, pressure).await;
         // An apply under load looks at one window; other applies look at all of them.
         while victims.is_empty()
             && !matches!(pressure, Pressure::Load { .. })
             && tablet.tidy.lock().position > 0
         {
-            (victims, promise) = self.choose_victims(tablet, trees.base, pressure).await;
+            (victims, reservation) = self.choose_victims(tablet, trees.base, pressure).await;
         }
-        let mut moves = Moves { promise, ..Moves::default() };
+        let mut moves = Moves { reservation, ..Moves::default() };
         self.read_live(tablet, trees, victims, &mut moves).await;
         moves
     }
@@ -277,7 +277,7 @@ impl Checkpointer {
         window.sort_unstable_by_key(|victim| {
             u64::from(victim.entry.live_bytes) * 1000 / u64::from(victim.entry.bytes())
         });
-        let Choice { chosen, promise, no_room } = self.within_budget(window, pressure);
+        let Choice { chosen, reservation, no_room } = self.within_budget(window, pressure);
         let mut tidy = tablet.tidy.lock();
         if position == 0 {
             tidy.found = false;
@@ -287,7 +287,7 @@ impl Checkpointer {
         if next.is_none() && !tidy.found {
             tidy.rest(pressure.aim(), totals);
         }
-        (chosen, promise)
+        (chosen, reservation)
     }
 
     /// The runs from `position` on, and the start of the next window if there are more.
@@ -322,7 +322,7 @@ impl Checkpointer {
         let budget = pressure.budget(self);
         let (mut bytes, mut after, mut values, mut before_blocks) = (0, TAIL_BYTES as u64, 0, 0);
         let mut chosen: Vec<Victim> = Vec::new();
-        let mut promise: Option<Reservation> = None;
+        let mut reservation: Option<Reservation> = None;
         let mut no_room = false;
         for victim in window {
             bytes += u64::from(victim.entry.bytes());
@@ -333,12 +333,12 @@ impl Checkpointer {
             values += u64::from(victim.entry.live_values);
             let needed = blocks_for(after) + values * TREE_BLOCKS_PER_RECORD;
             // The larger reservation is made before the smaller one is dropped.
-            let more = needed - promise.as_ref().map_or(0, Reservation::blocks);
-            let Some(added) = self.space.promise_moves(more, pressure == Pressure::Shortage) else {
+            let more = needed - reservation.as_ref().map_or(0, Reservation::blocks);
+            let Some(added) = self.space.reserve_for_moves(more, pressure == Pressure::Shortage) else {
                 no_room = true;
                 break;
             };
-            promise = Some(added.and(promise));
+            reservation = Some(added.and(reservation));
             before_blocks += u64::from(victim.entry.blocks);
             chosen.push(victim);
         }
@@ -347,9 +347,9 @@ impl Checkpointer {
         // A gain of less than a block, or of less than a thirty-second, would repeat the same work again and again for
         // nothing.
         if before_blocks <= after_blocks + after_blocks / 32 {
-            return Choice { chosen: Vec::new(), promise: None, no_room };
+            return Choice { chosen: Vec::new(), reservation: None, no_room };
         }
-        Choice { chosen, promise, no_room }
+        Choice { chosen, reservation, no_room }
     }
 
     /// Reads whole runs, all with one submission. Leaves out runs that cannot be read.

@@ -181,13 +181,13 @@ mod tests {
             totals.add_run(&before);
             before.encode(&mut old);
         }
-        let mut account = Liveness::new(totals);
+        let mut liveness = Liveness::new(totals);
         let ops = ops.into_ops();
         let mut new = Vec::new();
         let old = if old.is_empty() { Old::Absent } else { Old::Present(&old) };
-        let change = account.merge(&ops[0], old, &mut new).unwrap();
+        let change = liveness.merge(&ops[0], old, &mut new).unwrap();
         let entry = (change == Change::Put).then(|| RunEntry::decode(&new).unwrap());
-        (entry, account.freed == [Run::new(9, 4)], account.totals)
+        (entry, liveness.freed == [Run::new(9, 4)], liveness.totals)
     }
 
     fn kills(bytes: &[u64]) -> LivenessOps {

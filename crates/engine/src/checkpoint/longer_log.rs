@@ -203,11 +203,11 @@ mod tests {
         block_on(Store::format(&device, &format, &environment())).unwrap();
         let store = open_in(&device, options(), environment());
         let log_blocks = || store.stat().log_blocks;
-        store.0.space.promise_recovered(GROWN - 200);
+        store.0.space.reserve_recovered(GROWN - 200);
         block_on(store.grow(None)).unwrap();
         let free = store.0.space.allocator().free_blocks();
         assert!(free > GROWN / 128 && log_blocks() == 24, "{free} free, {} of the log", log_blocks());
-        store.0.space.release_promise(GROWN - 200);
+        store.0.space.release_reservation(GROWN - 200);
         block_on(store.grow(None)).unwrap();
         assert_eq!(log_blocks(), GROWN / 128);
         block_on(store.close()).unwrap();

@@ -91,7 +91,7 @@ struct Slice {
 struct TakenSlice {
     layers: Layers,
     slice: Slice,
-    promise: Reservation,
+    reservation: Reservation,
 }
 
 /// A base with a slice in it, which no superblock names yet.
@@ -374,7 +374,7 @@ impl Checkpointer {
             (layers.merging, layers.frontier) = (layers.list.len(), Vec::new());
         }
         let taken = self.take_slice_with_room(tablet, &trees.base, &layers, gives_up).await?;
-        Ok(taken.map(|(slice, promise)| TakenSlice { layers, slice, promise }))
+        Ok(taken.map(|(slice, reservation)| TakenSlice { layers, slice, reservation }))
     }
 
     /// Puts a slice into the base while applies go on. None where they change the base, which was `before` when the slice was taken;
@@ -386,7 +386,7 @@ impl Checkpointer {
         before: Root,
         taken: &TakenSlice,
     ) -> Option<NewBase<'_>> {
-        if self.room_with_growth() <= taken.promise.blocks() {
+        if self.room_with_growth() <= taken.reservation.blocks() {
             return None;
         }
         let view = tablet.view();
@@ -425,7 +425,7 @@ impl Checkpointer {
         unread: Unread,
         gives_up: bool,
     ) -> Result<Merged> {
-        let TakenSlice { layers: of_slice, slice, promise: _promise } = taken;
+        let TakenSlice { layers: of_slice, slice, reservation: _reservation } = taken;
         let view = tablet.view();
         // An apply that failed comes first.
         if view.frozen.is_some() {
@@ -480,7 +480,7 @@ impl Checkpointer {
         Ok(if is_last { Merged::All(bytes) } else { Merged::Some(bytes) })
     }
 
-    /// A slice, and a promise of the blocks that the base may take for it (INV-32); a short one where the device is nearly full, none
+    /// A slice, and a reservation of the blocks that the base may take for it (INV-32); a short one where the device is nearly full, none
     /// where it has no room for that.
     async fn take_slice_with_room(
         &self,
@@ -500,8 +500,8 @@ impl Checkpointer {
             if self.space.missing(needed) > 0 {
                 self.grow_for(needed).await?;
             }
-            if let Some(promise) = self.space.promise_moves(needed, false) {
-                return Ok(Some((slice, promise)));
+            if let Some(reservation) = self.space.reserve_for_moves(needed, false) {
+                return Ok(Some((slice, reservation)));
             }
             if slice.ops.len() < 2 || injected(Bug::SliceNotShortened) {
                 return Ok(None);

@@ -60,16 +60,16 @@ type OldLeaves = Vec<(usize, OldLeaf)>;
 
 /// Where an operation goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Destination {
     Base,
     Layer,
     /// Into the base, if enough others go to the same leaf.
     Open,
 }
 
-/// The ways of operations, in the order of the keys. Neighbours that go to one leaf are a group, which is decided when it is whole.
-struct Ways {
-    of_ops: Vec<Way>,
+/// The destinations of operations, in the order of the keys. Neighbours that go to one leaf are a group, which is decided when it is whole.
+struct Destinations {
+    of_ops: Vec<Destination>,
     old: OldLeaves,
     /// The leaf of the last group, and where that begins.
     group: (Option<PageRef>, usize),
@@ -86,18 +86,18 @@ pub(crate) struct NewLayer<'a> {
     pub removed: u64,
 }
 
-impl Ways {
+impl Destinations {
     fn new(ops: usize, dense: usize) -> Self {
         Self { of_ops: Vec::with_capacity(ops), old: Vec::new(), group: (None, 0), dense }
     }
 
     /// Notes the next operation, and the leaf of the base that it would go to, where that is known.
-    fn note(&mut self, way: Way, leaf: Option<PageRef>) {
+    fn note(&mut self, destination: Destination, leaf: Option<PageRef>) {
         if leaf.is_none() || leaf != self.group.0 {
             self.decide();
             self.group = (leaf, self.of_ops.len());
         }
-        self.of_ops.push(way);
+        self.of_ops.push(destination);
     }
 
     /// Notes that `leaf` may hold what the next operation replaces.
@@ -109,25 +109,27 @@ impl Ways {
     fn decide(&mut self) {
         let (leaf, start) = self.group;
         let group = &mut self.of_ops[start..];
-        let open = group.iter().filter(|&&way| way == Way::Open).count();
-        let way = if leaf.is_none() || open >= self.dense { Way::Base } else { Way::Layer };
-        group.iter_mut().filter(|open| **open == Way::Open).for_each(|open| *open = way);
+        let open = group.iter().filter(|&&destination| destination == Destination::Open).count();
+        let destination =
+            if leaf.is_none() || open >= self.dense { Destination::Base } else { Destination::Layer };
+        group.iter_mut().filter(|open| **open == Destination::Open).for_each(|open| *open = destination);
     }
 
     fn layered(&self) -> usize {
-        self.of_ops.iter().filter(|&&way| way == Way::Layer).count()
+        self.of_ops.iter().filter(|&&destination| destination == Destination::Layer).count()
     }
 
     /// Divides the operations. Those of the layer stay in the memory of `ops`: no second list of them is made.
     fn divide(self, mut ops: Vec<Op>) -> Routed {
         let Self { of_ops, mut old, .. } = self;
-        let mut ways = of_ops.iter();
-        let direct = ops.extract_if(.., |_| ways.next() == Some(&Way::Base)).collect();
+        let mut destinations = of_ops.iter();
+        let direct = ops.extract_if(.., |_| destinations.next() == Some(&Destination::Base)).collect();
         let (mut seen, mut before) = (0, 0);
         old.retain_mut(|(op, _)| {
-            before += of_ops[seen..*op].iter().filter(|&&way| way == Way::Base).count();
+            before +=
+                of_ops[seen..*op].iter().filter(|&&destination| destination == Destination::Base).count();
             seen = *op;
-            let is_layered = of_ops[seen] == Way::Layer;
+            let is_layered = of_ops[seen] == Destination::Layer;
             *op -= before;
             is_layered
         });
@@ -153,12 +155,12 @@ impl Checkpointer {
             return Ok(Routed { direct: ops, ..Routed::default() });
         }
         progress.looks();
-        let ways = self.look_at_leaves(tree, trees, unread, &ops, progress).await?;
-        let layered = ways.layered();
+        let destinations = self.look_at_leaves(tree, trees, unread, &ops, progress).await?;
+        let layered = destinations.layered();
         if !has_layers && (layered * 16 < ops.len() || layered < self.tuning.layer_records_min) {
             return Ok(Routed { direct: ops, ..Routed::default() });
         }
-        Ok(ways.divide(ops))
+        Ok(destinations.divide(ops))
     }
 
     /// Whether a tablet without layers is large enough for one.
@@ -180,7 +182,8 @@ impl Checkpointer {
         self.space.available() + growth
     }
 
-    /// Finds the way of each operation: into the base go those whose leaf meets enough of them, and all that may where room is short.
+    /// Finds the destination of each operation: those whose leaf meets enough of them go into the base, and all that may where room
+    /// is short.
     async fn look_at_leaves(
         &self,
         tree: Tree,
@@ -188,12 +191,12 @@ impl Checkpointer {
         unread: Unread,
         ops: &[Op],
         progress: &mut Progress<'_>,
-    ) -> Result<Ways> {
+    ) -> Result<Destinations> {
         let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
         let roots = trees.layers.list.iter().chain(std::iter::once(&trees.base));
         let mut finders: Vec<_> = roots.map(|&root| LeafFinder::new(tree, source, root)).collect();
         let dense = if self.has_room_for_layer(ops) { self.tuning.dense_records } else { 0 };
-        let mut ways = Ways::new(ops.len(), dense);
+        let mut destinations = Destinations::new(ops.len(), dense);
         for (at, op) in ops.iter().enumerate() {
             if at % FETCHED == 0 {
                 fetch(ops[at..].iter().take(FETCHED).filter_map(Op::record));
@@ -201,7 +204,7 @@ impl Checkpointer {
             progress.note(1);
             let key = op.key();
             if is_reserved(key) || matches!(op.what, What::Touch(_)) {
-                ways.note(Way::Base, None);
+                destinations.note(Destination::Base, None);
                 continue;
             }
             let probe = Probe::unexpected(tree, key);
@@ -220,13 +223,13 @@ impl Checkpointer {
                     LeafPlace::Unknown(_) => OldLeaf::Unknown,
                 };
                 in_layer |= is_layer;
-                ways.note_old(old);
+                destinations.note_old(old);
             }
             let is_free = !in_layer || injected(Bug::DirectBesideLayer);
-            ways.note(if is_free { Way::Open } else { Way::Layer }, leaf);
+            destinations.note(if is_free { Destination::Open } else { Destination::Layer }, leaf);
         }
-        ways.decide();
-        Ok(ways)
+        destinations.decide();
+        Ok(destinations)
     }
 
     /// Writes the layer of `layered` above `trees`; `merge` learns what the records replace.

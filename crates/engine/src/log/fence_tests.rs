@@ -25,13 +25,13 @@ const BLOCKS: u64 = 256;
 const EIO: i32 = 5;
 
 /// A device that holds its requests back until the test releases them.
-struct Held {
+struct HoldingDevice {
     sim: Arc<SimDevice>,
     holds: AtomicBool,
     waiting: Mutex<Vec<Ticket>>,
 }
 
-impl Held {
+impl HoldingDevice {
     /// Polls `work` and releases its requests, up to the first one of this kind.
     fn up_to<F: Future>(&self, mut work: Pin<&mut F>, wanted: Op) -> Ticket {
         loop {
@@ -46,7 +46,7 @@ impl Held {
     }
 }
 
-impl Intercept for Held {
+impl Intercept for HoldingDevice {
     fn inner(&self) -> &dyn BlockDevice {
         &*self.sim
     }
@@ -64,11 +64,11 @@ impl Intercept for Held {
     }
 }
 
-fn opened(growable: bool) -> (Arc<Intercepted<Held>>, Store) {
+fn opened(growable: bool) -> (Arc<Intercepted<HoldingDevice>>, Store) {
     let recording = SimOptions { record: false, growable, ..SimOptions::default() };
     let sim = SimDevice::with_options(Image::new(BLOCKS), recording);
     let (held, device) =
-        Intercepted::new(Held { sim, holds: AtomicBool::new(false), waiting: Mutex::default() });
+        Intercepted::new(HoldingDevice { sim, holds: AtomicBool::new(false), waiting: Mutex::default() });
     let mut format =
         FormatOptions { tablets: 1, log_blocks: Some(16), ..FormatOptions::for_blocks(BLOCKS * 2) };
     format.initial_blocks = Some(BLOCKS);

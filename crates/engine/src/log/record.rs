@@ -29,7 +29,7 @@ pub(crate) struct Record {
     /// Runs that the entry names: those of its value and its manifest.
     owned: SmallVec<[Run; 1]>,
     /// Blocks that are reserved for its apply.
-    promised: u64,
+    reserved_blocks: u64,
     /// Set once by the committer (release), before the batch is written; pairs with the acquire in `lsn_raw`.
     lsn: AtomicU64,
     /// The wakers of the writer, and of others that must not answer before this record is durable.
@@ -46,7 +46,7 @@ impl Record {
         Self {
             encoded,
             owned: SmallVec::new(),
-            promised: 0,
+            reserved_blocks: 0,
             lsn: AtomicU64::new(lsn.0),
             wakers: Mutex::default(),
         }
@@ -58,13 +58,13 @@ impl Record {
     }
 
     /// Sets the number of blocks that are reserved for its apply.
-    pub(crate) fn promise(&mut self, blocks: u64) {
-        self.promised = blocks;
+    pub(crate) fn set_reserved_blocks(&mut self, blocks: u64) {
+        self.reserved_blocks = blocks;
     }
 
     /// Blocks that are reserved for its apply.
-    pub(crate) fn promised(&self) -> u64 {
-        self.promised
+    pub(crate) fn reserved_blocks(&self) -> u64 {
+        self.reserved_blocks
     }
 
     /// Runs that the entry names.

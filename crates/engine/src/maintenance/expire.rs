@@ -115,9 +115,9 @@ mod tests {
                 assert_eq!(block_on(store.0.walk_for_expiring(Vec::new())).unwrap(), None);
             }
             clock.advance(1_000);
-            let identity = RequestId { session: 1, sequence };
+            let request_id = RequestId { session: 1, sequence };
             let (value, options) = (vec![1].into(), PutOptions::default());
-            let write = Write::put(&key, &value, &options).with_request_id(Some(identity));
+            let write = Write::put(&key, &value, &options).with_request_id(Some(request_id));
             block_on(store.write_durably(write)).unwrap();
             assert!(remembered(&store) <= RESULTS_KEPT, "{sequence}: {}", remembered(&store));
         }

@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::store::worker::Duty;
 
 impl Store {
-    /// Stops moving values and tidying packed runs in the background until it is resumed; a step in progress ends
+    /// Stops relocation and the tidying of packed runs in the background until it is resumed; a step in progress ends
     /// first. A write that lacks space still makes some.
     pub fn pause_relocation(&self) {
         self.0.checkpointer.move_limits.paused.store(true, Ordering::Release);

@@ -203,7 +203,7 @@ fn mover(store: &Weak<Inner>, worker: &Worker) {
             // The load may end meanwhile.
             return Some(debt.min(MOVER_PERIOD));
         }
-        Some(match later("moving failed and will be tried again", block_on(inner.relocator.step())) {
+        Some(match later("relocation failed and will be tried again", block_on(inner.relocator.step())) {
             Some(Progress::Worked) => {
                 worker.wake(Duty::Commit);
                 Duration::ZERO

@@ -366,14 +366,14 @@ async fn replay(
         if injected(Bug::DeletesNotReplayed) && record.kind() == RecordKind::Delete {
             continue;
         }
-        let mut promised = TREE_BLOCKS_PER_RECORD;
+        let mut reserved = TREE_BLOCKS_PER_RECORD;
         if record.kind() == RecordKind::Put {
             let body = record.body();
             let (entry, inline) = Entry::decode(&body)
                 .map_err(|_| Error::Corrupt { what: format!("the body of record {lsn}"), block: 0 })?;
             if entry.home == Home::Inline {
                 let units = inline.len().div_ceil(VALUE_UNIT_BYTES);
-                promised += shoal_base::blocks_for(inline.len() as u64) + manifest_blocks(1, units);
+                reserved += shoal_base::blocks_for(inline.len() as u64) + manifest_blocks(1, units);
             }
             let (runs, damage) = owned_runs(device, pool, &entry, lsn).await;
             if let Some(error) = damage {
@@ -391,14 +391,14 @@ async fn replay(
             dropped.push(record.key().to_vec());
             continue;
         }
-        space.promise_recovered(promised);
-        record.promise(promised);
+        space.reserve_recovered(reserved);
+        record.set_reserved_blocks(reserved);
         let hash = hash_of(record.key());
         let mut active = view.active.lock();
         let growth = view.active.insert(&mut active, Arc::new(record), hash, lsn);
         tablets.admission.take(1, growth.bytes);
         tablets.admission.release(growth.dropped.records, growth.dropped.bytes);
-        space.release_promise(growth.dropped.promised);
+        space.release_reservation(growth.dropped.reserved_blocks);
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::common::error::{Error, Result};
 use crate::common::key::name;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::recovery::owners::{Completeness, Owners, image_without};
-use crate::recovery::recount::Count;
+use crate::recovery::recount::TreeCount;
 use crate::recovery::report::CheckReport;
 use crate::tablet::layers::{Layers, LayersRef, Trees};
 use crate::tablet::tree::{PageRef, Problem, Visitor};
@@ -77,7 +77,7 @@ pub(crate) struct TreeVisitor<'a> {
     pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
     /// Entries of the current leaf.
     entries: Vec<(Vec<u8>, Lsn, Entry)>,
-    count: Count,
+    count: TreeCount,
     /// True if every page could be read, now and when it was written.
     is_whole: bool,
 }
@@ -90,14 +90,14 @@ impl<'a> TreeVisitor<'a> {
         report: &'a mut CheckReport,
         owners: &'a mut Owners,
     ) -> Self {
-        let count = Count::default();
+        let count = TreeCount::default();
         let entries = Vec::new();
         let (verify, is_whole) = (false, true);
         Self { device, pool, superblock, report, owners, verify, progress: None, entries, count, is_whole }
     }
 
     /// Adds the tablet's packed runs to the owners after the walk. Returns the counts, and true if the tree is whole.
-    pub(crate) fn finish(self) -> (Count, bool) {
+    pub(crate) fn finish(self) -> (TreeCount, bool) {
         for run in self.count.runs().map(|(run, _)| run).chain(self.count.orphans()) {
             self.owners.add(run);
         }

@@ -27,7 +27,7 @@ struct Alive {
 
 /// The counts of a walk over one tablet.
 #[derive(Debug, Default)]
-pub(crate) struct Count {
+pub(crate) struct TreeCount {
     alive: BTreeMap<u64, Alive>,
     /// The liveness that the tree holds.
     runs: BTreeMap<u64, RunEntry>,
@@ -35,7 +35,7 @@ pub(crate) struct Count {
     expiring: u64,
 }
 
-impl Count {
+impl TreeCount {
     /// Counts the entry of an object.
     pub(crate) fn object(&mut self, entry: &Entry) {
         self.value_bytes += entry.value_bytes;
@@ -55,7 +55,7 @@ impl Count {
                 self.runs.insert(block, entry);
                 None
             }
-            (Some(_), Err(_)) => Some("the accounting of a packed run cannot be read"),
+            (Some(_), Err(_)) => Some("the liveness of a packed run cannot be read"),
             (None, _) => Some("a reserved key that this program does not know cannot be read"),
         }
     }
@@ -89,7 +89,7 @@ impl Count {
                 out.push((
                     block,
                     format!(
-                        "the accounting of the packed run {run} says that {} bytes of {} values are alive; the tree names {} of {}",
+                        "the liveness of the packed run {run} says that {} bytes of {} values are alive; the tree names {} of {}",
                         counted.1, counted.0, alive.bytes, alive.values
                     ),
                 ));
@@ -100,14 +100,14 @@ impl Count {
             if entry.uncertain {
                 let what =
                     "is not trusted: a page of the tree cannot be read, or could not when it was counted";
-                out.push((block, format!("the accounting of the packed run {run} {what}")));
+                out.push((block, format!("the liveness of the packed run {run} {what}")));
             }
         }
         for (&block, alive) in self.alive.iter().filter(|(block, _)| !self.runs.contains_key(block)) {
             let what = "values are alive in the packed run at block";
             out.push((
                 block,
-                format!("{} {what} {block}, of which the accounting knows nothing", alive.values),
+                format!("{} {what} {block}, which the recorded liveness does not name", alive.values),
             ));
         }
         out
@@ -164,7 +164,7 @@ fn blocks_of(alive: &Alive) -> Option<u32> {
 /// Counts a tree without reading any value. Lost ranges stay lost: none of their values is alive.
 #[derive(Default)]
 struct Recount {
-    count: Count,
+    count: TreeCount,
     unreadable: u64,
 }
 
@@ -218,7 +218,7 @@ mod tests {
         entry(bytes, Home::Packed { run, at, checksum: 0 })
     }
 
-    fn count(live_values: u32, live_bytes: u32) -> (Count, RunEntry) {
+    fn count(live_values: u32, live_bytes: u32) -> (TreeCount, RunEntry) {
         let entry = RunEntry {
             blocks: 4,
             values: 4,
@@ -228,7 +228,7 @@ mod tests {
             uncertain: false,
             fixed: false,
         };
-        let mut count = Count::default();
+        let mut count = TreeCount::default();
         let mut bytes = Vec::new();
         entry.encode(&mut bytes);
         assert_eq!(count.reserved(&run_key(70), &bytes), None);
@@ -280,7 +280,7 @@ mod tests {
             count.differences(),
             [
                 (70, format!("a value lies behind the values of the packed run {run}")),
-                (70, format!("the accounting of the packed run {run} {what}")),
+                (70, format!("the liveness of the packed run {run} {what}")),
             ]
         );
         for whole in [true, false] {

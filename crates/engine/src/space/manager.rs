@@ -66,9 +66,9 @@ pub(crate) struct SpaceManager {
     state: Mutex<State>,
     /// Blocks that applies of the overlays' records may need. Changes acquire and release: a thread that sees a value's
     /// reservation gone also sees its blocks taken.
-    promised: AtomicU64,
+    reserved_blocks: AtomicU64,
     /// Blocks withheld from values, so that deletes and their applies work on a full device.
-    reserve: AtomicU64,
+    withheld: AtomicU64,
     data: Mutex<DataBlocks>,
     /// Groups that are being emptied.
     pub closed: Closed,
@@ -85,7 +85,7 @@ pub(crate) struct SpaceManager {
 }
 
 /// Blocks that a store with a cap of `blocks_max` blocks withholds from values.
-fn reserve_for(blocks_max: u64, tablets: usize) -> u64 {
+fn withheld_for(blocks_max: u64, tablets: usize) -> u64 {
     (blocks_max / 64).clamp(8, 4096) + 4 * tablets as u64
 }
 
@@ -110,8 +110,8 @@ impl SpaceManager {
             discarded: ArcSwap::from_pointee(Discarded::new(&space)),
             space,
             state: Mutex::new(State { pending, pending_blocks: 0 }),
-            promised: AtomicU64::new(0),
-            reserve: AtomicU64::new(reserve_for(blocks_max, tablets)),
+            reserved_blocks: AtomicU64::new(0),
+            withheld: AtomicU64::new(withheld_for(blocks_max, tablets)),
             data: Mutex::new(data),
             closed: Closed::default(),
             pieces: Mutex::new(()),
@@ -134,20 +134,20 @@ impl SpaceManager {
 
     /// Blocks that are missing for a value of `blocks` blocks.
     pub(crate) fn missing(&self, blocks: u64) -> u64 {
-        let promised = self.promised.load(Ordering::Acquire);
-        (blocks + promised + self.reserve()).saturating_sub(self.space.free_blocks())
+        let reserved = self.reserved_blocks.load(Ordering::Acquire);
+        (blocks + reserved + self.withheld()).saturating_sub(self.space.free_blocks())
     }
 
     /// Blocks that values may take now.
     pub(crate) fn available(&self) -> u64 {
-        let promised = self.promised.load(Ordering::Acquire);
-        self.space.free_blocks().saturating_sub(promised + self.reserve())
+        let reserved = self.reserved_blocks.load(Ordering::Acquire);
+        self.space.free_blocks().saturating_sub(reserved + self.withheld())
     }
 
     /// Reserved blocks.
     #[cfg(test)]
-    pub(crate) fn promised(&self) -> u64 {
-        self.promised.load(Ordering::Acquire)
+    pub(crate) fn reserved_blocks(&self) -> u64 {
+        self.reserved_blocks.load(Ordering::Acquire)
     }
 
     /// Freed blocks that may not be reused yet.
@@ -183,18 +183,19 @@ impl SpaceManager {
         apply_blocks: u64,
     ) -> Result<(Arc<Extents>, Reservation), Shortage> {
         // The value's blocks are reserved until they are taken: no other claim counts on them meanwhile.
-        let mut promise = self.promise(value_blocks + apply_blocks, self.reserve()).or_else(|shortage| {
-            let injected = injected(Bug::ReserveGivenAway) && shortage.needed <= self.space.free_blocks();
-            if injected { Ok(self.promise_unchecked(shortage.needed)) } else { Err(shortage) }
-        })?;
+        let mut reservation =
+            self.try_reserve(value_blocks + apply_blocks, self.withheld()).or_else(|shortage| {
+                let injected = injected(Bug::ReserveGivenAway) && shortage.needed <= self.space.free_blocks();
+                if injected { Ok(self.reserve_unchecked(shortage.needed)) } else { Err(shortage) }
+            })?;
         let Some(runs) = self.allocate_value(owner, value_blocks) else {
             // The own reservation must not count.
-            drop(promise);
+            drop(reservation);
             return Err(Shortage { needed: value_blocks + apply_blocks, available: self.available() });
         };
-        promise.blocks = apply_blocks;
-        self.release_promise(value_blocks);
-        Ok((Extents::new(self.clone(), runs), promise))
+        reservation.blocks = apply_blocks;
+        self.release_reservation(value_blocks);
+        Ok((Extents::new(self.clone(), runs), reservation))
     }
 
     /// Reserves blocks for the apply of a record that needs no other blocks now.
@@ -202,7 +203,7 @@ impl SpaceManager {
     /// # Errors
     /// [`Shortage`].
     pub(crate) fn claim_apply(self: &Arc<Self>, blocks: u64) -> Result<Reservation, Shortage> {
-        self.promise(blocks, self.reserve())
+        self.try_reserve(blocks, self.withheld())
     }
 
     /// Reserves blocks for the apply of a delete, from the reserve if necessary.
@@ -210,43 +211,43 @@ impl SpaceManager {
     /// # Errors
     /// [`Shortage`].
     pub(crate) fn claim_delete(self: &Arc<Self>) -> Result<Reservation, Shortage> {
-        self.promise(TREE_BLOCKS_PER_RECORD, 0)
+        self.try_reserve(TREE_BLOCKS_PER_RECORD, 0)
     }
 
     /// Reserves blocks for the moves of an apply, and leaves half of the reserve untouched, with `short` an eighth:
     /// moves free more than they take, once they are published.
-    pub(crate) fn promise_moves(self: &Arc<Self>, blocks: u64, short: bool) -> Option<Reservation> {
-        self.promise(blocks, self.reserve() / if short { 8 } else { 2 }).ok()
+    pub(crate) fn reserve_for_moves(self: &Arc<Self>, blocks: u64, short: bool) -> Option<Reservation> {
+        self.try_reserve(blocks, self.withheld() / if short { 8 } else { 2 }).ok()
     }
 
     /// Reserves `blocks` blocks if that many are free besides other reservations and `kept`. The reservation is made
     /// before the check: of two that only one fits, the later one, or both, are refused.
-    fn promise(self: &Arc<Self>, blocks: u64, kept: u64) -> Result<Reservation, Shortage> {
-        let promise = self.promise_unchecked(blocks);
-        let others = self.promised.load(Ordering::Acquire).saturating_sub(blocks);
+    fn try_reserve(self: &Arc<Self>, blocks: u64, kept: u64) -> Result<Reservation, Shortage> {
+        let reservation = self.reserve_unchecked(blocks);
+        let others = self.reserved_blocks.load(Ordering::Acquire).saturating_sub(blocks);
         let available = self.space.free_blocks().saturating_sub(others + kept);
-        if blocks > available { Err(Shortage { needed: blocks, available }) } else { Ok(promise) }
+        if blocks > available { Err(Shortage { needed: blocks, available }) } else { Ok(reservation) }
     }
 
-    fn promise_unchecked(self: &Arc<Self>, blocks: u64) -> Reservation {
-        self.promised.fetch_add(blocks, Ordering::AcqRel);
+    fn reserve_unchecked(self: &Arc<Self>, blocks: u64) -> Reservation {
+        self.reserved_blocks.fetch_add(blocks, Ordering::AcqRel);
         Reservation { space: self.clone(), blocks }
     }
 
     /// Blocks that are withheld from values.
-    pub(crate) fn reserve(&self) -> u64 {
-        self.reserve.load(Ordering::Relaxed)
+    pub(crate) fn withheld(&self) -> u64 {
+        self.withheld.load(Ordering::Relaxed)
     }
 
     /// Releases the reservation of `blocks` blocks after its apply.
-    pub(crate) fn release_promise(&self, blocks: u64) {
-        let before = self.promised.fetch_sub(blocks, Ordering::AcqRel);
-        assert!(before >= blocks, "more promised blocks released than were promised (R3)");
+    pub(crate) fn release_reservation(&self, blocks: u64) {
+        let before = self.reserved_blocks.fetch_sub(blocks, Ordering::AcqRel);
+        assert!(before >= blocks, "more blocks released than were reserved (R3)");
     }
 
     /// Reserves blocks for records found by recovery.
-    pub(crate) fn promise_recovered(&self, blocks: u64) {
-        self.promised.fetch_add(blocks, Ordering::AcqRel);
+    pub(crate) fn reserve_recovered(&self, blocks: u64) {
+        self.reserved_blocks.fetch_add(blocks, Ordering::AcqRel);
     }
 
     /// Opens the groups that are being emptied; returns true if there were any.
@@ -339,7 +340,7 @@ impl SpaceManager {
         self.free_later(tablets, superblock, Weak::new(), old);
         self.give_back(fresh);
         // Last: the larger reserve comes out of the new blocks where there are any.
-        self.reserve.store(reserve_for(blocks_max, tablets), Ordering::Relaxed);
+        self.withheld.store(withheld_for(blocks_max, tablets), Ordering::Relaxed);
     }
 
     /// The end of the data, in blocks.
@@ -484,7 +485,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.blocks > 0 {
-            self.space.release_promise(self.blocks);
+            self.space.release_reservation(self.blocks);
         }
     }
 }

@@ -307,7 +307,7 @@ mod tests {
         first.keep(&Growth { bytes: 50, ..Growth::default() });
         drop(second);
         assert_eq!(admission.held(), (1, 50));
-        let dropped = Size { records: 1, bytes: 50, promised: 0 };
+        let dropped = Size { records: 1, bytes: 50, reserved_blocks: 0 };
         admission.try_admit(1, 40).unwrap().keep(&Growth { bytes: 30, dropped });
         assert_eq!(admission.held(), (1, 30), "it superseded the first");
         admission.release(1, 30);

@@ -142,7 +142,7 @@ impl PageSource for PoolPages<'_> {
         // A scan of many trees may itself pin every frame of a small pool, and an apply must not wait for scans.
         let fetched = match hint {
             ReadHint::Point => self.pool.fetch(unit, hint_of(level, hint)).await,
-            ReadHint::Scan | ReadHint::Apply => self.pool.fetch_at_once(unit, hint_of(level, hint)).await,
+            ReadHint::Scan | ReadHint::Apply => self.pool.try_fetch(unit, hint_of(level, hint)).await,
         };
         let found = match fetched {
             Err(PoolError::Exhausted { .. }) => self.read_past(unit).await,

@@ -72,14 +72,14 @@ fn half_dead() -> (Fixture, u64) {
         u64::from_le_bytes(image.block(block)[BLOCK_BYTES - 24..BLOCK_BYTES - 16].try_into().unwrap())
     };
     let runs = (made.next..image.blocks()).filter(is_footer).map(run_of);
-    let run = runs.filter(|&run| accounted(&store, run).is_some_and(|entry| entry.live_values > 3)).min();
+    let run = runs.filter(|&run| liveness_of(&store, run).is_some_and(|entry| entry.live_values > 3)).min();
     block_on(store.close()).unwrap();
     drop(store);
     (made, run.expect("values were packed"))
 }
 
 /// The liveness of the run at `block`.
-fn accounted(store: &Store, block: u64) -> Option<RunEntry> {
+fn liveness_of(store: &Store, block: u64) -> Option<RunEntry> {
     let tablet = &store.0.tablets.all()[0];
     let tree = tree_of(store.0.identity, tablet.id);
     let found =
@@ -99,7 +99,7 @@ fn live(store: &Store, victim: Victim) -> Moves {
 fn packed_runs_that_cannot_be_read_are_left_for_later() {
     let (made, run) = half_dead();
     let store = made.open().unwrap();
-    let entry = accounted(&store, run).unwrap();
+    let entry = liveness_of(&store, run).unwrap();
     let victim = || Victim { block: run, entry };
     let whole = live(&store, victim());
     assert_eq!((whole.values.len(), whole.doubtful.len()), (entry.live_values as usize, 0));
@@ -128,7 +128,7 @@ fn packed_runs_that_cannot_be_read_are_left_for_later() {
 fn packed_runs_that_contradict_themselves_are_doubted() {
     let (made, run) = half_dead();
     let store = made.open().unwrap();
-    let entry = accounted(&store, run).unwrap();
+    let entry = liveness_of(&store, run).unwrap();
     let doubted = |entry| {
         let moves = live(&store, Victim { block: run, entry });
         (moves.values.len(), format!("{:?}", moves.doubtful))
@@ -333,11 +333,11 @@ fn a_value_in_too_many_pieces_is_refused() {
     let made = splintered(16_384);
     let store = made.open().unwrap();
     let space = &store.0.space;
-    let (free, promised) = (space.allocator().free_blocks(), space.promised());
+    let (free, reserved) = (space.allocator().free_blocks(), space.reserved_blocks());
     let refused = space.claim_value(0, PIECES + 1, 3).map(|_| ()).unwrap_err();
     assert_eq!((refused.needed, refused.available), (PIECES + 4, space.available()));
     assert!(refused.available > refused.needed, "there are blocks, and too many pieces of them");
-    assert_eq!((space.allocator().free_blocks(), space.promised()), (free, promised));
+    assert_eq!((space.allocator().free_blocks(), space.reserved_blocks()), (free, reserved));
     let (extents, _) = space.claim_value(0, PIECES, 3).unwrap();
     assert_eq!(extents.runs().len() as u64, PIECES);
 }
@@ -358,9 +358,9 @@ fn requests_beyond_their_limits_are_refused() {
     let long = vec![0; (4 << 20) + 1];
     let put = block_on(store.put(&key(1), long.into(), PutOptions::default())).map(|_| ());
     refused(put, "a value of 4194305 bytes is too large for one put: use a stream above 4194304 bytes");
-    let identity = crate::RequestId { session: 1, sequence: 1 };
+    let request_id = crate::RequestId { session: 1, sequence: 1 };
     let options =
-        crate::TransactOptions { request: Some((identity, &|()| Vec::new())), ..Default::default() };
+        crate::TransactOptions { request: Some((request_id, &|()| Vec::new())), ..Default::default() };
     let none =
         block_on(store.transact(&[], &options, |_| crate::Decision::Do(Vec::new().into(), ()))).map(|_| ());
     refused(none, "names at least one key");

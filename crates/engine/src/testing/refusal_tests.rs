@@ -11,7 +11,7 @@ use crate::checkpoint::layout::Layout;
 use crate::common::key::Bucket;
 use crate::common::object::Metadata;
 use crate::log::format::{RecordKind, decode_record, encode_record};
-use crate::recovery::recount::Count;
+use crate::recovery::recount::TreeCount;
 use crate::testing::fixtures::{device as device_of, environment, newest, options};
 use crate::value::entry::encode_metadata;
 use crate::{ByteRange, Error, FormatOptions, ObjectKey, PutOptions, Store, block_on};
@@ -129,7 +129,7 @@ fn a_record_is_what_its_checksum_says() {
 
 #[test]
 fn a_reserved_entry_that_means_nothing_is_said_to() {
-    let mut count = Count::default();
+    let mut count = TreeCount::default();
     assert!(count.reserved(b"\0?", b"entry").is_some_and(|what| what.contains("does not know")));
     let key = crate::value::packed::run_key(77);
     assert!(count.reserved(&key, &[0xFF; 3]).is_some_and(|what| what.contains("cannot be read")));

@@ -229,7 +229,7 @@ impl Inner {
             "overlays are locked in the order of their tablets (R22)"
         );
         let AdmittedBatch { batch, permit } = admitted;
-        let (mut growth, mut promised) = (Growth::default(), 0);
+        let (mut growth, mut of_records) = (Growth::default(), 0);
         let mut queued = QueuedBatch {
             records: SmallVec::with_capacity(batch.records.len()),
             writes: batch.writes,
@@ -249,18 +249,18 @@ impl Inner {
             {
                 deleted.push((record.clone(), superseded));
             }
-            promised += record.promised();
+            of_records += record.reserved_blocks();
             queued.records.push(record.clone());
             growth = growth.and(self.insert_record(view, active, record, hash));
         }
         queued.kept.extend(deleted);
         let reserved = batch.reservation.map_or(0, Reservation::keep);
-        assert_eq!(reserved, promised, "records know what their apply was promised (R3)");
+        assert_eq!(reserved, of_records, "records know the blocks that are reserved for their apply (R3)");
         batch.extents.iter().for_each(|extents| extents.keep());
         // Before the batch is queued: a write that waits for room is woken when the batch is written.
         permit.overlays.keep(&growth);
-        if growth.dropped.promised > 0 {
-            self.space.release_promise(growth.dropped.promised);
+        if growth.dropped.reserved_blocks > 0 {
+            self.space.release_reservation(growth.dropped.reserved_blocks);
         }
         self.log.committer.submit(Item::Writes { batch: queued, reserved: permit.log.keep() });
     }

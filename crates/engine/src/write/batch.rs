@@ -93,7 +93,7 @@ impl<'a> PreparedBatch<'a> {
         }
         let mut record = Record::new(encode_record(kind, tablet, key.encoded(), body, part.continues));
         record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
-        record.promise(reservation.blocks());
+        record.set_reserved_blocks(reservation.blocks());
         self.reservation = Some(reservation.and(self.reservation.take()));
         if self.extents.is_empty() {
             self.extents = extents;

@@ -34,7 +34,7 @@ const RESULT_EXPIRY: Expiry = Expiry::After(Duration::from_nanos(RESULT_LIFE_NS)
 /// Bytes of the longest answer that is kept. Of a longer one only the fact that it was given is kept.
 pub const RESULT_BYTES_MAX: usize = 512;
 
-/// The identity of a request to write.
+/// The id of a request to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
     /// The session: a random number that no other session has.

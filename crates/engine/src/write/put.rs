@@ -146,7 +146,7 @@ impl Inner {
     ) -> Result<(Vec<Arc<Extents>>, Reservation)> {
         let blocks = blocks_for(stored);
         let owner = self.own.owner_of(key);
-        let (data, promise) =
+        let (data, reservation) =
             self.claim(|| self.space.claim_value(owner, blocks, TREE_BLOCKS_PER_RECORD)).await?;
         let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
         let manifest_blocks = manifest_blocks(data.runs().len(), units);
@@ -155,13 +155,13 @@ impl Inner {
         if manifest_blocks > 0 {
             extents.push(self.claim_manifest(manifest_blocks).await?);
         }
-        Ok((extents, promise))
+        Ok((extents, reservation))
     }
 
     /// Extents for a manifest.
     pub(crate) async fn claim_manifest(&self, blocks: u64) -> Result<Arc<Extents>> {
-        let (extents, promise) = self.claim(|| self.space.claim_value(0, blocks, 0)).await?;
-        drop(promise);
+        let (extents, reservation) = self.claim(|| self.space.claim_value(0, blocks, 0)).await?;
+        drop(reservation);
         if extents.runs().len() > crate::value::entry::INLINE_RUNS_MAX {
             return Err(Error::Full { needed: blocks, available: self.space.available() });
         }
@@ -240,13 +240,13 @@ impl PreparedBatch<'_> {
         }
         let mut body: SmallVec<[&[u8]; 4]> = SmallVec::from_slice(&[&head[..]]);
         value.each(|chunk| body.push(chunk));
-        let promise = if part.uses_reserve && home_blocks == 0 {
+        let reservation = if part.uses_reserve && home_blocks == 0 {
             inner.claim(|| inner.space.claim_delete()).await?
         } else {
             let blocks = TREE_BLOCKS_PER_RECORD + home_blocks;
             inner.claim(|| inner.space.claim_apply(blocks)).await?
         };
-        self.add(RecordKind::Put, key, &body, promise, Vec::new(), part);
+        self.add(RecordKind::Put, key, &body, reservation, Vec::new(), part);
         Ok(())
     }
 
@@ -267,7 +267,7 @@ impl PreparedBatch<'_> {
             let mut last_error = None;
             // A failed write of a value is tried once elsewhere: nothing names the first place, which stays out of use.
             for _ in 0..2 {
-                let (extents, promise) = inner.claim_extents(key, stored).await?;
+                let (extents, reservation) = inner.claim_extents(key, stored).await?;
                 let (data, manifest) = (&extents[0], extents.get(1));
                 let laid = lay_out((&inner.device, &inner.pool), front, value, data, manifest);
                 OperationCounters::add(&inner.counters.value_bytes_copied, laid.copied as u64);
@@ -282,7 +282,7 @@ impl PreparedBatch<'_> {
                 }
                 let mut head = Vec::with_capacity(96);
                 entry.encode(&mut head);
-                self.add(RecordKind::Put, key, &[&head], promise, extents, part);
+                self.add(RecordKind::Put, key, &[&head], reservation, extents, part);
                 if let (Some(kept), Some(added)) = (laid.kept, self.records.last()) {
                     self.kept.push((added.record.clone(), kept));
                 }
@@ -295,16 +295,16 @@ impl PreparedBatch<'_> {
     /// Adds the record of a put whose value is on the device.
     pub(crate) async fn put_placed(&mut self, key: &ObjectKey, placed: &Placed, part: Part) -> Result<()> {
         let inner = self.inner;
-        let (_, promise) = inner.claim(|| inner.space.claim_value(0, 0, TREE_BLOCKS_PER_RECORD)).await?;
-        self.add(RecordKind::Put, key, &[&placed.entry], promise, placed.extents.clone(), part);
+        let (_, reservation) = inner.claim(|| inner.space.claim_value(0, 0, TREE_BLOCKS_PER_RECORD)).await?;
+        self.add(RecordKind::Put, key, &[&placed.entry], reservation, placed.extents.clone(), part);
         Ok(())
     }
 
     /// Adds the record of a delete: the key does not exist from then on.
     pub(crate) async fn delete(&mut self, key: &ObjectKey, part: Part) -> Result<()> {
         let inner = self.inner;
-        let promise = inner.claim(|| inner.space.claim_delete()).await?;
-        self.add(RecordKind::Delete, key, &[], promise, Vec::new(), part);
+        let reservation = inner.claim(|| inner.space.claim_delete()).await?;
+        self.add(RecordKind::Delete, key, &[], reservation, Vec::new(), part);
         Ok(())
     }
 }

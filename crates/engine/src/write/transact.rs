@@ -147,7 +147,7 @@ impl Store {
         mut decide: impl FnMut(&[Option<Object>]) -> Decision<T>,
     ) -> Result<Outcome<T>> {
         if options.request.is_some() && keys.is_empty() {
-            return Err(Error::Invalid("a write with an identity names at least one key".into()));
+            return Err(Error::Invalid("a write with a request id names at least one key".into()));
         }
         if !options.watches.iter().all(|watch| watch.is_of(&self.0)) {
             return Err(Error::Invalid("a key of another store is watched".into()));

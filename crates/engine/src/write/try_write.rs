@@ -51,9 +51,9 @@ impl Store {
         {
             return None;
         }
-        let promised = inner.space.claim_apply(TREE_BLOCKS_PER_RECORD * puts.len() as u64).ok()?;
+        let reservation = inner.space.claim_apply(TREE_BLOCKS_PER_RECORD * puts.len() as u64).ok()?;
         let modified_ns = inner.environment.clock.wall_ns();
-        let mut batch = PreparedBatch { reservation: Some(promised), ..PreparedBatch::new(inner) };
+        let mut batch = PreparedBatch { reservation: Some(reservation), ..PreparedBatch::new(inner) };
         batch.records.reserve_exact(puts.len());
         for (key, value) in puts {
             batch.add_record(key.borrow(), inner.short_record(key.borrow(), value, modified_ns));
@@ -91,7 +91,7 @@ impl Inner {
                 out.extend_from_slice(value);
             });
         let mut record = Record::new(record);
-        record.promise(TREE_BLOCKS_PER_RECORD);
+        record.set_reserved_blocks(TREE_BLOCKS_PER_RECORD);
         record
     }
 }
@@ -172,7 +172,7 @@ mod tests {
         // The reservations and permits of the failed calls are free again.
         block_on(store.0.checkpointer.apply_all()).unwrap();
         assert_eq!(store.0.tablets.admission.held(), (0, 0));
-        assert_eq!(store.0.space.promised(), 0);
+        assert_eq!(store.0.space.reserved_blocks(), 0);
     }
 
     /// Whether most of a hundred tries succeed, each of which begins while no thread drives. The committer's thread, which
@@ -346,7 +346,7 @@ mod tests {
         }
         block_on(store.0.checkpointer.apply_all()).unwrap();
         assert_eq!(store.0.tablets.admission.held(), (0, 0));
-        assert_eq!(store.0.space.promised(), 0);
+        assert_eq!(store.0.space.reserved_blocks(), 0);
     }
 
     /// Two threads queue several puts at a time over all tablets, while overlays are frozen and applied all the time.

@@ -163,7 +163,7 @@ impl Run {
         self.chain = self.chain.next(&snapshot, limit)?;
         for (key, version) in &self.chain.versions {
             match self.now.get(key) {
-                Some((truth, _)) if truth == version => {}
+                Some((newest, _)) if newest == version => {}
                 found => return Err(format!("{key:?} of version {version} instead of {found:?}")),
             }
         }

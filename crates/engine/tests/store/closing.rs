@@ -21,7 +21,7 @@ const BLOCKS: u64 = 320;
 /// The log's ring.
 const LOG: std::ops::Range<u64> = 34..58;
 const BLOCK_BITS: u64 = BLOCK_BYTES as u64 * 8;
-/// A write with an identity: its result is a record, too.
+/// A write with a request id: its result is a record, too.
 const ONCE: RequestId = RequestId { session: 7, sequence: 1 };
 
 fn options(background: bool) -> OpenOptions {
@@ -32,7 +32,7 @@ fn options(background: bool) -> OpenOptions {
     options
 }
 
-/// Puts, overwrites and deletes, a write with an identity, and a bucket with space of its own; open still.
+/// Puts, overwrites and deletes, a write with a request id, and a bucket with space of its own; open still.
 fn written(sim: &Arc<SimDevice>, background: bool) -> (Store, Model) {
     let store = open(&device(sim), options(background)).unwrap();
     let sizes = vec![0, 40, 95, 700, 1_900, 5_000];

@@ -39,7 +39,7 @@ fn transacted<'a>(store: &'a Store, values: &'a [(ObjectKey, Value)]) -> Boxed<'
             expiry: common::long_life(value.seed),
         };
         let decide = |_: &[_]| (values.iter().map(put).collect(), ());
-        for pending in common::together(store, &named, decide).await?.pending {
+        for pending in common::transact(store, &named, decide).await?.pending {
             pending.durable().await?;
         }
         Ok(())
@@ -71,7 +71,7 @@ struct Shape {
     /// Records that the overlays hold: an apply comes after so many at the latest.
     overlay_records: usize,
     /// Of a hundred operations: write batches of several keys, and reopenings, clean or not.
-    steps: u64,
+    batches: u64,
     reopens: u64,
     states_per_point: usize,
     /// Bytes of entries that a slice of a merge takes.
@@ -91,7 +91,7 @@ const SHAPES: [Shape; 6] = [
         keys: 6,
         sizes: &[0, 10, 90, 100],
         overlay_records: 8,
-        steps: 15,
+        batches: 15,
         reopens: 4,
         states_per_point: 16,
         slice_bytes: 2 << 10,
@@ -104,7 +104,7 @@ const SHAPES: [Shape; 6] = [
         keys: 12,
         sizes: &[60, 300, 900, 1_500, 1_900],
         overlay_records: 14,
-        steps: 20,
+        batches: 20,
         reopens: 3,
         states_per_point: 12,
         slice_bytes: 2 << 10,
@@ -117,7 +117,7 @@ const SHAPES: [Shape; 6] = [
         keys: 5,
         sizes: &[90, 1_500, 5_000, 20_000, 70_000],
         overlay_records: 8,
-        steps: 15,
+        batches: 15,
         reopens: 4,
         states_per_point: 12,
         slice_bytes: 2 << 10,
@@ -130,7 +130,7 @@ const SHAPES: [Shape; 6] = [
         keys: 4,
         sizes: &[20, 2_500, 9_000, 40_000],
         overlay_records: 6,
-        steps: 10,
+        batches: 10,
         reopens: 3,
         states_per_point: 6,
         slice_bytes: 2 << 10,
@@ -143,7 +143,7 @@ const SHAPES: [Shape; 6] = [
         keys: 4,
         sizes: &[30, 1_200, 5_000],
         overlay_records: 2,
-        steps: 15,
+        batches: 15,
         reopens: 8,
         states_per_point: 10,
         slice_bytes: 2 << 10,
@@ -156,7 +156,7 @@ const SHAPES: [Shape; 6] = [
         keys: 120,
         sizes: &[30, 90, 100],
         overlay_records: 3,
-        steps: 15,
+        batches: 15,
         reopens: 5,
         states_per_point: 2,
         slice_bytes: 200,
@@ -165,7 +165,7 @@ const SHAPES: [Shape; 6] = [
 ];
 
 /// Keys of one write batch at most.
-const STEP_KEYS_MAX: u64 = 3;
+const BATCH_KEYS_MAX: u64 = 3;
 
 impl Shape {
     /// The options of a case, whose number also decides how many records a leaf of the base gets at least; fewer go to a layer.
@@ -187,7 +187,7 @@ impl Shape {
 struct Expected {
     model: Model,
     /// The write batch in flight: its keys and the value of each after it.
-    step: Vec<(Vec<u8>, Value)>,
+    batch: Vec<(Vec<u8>, Value)>,
 }
 
 /// One recorded run.
@@ -202,7 +202,7 @@ struct Run {
 #[derive(Default)]
 struct Counts {
     writes: AtomicU64,
-    steps: AtomicU64,
+    batches: AtomicU64,
     reopens: AtomicU64,
     applies: AtomicU64,
     packed: AtomicU64,
@@ -217,7 +217,7 @@ impl Counts {
     fn all(&self) -> [(&'static str, &AtomicU64); 10] {
         [
             ("writes", &self.writes),
-            ("steps", &self.steps),
+            ("write batches", &self.batches),
             ("reopens", &self.reopens),
             ("applies", &self.applies),
             ("packed runs seen", &self.packed),
@@ -284,8 +284,8 @@ impl Driver {
         self.store.as_ref().unwrap()
     }
 
-    fn expect(&mut self, step: Vec<(Vec<u8>, Value)>) {
-        self.expected.push(Expected { model: self.model.clone(), step });
+    fn expect(&mut self, batch: Vec<(Vec<u8>, Value)>) {
+        self.expected.push(Expected { model: self.model.clone(), batch });
         self.sim.mark(self.expected.len() as u64 - 1);
     }
 
@@ -312,8 +312,8 @@ impl Driver {
     }
 
     /// Writes several keys as one batch: all of it or nothing (R22).
-    fn step(&mut self, keys: &[u64], sizes: &[usize]) {
-        self.counts.steps.fetch_add(1, Ordering::Relaxed);
+    fn write_batch(&mut self, keys: &[u64], sizes: &[usize]) {
+        self.counts.batches.fetch_add(1, Ordering::Relaxed);
         let mut parts: BTreeMap<Vec<u8>, (OpId, Value)> = BTreeMap::new();
         for (&number, &bytes) in keys.iter().zip(sizes) {
             let name = Workload::key(number);
@@ -341,7 +341,7 @@ impl Driver {
             Err(Error::Full { .. }) => {
                 parts.values().for_each(|(id, _)| self.model.refused(*id).unwrap());
             }
-            Err(error) => panic!("a step: {error}"),
+            Err(error) => panic!("a write batch: {error}"),
         }
         self.ended();
     }
@@ -383,13 +383,13 @@ fn record(shape: Shape, seed: u64) -> Run {
     let dice = SeededEntropy::new(seed ^ 0xD1CE);
     for _ in 0..shape.operations {
         let roll = dice.below(100);
-        if roll < shape.steps {
-            let count = 2 + dice.below(STEP_KEYS_MAX - 1);
+        if roll < shape.batches {
+            let count = 2 + dice.below(BATCH_KEYS_MAX - 1);
             let keys: Vec<u64> = (0..count).map(|_| dice.below(shape.keys)).collect();
             let sizes: Vec<usize> =
                 keys.iter().map(|_| shape.sizes[dice.below(shape.sizes.len() as u64) as usize]).collect();
-            driver.step(&keys, &sizes);
-        } else if roll < shape.steps + shape.reopens {
+            driver.write_batch(&keys, &sizes);
+        } else if roll < shape.batches + shape.reopens {
             driver.reopen(dice.below(2) == 0);
         } else {
             let operation = workload.next(&driver.model);
@@ -408,9 +408,9 @@ fn compare(store: &Store, expected: &Expected) -> Result<Model, String> {
         let found = read(store, name).map_err(|error| error.to_string())?;
         Ok(found.is_some_and(|(_, bytes)| value.check(&bytes).is_ok()))
     };
-    let new = expected.step.iter().map(is_new).collect::<Result<Vec<bool>, String>>()?;
+    let new = expected.batch.iter().map(is_new).collect::<Result<Vec<bool>, String>>()?;
     if new.windows(2).any(|pair| pair[0] != pair[1]) {
-        return Err(format!("a step is there by half: {new:?}"));
+        return Err(format!("a write batch is there by half: {new:?}"));
     }
     Ok(model)
 }
@@ -419,7 +419,7 @@ fn compare(store: &Store, expected: &Expected) -> Result<Model, String> {
 /// show the same.
 fn compare_read_only(image: &Image, expected: &Expected, options: &OpenOptions) -> Result<Expected, String> {
     let store = open_read_only(image, options.clone()).map_err(|error| format!("did not open: {error}"))?;
-    Ok(Expected { model: compare(&store, expected)?, step: expected.step.clone() })
+    Ok(Expected { model: compare(&store, expected)?, batch: expected.batch.clone() })
 }
 
 /// Opens a crash state and compares. `deep`: writes on, checks the ownership of every block, and opens again.
@@ -583,7 +583,7 @@ fn crash_states() {
 enum Small {
     Put { key: usize, bytes: usize },
     Delete,
-    Step,
+    WriteBatch,
     Reopen { clean: bool },
 }
 
@@ -601,7 +601,7 @@ const ALPHABET: [Small; 9] = [
     Small::Put { key: 1, bytes: 40 },
     Small::Put { key: 1, bytes: 5_000 },
     Small::Delete,
-    Small::Step,
+    Small::WriteBatch,
     Small::Reopen { clean: true },
     Small::Reopen { clean: false },
 ];
@@ -640,7 +640,7 @@ fn explore_sequence(number: usize, states_per_point: usize) -> Result<(u64, Coun
                 driver.write(&write(key, Effect::Put(Value { key, seed, bytes })));
             }
             Small::Delete => driver.write(&write(keys[0], Effect::Delete)),
-            Small::Step => driver.step(&keys, &[1_200, 40]),
+            Small::WriteBatch => driver.write_batch(&keys, &[1_200, 40]),
             Small::Reopen { clean } => driver.reopen(clean),
         }
     }
@@ -729,7 +729,7 @@ fn explore_recovery(case: u64) -> Result<(u64, Counts), String> {
             let store =
                 open(&quiet(&image).1, options.clone()).map_err(|error| format!("did not open: {error}"))?;
             let model = compare(&store, &run.expected[mark as usize])?;
-            let certain = Expected { model, step: Vec::new() };
+            let certain = Expected { model, batch: Vec::new() };
             recovers_again(image.clone(), &certain, &options, DEPTH, case, &dice)
         };
         match once() {

@@ -32,7 +32,7 @@ const OBJECTS: u64 = 26;
 
 /// The state of a key: version and value, with metadata before it or not.
 #[derive(Clone)]
-struct Held {
+struct KnownObject {
     version: u64,
     value: Value,
     /// The value's bytes, made once: they are compared some million times.
@@ -43,20 +43,20 @@ struct Subject {
     image: Image,
     /// Earlier contents of the same device, for lost writes.
     older: Vec<Image>,
-    objects: BTreeMap<Vec<u8>, Held>,
+    objects: BTreeMap<Vec<u8>, KnownObject>,
     /// The key of the newest batch, and its state before: not promised if the store was not closed.
-    open: Option<(Vec<u8>, Option<Held>)>,
+    open: Option<(Vec<u8>, Option<KnownObject>)>,
 }
 
 fn has_metadata(which: u64) -> bool {
     which % 9 == 4
 }
 
-fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Held {
+fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> KnownObject {
     let value = Value { key: which, seed, bytes };
     let options = with_metadata(has_metadata(which));
     let version = store.set_with(name(which), value.to_vec(), options).unwrap();
-    Held { version, value, bytes: Arc::new(value.to_vec()) }
+    KnownObject { version, value, bytes: Arc::new(value.to_vec()) }
 }
 
 /// Values in leaves, packed, in extents, in several units; overwritten and deleted ones among them.
@@ -173,7 +173,7 @@ fn read_all(subject: &Subject, store: &Store, readers: &Readers) -> Result<Seen,
             }
             Err(error) => return Err(format!("{which}: {error}")),
         };
-        let is = |held: Option<&Held>| match (&found, held) {
+        let is = |held: Option<&KnownObject>| match (&found, held) {
             (None, None) => true,
             (Some(object), Some(held)) => {
                 let large = object.info.metadata.user.iter().any(|(_, value)| *value == vec![b'm'; 900]);

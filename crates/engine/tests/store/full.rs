@@ -116,10 +116,10 @@ fn churn_at_ninety_percent() {
 /// A delete with a request id works on a full device, too, its result included; so does one whose condition does not
 /// hold.
 #[test]
-fn deletes_with_an_identity_work_on_a_full_device() {
+fn deletes_with_a_request_id_work_on_a_full_device() {
     const BLOCKS: u64 = 1_024;
     const SMALL: u64 = 1_000_000;
-    within("deletes with an identity", || {
+    within("deletes with a request id", || {
         let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
         let store = store_on(&device, BLOCKS, tiny());
         let large = fill(0, |which| store.set_numbered(which, which, 30_000));
@@ -127,11 +127,11 @@ fn deletes_with_an_identity_work_on_a_full_device() {
             (SMALL..).take_while(|&which| store.set_numbered(which, which, 60).is_ok()).count() as u64;
         assert!(small > 0, "the last blocks go to small objects");
         let name = |which: u64| key(Workload::key(which));
-        let identity = |sequence| RequestId { session: 1, sequence };
+        let request_id = |sequence| RequestId { session: 1, sequence };
         let value = || vec![1; 60].into();
         let refused = block_on(crate::common::put_once(
             &store,
-            identity(0),
+            request_id(0),
             &name(SMALL - 1),
             value(),
             PutOptions::default(),
@@ -139,20 +139,20 @@ fn deletes_with_an_identity_work_on_a_full_device() {
         assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
         let if_missing = RejectRules { if_missing: true, ..RejectRules::default() };
         let rejected =
-            block_on(crate::common::delete_once(&store, identity(1), &name(SMALL - 1), if_missing));
+            block_on(crate::common::delete_once(&store, request_id(1), &name(SMALL - 1), if_missing));
         assert!(matches!(rejected, Err(Error::ConditionFailed { current: None, .. })), "{rejected:?}");
         // The small ones first: they free next to nothing.
         for (sequence, which) in (SMALL..SMALL + small).take(30).chain(0..large).enumerate() {
-            let identity = identity(sequence as u64 + 2);
-            let deleted = block_on(crate::common::delete_once(&store, identity, &name(which), if_missing))
+            let request_id = request_id(sequence as u64 + 2);
+            let deleted = block_on(crate::common::delete_once(&store, request_id, &name(which), if_missing))
                 .unwrap_or_else(|error| panic!("delete {sequence}: {error}"));
-            let again = block_on(crate::common::delete_once(&store, identity, &name(which), if_missing));
+            let again = block_on(crate::common::delete_once(&store, request_id, &name(which), if_missing));
             assert_eq!(again.unwrap(), deleted);
         }
         assert!(store.set_numbered(0, 0, 30_000).is_ok(), "there is room again");
         block_on(store.close()).unwrap();
         drop(store);
-        assert_clean(&device, "after deletes with an identity");
+        assert_clean(&device, "after deletes with a request id");
     });
 }
 

@@ -125,7 +125,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_accounting_is_exact(seed in any::<u64>(), keys in 4_u64..120) {
+    fn the_liveness_is_exact(seed in any::<u64>(), keys in 4_u64..120) {
         accounts(seed, keys, 500);
     }
 }
@@ -356,9 +356,9 @@ fn damaged_footers_are_local() {
     assert_clean(&device, "everything damaged is dead and gone");
 }
 
-/// Pages that hold the accounting are lost: objects outside of them are read as before, space is kept, and a repair counts again.
+/// Pages that hold the liveness are lost: objects outside of them are read as before, space is kept, and a repair counts again.
 #[test]
-fn a_lost_accounting_is_counted_again() {
+fn a_lost_liveness_is_counted_again() {
     const BLOCKS: u64 = 900;
     let sim = formatted(BLOCKS, 4);
     let store = open(&device(&sim), small()).unwrap();
@@ -402,7 +402,7 @@ fn a_lost_accounting_is_counted_again() {
         alive.iter().for_each(|&which| store.put_numbered(which, 5_000 + which, 1_300));
         alive.iter().for_each(|&which| store.assert_numbered(which, 5_000 + which, 1_300));
     }
-    assert!(damaged >= 2, "{damaged} pages with accounting");
+    assert!(damaged >= 2, "{damaged} pages with liveness");
 }
 
 /// Bits flip anywhere in a store of packed runs: reads give the right bytes or an error, and `check` notices what they

@@ -73,7 +73,7 @@ fn is_refused<T>(result: Result<T, Error>) -> bool {
 fn refuses_writes(store: &Store) {
     let (options, rules) = (PutOptions::default, RejectRules::default());
     let (key, value) = (key(b"001"), b"new".to_vec());
-    let identity = RequestId { session: 1, sequence: 1 };
+    let request_id = RequestId { session: 1, sequence: 1 };
     let put = || change_to(value.clone());
     block_on(async {
         assert!(is_refused(store.put(&key, value.clone().into(), options()).await));
@@ -82,10 +82,10 @@ fn refuses_writes(store: &Store) {
         assert!(is_refused(update(store, &key, ReadLevel::Info, |_| (put(), ())).await));
         assert!(is_refused(update(store, &key, ReadLevel::Info, |_| (Change::Delete, ())).await));
         let keys = [(key.clone(), ReadLevel::Info)];
-        assert!(is_refused(common::together(store, &keys, |_| (vec![put()], ())).await));
-        assert!(is_refused(common::once(store, identity, &keys, |_| (vec![put()], ()), |()| vec![]).await));
-        assert!(is_refused(common::put_once(store, identity, &key, value.clone().into(), options()).await));
-        assert!(is_refused(common::delete_once(store, identity, &key, rules).await));
+        assert!(is_refused(common::transact(store, &keys, |_| (vec![put()], ())).await));
+        assert!(is_refused(common::once(store, request_id, &keys, |_| (vec![put()], ()), |()| vec![]).await));
+        assert!(is_refused(common::put_once(store, request_id, &key, value.clone().into(), options()).await));
+        assert!(is_refused(common::delete_once(store, request_id, &key, rules).await));
         assert!(is_refused(store.move_step().await));
     });
     assert!(is_refused(store.put_stream(&key, options())));

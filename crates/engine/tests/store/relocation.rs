@@ -91,7 +91,7 @@ fn groups_are_emptied_and_nothing_is_lost() {
     assert_eq!((seen.groups_closed, seen.bytes_to_move), (0, 0), "{seen:?}");
     left.iter().for_each(|&which| bed.store.assert_numbered(which, 1, bytes_of(which)));
     drop(bed);
-    assert_clean(&device, "after moving");
+    assert_clean(&device, "after relocation");
     let bed = Bed::open(&device, small()).unwrap();
     left.iter().for_each(|&which| bed.store.assert_numbered(which, 1, bytes_of(which)));
 }
@@ -213,8 +213,8 @@ fn crashes_while_groups_are_emptied() {
         sim.mark(0);
         for number in 0..170 {
             let operation = workload.next(&model);
-            step(&bed.store, &mut model, &operation, false, |begun| {
-                models.push(begun.clone());
+            step(&bed.store, &mut model, &operation, false, |in_flight| {
+                models.push(in_flight.clone());
                 sim.mark(models.len() as u64 - 1);
             });
             models.push(model.clone());
@@ -243,7 +243,7 @@ fn crashes_while_groups_are_emptied() {
     );
 }
 
-/// Random load, moving and reopening against a model; the space is whole all the time.
+/// Random load, relocation and reopening against a model; the space is whole all the time.
 fn moves_under_load(seed: u64, keys: u64, operations: usize, move_steps: usize) {
     const BLOCKS: u64 = 1_200;
     let sim = formatted(BLOCKS, seed);
@@ -285,7 +285,7 @@ proptest! {
 /// Several threads overwrite and delete values that move; each sees its own writes.
 #[test]
 fn moving_races_with_writers() {
-    within("moving beside writers", || {
+    within("relocation beside writers", || {
         let device = Device::new(Arc::new(MemDevice::new(6_000)));
         block_on(Store::format(&device, &tiny_format(6_000), &Environment::default())).unwrap();
         let tuning = Tuning { overlay_records_max: 60, ..small().tuning };

@@ -19,14 +19,14 @@ use shoal_testkit::wait::within;
 
 use crate::common::{
     assert_clean, change_to, environment, format, format_as, key, memory, open, open_at, open_in_real_time,
-    tiny, together,
+    tiny, transact,
 };
 
 /// Bytes of values of every kind: in leaves, in packed runs, in extents, with a manifest.
 const SIZES: [usize; 8] = [0, 60, 700, 1_500, 5_000, 12_288, 40_000, 300_000];
 
 /// The contents of a store: version, and the seed and the length of the value.
-type Held = BTreeMap<ObjectKey, (u64, u64, usize)>;
+type Contents = BTreeMap<ObjectKey, (u64, u64, usize)>;
 
 fn name(bucket: u8, which: u8) -> ObjectKey {
     ObjectKey::new(["alpha", "beta"][usize::from(bucket) % 2], &[b'k', which, 0, 0xFF]).unwrap()
@@ -37,9 +37,9 @@ fn bytes_of(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 /// Everything that a snapshot holds is what `expected` says: by iteration, listing, get and head.
-fn holds(snapshot: &Snapshot, expected: &Held) -> Result<(), String> {
+fn holds(snapshot: &Snapshot, expected: &Contents) -> Result<(), String> {
     block_on(async {
-        let mut found = Held::new();
+        let mut found = Contents::new();
         let (mut place, mut pages) = (Some(SnapshotPlace::default()), 0);
         let mut last: Option<ObjectKey> = None;
         while let Some(at) = place {
@@ -124,8 +124,8 @@ fn run(steps: &[Step]) -> Result<(), String> {
         ..tiny()
     };
     let store = open_at(&device, options, &clock).unwrap();
-    let mut now = Held::new();
-    let mut taken: Vec<(Snapshot, Held)> = Vec::new();
+    let mut now = Contents::new();
+    let mut taken: Vec<(Snapshot, Contents)> = Vec::new();
     for (seed, step) in (0..).zip(steps) {
         match *step {
             Step::Put(bucket, which, size) => {
@@ -216,7 +216,7 @@ fn a_snapshot_under_load_is_of_one_version() {
                     for count in 1.. {
                         let keys = pair(which).map(|key| (key, ReadLevel::Nothing));
                         let value = bytes_of(count, SIZES[count as usize % 5]);
-                        let updated = block_on(together(store, &keys, |_| {
+                        let updated = block_on(transact(store, &keys, |_| {
                             (vec![change_to(value.clone()), change_to(value.clone())], ())
                         }));
                         updated.unwrap();
@@ -254,7 +254,7 @@ fn a_snapshot_under_load_is_of_one_version() {
     });
 }
 
-fn fill(store: &Store, count: u8, bytes: usize) -> Held {
+fn fill(store: &Store, count: u8, bytes: usize) -> Contents {
     let put = |which: u8| {
         let key = name(which, which);
         let value = bytes_of(u64::from(which), bytes).into();
@@ -389,7 +389,7 @@ fn snapshots_of_unusual_stores() {
     format_as(&device, &options, 1);
     let store = open(&device, tiny()).unwrap();
     let empty = block_on(store.snapshot()).unwrap();
-    holds(&empty, &Held::new()).unwrap();
+    holds(&empty, &Contents::new()).unwrap();
     let held = fill(&store, 20, 3_000);
     let least = held.values().map(|held| held.0).min().unwrap();
     assert!(least >= first_version && least < first_version + (1 << 30), "{least}");

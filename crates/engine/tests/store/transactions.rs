@@ -85,7 +85,7 @@ fn transact<T>(
         }
         Outcome::Changed => Ok(None),
         Outcome::Left(_) | Outcome::Before { .. } => {
-            panic!("nothing was left, nothing has an identity")
+            panic!("nothing was left, nothing has a request id")
         }
     }
 }
@@ -565,9 +565,9 @@ fn a_write_batch_that_is_too_large_is_refused_before_anything_is_done() {
 
 /// A transaction that is sent again is not done again, although it changed the keys that it watches.
 #[test]
-fn a_transaction_with_an_identity_is_done_once() {
+fn a_transaction_with_a_request_id_is_done_once() {
     let (_device, store) = memory_store(true);
-    let (keys, identity) = (names(), RequestId { session: 7, sequence: 1 });
+    let (keys, request_id) = (names(), RequestId { session: 7, sequence: 1 });
     let mut versions = Vec::new();
     for round in 0..3 {
         let watches: Vec<Watch> = vec![block_on(store.watch(&name(0))).unwrap()];
@@ -578,7 +578,7 @@ fn a_transaction_with_an_identity_is_done_once() {
             Decision::Do((0..KEYS).map(|key| put(vec![key; 10])).collect(), b"answer".to_vec())
         };
         let keep = |answer: &Vec<u8>| answer.clone();
-        let options = TransactOptions { watches: &watches, request: Some((identity, &keep)) };
+        let options = TransactOptions { watches: &watches, request: Some((request_id, &keep)) };
         match block_on(store.transact(&keys, &options, decide)).unwrap() {
             Outcome::Done(done) if round == 0 => {
                 assert_eq!(done.pending.len(), 1);

@@ -51,9 +51,9 @@ fn blind(keys: &[ObjectKey]) -> Vec<(ObjectKey, ReadLevel)> {
     keys.iter().map(|key| (key.clone(), ReadLevel::Nothing)).collect()
 }
 
-fn step_all(store: &Store, keys: &[ObjectKey], number: u64) {
+fn write_all(store: &Store, keys: &[ObjectKey], number: u64) {
     let decide = |_: &[Option<Object>]| (keys.iter().map(|_| put(value(number))).collect(), ());
-    let done = block_on(common::together(store, &blind(keys), decide)).unwrap();
+    let done = block_on(common::transact(store, &blind(keys), decide)).unwrap();
     assert_eq!(done.pending.len(), 1);
     for pending in done.pending {
         block_on(pending.durable()).unwrap();
@@ -76,13 +76,13 @@ fn reopened(image: Image) -> (Device, Store) {
 /// All keys are of one batch after every crash, in whatever tablets and homes they are, and no acknowledged batch is
 /// lost.
 #[test]
-fn a_step_is_there_as_a_whole_or_not_at_all() {
+fn a_write_batch_is_there_as_a_whole_or_not_at_all() {
     let (sim, store) = recording();
     let keys = names();
     let tablets: std::collections::BTreeSet<bool> = keys.iter().map(|key| key.slot() < 8192).collect();
     assert_eq!(tablets.len(), 2, "the keys lie in both tablets");
     for number in 1..=40 {
-        step_all(&store, &keys, number);
+        write_all(&store, &keys, number);
         sim.mark(number);
         if number % 3 == 0 {
             let beside = key(b"beside");
@@ -99,7 +99,7 @@ fn a_step_is_there_as_a_whole_or_not_at_all() {
         assert!(numbers.windows(2).all(|pair| pair[0] == pair[1]), "state {}: {numbers:?}", point.id);
         assert!(numbers[0].unwrap_or(0) >= acknowledged, "state {}: {numbers:?}", point.id);
         if states % 17 == 0 {
-            step_all(&store, &keys, 100);
+            write_all(&store, &keys, 100);
             drop(store);
             assert_clean(&device, &point.id.to_string());
         }
@@ -109,7 +109,7 @@ fn a_step_is_there_as_a_whole_or_not_at_all() {
 
 /// Eight threads move an amount between accounts in two tablets: the sum stays the same, whatever the interleaving.
 #[test]
-fn steps_of_several_threads_do_not_lose_each_other() {
+fn write_batches_of_several_threads_do_not_lose_each_other() {
     for background in [false, true] {
         let device = memory(4_096);
         let mut options = tiny();
@@ -144,7 +144,7 @@ fn steps_of_several_threads_do_not_lose_each_other() {
                             ];
                             (changes, ())
                         };
-                        let done = block_on(common::together(store, &pair, decide)).unwrap();
+                        let done = block_on(common::transact(store, &pair, decide)).unwrap();
                         if round % 7 == 0 {
                             for pending in done.pending {
                                 block_on(pending.durable()).unwrap();
@@ -170,17 +170,17 @@ fn steps_of_several_threads_do_not_lose_each_other() {
 
 /// A batch that is too large for the log is refused before anything is done; large values do not count for it.
 #[test]
-fn a_step_that_is_too_long_is_refused() {
+fn a_write_batch_that_is_too_long_is_refused() {
     let device = memory(4_096);
     let store = open(&device, tiny()).unwrap();
     let many: Vec<ObjectKey> = (0..300).map(|number| key(format!("many-{number}").as_bytes())).collect();
     let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![7; 60])).collect(), ());
-    let refused = block_on(common::together(&store, &blind(&many), decide)).map(|_| ());
+    let refused = block_on(common::transact(&store, &blind(&many), decide)).map(|_| ());
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert!(block_on(store.get(&many[0], ByteRange::ALL)).unwrap().is_none());
     let few = &many[..20];
     let decide = |_: &[Option<Object>]| (few.iter().map(|_| put(vec![7; 1_900])).collect(), ());
-    let done = block_on(common::together(&store, &blind(few), decide)).unwrap();
+    let done = block_on(common::transact(&store, &blind(few), decide)).unwrap();
     for pending in done.pending {
         block_on(pending.durable()).unwrap();
     }
@@ -190,8 +190,8 @@ fn a_step_that_is_too_long_is_refused() {
 }
 
 /// Counts up once; the count, and whether it was counted now.
-fn count_once(store: &Store, name: &ObjectKey, identity: RequestId) -> shoal_engine::Result<(u64, bool)> {
-    common::count_once(store, name, identity, |count| count.to_le_bytes().to_vec())
+fn count_once(store: &Store, name: &ObjectKey, request_id: RequestId) -> shoal_engine::Result<(u64, bool)> {
+    common::count_once(store, name, request_id, |count| count.to_le_bytes().to_vec())
 }
 
 /// A client that does not know the outcome of a write repeats it after the crash: it counts once, whatever state the
@@ -201,8 +201,8 @@ fn a_write_that_is_repeated_after_a_crash_counts_once() {
     let (sim, store) = recording();
     let name = key(b"counter");
     for sequence in 1..=40 {
-        let identity = RequestId { session: 9, sequence };
-        assert_eq!(count_once(&store, &name, identity).unwrap(), (sequence, true));
+        let request_id = RequestId { session: 9, sequence };
+        assert_eq!(count_once(&store, &name, request_id).unwrap(), (sequence, true));
         sim.mark(sequence);
     }
     drop(store);
@@ -233,14 +233,14 @@ fn results_are_bounded_and_expire() {
     let clock = Arc::new(ManualClock::new(1_000));
     let store = open_at(&device, tiny(), &clock).unwrap();
     let name = key(b"counter");
-    let identity = |sequence| RequestId { session: 1, sequence };
+    let request_id = |sequence| RequestId { session: 1, sequence };
     for sequence in 0..3 * RESULTS_KEPT {
-        assert!(count_once(&store, &name, identity(sequence)).unwrap().1);
+        assert!(count_once(&store, &name, request_id(sequence)).unwrap().1);
     }
     assert_eq!(store.stat().objects, 1 + RESULTS_KEPT, "one object for each result that is kept");
-    let forgotten = count_once(&store, &name, identity(RESULTS_KEPT));
+    let forgotten = count_once(&store, &name, request_id(RESULTS_KEPT));
     assert!(matches!(forgotten, Err(Error::Unknown(_))), "{forgotten:?}");
-    let last = identity(3 * RESULTS_KEPT - 1);
+    let last = request_id(3 * RESULTS_KEPT - 1);
     assert_eq!(count_once(&store, &name, last).unwrap(), (3 * RESULTS_KEPT, false));
     clock.advance(RESULT_LIFE_NS + 1);
     assert_eq!(count_once(&store, &name, last).unwrap(), (3 * RESULTS_KEPT + 1, true), "its time is over");
@@ -252,17 +252,17 @@ fn results_are_kept_where_the_clock_was_set_back() {
     let device = memory(4_096);
     let open_at = |now_ns| open_at(&device, tiny(), &Arc::new(ManualClock::new(now_ns))).unwrap();
     let name = key(b"counter");
-    let identity = |sequence| RequestId { session: 1, sequence };
+    let request_id = |sequence| RequestId { session: 1, sequence };
     let store = open_at(3 * RESULT_LIFE_NS);
-    assert_eq!(count_once(&store, &name, identity(1)).unwrap(), (1, true));
+    assert_eq!(count_once(&store, &name, request_id(1)).unwrap(), (1, true));
     block_on(store.close()).unwrap();
     drop(store);
     let store = open_at(1_000);
     for sequence in 2..4 {
-        assert_eq!(count_once(&store, &name, identity(sequence)).unwrap(), (sequence, true));
-        assert_eq!(count_once(&store, &name, identity(sequence)).unwrap(), (sequence, false));
+        assert_eq!(count_once(&store, &name, request_id(sequence)).unwrap(), (sequence, true));
+        assert_eq!(count_once(&store, &name, request_id(sequence)).unwrap(), (sequence, false));
     }
-    assert_eq!(count_once(&store, &name, identity(1)).unwrap(), (1, false));
+    assert_eq!(count_once(&store, &name, request_id(1)).unwrap(), (1, false));
 }
 
 /// The rejection of a condition is the write's result, too, whatever changed since.
@@ -272,13 +272,13 @@ fn a_rejected_write_stays_rejected() {
     let store = open(&device, tiny()).unwrap();
     let name = key(b"name");
     let first = block_on(store.put(&name, b"1".to_vec().into(), PutOptions::default())).unwrap();
-    let identity = RequestId { session: 1, sequence: 1 };
+    let request_id = RequestId { session: 1, sequence: 1 };
     let if_missing = PutOptions {
         rules: RejectRules { if_exists: true, ..RejectRules::default() },
         ..PutOptions::default()
     };
     let write =
-        || block_on(common::put_once(&store, identity, &name, b"2".to_vec().into(), if_missing.clone()));
+        || block_on(common::put_once(&store, request_id, &name, b"2".to_vec().into(), if_missing.clone()));
     let rejected = Error::ConditionFailed { current: Some(first.version), at: 0 };
     assert_eq!(write().unwrap_err().to_string(), rejected.to_string());
     block_on(store.delete(&name, RejectRules::default())).unwrap();
@@ -410,13 +410,13 @@ fn large_batches_and_single_writes_all_get_their_turn() {
 /// Sends a value of `mebibytes` in pieces; its version.
 fn stream_once(
     store: &Store,
-    identity: RequestId,
+    request_id: RequestId,
     name: &ObjectKey,
     mebibytes: usize,
     rules: RejectRules,
 ) -> shoal_engine::Result<shoal_base::Lsn> {
     let options = PutOptions { rules, ..PutOptions::default() };
-    let mut stream = store.put_stream(name, options)?.with_request_id(Some(identity));
+    let mut stream = store.put_stream(name, options)?.with_request_id(Some(request_id));
     for piece in 0..mebibytes {
         block_on(stream.write(&vec![piece as u8 + 1; 1 << 20]))?;
     }
@@ -426,7 +426,7 @@ fn stream_once(
 /// A stream's request id was ignored: the repetition of a stream whose answer was lost wrote again, or was refused by
 /// its own first attempt.
 #[test]
-fn a_stream_with_an_identity_is_done_once() {
+fn a_stream_with_a_request_id_is_done_once() {
     const BLOCKS: u64 = 16_384;
     let device = memory(BLOCKS);
     let store = open(&device, tiny()).unwrap();
@@ -434,8 +434,8 @@ fn a_stream_with_an_identity_is_done_once() {
     // One stream that becomes a single put, and one whose value is on the device before its record is.
     for (sequence, mebibytes) in [(1, 2), (2, 9)] {
         let name = key(format!("long-{mebibytes}").as_bytes());
-        let identity = RequestId { session: 4, sequence };
-        let send = |store: &Store| stream_once(store, identity, &name, mebibytes, if_exists).unwrap();
+        let request_id = RequestId { session: 4, sequence };
+        let send = |store: &Store| stream_once(store, request_id, &name, mebibytes, if_exists).unwrap();
         let version = send(&store);
         let free = store.stat().free_blocks;
         assert_eq!(send(&store), version, "its first answer, whatever its rules say of what it left");
@@ -482,10 +482,10 @@ fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
     const BLOCKS: u64 = 5_120;
     let sim = SimDevice::from_image(formatted(BLOCKS, 5).image());
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();
-    let (name, identity) = (key(b"long"), RequestId { session: 4, sequence: 1 });
+    let (name, request_id) = (key(b"long"), RequestId { session: 4, sequence: 1 });
     let none = RejectRules::default();
     sim.mark(0);
-    let version = stream_once(&store, identity, &name, 5, none).unwrap();
+    let version = stream_once(&store, request_id, &name, 5, none).unwrap();
     sim.mark(version.0);
     drop(store);
     let (mut states, mut repeated) = (0, 0);
@@ -495,7 +495,7 @@ fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
         let (_device, store) = reopened(image);
         let there = block_on(store.head(&name)).unwrap().map(|info| info.version);
         assert!(there == Some(version) || acknowledged == 0 && there.is_none(), "state {}", point.id);
-        let again = stream_once(&store, identity, &name, 5, none).unwrap();
+        let again = stream_once(&store, request_id, &name, 5, none).unwrap();
         repeated += u32::from(there.is_some());
         assert!(there.is_none_or(|there| there == again), "state {}: written twice", point.id);
         let info = block_on(store.head(&name)).unwrap().unwrap();
@@ -533,7 +533,7 @@ fn repetitions_at_the_same_time_join_the_first() {
 
 /// A batch that needs more than half of the overlays waits for an apply that no other write would have started.
 #[test]
-fn a_large_step_does_not_wait_for_ever() {
+fn a_large_write_batch_does_not_wait_for_ever() {
     within("a large write batch", || {
         let device = memory(4_096);
         let mut options = tiny();
@@ -547,7 +547,7 @@ fn a_large_step_does_not_wait_for_ever() {
                 block_on(store.put(&beside, vec![1].into(), PutOptions::default())).unwrap();
             }
             let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![number; 60])).collect(), ());
-            let done = block_on(common::together(&store, &blind(&many), decide)).unwrap();
+            let done = block_on(common::transact(&store, &blind(&many), decide)).unwrap();
             for pending in done.pending {
                 block_on(pending.durable()).unwrap();
             }

@@ -147,7 +147,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch); [`PoolError::Exhausted`] if no frame is free.
-    pub async fn fetch_at_once(&self, unit: Unit, hint: Hint) -> Result<Pinned, PoolError> {
+    pub async fn try_fetch(&self, unit: Unit, hint: Hint) -> Result<Pinned, PoolError> {
         self.fetch_as(unit, hint, false).await
     }
 

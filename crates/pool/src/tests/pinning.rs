@@ -56,16 +56,13 @@ fn pins_protect_and_exhaustion_is_an_error() {
 }
 
 #[test]
-fn a_fetch_at_once_does_not_wait_for_a_frame() {
+fn a_try_fetch_does_not_wait_for_a_frame() {
     let (pool, device) = pool_with(PoolOptions { pin_wait_ms: 600_000, ..PoolOptions::new(8) }, 40);
     let pins: Vec<_> =
-        (0..8).map(|block| block_on(pool.fetch_at_once(page_unit(block, 0), Hint::Scan)).unwrap()).collect();
-    let refused = block_on(pool.fetch_at_once(page_unit(9, 0), Hint::Scan));
+        (0..8).map(|block| block_on(pool.try_fetch(page_unit(block, 0), Hint::Scan)).unwrap()).collect();
+    let refused = block_on(pool.try_fetch(page_unit(9, 0), Hint::Scan));
     assert!(matches!(refused, Err(PoolError::Exhausted { frames: 8 })));
-    assert!(
-        block_on(pool.fetch_at_once(page_unit(7, 0), Hint::Scan)).is_ok(),
-        "a resident one needs no frame"
-    );
+    assert!(block_on(pool.try_fetch(page_unit(7, 0), Hint::Scan)).is_ok(), "a resident one needs no frame");
     assert_eq!(device.counts().reads, 8);
     drop(pins);
 }

@@ -76,8 +76,8 @@ impl Call {
         integer(self.word(index))
     }
 
-    /// Whether all that the command does must be one step: it is done once, or it is part of a transaction.
-    pub(crate) fn is_one_step(&self) -> bool {
+    /// Whether all that the command does must be one write batch: it is done once, or it is part of a transaction.
+    pub(crate) fn is_one_batch(&self) -> bool {
         !matches!(self.scope, Scope::Plain)
     }
 

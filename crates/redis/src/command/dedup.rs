@@ -15,8 +15,8 @@ fn number(word: &[u8]) -> Result<u64, Failed> {
     std::str::from_utf8(word).ok().and_then(|word| word.parse().ok()).ok_or(NOT_ONCE.into())
 }
 
-/// The identity of an EXEC: `SHOAL.SESSION <session> <sequence> EXEC`.
-pub(crate) fn identity_of(words: &[Bytes]) -> Result<Option<RequestId>, Failed> {
+/// The request id of an EXEC: `SHOAL.SESSION <session> <sequence> EXEC`.
+pub(crate) fn request_id_of(words: &[Bytes]) -> Result<Option<RequestId>, Failed> {
     match words {
         [_, session, sequence, _] => {
             Ok(Some(RequestId { session: number(session)?, sequence: number(sequence)? }))
@@ -31,13 +31,13 @@ pub(super) async fn session(mut call: Call, commands: &'static [Command]) -> Out
         let session = call.frontend.entropy.next_u64() >> 1;
         return Ok(Answer::Integer(session as i64).into());
     }
-    let identity = RequestId { session: number(call.word(1))?, sequence: number(call.word(2))? };
+    let request_id = RequestId { session: number(call.word(1))?, sequence: number(call.word(2))? };
     let words = call.rest(3).to_vec();
     let command = words.first().and_then(|name| Command::find(commands, name));
     let command = command.filter(|command| command.writes && command.keys.first == 1).ok_or(NOT_ONCE)?;
     let (Run::Task(run), true) = (command.run, command.takes(words.len())) else {
         return Err(wrong_count(command.name));
     };
-    (call.scope, call.words, call.command) = (Scope::Dedup(identity), words, command);
+    (call.scope, call.words, call.command) = (Scope::Dedup(request_id), words, command);
     run(call).await
 }

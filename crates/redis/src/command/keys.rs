@@ -9,8 +9,8 @@ use super::call::{Call, Finished, NO_SUCH_KEY, Outcome, Part, SYNTAX, give_way_a
 use super::write;
 use crate::answer::Answer;
 
-/// So many keys are deleted as one step, all of them or none; more go one after the other, so that others have their turn.
-const KEYS_A_STEP_MAX: usize = 32;
+/// So many keys are deleted as one write batch, all of them or none; more go one after the other, so that others have their turn.
+const KEYS_A_BATCH_MAX: usize = 32;
 
 pub(super) const OBJECT_PARTS: &[Part] = &[
     Part::new("encoding", 1..=1, "<key>", "How Redis would store the value."),
@@ -23,11 +23,11 @@ pub(super) const OBJECT_PARTS: &[Part] = &[
 pub(super) async fn del(call: Call) -> Outcome {
     // Before anything is deleted: a command that is refused did nothing.
     let keys = call.rest(1).iter().map(|word| call.frontend.key(word)).collect::<Result<Vec<_>, _>>()?;
-    if call.is_one_step() {
+    if call.is_one_batch() {
         return delete_batch(&call, keys).await;
     }
-    // A request that is too much for a step is refused before anything is done; one by one it may be possible.
-    if (2..=KEYS_A_STEP_MAX).contains(&keys.len())
+    // A request that is too much for a write batch is refused before anything is done; one by one it may be possible.
+    if (2..=KEYS_A_BATCH_MAX).contains(&keys.len())
         && let Ok(finished) = delete_batch(&call, keys.clone()).await
     {
         return Ok(finished);
@@ -42,7 +42,7 @@ pub(super) async fn del(call: Call) -> Outcome {
     Ok(Finished { pending, ..Answer::Integer(count).into() })
 }
 
-/// Deletes objects as one step; answers how many there were, those among them of which nobody knows whether they existed.
+/// Deletes objects as one write batch; answers how many there were, those among them of which nobody knows whether they existed.
 async fn delete_batch(call: &Call, keys: Vec<ObjectKey>) -> Outcome {
     let keys: Vec<_> = keys.into_iter().map(|key| (key, ReadLevel::Existence)).collect();
     call.update_batch(&keys, |objects| {
@@ -103,7 +103,7 @@ pub(super) async fn object(call: Call) -> Outcome {
     Ok(Finished::after(answer, pending))
 }
 
-/// Gives the object another key, as one step. Where the key is taken, only if it may be replaced.
+/// Gives the object another key, as one write batch. Where the key is taken, only if it may be replaced.
 pub(super) async fn rename(call: Call, replace: bool) -> Outcome {
     let (from, to) = (call.key(1)?, call.key(2)?);
     let done = if replace { || Answer::Ok } else { || Answer::Integer(1) };

@@ -23,4 +23,4 @@ mod session;
 mod strings;
 mod versions;
 
-pub(crate) use dedup::identity_of;
+pub(crate) use dedup::request_id_of;

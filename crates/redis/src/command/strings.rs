@@ -246,7 +246,7 @@ pub(super) async fn mget(call: Call) -> Outcome {
     Ok(finished)
 }
 
-/// Stores all pairs as one step. With [`ReadLevel::Info`] only where none of the keys exists.
+/// Stores all pairs as one write batch. With [`ReadLevel::Info`] only where none of the keys exists.
 pub(super) async fn mset(call: Call, look: ReadLevel) -> Outcome {
     let pairs = call.rest(1).chunks_exact(2);
     if !pairs.remainder().is_empty() {

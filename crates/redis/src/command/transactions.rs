@@ -1,4 +1,4 @@
-//! MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands that are queued and then done as one step.
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands that are queued and then done as one write batch.
 //!
 //! EXEC loads the states of all keys of its commands and runs these, the same code as outside, on a working set (`working_set.rs`) in the
 //! decision of one transaction of the engine (`Store::transact`): so all that it reads is of one moment, its own writes among it,
@@ -93,12 +93,12 @@ pub(crate) fn is_immediate(words: &[Bytes], command: &Command) -> bool {
         || has_request_id(words, command)
 }
 
-/// Whether this is an EXEC with an identity.
+/// Whether this is an EXEC with a request id.
 fn has_request_id(words: &[Bytes], command: &Command) -> bool {
     command.name == "shoal.session" && matches!(words, [_, _, _, name] if is(name, "exec"))
 }
 
-/// Whether this is an EXEC, with or without an identity.
+/// Whether this is an EXEC, with or without a request id.
 pub(crate) fn is_exec(words: &[Bytes], command: &Command) -> bool {
     command.name == "exec" || has_request_id(words, command)
 }
@@ -196,7 +196,7 @@ pub(crate) async fn execute(
     frontend: FrontendRef,
     transaction: Transaction,
     watches: Vec<Watch>,
-    identity: Option<RequestId>,
+    request_id: Option<RequestId>,
 ) -> Outcome {
     let calls = transaction.calls;
     let mut keys = keys_of(&frontend, &calls);
@@ -210,7 +210,7 @@ pub(crate) async fn execute(
             let deadline_of = move |expiry| store.deadline_of(expiry);
             decide(&frontend, &calls, Rc::new(WorkingSet::new(&keys, objects, deadline_of)))
         };
-        match write::transact(&frontend, (&keys, &watches), identity, decide, keep).await? {
+        match write::transact(&frontend, (&keys, &watches), request_id, decide, keep).await? {
             Transacted::Done(Updated { answer: Ran::Answers(answers), pending }) => {
                 drop(watches);
                 return Ok(Finished { pending, ..end(&frontend, calls, answers).await? });

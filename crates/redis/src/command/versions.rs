@@ -43,7 +43,7 @@ pub(super) async fn cas(call: Call) -> Outcome {
         version => RejectRules { if_version_not: Some(Lsn(version)), ..RejectRules::default() },
     };
     let value = call.word(3);
-    if call.is_one_step() {
+    if call.is_one_batch() {
         let decide = |object: Option<&Object>| match rules.reject(object.map(|object| object.info.version)) {
             true => (Change::NoChange, Answer::Null),
             false => (set_value(value, expiry), Answer::Version),

@@ -87,24 +87,24 @@ pub(crate) async fn delete(frontend: &Frontend, key: &ObjectKey) -> Result<(bool
     Ok((answer, pending.into_iter().next()))
 }
 
-/// Does what `decide` says of the objects, unless one of `watches` changed; with an identity once, and the bytes that `keep`
+/// Does what `decide` says of the objects, unless one of `watches` changed; with a request id once, and the bytes that `keep`
 /// gives are kept.
 pub(crate) async fn transact<T>(
     frontend: &Frontend,
     (keys, watches): (&[(ObjectKey, ReadLevel)], &[Watch]),
-    identity: Option<RequestId>,
+    request_id: Option<RequestId>,
     decide: impl FnMut(&[Option<Object>]) -> Decision<T>,
     keep: impl Fn(&T) -> Vec<u8> + Sync,
 ) -> Result<Transacted<T>, Failed> {
     let keep: &(dyn Fn(&T) -> Vec<u8> + Sync) = &keep;
-    let options = TransactOptions { watches, request: identity.map(|identity| (identity, keep)) };
+    let options = TransactOptions { watches, request: request_id.map(|request_id| (request_id, keep)) };
     Ok(frontend.store.transact(keys, &options, decide).await?)
 }
 
 impl Call {
     /// Stores an object and answers OK. Its key is the first word behind the name.
     pub(crate) async fn put(&self, value: &Bytes, expiry: Expiry) -> Outcome {
-        if self.is_one_step() {
+        if self.is_one_batch() {
             return self.update(ReadLevel::Nothing, |_| (set_value(value, expiry), Answer::Ok)).await;
         }
         let options = PutOptions { expiry, ..PutOptions::default() };
@@ -131,7 +131,7 @@ impl Call {
         mut decide: impl FnMut(Option<&Object>) -> (Change, Answer),
     ) -> Outcome {
         let key = self.key(1)?;
-        if !self.is_one_step() {
+        if !self.is_one_batch() {
             let Updated { answer, pending } = update(&self.frontend, &key, look, decide).await?;
             return Ok(Finished::after(answer, pending));
         }
@@ -142,15 +142,15 @@ impl Call {
         .await
     }
 
-    /// Updates several objects as one step; the answer of `decide` leaves when all of it is durable.
+    /// Updates several objects as one write batch; the answer of `decide` leaves when all of it is durable.
     pub(crate) async fn update_batch(
         &self,
         keys: &[(ObjectKey, ReadLevel)],
         mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, Answer),
     ) -> Outcome {
-        let identity = match &self.scope {
+        let request_id = match &self.scope {
             Scope::Plain => None,
-            Scope::Dedup(identity) => Some(*identity),
+            Scope::Dedup(request_id) => Some(*request_id),
             Scope::Transaction(working) => {
                 let see = |(key, look): &(ObjectKey, ReadLevel)| match look {
                     ReadLevel::Nothing => Ok(None),
@@ -166,7 +166,7 @@ impl Call {
             let (changes, answer) = decide(objects);
             Decision::Do(changes.into(), answer)
         };
-        match transact(&self.frontend, (keys, &[]), identity, decide, kept::encode).await? {
+        match transact(&self.frontend, (keys, &[]), request_id, decide, kept::encode).await? {
             Transacted::Before { version, answer } => Ok(kept::answer_of(answer.as_ref(), version.0)?.into()),
             done => {
                 let Updated { answer, pending } = done.done();

@@ -18,8 +18,8 @@ use crate::command::call::{
     Call, Command, ConnectionState, Finished, Order, Outcome, Replies, Run, Scope, TOO_LONG, Task,
     Transaction, is, memory_of, wrong_count,
 };
-use crate::command::{identity_of, table, transactions};
 use crate::command::{read, write};
+use crate::command::{request_id_of, table, transactions};
 use crate::shared::Shared;
 use crate::timing::{Timed, result_of, shown_key};
 
@@ -303,15 +303,15 @@ impl Connection {
     /// Begins what was queued since MULTI; the words are EXEC's.
     fn begin_transaction(&mut self, shared: &mut Shared, words: &[Bytes], transaction: Transaction) {
         let watches = std::mem::take(&mut self.session.watches);
-        let identity = match identity_of(words) {
+        let request_id = match request_id_of(words) {
             _ if transaction.is_spoiled => return self.answer(Answer::error(transactions::ABORTED)),
-            Ok(identity) => identity,
+            Ok(request_id) => request_id,
             Err(failed) => return self.answer(failed.into()),
         };
         let (order, writes) = (transaction.order(), transaction.writes);
         let bytes = transaction.bytes + ANSWER_BYTES_GUESS;
         let keys = transaction.keys.iter().copied().collect();
-        let task = transactions::execute(shared.frontend.clone(), transaction, watches, identity);
+        let task = transactions::execute(shared.frontend.clone(), transaction, watches, request_id);
         self.poll_first(shared, Box::pin(task), writes, |queue, task| {
             queue.run_as(task, keys, (order, writes), bytes);
         });

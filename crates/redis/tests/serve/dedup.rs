@@ -1,4 +1,4 @@
-//! Several keys as one step, and writes that are done once.
+//! Several keys as one write batch, and writes that are done once.
 
 use shoal_redis::RedisOptions;
 

@@ -262,7 +262,7 @@ fn a_connection_that_ends_forgets_all() {
 }
 
 #[test]
-fn versions_and_identities() {
+fn versions_and_request_ids() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.script(
@@ -486,10 +486,10 @@ fn transactions_in_a_pipeline() {
     sender.join().unwrap();
 }
 
-/// A transaction is one step of the log, however many keys it has; a transaction that fits in none is refused before anything is
+/// A transaction is one write batch of the log, however many keys it has; a transaction that fits in none is refused before anything is
 /// done.
 #[test]
-fn many_keys_are_one_step_or_refused() {
+fn many_keys_are_one_write_batch_or_refused() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     let mut transaction = |count: usize, bytes: usize| {

@@ -179,7 +179,7 @@ impl Dispatch {
         dialect: Dialect,
     ) -> Result<impl Future<Output = Result<HttpResponse, Failure>>, Failure> {
         let headers = request.headers();
-        let identity = identity(headers)?;
+        let request_id = request_id(headers)?;
         let encoding = Encoding::of(headers, self.gzip);
         let is_packed = encoding == Encoding::Gzip;
         let authorization = headers.get(http::header::AUTHORIZATION).cloned();
@@ -223,7 +223,7 @@ impl Dispatch {
             Shown { gate: self.gate.clone(), rights, address: peer.address.ip(), certificate, authorization }
                 .revoked()
         });
-        let call = Call { request: admitted.identified(identity), flow, permit };
+        let call = Call { request: admitted.with_request_id(request_id), flow, permit };
         Ok(Either::Right(async move { Ok(self.route_watched(path.path(), call, revoked, peer).await) }))
     }
 
@@ -251,8 +251,8 @@ impl Dispatch {
                 let operation = |request| stream::put_stream(request, revoked);
                 streams::client_streaming::<v1::PutStream, _>(call, limits(PART_BYTES_MAX), operation).boxed()
             }
-            v1::Operations::PATH if call.request.identity().is_some() => {
-                let problem = "the operations of a stream have an identity each; the stream has none";
+            v1::Operations::PATH if call.request.request_id().is_some() => {
+                let problem = "the operations of a stream have a request id each; the stream has none";
                 std::future::ready(refuse(Failure::invalid(problem))).boxed()
             }
             v1::Operations::PATH => {
@@ -350,8 +350,8 @@ fn is_stream(path: &str) -> bool {
     ours.contains(&path) || standard::is_stream(path)
 }
 
-/// The identity of a write, where its sender gives one: its session, and its number there.
-fn identity(headers: &http::HeaderMap) -> Result<Option<RequestId>, Failure> {
+/// The request id of a write, where its sender gives one: its session, and its number there.
+fn request_id(headers: &http::HeaderMap) -> Result<Option<RequestId>, Failure> {
     let number = |name: &str| {
         let Some(value) = headers.get(name) else { return Ok(None) };
         let number = value.to_str().ok().and_then(|text| text.parse::<u64>().ok());

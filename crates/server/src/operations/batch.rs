@@ -133,7 +133,7 @@ pub(super) struct Batch<E> {
     message: Bytes,
     /// None: there was no message.
     bucket: Option<Result<Bucket, Failure>>,
-    /// Whether the items are one step: all of them are done, or none.
+    /// Whether the items are one write batch: all of them are done, or none.
     pub(super) is_atomic: bool,
     pub(super) items: Vec<Item<E>>,
 }
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    /// Ranges, and whether the items are one step, are those of prost; a range that comes twice is the sum of both.
+    /// Ranges, and whether the items are one write batch, are those of prost; a range that comes twice is the sum of both.
     #[test]
     fn other_fields_are_those_of_prost() {
         let ranges = [None, Some(v1::ByteRange { first: 3, bytes: Some(4) })];

@@ -18,14 +18,14 @@ pub(crate) async fn delete(
     Ok(v1::DeleteResponse { deleted, version: done.version.0 }.into())
 }
 
-/// Deletes an object; once if the request has an identity.
+/// Deletes an object; once if the request has a request id.
 pub(crate) async fn remove(
     admitted: &Authenticated<()>,
     key: &ObjectKey,
     rules: RejectRules,
 ) -> Result<DeleteResult, Failure> {
     let failed = |error| Failure::of_write(&error, &rules);
-    let write = Write::delete(key, rules).with_request_id(admitted.identity());
+    let write = Write::delete(key, rules).with_request_id(admitted.request_id());
     let pending = admitted.to_write(key.bucket())?.write(write).await.map_err(failed)?;
     let deleted = pending.before();
     Ok(DeleteResult { deleted, version: pending.durable().await.map_err(failed)? })

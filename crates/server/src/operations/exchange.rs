@@ -483,7 +483,7 @@ async fn get(store: &Store, key: &ObjectKey, operation: &v1::Operation) -> Resul
 
 async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {
     let v1::Operation {
-        number, rules, metadata, modified_ns, identity, value, ttl_ns, expire_time_ns, ..
+        number, rules, metadata, modified_ns, request_id, value, ttl_ns, expire_time_ns, ..
     } = operation;
     if value.len() > OPERATION_VALUE_BYTES_MAX {
         return Err(Failure::invalid(format!(
@@ -494,11 +494,11 @@ async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result
     let options = convert::put_options(rules, metadata, modified_ns, (ttl_ns, expire_time_ns))?;
     let rules = options.rules;
     let failed = |error| Failure::of_write(&error, &rules);
-    let identity = identity_of(identity);
+    let request_id = request_id_of(request_id);
     let value = value.into();
-    let write = Write::put(key, &value, &options).with_request_id(identity);
+    let write = Write::put(key, &value, &options).with_request_id(request_id);
     let pending = store.write(write).await.map_err(failed)?;
-    if identity.is_none() && rules.is_empty() {
+    if request_id.is_none() && rules.is_empty() {
         return Ok(Outcome::Placed(pending));
     }
     let version = pending.durable().await.map_err(failed)?.0;
@@ -508,9 +508,9 @@ async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result
 async fn delete(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {
     let rules = convert::rules(operation.rules);
     let failed = |error| Failure::of_write(&error, &rules);
-    let identity = identity_of(operation.identity);
-    let pending = store.write(Write::delete(key, rules).with_request_id(identity)).await.map_err(failed)?;
-    if identity.is_none() && rules.is_empty() {
+    let request_id = request_id_of(operation.request_id);
+    let pending = store.write(Write::delete(key, rules).with_request_id(request_id)).await.map_err(failed)?;
+    if request_id.is_none() && rules.is_empty() {
         return Ok(Outcome::Placed(pending));
     }
     let deleted = pending.before().map(|version| version.0);
@@ -518,8 +518,8 @@ async fn delete(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Res
     Ok(v1::OperationResult { version, deleted, ..result(operation.number) }.into())
 }
 
-fn identity_of(identity: Option<v1::WriteIdentity>) -> Option<RequestId> {
-    identity.map(|identity| RequestId { session: identity.session, sequence: identity.sequence })
+fn request_id_of(request_id: Option<v1::RequestId>) -> Option<RequestId> {
+    request_id.map(|request_id| RequestId { session: request_id.session, sequence: request_id.sequence })
 }
 
 fn result(number: u64) -> v1::OperationResult {

@@ -79,7 +79,7 @@ async fn write(
 ) -> Result<Result<(), Failure>, Failure> {
     let options = PutOptions { rules, ..PutOptions::default() };
     let store = admitted.to_write(key.bucket())?;
-    match put_once(store, admitted.identity(), key, value, options).await {
+    match put_once(store, admitted.request_id(), key, value, options).await {
         Ok(_) => Ok(Ok(())),
         Err(error @ Error::ConditionFailed { .. }) => Ok(Err(Failure::of_write(&error, &rules))),
         Err(error) => Err(Failure::of_write(&error, &rules)),

@@ -19,9 +19,9 @@ pub(crate) async fn multi_delete(request: Authenticated<Bytes>) -> Result<Box<Bu
     let (message, admitted) = request.take();
     let batch = Batch::of(message)?;
     let store = admitted.to_write(batch.bucket_name()?)?;
-    if admitted.identity().is_some() {
+    if admitted.request_id().is_some() {
         return Err(Failure::invalid(
-            "several deletes have no identity: each is a write of its own; send them one by one, or by Operations",
+            "several deletes have no request id: each is a write of its own; send them one by one, or by Operations",
         ));
     }
     let rules = |item: &Item<()>| match item.says_more {

@@ -33,8 +33,8 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffe
     if batch.is_atomic {
         return Ok(encode(write_batch(&admitted, &batch).await?.into_iter(), RESULT_BYTES_GUESS));
     }
-    if admitted.identity().is_some() {
-        return Err(Failure::invalid("several puts have an identity only where they are one step (atomic)"));
+    if admitted.request_id().is_some() {
+        return Err(Failure::invalid("several puts have a request id only as one write batch (atomic)"));
     }
     let items = &batch.items[..];
     let mut results: Vec<Result<Lsn, Failure>> = items.iter().map(|_| Ok(Lsn::NONE)).collect();

@@ -29,7 +29,7 @@ pub(crate) async fn put(
         return create_or_get(&admitted, &key, value.into_buffer(), options).await;
     }
     let store = admitted.to_write(key.bucket())?;
-    match put_once(store, admitted.identity(), &key, value, options).await {
+    match put_once(store, admitted.request_id(), &key, value, options).await {
         Ok(done) => Ok(v1::PutResponse { version: done.version.0, ..Default::default() }.into()),
         Err(error) => Err(Failure::of_write(&error, &rules)),
     }
@@ -55,28 +55,28 @@ pub(crate) fn place_value(
     key: &[u8],
     value_bytes: usize,
 ) -> Option<ReceiveBuffer> {
-    // A write with an identity is a transaction, which copies.
-    if admitted.identity().is_some() {
+    // A write with a request id is a transaction, which copies.
+    if admitted.request_id().is_some() {
         return None;
     }
     let key = convert::object_key(bucket, key).ok()?;
     admitted.to_write(key.bucket()).ok()?.receive_buffer(&key, value_bytes)
 }
 
-/// Stores `value`; once if the request has an identity.
+/// Stores `value`; once if the request has a request id.
 pub(crate) async fn put_once(
     store: &Store,
-    identity: Option<RequestId>,
+    request_id: Option<RequestId>,
     key: &ObjectKey,
     value: Value,
     options: PutOptions,
 ) -> Result<PutResult, Error> {
     let pending = match value {
         Value::Chunks(value) => {
-            store.write(Write::put(key, &value, &options).with_request_id(identity)).await?
+            store.write(Write::put(key, &value, &options).with_request_id(request_id)).await?
         }
         Value::Received(value, _permit) => {
-            store.write(Write::put_received(key, value, &options).with_request_id(identity)).await?
+            store.write(Write::put_received(key, value, &options).with_request_id(request_id)).await?
         }
     };
     mark(Mark::Placed);
@@ -101,7 +101,7 @@ async fn create_or_get(
     for _ in 0..ATTEMPTS_MAX {
         match put_once(
             store,
-            admitted.identity(),
+            admitted.request_id(),
             key,
             Value::Chunks(Box::new(value.clone())),
             options.clone(),
@@ -113,8 +113,8 @@ async fn create_or_get(
                 if let Some(existing) = existing(store, key).await? {
                     return Ok(existing);
                 }
-                // A write with an identity has had its one outcome.
-                if admitted.identity().is_some() {
+                // A write with a request id has had its one outcome.
+                if admitted.request_id().is_some() {
                     return Err(Failure::of_write(&error, &rules));
                 }
                 refused = Failure::of_write(&error, &rules);

@@ -40,7 +40,7 @@ pub(crate) async fn put_stream(
     let rules = options.rules;
     let failed = |error: Error| Failure::of_write(&error, &rules);
     let store = admitted.to_write(key.bucket())?;
-    let mut value = store.put_stream(&key, options).map_err(failed)?.with_request_id(admitted.identity());
+    let mut value = store.put_stream(&key, options).map_err(failed)?.with_request_id(admitted.request_id());
     // Nothing is cut once the end message has arrived: then the object is stored.
     let announced = tokio::select! {
         received = receive(&mut parts, &mut value, failed) => received?,

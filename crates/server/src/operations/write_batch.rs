@@ -34,7 +34,7 @@ pub(crate) async fn write_batch(
     };
     let writes: WriteBatch<'_> =
         puts.iter().map(|(key, value, options)| Write::put(key, value, options)).collect();
-    let pending = store.write(writes.with_request_id(admitted.identity())).await.map_err(failed)?;
+    let pending = store.write(writes.with_request_id(admitted.request_id())).await.map_err(failed)?;
     let versions = pending.clone();
     let last = pending.durable().await.map_err(failed)?;
     let result = |version| v1::MultiPutResult { status: Some(v1::KeyStatus::default()), version };

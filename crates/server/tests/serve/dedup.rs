@@ -1,4 +1,4 @@
-//! Writes that are done once, and several puts as one step.
+//! Writes that are done once, and several puts as one write batch.
 
 use http::uri::PathAndQuery;
 use shoal_api::v1::failure::Kind;
@@ -12,7 +12,7 @@ use tonic_prost::ProstCodec;
 use crate::support::{Running, grpc_over, kind};
 
 /// A request with a session and a number in it.
-fn identified<T>(message: T, (session, number): (&'static str, u64)) -> Request<T> {
+fn with_request_id<T>(message: T, (session, number): (&'static str, u64)) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert(SESSION_HEADER, session.parse().unwrap());
     request.metadata_mut().insert(SEQUENCE_HEADER, number.into());
@@ -22,12 +22,12 @@ fn identified<T>(message: T, (session, number): (&'static str, u64)) -> Request<
 /// A call with a session and a number in it.
 async fn call_as<M: Unary>(
     channel: &Channel,
-    identity: (&'static str, u64),
+    request_id: (&'static str, u64),
     request: M::Request,
 ) -> Result<M::Response, Status> {
     let codec = ProstCodec::<M::Request, M::Response>::default();
     let path = PathAndQuery::from_static(<M as Method>::PATH);
-    Ok(grpc_over(channel).await.unary(identified(request, identity), path, codec).await?.into_inner())
+    Ok(grpc_over(channel).await.unary(with_request_id(request, request_id), path, codec).await?.into_inner())
 }
 
 fn put(key: &'static str, value: &'static str, if_exists: bool) -> v1::PutRequest {
@@ -74,9 +74,9 @@ fn puts(items: &[(&'static str, bool)]) -> v1::MultiPutRequest {
     v1::MultiPutRequest { bucket: "b".into(), items: items.iter().map(item).collect(), atomic: true }
 }
 
-/// A step that was done or rejected says so again, with all that it said before.
+/// A write batch that was done or rejected says so again, with all that it said before.
 #[tokio::test]
-async fn a_repeated_step_gives_its_first_answer() {
+async fn a_repeated_write_batch_gives_its_first_answer() {
     let server = Running::start().await;
     let channel = server.channel().await;
     let two = || puts(&[("x", true), ("y", true)]);
@@ -96,9 +96,9 @@ async fn a_repeated_step_gives_its_first_answer() {
     server.stop().await;
 }
 
-/// The identity of an earlier write for another one: it is refused, whatever the two are.
+/// The request id of an earlier write for another one: it is refused, whatever the two are.
 #[tokio::test]
-async fn an_identity_is_of_one_write() {
+async fn a_request_id_is_of_one_write() {
     let server = Running::start().await;
     let channel = server.channel().await;
     call_as::<v1::Put>(&channel, ("7", 1), put("k", "1", false)).await.unwrap();
@@ -119,17 +119,17 @@ async fn an_identity_is_of_one_write() {
 /// A PutStream of these parts, with a session and a number in it.
 async fn stream_as(
     channel: &Channel,
-    identity: (&'static str, u64),
+    request_id: (&'static str, u64),
     parts: Vec<Part>,
 ) -> Result<v1::PutResponse, Status> {
     let codec = ProstCodec::<v1::PutStreamRequest, v1::PutResponse>::default();
     let parts = parts.into_iter().map(|part| v1::PutStreamRequest { part: Some(part) });
-    let request = identified(futures_util::stream::iter(parts), identity);
+    let request = with_request_id(futures_util::stream::iter(parts), request_id);
     let path = PathAndQuery::from_static(<v1::PutStream as Method>::PATH);
     Ok(grpc_over(channel).await.client_streaming(request, path, codec).await?.into_inner())
 }
 
-/// The identity of a stream was ignored: sent again, it was refused by what it had stored itself.
+/// The request id of a stream was ignored: sent again, it was refused by what it had stored itself.
 #[tokio::test]
 async fn a_repeated_stream_gives_its_first_answer() {
     let server = Running::start().await;
@@ -157,9 +157,9 @@ async fn a_repeated_stream_gives_its_first_answer() {
     server.stop().await;
 }
 
-/// A call that cannot honour an identity refuses it: it was ignored.
+/// A call that cannot honour a request id refuses it: it was ignored.
 #[tokio::test]
-async fn an_identity_that_means_nothing_is_refused() {
+async fn a_request_id_that_means_nothing_is_refused() {
     let server = Running::start().await;
     let channel = server.channel().await;
     call_as::<v1::Put>(&channel, ("7", 1), put("k", "1", false)).await.unwrap();
@@ -172,14 +172,14 @@ async fn an_identity_that_means_nothing_is_refused() {
     assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
     assert!(server.client().await.head("b", b"k").await.unwrap().is_some(), "nothing was done");
     let codec = ProstCodec::<v1::OperationsRequest, v1::OperationsResponse>::default();
-    let request = identified(futures_util::stream::pending(), ("7", 3));
+    let request = with_request_id(futures_util::stream::pending(), ("7", 3));
     let path = PathAndQuery::from_static(<v1::Operations as Method>::PATH);
     let refused = grpc_over(&channel).await.streaming(request, path, codec).await.err().unwrap();
     assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
     server.stop().await;
 }
 
-/// In one step a key may come twice: the last of its items stays, each has a version of its own, and conditions are about what
+/// In one write batch a key may come twice: the last of its items stays, each has a version of its own, and conditions are about what
 /// was there before.
 #[tokio::test]
 async fn of_a_key_that_comes_twice_in_a_batch_the_last_stays() {
@@ -197,14 +197,14 @@ async fn of_a_key_that_comes_twice_in_a_batch_the_last_stays() {
         let beside =
             v1::MultiPutItem { key: "beside".into(), value: "b".into(), ..v1::MultiPutItem::default() };
         let items = vec![item(value("first")), beside, item(value(last))];
-        let step = || v1::MultiPutRequest { bucket: "b".into(), items: items.clone(), atomic: true };
-        let done = call_as::<v1::MultiPut>(&channel, ("7", sequence), step()).await.unwrap();
+        let batch = || v1::MultiPutRequest { bucket: "b".into(), items: items.clone(), atomic: true };
+        let done = call_as::<v1::MultiPut>(&channel, ("7", sequence), batch()).await.unwrap();
         let versions: Vec<u64> = done.results.iter().map(|result| result.version).collect();
         assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
         let object = client.get("b", last.as_bytes(), ByteRange::ALL).await.unwrap().unwrap();
         assert_eq!((object.info.version.0, object.value.to_vec()), (versions[2], value(last)));
-        let again = call_as::<v1::MultiPut>(&channel, ("8", sequence), step()).await.unwrap_err();
-        assert_eq!(kind(&again), Kind::ConditionFailed, "it exists before the step");
+        let again = call_as::<v1::MultiPut>(&channel, ("8", sequence), batch()).await.unwrap_err();
+        assert_eq!(kind(&again), Kind::ConditionFailed, "it exists before the batch");
     }
     server.stop().await;
 }
@@ -215,7 +215,7 @@ fn item(key: &'static str, value: &'static str, rules: RejectRules) -> PutItem {
 }
 
 #[tokio::test]
-async fn several_puts_are_one_step() {
+async fn several_puts_are_one_write_batch() {
     let server = Running::start().await;
     for dedup in [false, true] {
         let options = ConnectOptions { dedup, ..server.options() };
@@ -231,7 +231,7 @@ async fn several_puts_are_one_step() {
         assert_eq!(current, Some(put[1].version));
         assert_eq!(client.head("b", b"z").await.unwrap(), None, "nothing was done");
         assert!(client.put_batch("b", &[]).await.unwrap().is_empty());
-        // The rest of what a client does with identities.
+        // The rest of what a client does with request ids.
         let version = client.put("b", b"k", "1".into(), PutOptions::default()).await.unwrap().version;
         let rules = RejectRules { if_version_not: Some(version), ..none };
         assert_eq!(client.delete("b", b"k", rules).await.unwrap().deleted, Some(version));

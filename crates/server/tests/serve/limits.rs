@@ -268,7 +268,7 @@ async fn a_client_that_takes_nothing_is_cut_and_others_are_served() {
             .await
             .unwrap();
     assert!(figure(&client, "server.bytes_in_flight").await >= MIB as u64);
-    eventually("the lease is back", || async {
+    eventually("the memory permit is back", || async {
         assert!(client.get("", b"k", ByteRange { first: 3, bytes: Some(4) }).await.unwrap().is_some());
         figure(&client, "server.bytes_in_flight").await < 4096
     })

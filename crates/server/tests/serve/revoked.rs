@@ -34,11 +34,12 @@ where
     A: Message + 'static,
     B: Message + Default + 'static,
 {
-    let (asks, asked) = mpsc::channel(4);
+    let (asks, requests) = mpsc::channel(4);
     asks.send(first).await.unwrap();
     let asks = goes_on.then_some(asks);
-    let asked = stream::unfold(asked, async |mut asked| asked.recv().await.map(|ask| (ask, asked)));
-    let (mut grpc, request) = (grpc_over(channel).await, with_token(asked, token));
+    let requests =
+        stream::unfold(requests, async |mut requests| requests.recv().await.map(|next| (next, requests)));
+    let (mut grpc, request) = (grpc_over(channel).await, with_token(requests, token));
     let codec = ProstCodec::<A, B>::default();
     let answer = grpc.streaming(request, PathAndQuery::from_static(path), codec).await.unwrap();
     Open { asks, answers: answer.into_inner() }

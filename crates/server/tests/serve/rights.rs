@@ -291,9 +291,10 @@ async fn a_stream_ends_when_its_token_has_other_rights() {
     let (server, security) = serve().await;
     fill(&server);
     let channel = server.channel().await;
-    let (asks, asked) = tokio::sync::mpsc::channel(4);
-    let asked = stream::unfold(asked, async |mut asked| asked.recv().await.map(|ask| (ask, asked)));
-    let (mut grpc, request) = (grpc_over(&channel).await, with_token(asked, FILMS));
+    let (asks, requests) = tokio::sync::mpsc::channel(4);
+    let requests =
+        stream::unfold(requests, async |mut requests| requests.recv().await.map(|next| (next, requests)));
+    let (mut grpc, request) = (grpc_over(&channel).await, with_token(requests, FILMS));
     let put = |number| v1::OperationsRequest {
         bucket: "films".into(),
         operations: vec![operation(number, Action::Put, false)],

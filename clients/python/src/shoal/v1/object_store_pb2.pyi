@@ -393,7 +393,7 @@ class OperationsRequest(_message.Message):
     def __init__(self, bucket: _Optional[str] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("number", "action", "key", "rules", "metadata", "modified_ns", "range", "identity", "ttl_ns", "expire_time_ns", "value")
+    __slots__ = ("number", "action", "key", "rules", "metadata", "modified_ns", "range", "request_id", "ttl_ns", "expire_time_ns", "value")
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ACTION_UNSPECIFIED: _ClassVar[Operation.Action]
@@ -413,7 +413,7 @@ class Operation(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_NS_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
-    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TTL_NS_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -424,13 +424,13 @@ class Operation(_message.Message):
     metadata: Metadata
     modified_ns: int
     range: ByteRange
-    identity: WriteIdentity
+    request_id: RequestId
     ttl_ns: int
     expire_time_ns: int
     value: bytes
-    def __init__(self, number: _Optional[int] = ..., action: _Optional[_Union[Operation.Action, str]] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., range: _Optional[_Union[ByteRange, _Mapping]] = ..., identity: _Optional[_Union[WriteIdentity, _Mapping]] = ..., ttl_ns: _Optional[int] = ..., expire_time_ns: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., action: _Optional[_Union[Operation.Action, str]] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., range: _Optional[_Union[ByteRange, _Mapping]] = ..., request_id: _Optional[_Union[RequestId, _Mapping]] = ..., ttl_ns: _Optional[int] = ..., expire_time_ns: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
 
-class WriteIdentity(_message.Message):
+class RequestId(_message.Message):
     __slots__ = ("session", "sequence")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]

@@ -46,7 +46,7 @@ impl Found {
         self.values.is_empty() && self.runs.is_empty() && self.touches.is_empty()
     }
 
-    /// Blocks that moving all of it takes, before the old places become free.
+    /// Blocks that the relocation of all of it takes, before the old places become free.
     fn blocks(&self) -> u64 {
         let own = |value: &Placed| {
             let stored = value.entry.stored_bytes();
@@ -156,12 +156,12 @@ impl Relocator {
         found: Found,
         short: bool,
     ) -> Option<Moves> {
-        let promise = self.space.promise_moves(found.blocks(), short)?;
+        let reservation = self.space.reserve_for_moves(found.blocks(), short)?;
         let hole_blocks = HOLE_BLOCKS_MAX.min(self.checkpointer.layout().group_blocks - 1);
         let mut moves = Moves {
             touches: found.touches,
             hole_blocks: Some(hole_blocks),
-            promise: Some(promise),
+            reservation: Some(reservation),
             ..Moves::default()
         };
         moves.values = self.read_placed(found.values).await;

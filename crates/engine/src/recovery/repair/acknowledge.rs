@@ -62,11 +62,12 @@ pub(crate) async fn acknowledge_tablet(
         return Ok(given_up);
     }
     let blocks = ranges.len() as u64 * TREE_BLOCKS_PER_RECORD;
-    let promise = checkpointer.space.promise_moves(blocks, true);
-    let promise = promise.ok_or(Error::Full { needed: blocks, available: checkpointer.space.available() })?;
+    let reservation = checkpointer.space.reserve_for_moves(blocks, true);
+    let reservation =
+        reservation.ok_or(Error::Full { needed: blocks, available: checkpointer.space.available() })?;
     let mut touches: Vec<bytes::Bytes> = ranges.iter().map(|range| range.from.clone().into()).collect();
     touches.dedup();
-    let moves = Moves { touches, promise: Some(promise), ..Moves::default() };
+    let moves = Moves { touches, reservation: Some(reservation), ..Moves::default() };
     checkpointer.run_apply(tablet, &view, view.applied, moves, Unread::IsAbsent).await?;
     given_up.extend(ranges);
     Ok(given_up)

@@ -15,7 +15,7 @@ use crate::maintenance::verify::value_problems;
 use crate::recovery::owners::Owners;
 use crate::recovery::read::Recovery;
 use crate::recovery::rebuild::{TreeVisitor, owners_of_list};
-use crate::recovery::recount::Count;
+use crate::recovery::recount::TreeCount;
 use crate::recovery::repair::acknowledge::damaged_ranges;
 use crate::recovery::repair::repair;
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
@@ -116,7 +116,7 @@ async fn name_lost(pool: &Pool, (tree, trees): (Tree, &Trees), footer: &Footer, 
 async fn check_packed(
     pool: &Pool,
     (tree, trees): (Tree, &Trees),
-    count: &Count,
+    count: &TreeCount,
     is_whole: bool,
     totals: Totals,
     report: &mut CheckReport,

@@ -193,7 +193,7 @@ fn only_batches_linked_to_the_newest_one_are_believed() {
 /// If one value cannot be read, no record of its write batch is written again, its objects are named, and older records
 /// count.
 #[test]
-fn a_step_is_done_again_as_a_whole_or_not_at_all() {
+fn a_write_batch_is_done_again_as_a_whole_or_not_at_all() {
     let (sim, device) = formatted();
     let store = open(&device);
     perform(&store, &vec![(0, Some(value(0, 50)))]);
@@ -236,11 +236,11 @@ fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
     let store = open_in(&device, Environment::default());
     let damaged = head(&store);
     perform(&store, &vec![(1, Some(value(1, 50)))]);
-    let identity = crate::RequestId { session: 77, sequence: 3 };
+    let request_id = crate::RequestId { session: 77, sequence: 3 };
     let delete = |store: &Store| {
         let name = key(0);
         let write =
-            crate::Write::delete(&name, crate::RejectRules::default()).with_request_id(Some(identity));
+            crate::Write::delete(&name, crate::RejectRules::default()).with_request_id(Some(request_id));
         let (done, deleted) = block_on(store.write_durably(write))?;
         Ok::<_, crate::Error>(DeleteResult { deleted, version: done.version })
     };
@@ -462,7 +462,7 @@ fn steps_are_taken_from_the_end() {
 
 /// Records that no writer makes, with valid checksums: their write batch is left out, and its other objects are named.
 #[test]
-fn a_record_that_no_step_can_have_is_left_out_with_its_reason() {
+fn a_record_that_no_write_batch_can_have_is_left_out_with_its_reason() {
     let (_sim, device) = formatted();
     let (_, recovery) = read(&device);
     let delete = |tablet, key: &[u8]| encode_record(RecordKind::Delete, TabletId(tablet), key, &[], false);
@@ -500,7 +500,7 @@ fn a_record_that_no_step_can_have_is_left_out_with_its_reason() {
 
 /// A batch that cannot be written is reported and does not stop the others; a read-only store stops all.
 #[test]
-fn a_step_that_fails_is_named_and_the_next_one_follows() {
+fn a_write_batch_that_fails_is_named_and_the_next_one_follows() {
     let put = |which, bytes| {
         (key(which), Change::PutWith { value: vec![1; bytes].into(), options: Box::default() })
     };

@@ -55,7 +55,7 @@ pub(crate) struct Size {
     pub records: usize,
     pub bytes: usize,
     /// Blocks reserved for the apply.
-    pub promised: u64,
+    pub reserved_blocks: u64,
 }
 
 /// The change of an overlay's size by an insertion.
@@ -74,7 +74,7 @@ impl Growth {
         let dropped = Size {
             records: a.records + b.records,
             bytes: a.bytes + b.bytes,
-            promised: a.promised + b.promised,
+            reserved_blocks: a.reserved_blocks + b.reserved_blocks,
         };
         Self { bytes: self.bytes + other.bytes, dropped }
     }
@@ -104,7 +104,7 @@ impl Overlay {
         self.filter.add(hash);
         let mut growth = Growth { bytes: record.memory_bytes(), dropped: Size::default() };
         inner.size.records += 1;
-        inner.size.promised += record.promised();
+        inner.size.reserved_blocks += record.reserved_blocks();
         if inner.first.is_none() {
             inner.first = Some(record.clone());
         }
@@ -119,7 +119,7 @@ impl Overlay {
         inner.size.bytes += growth.bytes;
         inner.size.records -= growth.dropped.records;
         inner.size.bytes -= growth.dropped.bytes;
-        inner.size.promised -= growth.dropped.promised;
+        inner.size.reserved_blocks -= growth.dropped.reserved_blocks;
         growth
     }
 
@@ -309,7 +309,7 @@ fn prune(versions: &mut Versions, durable: Lsn, dropped: &mut Vec<Arc<Record>>) 
             if record.owned().is_empty() {
                 gone.records += 1;
                 gone.bytes += record.memory_bytes();
-                gone.promised += record.promised();
+                gone.reserved_blocks += record.reserved_blocks();
             } else {
                 dropped.push(record);
             }

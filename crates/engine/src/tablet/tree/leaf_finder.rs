@@ -27,11 +27,11 @@ pub(crate) struct LeafFinder<S: PageSource> {
     tree: Tree,
     source: S,
     root: Root,
-    held: Option<Held<S::Page>>,
+    held: Option<HeldPage<S::Page>>,
 }
 
 /// A page of level 1.
-struct Held<P> {
+struct HeldPage<P> {
     page: P,
     at: PageRef,
     /// The first key behind it; none: it is the last one.
@@ -60,7 +60,7 @@ enum Holding<'a> {
     Damage(PageRef),
 }
 
-impl<P: Deref<Target = [u8; BLOCK_BYTES]>> Held<P> {
+impl<P: Deref<Target = [u8; BLOCK_BYTES]>> HeldPage<P> {
     /// The leaf of a key of this page, and the place of its filter.
     fn leaf_of(&mut self, tree: Tree, key: &[u8]) -> std::result::Result<(PageRef, Range<usize>), Damage> {
         if let Some(leaf) = &self.leaf
@@ -121,7 +121,7 @@ impl<S: PageSource> LeafFinder<S> {
         if level == 0 {
             return Ok(Holding::Leaf(top, None));
         }
-        let is_held = |held: &Held<_>| held.high.as_ref().is_none_or(|high| key < &high[..]);
+        let is_held = |held: &HeldPage<_>| held.high.as_ref().is_none_or(|high| key < &high[..]);
         if !self.held.as_ref().is_some_and(is_held)
             && let Some(damaged) = self.descend((top, level), key).await?
         {
@@ -148,7 +148,7 @@ impl<S: PageSource> LeafFinder<S> {
                 if self.tree.parse(&page, at, 1).is_err() {
                     return Ok(Some(at));
                 }
-                self.held = Some(Held { page, at, high, leaf: None, leaf_high: Vec::new() });
+                self.held = Some(HeldPage { page, at, high, leaf: None, leaf_high: Vec::new() });
                 return Ok(None);
             }
             let child = self.tree.parse(&page, at, level).and_then(|view| {

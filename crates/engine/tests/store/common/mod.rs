@@ -25,7 +25,7 @@ pub(crate) use objects::{
 pub(crate) use oracle::{
     judge_listing, marked_step, observe_all, perform, read, recover_all, rules, step, works_on,
 };
-pub(crate) use transacted::{change_to, count_once, delete_once, once, put_once, together, update};
+pub(crate) use transacted::{change_to, count_once, delete_once, once, put_once, transact, update};
 
 /// Elapsed time stands still, and every reading of the wall clock shows another time, days ahead or back: no result of
 /// these tests may depend on it (R18).

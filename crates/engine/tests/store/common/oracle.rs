@@ -43,10 +43,10 @@ pub(crate) fn step(
     model: &mut Model,
     operation: &Operation,
     faulty: bool,
-    begun: impl FnOnce(&Model),
+    in_flight: impl FnOnce(&Model),
 ) {
     let id = model.begin(&operation.key, operation.effect, operation.condition);
-    begun(model);
+    in_flight(model);
     match block_on(perform(store, operation)) {
         Ok(version) => model.acknowledge(id, version.0).unwrap(),
         Err(Error::ConditionFailed { current, .. }) => {
@@ -66,8 +66,8 @@ pub(crate) fn marked_step(
     (model, models): (&mut Model, &mut Vec<Model>),
 ) {
     let operation = workload.next(model);
-    step(store, model, &operation, false, |begun| {
-        models.push(begun.clone());
+    step(store, model, &operation, false, |in_flight| {
+        models.push(in_flight.clone());
         sim.mark(models.len() as u64 - 1);
     });
     models.push(model.clone());

@@ -1,4 +1,4 @@
-//! Transactions and writes with an identity, in short form.
+//! Transactions and writes with a request id, in short form.
 
 use shoal_buffer::Buffer;
 use shoal_engine::{
@@ -12,7 +12,7 @@ pub(crate) fn change_to(value: Vec<u8>) -> Change {
 }
 
 /// A transaction without watches that is never left.
-pub(crate) async fn together<T>(
+pub(crate) async fn transact<T>(
     store: &Store,
     keys: &[(ObjectKey, ReadLevel)],
     mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, T),

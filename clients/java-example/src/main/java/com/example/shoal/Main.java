@@ -56,7 +56,7 @@ public final class Main {
                 : TlsChannelCredentials.newBuilder().trustManager(new File(authority)).build();
         ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(server, credentials)
                 .maxInboundMessageSize(MESSAGE_BYTES_MAX)
-                // What is sent again decides the program, which knows of identities.
+                // The program decides what is sent again, since it knows of request ids.
                 .disableRetry();
         if (tokenFile != null) {
             Metadata metadata = new Metadata();

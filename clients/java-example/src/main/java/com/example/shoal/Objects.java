@@ -116,11 +116,11 @@ final class Objects {
     /** Sends a write until its outcome is known, or it was sent often enough. */
     private PutResponse put(PutRequest request) throws InterruptedException {
         sequence++;
-        Metadata identity = new Metadata();
-        identity.put(SESSION, session);
-        identity.put(SEQUENCE, Long.toUnsignedString(sequence));
+        Metadata requestId = new Metadata();
+        requestId.put(SESSION, session);
+        requestId.put(SEQUENCE, Long.toUnsignedString(sequence));
         ObjectStoreGrpc.ObjectStoreBlockingStub once =
-                store.withInterceptors(MetadataUtils.newAttachHeadersInterceptor(identity));
+                store.withInterceptors(MetadataUtils.newAttachHeadersInterceptor(requestId));
         long pauseMs = 10;
         for (int attempt = 1; ; attempt++) {
             try {
@@ -135,7 +135,7 @@ final class Objects {
         }
     }
 
-    /** Whether the same write, with its identity, may succeed or tell its outcome when it is sent again. */
+    /** Whether the same write, with its request id, may succeed or tell its outcome when it is sent again. */
     private static boolean worthAnother(StatusRuntimeException error) {
         return switch (failureOf(error).getKind()) {
             case BUSY, OVERLOADED, CLOSED, TOO_SLOW, UNKNOWN_OUTCOME -> true;

@@ -1,4 +1,4 @@
-"""Identities of writes: a session, and a number in it, by which the server does a repeated write once.
+"""Request ids of writes: a session, and a number in it, by which the server does a repeated write once.
 
 The server keeps the results of a session's writes in 64 places, by the number modulo 64. So a session is used as 64 lanes:
 a write takes a free lane, whose numbers are its own modulo 64, and nobody else uses it until the write has ended. So no
@@ -17,23 +17,23 @@ from dataclasses import dataclass
 #: Lanes of a session: as many as the server keeps results.
 LANES = 64
 
-#: Sessions of one client: with more writes than lanes under way, a write waits for nothing and has no identity.
+#: Sessions of one client: with more writes than lanes under way, a write waits for nothing and has no request id.
 SESSIONS_MAX = 64
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Who a write is."""
+class RequestId:
+    """The id of a write: a session, and the number in it."""
 
     session: int
     sequence: int
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What says so to the server."""
+        """The headers that carry it to the server."""
         return (("shoal-session", str(self.session)), ("shoal-sequence", str(self.sequence)))
 
 
-class Identities:
+class RequestIds:
     """The lanes of a client; for any thread."""
 
     def __init__(self) -> None:
@@ -42,31 +42,31 @@ class Identities:
         self._forget()
 
     def _forget(self) -> None:
-        # The identities that were used last are used first, so that the server keeps few results.
-        self._free: list[Identity] = []
+        # The request ids that were used last are used first, so that the server keeps few results.
+        self._free: list[RequestId] = []
         self._sessions = 0
         self._process = os.getpid()
 
     @contextmanager
-    def take(self) -> Iterator[Identity | None]:
-        """An identity that no write had; `None` where too many writes are under way."""
-        identity = self._take()
+    def take(self) -> Iterator[RequestId | None]:
+        """A request id that no write had; `None` where too many writes are under way."""
+        request_id = self._take()
         process = self._process
         try:
-            yield identity
+            yield request_id
         finally:
-            if identity is not None:
+            if request_id is not None:
                 with self._lock:
                     if process == self._process:
-                        self._free.append(Identity(identity.session, identity.sequence + LANES))
+                        self._free.append(RequestId(request_id.session, request_id.sequence + LANES))
 
-    def _take(self) -> Identity | None:
+    def _take(self) -> RequestId | None:
         with self._lock:
             if self._process != os.getpid():
-                # A fork: the parent goes on with these lanes, and two writes with one identity would be taken for one.
+                # A fork: the parent goes on with these lanes, and two writes with one request id would be taken for one.
                 self._forget()
             if not self._free and self._sessions < SESSIONS_MAX:
                 self._sessions += 1
                 session = secrets.randbits(64)
-                self._free = [Identity(session, sequence) for sequence in reversed(range(LANES))]
+                self._free = [RequestId(session, sequence) for sequence in reversed(range(LANES))]
             return self._free.pop() if self._free else None
