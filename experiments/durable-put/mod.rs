@@ -5,6 +5,7 @@
 //! another order. The first part of a measurement is not counted. Keys are overwritten again and again.
 
 mod bare;
+mod charts;
 mod first;
 mod growth;
 mod server;
@@ -23,6 +24,7 @@ use shoal_bench::report::{Metric, Report};
 use shoal_bench::{machine, select};
 use tempfile::TempDir;
 
+use self::charts::Rate;
 use self::server::Used;
 pub(crate) use self::server::{ServerOptions, serve};
 use crate::args::seconds;
@@ -91,6 +93,9 @@ pub(crate) struct PutOptions {
     /// The program redis-server: measure it too.
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) redis: Option<PathBuf>,
+    /// Write the chart as an SVG file into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plot: Option<PathBuf>,
 }
 
 /// The figures of one case and server in one round.
@@ -167,7 +172,25 @@ pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
             }
         }
     }
-    for case in cases {
+    let rates = report_medians(&mut report, &cases, &variants, &all)?;
+    if let Some(directory) = &options.plot
+        && let Some(path) = charts::write(&rates, directory)?
+    {
+        report.fact("chart", &path.display().to_string())?;
+    }
+    report.fact("load average at the end", &machine::load())?;
+    Ok(())
+}
+
+/// Prints the medians of all rounds; returns the puts a second among them.
+fn report_medians(
+    report: &mut Report<'_>,
+    cases: &[&'static str],
+    variants: &[&'static str],
+    all: &[(&str, &str, Figures)],
+) -> Result<Vec<Rate>> {
+    let mut rates = Vec::new();
+    for &case in cases {
         let median = |variant: &str, of: fn(&Figures) -> Option<f64>| {
             let of_row = all.iter().filter(|row| (row.0, row.1) == (case, variant));
             let mut values: Vec<f64> = of_row.filter_map(|row| of(&row.2)).collect();
@@ -175,8 +198,9 @@ pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
             values.get(values.len() / 2).copied()
         };
         let shoal = median("shoal", |row| Some(row.per_s));
-        for &variant in &variants {
+        for &variant in variants {
             let Some(per_s) = median(variant, |row| Some(row.per_s)) else { continue };
+            rates.push(Rate { case, variant, per_s });
             let figures = [
                 Some(per_s),
                 median(variant, |row| Some(row.p50_us)),
@@ -188,8 +212,7 @@ pub(crate) fn run(options: &PutOptions, out: &mut dyn Write) -> Result<()> {
             report.row(case, variant, &figures)?;
         }
     }
-    report.fact("load average at the end", &machine::load())?;
-    Ok(())
+    Ok(rates)
 }
 
 /// The cases that compare states of Shoal's file and memory.

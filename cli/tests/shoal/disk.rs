@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
+use shoal_testkit::skipped::skipped;
 use shoal_testkit::wait::eventually;
 
 use crate::harness::{Process, assert_clean, command, run, run_with, signal};
@@ -92,7 +93,7 @@ fn a_small_file_system_is_used_up_and_said_to_be_full_once() {
     const OBJECT: usize = 4 << 20;
     let folder = tempfile::tempdir().unwrap();
     let Some(small) = Small::make(folder.path(), 272) else {
-        println!("SKIPPED: this process may not mount a file system");
+        skipped("this process may not mount a file system");
         return;
     };
     // Something of the owner's.

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
+use shoal_testkit::skipped::skipped;
 use shoal_testkit::wait::eventually;
 use tempfile::TempDir;
 
@@ -37,7 +38,7 @@ impl Redis {
         ]);
         command.arg("--dir").arg(folder.path()).stdout(Stdio::null());
         let Ok(child) = command.spawn() else {
-            eprintln!("skipped: there is no redis-server");
+            skipped("there is no redis-server");
             return None;
         };
         let own = Self { child, address: format!("127.0.0.1:{port}"), folder };

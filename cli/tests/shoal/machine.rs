@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
+use shoal_testkit::skipped::skipped;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
@@ -35,7 +36,7 @@ impl LoopDevice {
                 Some(Self(String::from_utf8(output.stdout).unwrap().trim().to_owned()))
             }
             failed => {
-                eprintln!("SKIPPED: this machine makes no loop device: {failed:?}");
+                skipped(&format!("this machine makes no loop device: {failed:?}"));
                 None
             }
         }

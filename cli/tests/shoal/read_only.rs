@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use shoal_testkit::skipped::skipped;
 use tempfile::TempDir;
 
 use crate::harness::{Done, Server, command, run, run_with, serve};
@@ -91,7 +92,7 @@ fn a_file_that_may_not_be_written_is_read_and_not_changed() {
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&data, Permissions::from_mode(0o444)).unwrap();
     if !unprivileged(&["--version".into()]).output().is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED: another user than root cannot run the program where it is");
+        skipped("another user than root cannot run the program where it is");
         return;
     }
     let before = fs::read(&data).unwrap();

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use shoal_testkit::skipped::skipped;
 use shoal_testkit::wait::eventually;
 use tempfile::TempDir;
 
@@ -216,7 +217,7 @@ fn promtool_accepts_the_metrics_and_the_alerts_fire_in_their_tests() {
         run_with(command, input)
     };
     if std::process::Command::new("promtool").arg("--version").output().is_err() {
-        println!("SKIPPED: there is no promtool here (apt-get install prometheus)");
+        skipped("there is no promtool here (apt-get install prometheus)");
         return;
     }
     let server = Watched::start(&[]);

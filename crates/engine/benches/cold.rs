@@ -2,20 +2,19 @@
 //!
 //! Lists all objects, lists those whose metadata lie in front of their values, scrubs and checks, each with an empty cache of
 //! 1 MiB; and lists with a full one. The file is made where there is none, and stays. Every read takes the given delay longer than the
-//! file does, as on a block device behind a network; any number of reads are delayed side by side.
+//! file does, as on a block device behind a network; any number of reads are delayed side by side. `--bench cold` of `shoal-backup`
+//! makes a backup of the same file.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::thread::{self};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use shoal_device::{BlockDevice, Device, FileOptions, Ticket, open};
+use shoal_device::{Device, FileOptions, open};
 use shoal_engine::{
     CheckOptions, Environment, FormatOptions, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions,
     Store, block_on, check,
 };
-use shoal_testkit::device::{Intercept, Intercepted};
+use shoal_testkit::device::Late;
 use shoal_testkit::task::run_as_runtime;
 
 /// The cold cache.
@@ -24,46 +23,6 @@ const CACHE_BYTES: usize = 1 << 20;
 const WARM_CACHE_BYTES: usize = 512 << 20;
 /// One of this many objects has metadata that do not fit its leaf.
 const DESCRIBED_EVERY: u64 = 10;
-
-/// A device whose reads take longer.
-struct Slow {
-    inner: Arc<dyn BlockDevice>,
-    delay: Duration,
-    later: Mutex<Sender<(Instant, Vec<Ticket>)>>,
-}
-
-impl Slow {
-    fn over(inner: Arc<dyn BlockDevice>, delay: Duration) -> Device {
-        let (later, waiting) = channel::<(Instant, Vec<Ticket>)>();
-        let below = inner.clone();
-        thread::spawn(move || {
-            for (due, tickets) in waiting {
-                thread::sleep(due.saturating_duration_since(Instant::now()));
-                below.submit(tickets);
-            }
-        });
-        Intercepted::new(Self { inner, delay, later: Mutex::new(later) }).1
-    }
-}
-
-impl Intercept for Slow {
-    fn inner(&self) -> &dyn BlockDevice {
-        &*self.inner
-    }
-
-    fn submit(&self, tickets: Vec<Ticket>) {
-        if self.delay.is_zero() {
-            return self.inner.submit(tickets);
-        }
-        let later = self.later.lock().expect("no panic");
-        later.send((Instant::now() + self.delay, tickets)).expect("the thread lives");
-    }
-
-    fn execute(&self, tickets: Vec<Ticket>) {
-        thread::sleep(self.delay);
-        self.inner.execute(tickets);
-    }
-}
 
 fn key(which: u64) -> ObjectKey {
     let bucket = if which.is_multiple_of(DESCRIBED_EVERY) { "described" } else { "default" };
@@ -100,7 +59,7 @@ fn fill(path: &Path, objects: u64) {
 fn device(path: &Path, delay: Duration, create: bool) -> Device {
     let options = FileOptions { create, ..FileOptions::default() };
     let device = open(path, &options).expect("the file opens");
-    Slow::over(device.inner().clone(), delay)
+    Late::over(device.inner().clone(), delay)
 }
 
 fn reopened(path: &Path, delay: Duration, cache_bytes: usize) -> (Device, Store) {

@@ -1,8 +1,11 @@
-//! Devices that do something with the requests on their way: count them, hold them back, fail them.
+//! Devices that do something with the requests on their way: count them, hold them back, delay them, fail them.
 
 use std::io;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
@@ -97,6 +100,49 @@ impl<I: Intercept> BlockDevice for Intercepted<I> {
 
     fn counters(&self) -> DeviceCounters {
         self.0.inner().counters()
+    }
+}
+
+/// A device whose requests take longer, as behind a network. Any number of requests are delayed side by side.
+pub struct Late {
+    inner: Arc<dyn BlockDevice>,
+    delay: Duration,
+    later: Mutex<Sender<(Instant, Vec<Ticket>)>>,
+}
+
+impl Late {
+    /// The device `inner`, each of whose requests takes `delay` longer.
+    #[must_use]
+    pub fn over(inner: Arc<dyn BlockDevice>, delay: Duration) -> Device {
+        let (later, waiting) = channel::<(Instant, Vec<Ticket>)>();
+        let below = inner.clone();
+        thread::spawn(move || {
+            for (due, tickets) in waiting {
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                below.submit(tickets);
+            }
+        });
+        Intercepted::new(Self { inner, delay, later: Mutex::new(later) }).1
+    }
+}
+
+impl Intercept for Late {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
+
+    fn submit(&self, tickets: Vec<Ticket>) {
+        if self.delay.is_zero() {
+            return self.inner.submit(tickets);
+        }
+        let later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = later.send((Instant::now() + self.delay, tickets));
+        assert!(sent.is_ok(), "the thread ends with the device");
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        thread::sleep(self.delay);
+        self.inner.execute(tickets);
     }
 }
 

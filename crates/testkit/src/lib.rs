@@ -4,6 +4,7 @@
 //! - [`wait`]: until something holds, with an end; a body that must not hang. [`task`]: futures polled by hand, wakers that count.
 //! - [`device`]: devices that count, hold back or fail requests; simulated ones for common cases. [`clock`]: one that steps on.
 //! - [`lab`]: how much a laboratory test does, and trials on all cores. [`process`]: the limits of this process.
+//! - [`skipped`]: what a test leaves out on this machine, where CI shows it.
 //! - [`model`]: the oracle, which states of a key the acknowledgements allow; [`workload`]: seeded sequences of operations.
 //! - [`linear`]: whether the answers that several clients got fit one order of their operations; [`serial`]: the same for
 //!   transactions of several keys.
@@ -24,6 +25,7 @@ pub mod model;
 pub mod process;
 pub mod resp;
 pub mod serial;
+pub mod skipped;
 pub mod task;
 pub mod value;
 pub mod wait;

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::skipped::skipped;
+
 /// The tool, wherever the machine has it: those of administrators are on no other user's path.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     let found = folders.map(|folder| folder.join(name)).find(|tool| tool.exists());
     if found.is_none() {
-        eprintln!("SKIPPED: {name} is not installed, so what it makes was not looked at");
+        skipped(&format!("{name} is not installed, so what it makes was not looked at"));
     }
     found
 }
@@ -22,7 +24,7 @@ impl Loop {
         let mut losetup = Command::new(tool("losetup")?);
         let output = losetup.args(["--find", "--show"]).args(options).arg(path).output().unwrap();
         if !output.status.success() {
-            eprintln!("SKIPPED: no loop devices here: {}", String::from_utf8_lossy(&output.stderr).trim());
+            skipped(&format!("no loop devices here: {}", String::from_utf8_lossy(&output.stderr).trim()));
             return None;
         }
         Some(Self(String::from_utf8(output.stdout).unwrap().trim().to_owned()))

@@ -10,6 +10,7 @@ use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use shoal_device::{Device, FileOptions, IoBuf, IoMode, OpenError, open};
 
 use crate::machine::{Loop, tool};
+use crate::skipped::skipped;
 
 /// `O_EXCL` of Linux; to a block device it means: for me alone.
 const O_EXCL: i32 = 0o200;
@@ -43,7 +44,7 @@ fn a_mounted_device_is_refused() {
     let place = folder.path().join("place");
     fs::create_dir(&place).unwrap();
     if !Command::new(mount).arg(&raw.0).arg(&place).status().unwrap().success() {
-        eprintln!("SKIPPED: this machine lets nobody mount a file system");
+        skipped("this machine lets nobody mount a file system");
         return;
     }
     let refused = (is_in_use(to_write(&raw.0)), is_in_use(to_read(&raw.0)));

@@ -14,6 +14,7 @@ use shoal_device::blank::{Content, look};
 use shoal_device::{FileOptions, open};
 
 use crate::machine::{Loop, tool};
+use crate::skipped::skipped;
 
 const MIB: u64 = 1 << 20;
 const BYTES: u64 = 384 * MIB;
@@ -123,7 +124,7 @@ fn a_physical_volume_is_named() {
     let Some(raw) = Loop::over(&path, &[]) else { return };
     let output = Command::new(tool).arg(&raw.0).output().unwrap();
     if !output.status.success() {
-        eprintln!("SKIPPED: pvcreate does not work here: {}", String::from_utf8_lossy(&output.stderr).trim());
+        skipped(&format!("pvcreate does not work here: {}", String::from_utf8_lossy(&output.stderr).trim()));
         return;
     }
     let content = look_at(Path::new(&raw.0));

@@ -20,7 +20,7 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use shoal_api::v1::operation::Action;
 use shoal_api::{OPERATION_VALUE_BYTES_MAX, v1};
 use shoal_buffer::Buffer;
-use shoal_engine::{ObjectKey, RequestId, Store, Ticket, TryGet, Write};
+use shoal_engine::{Error, Lookup, ObjectKey, RequestId, Store, Ticket, TryGet, Write};
 use tokio::sync::watch;
 
 use super::batch::{Batch, Item, Numbered, RESULTS, VALUE};
@@ -279,8 +279,8 @@ impl<B: FrameBody> Operations<B> {
                 && let Some(item) = requests.items.get(self.taken)
             {
                 self.taken += 1;
-                if !self.try_do(&requests, item, &mut cache) {
-                    self.run(&requests, item, context);
+                if let Some(lookup) = self.try_do(&requests, item, &mut cache) {
+                    self.run(&requests, item, lookup, context);
                 }
             }
         });
@@ -288,25 +288,27 @@ impl<B: FrameBody> Operations<B> {
         true
     }
 
-    /// Does an operation with nothing said besides, where the store can without waiting: it needs no task.
+    /// Does an operation with nothing said besides, where the store can without waiting. Otherwise the operation needs a task,
+    /// which resumes the search that this returns.
     fn try_do(
         &mut self,
         batch: &Batch<Numbered>,
         item: &Item<Numbered>,
         cache: &mut CachedReads<'_>,
-    ) -> bool {
+    ) -> Option<Lookup> {
+        let begin = Some(Lookup::default());
         if item.says_more {
-            return false;
+            return begin;
         }
-        let Ok(key) = batch.key(item) else { return false };
+        let Ok(key) = batch.key(item) else { return begin };
         match item.extra.action {
             Action::Put => {
-                let Ok(store) = self.admitted.to_write(key.bucket()) else { return false };
-                let Some(pending) = store.try_write(&[(&key, batch.value(item))]) else { return false };
+                let Ok(store) = self.admitted.to_write(key.bucket()) else { return begin };
+                let Some(pending) = store.try_write(&[(&key, batch.value(item))]) else { return begin };
                 let held = OperationShare::of(item, self.timer.message_ns);
                 self.held_bytes += held.bytes;
                 self.placed.push_back((held, pending));
-                true
+                None
             }
             Action::Get => {
                 let number = item.extra.number;
@@ -323,16 +325,25 @@ impl<B: FrameBody> Operations<B> {
                     ready.add(RESULTS, &result, VALUE, value);
                     result_of(&result)
                 });
-                let TryGet::Shown(result) = read else { return false };
+                let result = match read {
+                    TryGet::Shown(result) => result,
+                    TryGet::MustWait(lookup) => return Some(lookup),
+                };
                 self.timer.ended(shoal_metrics::Operation::Get, result, self.timer.message_ns);
-                true
+                None
             }
-            _ => false,
+            _ => begin,
         }
     }
 
-    /// Begins an operation that may have to wait.
-    fn run(&mut self, batch: &Batch<Numbered>, item: &Item<Numbered>, context: &mut Context<'_>) {
+    /// Begins an operation that may have to wait; the search of a get stands at `lookup`.
+    fn run(
+        &mut self,
+        batch: &Batch<Numbered>,
+        item: &Item<Numbered>,
+        lookup: Lookup,
+        context: &mut Context<'_>,
+    ) {
         let held = OperationShare::of(item, self.timer.message_ns);
         self.held_bytes += held.bytes;
         self.reads += usize::from(held.is_read);
@@ -349,7 +360,7 @@ impl<B: FrameBody> Operations<B> {
                 return self.take(Ended { held, outcome });
             }
         };
-        let mut running = run(store, key, held, operation);
+        let mut running = run(store, key, held, operation, lookup);
         // Most reads and nearly all writes need no second look.
         match running.poll_unpin(context) {
             Poll::Ready(ended) => self.take(ended),
@@ -447,17 +458,28 @@ impl OperationShare {
 }
 
 /// One operation, up to its answer or its place in the order of writes.
-fn run(store: Store, key: ObjectKey, held: OperationShare, operation: v1::Operation) -> Running {
+fn run(
+    store: Store,
+    key: ObjectKey,
+    held: OperationShare,
+    operation: v1::Operation,
+    lookup: Lookup,
+) -> Running {
     Box::pin(async move {
-        let outcome = perform(&store, &key, operation).await;
+        let outcome = perform(&store, &key, operation, lookup).await;
         let outcome = outcome.unwrap_or_else(|failure| failed(held.number, failure).into());
         Ended { held, outcome }
     })
 }
 
-async fn perform(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {
+async fn perform(
+    store: &Store,
+    key: &ObjectKey,
+    operation: v1::Operation,
+    lookup: Lookup,
+) -> Result<Outcome, Failure> {
     match operation.action() {
-        Action::Get => get(store, key, &operation).await,
+        Action::Get => get(store, key, &operation, lookup).await,
         Action::Put => put(store, key, operation).await,
         Action::Delete => delete(store, key, operation).await,
         Action::Head => {
@@ -470,9 +492,15 @@ async fn perform(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Re
     }
 }
 
-async fn get(store: &Store, key: &ObjectKey, operation: &v1::Operation) -> Result<Outcome, Failure> {
+async fn get(
+    store: &Store,
+    key: &ObjectKey,
+    operation: &v1::Operation,
+    lookup: Lookup,
+) -> Result<Outcome, Failure> {
     let range = convert::range(operation.range);
-    let object = store.get(key, convert::capped(range, OPERATION_VALUE_BYTES_MAX as u64)).await;
+    let capped = convert::capped(range, OPERATION_VALUE_BYTES_MAX as u64);
+    let object = store.get_from(lookup, key, capped, |_| Ok::<_, Error>(())).await;
     let object = object.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(key))?;
     let value_omitted = range.within(object.info.bytes).1 > object.value.len() as u64;
     let value = if value_omitted { Buffer::new() } else { object.value };

@@ -8,7 +8,7 @@ use futures_util::future::{join, join_all};
 use shoal_api::{CHUNK_BYTES_MAX, v1};
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
-use shoal_engine::{ObjectInfo, Store, TryGet};
+use shoal_engine::{Error, Lookup, ObjectInfo, Store, TryGet};
 
 use super::batch::{Batch, Item, RESULTS, VALUE, Wanted};
 use crate::answer::assembly::{Assembly, Value, part_len};
@@ -34,13 +34,14 @@ pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffe
     let mut answer = Answer::new(batch.items.len());
     let mut rest = &batch.items[..];
     loop {
-        rest = answer.add_cached(&mut admitted.read_cache(), &batch, rest);
+        let lookup;
+        (rest, lookup) = answer.add_cached(&mut admitted.read_cache(), &batch, rest);
         let Some((item, behind)) = rest.split_first() else { break };
         // It waits for the device, so those behind it may as well.
         let wave;
         (wave, rest) = behind.split_at(behind.len().min(WAVE_KEYS - 1));
-        let first = get_one(store, &batch, item);
-        let others = join_all(wave.iter().map(|item| get_one(store, &batch, item)));
+        let first = get_one(store, &batch, item, lookup);
+        let others = join_all(wave.iter().map(|item| get_one(store, &batch, item, Lookup::default())));
         let (first, others) = join(first, others).await;
         for got in std::iter::once(first).chain(others) {
             answer.add_got(got);
@@ -69,32 +70,40 @@ impl Answer {
     }
 
     /// Adds the results of items that memory answers, up to the first that must wait; returns the items from that one
-    /// on.
+    /// on, and its search so far.
     fn add_cached<'a>(
         &mut self,
         cache: &mut CachedReads<'_>,
         batch: &Batch<Wanted>,
         items: &'a [Item<Wanted>],
-    ) -> &'a [Item<Wanted>] {
-        let waits = |item: &Item<Wanted>| !self.try_add(cache, batch, item);
-        let first = items.iter().position(waits).unwrap_or(items.len());
-        items.get(first..).unwrap_or_default()
+    ) -> (&'a [Item<Wanted>], Lookup) {
+        for (at, item) in items.iter().enumerate() {
+            if let TryGet::MustWait(lookup) = self.try_add(cache, batch, item) {
+                return (items.get(at..).unwrap_or_default(), lookup);
+            }
+        }
+        (&[], Lookup::default())
     }
 
-    /// Adds the result of an item, where it can be told without waiting; says whether it can.
-    fn try_add(&mut self, cache: &mut CachedReads<'_>, batch: &Batch<Wanted>, item: &Item<Wanted>) -> bool {
+    /// Adds the result of an item, where it can be told without waiting.
+    fn try_add(
+        &mut self,
+        cache: &mut CachedReads<'_>,
+        batch: &Batch<Wanted>,
+        item: &Item<Wanted>,
+    ) -> TryGet<()> {
         if self.is_full() {
             self.add(omitted(), Value::None);
-            return true;
+            return TryGet::Shown(());
         }
         let key = match batch.key(item) {
             Ok(key) => key,
             Err(failure) => {
                 self.add(failed(failure), Value::None);
-                return true;
+                return TryGet::Shown(());
             }
         };
-        let read = cache.try_get(&key, |object| match object.map(|object| (object.info(), object.value())) {
+        cache.try_get(&key, |object| match object.map(|object| (object.info(), object.value())) {
             None => self.add(failed(Failure::not_found(&key)), Value::None),
             Some((Err(error), _)) => self.add(failed(Failure::of(&error)), Value::None),
             Some((Ok(info), value)) => {
@@ -102,8 +111,7 @@ impl Answer {
                 let value = value.get(first as usize..(first + bytes) as usize).unwrap_or_default();
                 self.add(found(&info), Value::Short(value));
             }
-        });
-        matches!(read, TryGet::Shown(()))
+        })
     }
 
     fn add_got(&mut self, got: Got) {
@@ -125,9 +133,11 @@ impl Answer {
     }
 }
 
-async fn get_one(store: &Store, batch: &Batch<Wanted>, item: &Item<Wanted>) -> Got {
+/// Reads one object, whose search stands at `lookup`.
+async fn get_one(store: &Store, batch: &Batch<Wanted>, item: &Item<Wanted>, lookup: Lookup) -> Got {
     let (key, range) = (batch.key(item)?, item.extra.range());
-    let object = store.get(&key, convert::capped(range, CHUNK_BYTES_MAX as u64)).await;
+    let capped = convert::capped(range, CHUNK_BYTES_MAX as u64);
+    let object = store.get_from(lookup, &key, capped, |_| Ok::<_, Error>(())).await;
     let object = object.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(&key))?;
     if range.within(object.info.bytes).1 > object.value.len() as u64 {
         return Ok((omitted(), Buffer::new()));

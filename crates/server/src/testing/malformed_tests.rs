@@ -2,20 +2,16 @@
 //! `docs/reliability.md`; `tests/serve/hostile.rs` attacks HTTP/2, which stands before it.
 
 use bytes::Bytes;
-use futures_util::Stream;
 use prost::Message;
-use shoal_api::{MESSAGE_BYTES_MAX, OPERATIONS_MESSAGE_BYTES_MAX, v1};
+use shoal_api::{MESSAGE_BYTES_MAX, v1};
 use shoal_base::SeededEntropy;
 use shoal_engine::block_on;
-use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use super::calls::{admitted, permit};
+use super::calls::{admitted, exchanged};
 use super::frames::Frames;
 use crate::call::decode::Decoders;
-use crate::call::messages::Messages;
 use crate::call::receive::receive_for_test;
-use crate::operations::exchange::exchange;
 use crate::operations::multi_delete::multi_delete;
 use crate::operations::multi_get::multi_get;
 use crate::operations::multi_put::multi_put;
@@ -135,7 +131,6 @@ fn check(status: &Status) {
 fn requests_that_are_wrong_are_refused_or_taken() {
     let store = crate::testing::store();
     let dice = SeededEntropy::new(21);
-    let draining = watch::Sender::new(false);
     let (mut taken, mut refused) = (0_usize, 0_usize);
     let mut count = |result: Result<(), Status>| match result {
         Ok(()) => taken += 1,
@@ -159,16 +154,7 @@ fn requests_that_are_wrong_are_refused_or_taken() {
         count(put.map(drop).map_err(failed));
         let deleted = block_on(multi_delete(admitted(&store, message)));
         count(deleted.map(drop).map_err(failed));
-        let messages = Messages::new(frames(&dice, &sent), OPERATIONS_MESSAGE_BYTES_MAX);
-        let mut answers = Box::pin(exchange(
-            admitted(&store, messages),
-            permit(1 << 20),
-            draining.subscribe(),
-            Box::pin(std::future::pending()),
-            crate::timing::StreamTimer::new(Default::default(), ([127, 0, 0, 1], 1).into()),
-        ));
-        while let Some(answer) = block_on(std::future::poll_fn(|context| answers.as_mut().poll_next(context)))
-        {
+        for answer in exchanged(&store, frames(&dice, &sent)) {
             count(answer.map(drop).map_err(failed));
         }
         let mut decoders = Decoders::new(dice.below(2) == 0, true).unwrap();

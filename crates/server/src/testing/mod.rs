@@ -3,6 +3,7 @@
 pub(crate) mod calls;
 pub(crate) mod frames;
 mod malformed_tests;
+mod search_tests;
 
 /// An empty store in memory, of 512 MiB.
 pub(crate) fn store() -> shoal_engine::Store {
