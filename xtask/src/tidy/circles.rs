@@ -160,12 +160,12 @@ mod tests {
     use super::super::tests::findings_in;
 
     const MANIFEST: (&str, &str) =
-        ("crates/pool/Cargo.toml", "[package]\nname = 'shoal-pool'\n[lints]\nworkspace = true\n");
+        ("crates/space/Cargo.toml", "[package]\nname = 'shoal-space'\n[lints]\nworkspace = true\n");
 
     fn findings_of(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<(String, String)> = files
             .iter()
-            .map(|(path, code)| (format!("crates/pool/src/{path}"), format!("//! A.\n{code}")))
+            .map(|(path, code)| (format!("crates/space/src/{path}"), format!("//! A.\n{code}")))
             .collect();
         let mut all = vec![MANIFEST];
         all.extend(files.iter().map(|(path, code)| (path.as_str(), code.as_str())));
@@ -181,8 +181,8 @@ mod tests {
             ("c.rs", "fn c() {\n    crate::b::b(); super::a::a()\n}\n"),
             ("d.rs", ""),
         ]);
-        let expected = "crates/pool/src: 3 modules import each other (a, b, c): b uses c at crates/pool/src/b.rs:2, \
-            c uses b at crates/pool/src/c.rs:3";
+        let expected = "crates/space/src: 3 modules import each other (a, b, c): b uses c at crates/space/src/b.rs:2, \
+            c uses b at crates/space/src/c.rs:3";
         assert_eq!(findings, [expected]);
     }
 
@@ -210,9 +210,9 @@ mod tests {
         ];
         let findings = findings_of(&files);
         assert_eq!(findings.len(), 2, "{findings:?}");
-        assert!(findings[0].contains("crates/pool/src: 2 modules import each other (a, f)"), "{findings:?}");
+        assert!(findings[0].contains("crates/space/src: 2 modules import each other (a, f)"), "{findings:?}");
         assert!(
-            findings[1].contains("crates/pool/src/f: 2 modules import each other (g, h)"),
+            findings[1].contains("crates/space/src/f: 2 modules import each other (g, h)"),
             "{findings:?}"
         );
     }
@@ -222,21 +222,21 @@ mod tests {
         let with = |exceptions: &str| {
             findings_in(&[
                 MANIFEST,
-                ("crates/pool/src/lib.rs", "//! A.\nmod a;\nmod b;\n"),
-                ("crates/pool/src/a.rs", "//! A.\nuse crate::b;\n"),
-                ("crates/pool/src/b.rs", "//! A.\nuse crate::a;\n"),
+                ("crates/space/src/lib.rs", "//! A.\nmod a;\nmod b;\n"),
+                ("crates/space/src/a.rs", "//! A.\nuse crate::b;\n"),
+                ("crates/space/src/b.rs", "//! A.\nuse crate::a;\n"),
                 ("tidy.toml", exceptions),
             ])
         };
-        assert!(with("[circles]\n'crates/pool/src' = '2 modules: to be parted'").is_empty());
+        assert!(with("[circles]\n'crates/space/src' = '2 modules: to be parted'").is_empty());
         assert!(
-            with("[circles]\n'crates/pool/src' = '1 module: to be parted'")[0].contains("import each other")
+            with("[circles]\n'crates/space/src' = '1 module: to be parted'")[0].contains("import each other")
         );
         assert!(
-            with("[circles]\n'crates/pool/src' = '3 modules: to be parted'")[0].contains("must not allow 3")
+            with("[circles]\n'crates/space/src' = '3 modules: to be parted'")[0].contains("must not allow 3")
         );
         let gone =
-            "[circles]\n'crates/pool/src' = '2 modules: to be parted'\n'crates/x/src' = '2 modules: gone'";
+            "[circles]\n'crates/space/src' = '2 modules: to be parted'\n'crates/x/src' = '2 modules: gone'";
         assert!(with(gone)[0].starts_with("crates/x/src: 0 modules"));
     }
 }
