@@ -347,9 +347,10 @@ fn a_write_below_the_frontier_decides() {
     write(&options, &mut (0..KEYS), 2);
     (options.tuning.merge_permille, options.tuning.merge_slice_bytes) = (1, 200);
     options.tuning.overlay_records_max = 4;
-    write(&options, &mut (0..4), 3);
-    let merging = lists(&sim.image()).iter().filter(|list| list.merging > 0).count();
-    assert!(merging > 0, "no merge stands in the middle: {:?}", lists(&sim.image()));
+    write(&options, &mut (0..3), 3);
+    // Above a newer layer, whose only leaf has no filter, the records would go into a layer, too.
+    let stands = |list: &List| list.merging > 0 && list.merging == list.roots.len() as u64;
+    assert!(lists(&sim.image()).iter().any(stands), "no merge stands so: {:?}", lists(&sim.image()));
     // Each key is dense enough for the base. These are the first ones in order, and few, so that they are applied as the store closes,
     // when nothing is merged.
     options.tuning.dense_records = 1;
