@@ -76,7 +76,7 @@ struct Shape {
     states_per_point: usize,
     /// Bytes of entries that a slice of a merge takes.
     slice_bytes: usize,
-    /// So many different limits from which on records go into the base: 3, or 2 where layers are what is tested.
+    /// The number of values of `dense_records` that the cases take in turn: all 3, or the 2 that make many layers.
     densities: u64,
 }
 

@@ -9,7 +9,8 @@ use super::call::{Call, Finished, NO_SUCH_KEY, Outcome, Part, SYNTAX, give_way_a
 use super::write;
 use crate::answer::Answer;
 
-/// So many keys are deleted as one write batch, all of them or none; more go one after the other, so that others have their turn.
+/// The largest number of keys that a DEL deletes as one write batch, all of them or none. It deletes more keys one after the other, so
+/// that other commands have their turn.
 const KEYS_A_BATCH_MAX: usize = 32;
 
 pub(super) const OBJECT_PARTS: &[Part] = &[
