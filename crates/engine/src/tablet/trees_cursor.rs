@@ -1,7 +1,7 @@
 //! A cursor over all trees of a tablet: the entries that decide, in the order of their keys.
 //!
-//! Each tree has a cursor of its own; of equal keys the newest tree's entry wins. While the winner's keys stay below those of all
-//! others it goes on alone, so a long stretch of one tree costs one comparison a key. Where a layer is damaged, nothing older is
+//! Each tree has a cursor of its own; of equal keys the newest tree's entry wins. The trees stay in the order of their next keys, so a
+//! long stretch of one tree costs a comparison or two a key. Where a layer is damaged, nothing older is
 //! given of the keys that it may hold there (INV-34).
 
 use std::sync::Arc;
@@ -49,8 +49,8 @@ pub(crate) struct TreesCursor<S: PageSource> {
     layers: Arc<Layers>,
     /// Newest first; the last one is the base.
     sources: Vec<Source<S>>,
-    /// The source whose head is next, and the least key of the others.
-    winner: Option<(usize, Option<Vec<u8>>)>,
+    /// The sources that have a head, the least head first, and of equal ones the newest.
+    order: Vec<usize>,
     gaps: Vec<Gap>,
     /// Whether the heads are those of the key that was sought.
     is_primed: bool,
@@ -85,7 +85,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             source: source.clone(),
             layers: trees.layers.clone(),
             sources,
-            winner: None,
+            order: Vec::new(),
             gaps: Vec::new(),
             is_primed: false,
             is_past_damage: false,
@@ -121,7 +121,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
 
     /// Goes to the first key not below `start` as far as memory goes; all trees ask the device before the first one waits.
     pub(crate) fn approach(&mut self, start: &[u8]) {
-        (self.winner, self.is_primed) = (None, false);
+        self.is_primed = false;
         for (index, source) in self.sources.iter_mut().enumerate() {
             let is_bounded = index < self.layers.list.len() && !injected(Bug::FrontierForgotten);
             let from = if is_bounded { start.max(self.layers.valid_from(index)) } else { start };
@@ -186,28 +186,30 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             for index in 0..self.sources.len() {
                 self.pull(index).await?;
             }
+            self.order.clear();
+            (0..self.sources.len()).for_each(|index| self.put_in_order(index));
             self.is_primed = true;
         }
         loop {
-            let Some((index, runner_up)) = self.winner.take().or_else(|| self.elect()) else {
-                return Ok(None);
-            };
+            let Some(&index) = self.order.first() else { return Ok(None) };
+            // An error leaves the entry to be given again.
+            while let Some(&older) = self.order.get(1)
+                && self.key_of(older) == self.key_of(index)
+            {
+                self.pull(older).await?;
+                self.order.remove(1);
+                self.put_in_order(older);
+            }
             let Some(head) = self.sources[index].head.take() else { return Ok(None) };
-            // Before anything else: an error leaves the entry to be given again.
             if let Err(error) = self.pull(index).await {
                 self.sources[index].head = Some(head);
                 return Err(error);
             }
-            if runner_up.as_ref() == Some(&head.key) {
-                for older in index + 1..self.sources.len() {
-                    if self.sources[older].head.as_ref().is_some_and(|other| other.key == head.key) {
-                        self.pull(older).await?;
-                    }
-                }
-            } else if let Some(next) = &self.sources[index].head
-                && runner_up.as_ref().is_none_or(|other| next.key < *other)
+            if self.order.get(1).is_some_and(|&next| !self.is_before(index, next))
+                || self.key_of(index).is_none()
             {
-                self.winner = Some((index, runner_up));
+                self.order.remove(0);
+                self.put_in_order(index);
             }
             if !self.is_hidden(index, &head.key).await? {
                 return Ok(Some((index, head)));
@@ -215,15 +217,21 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         }
     }
 
-    /// The source with the least head, the newest of equals, and the least head of the others.
-    fn elect(&self) -> Option<(usize, Option<Vec<u8>>)> {
-        let heads = || {
-            self.sources.iter().enumerate().filter_map(|(at, source)| Some((at, &source.head.as_ref()?.key)))
-        };
-        // `min_by` gives the first of equals.
-        let (winner, _) = heads().min_by(|one, other| one.1.cmp(other.1))?;
-        let runner_up = heads().filter(|&(at, _)| at != winner).map(|(_, key)| key).min();
-        Some((winner, runner_up.cloned()))
+    /// The key of the next item of a source; none at its end.
+    fn key_of(&self, index: usize) -> Option<&[u8]> {
+        Some(&self.sources[index].head.as_ref()?.key)
+    }
+
+    /// Whether the head of a source comes before that of another: its key is less, or of a newer tree.
+    fn is_before(&self, one: usize, other: usize) -> bool {
+        (self.key_of(one), one) < (self.key_of(other), other)
+    }
+
+    fn put_in_order(&mut self, index: usize) {
+        if self.key_of(index).is_some() {
+            let place = self.order.partition_point(|&other| self.is_before(other, index));
+            self.order.insert(place, index);
+        }
     }
 
     /// Whether the damage of a newer tree hides what this one says of `key`.
