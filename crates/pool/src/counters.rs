@@ -3,6 +3,8 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::unit::Hint;
+
 /// Counts since the pool was built, and its present state. Taken while other threads work, they need not match exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounters {
@@ -10,6 +12,8 @@ pub struct PoolCounters {
     pub hits: u64,
     /// Units that were not there: each began a load.
     pub misses: u64,
+    /// Misses of inner pages of trees, asked for with [`Hint::Index`](crate::Hint::Index).
+    pub index_misses: u64,
     /// Fetches that joined a load that was under way.
     pub coalesced: u64,
     /// Misses that a prefetch began.
@@ -61,6 +65,7 @@ pub struct PoolCounters {
 #[derive(Default)]
 pub(crate) struct Stats {
     pub(crate) misses: Count,
+    pub(crate) index_misses: Count,
     pub(crate) coalesced: Count,
     pub(crate) prefetched: Count,
     pub(crate) evictions: Count,
@@ -110,6 +115,14 @@ impl<T> Deref for Alone<T> {
 /// other at every miss.
 #[derive(Default)]
 pub(crate) struct Count([Alone<AtomicU64>; CELLS]);
+
+impl Stats {
+    /// Counts a unit that was not there.
+    pub(crate) fn missed(&self, hint: Hint) {
+        self.misses.add(1);
+        self.index_misses.add(u64::from(hint == Hint::Index));
+    }
+}
 
 impl Count {
     pub(crate) fn add(&self, count: u64) {

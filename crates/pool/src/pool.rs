@@ -226,6 +226,7 @@ impl Pool {
         PoolCounters {
             hits: residents.hits.get() + slots.iter().map(|slot| slot.word.hits()).sum::<u64>(),
             misses: stats.misses.get(),
+            index_misses: stats.index_misses.get(),
             coalesced: stats.coalesced.get(),
             prefetched: stats.prefetched.get(),
             evictions: stats.evictions.get(),

@@ -252,7 +252,7 @@ impl StoreStat {
     }
 
     /// Those of the device and the pool.
-    fn device_figures(&self) -> [(&'static str, &'static str, u64); 27] {
+    fn device_figures(&self) -> [(&'static str, &'static str, u64); 28] {
         [
             ("device.reads", "count", self.device.reads),
             ("device.blocks_read", "blocks", self.device.blocks_read),
@@ -265,6 +265,7 @@ impl StoreStat {
             ("pool.frames_pinned", "count", self.pool.frames_pinned as u64),
             ("pool.hits", "count", self.pool.hits),
             ("pool.misses", "count", self.pool.misses),
+            ("pool.index_misses", "count", self.pool.index_misses),
             ("pool.coalesced", "count", self.pool.coalesced),
             ("pool.queue_hits", "count", self.pool.queue_hits),
             ("pool.prefetched", "count", self.pool.prefetched),

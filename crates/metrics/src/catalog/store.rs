@@ -251,6 +251,13 @@ pub(super) const METRICS: &[Metric] = &[
         read: |now, samples| now.stat(|stat| samples.count(stat.pool.misses + stat.pool.coalesced)),
     },
     Metric {
+        name: "shoal_cache_index_misses_total",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "Inner pages of trees among them: more than a few for each hundred gets say that the cache is too small for the index",
+        read: |now, samples| now.stat(|stat| samples.count(stat.pool.index_misses)),
+    },
+    Metric {
         name: "shoal_cache_evictions_total",
         kind: Kind::Counter,
         labels: &[],

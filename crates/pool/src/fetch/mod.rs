@@ -162,7 +162,7 @@ impl Pool {
         {
             match self.reserve(&unit, hint, taken) {
                 Reserved::Ours(frames) => {
-                    let frames = self.read_here(&unit, frames)?;
+                    let frames = self.read_here(&unit, hint, frames)?;
                     let index = frames.list().head;
                     self.shared().policy.entered(self.residents().slot(index), index, hint);
                     return Ok(self.residents().publish_one(frames));
@@ -367,7 +367,7 @@ impl Pool {
             }
         };
         let result = match self.reserve(unit, Hint::Scan, frames) {
-            Reserved::Ours(frames) => self.read_here(unit, frames).map(Some),
+            Reserved::Ours(frames) => self.read_here(unit, Hint::Scan, frames).map(Some),
             Reserved::Hit(pinned) => {
                 if counted {
                     shared.policy.uncount_scanned();

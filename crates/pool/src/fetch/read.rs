@@ -83,7 +83,7 @@ impl Purpose<ReadFrames> for Read {
 impl Shared {
     /// Starts a load. It counts until it [ends](Self::loaded).
     pub(super) fn load(&self, unit: &Unit, hint: Hint, is_prefetch: bool) -> Arc<Load> {
-        self.stats.misses.add(1);
+        self.stats.missed(hint);
         if is_prefetch {
             self.stats.prefetched.add(1);
             self.prefetching.fetch_add(unit.blocks(), Ordering::Relaxed);
@@ -98,9 +98,9 @@ impl Shared {
 impl Pool {
     /// Reads a reserved unit on this thread, which may block, without the cost of a hand-off. Returns the frames with
     /// the verified bytes, to be published.
-    pub(super) fn read_here(&self, unit: &Unit, frames: Frames) -> Result<Frames, PoolError> {
+    pub(super) fn read_here(&self, unit: &Unit, hint: Hint, frames: Frames) -> Result<Frames, PoolError> {
         let shared = self.shared();
-        shared.stats.misses.add(1);
+        shared.stats.missed(hint);
         let index = frames.list().head;
         let began = shared.latency.began();
         let outcome = self.device().read_now(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
