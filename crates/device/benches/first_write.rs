@@ -1,0 +1,74 @@
+//! The price of the first write of allocated blocks, of the file system alone: `cargo bench -p shoal-device --bench first_write -- FILE [MIB [ROUNDS]]`.
+//!
+//! Clients write values of 64 KiB side by side into a file that was allocated, without Shoal; then one of them writes a block of a log
+//! and flushes for all, as a commit does. The second pass writes the same places again. The ratio is the most that a store
+//! can have on this file system for values on a fresh file, unless it writes zeros ahead.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
+
+use shoal_base::BLOCK_BYTES;
+use shoal_device::IoBuf;
+
+const VALUE_BLOCKS: usize = 16;
+const VALUE_BYTES: usize = VALUE_BLOCKS * BLOCK_BYTES;
+/// The log at the beginning of the file, which is written before.
+const LOG_BLOCKS: usize = 4096;
+
+/// Puts a second of `clients` that put `values` values in all behind the log.
+fn pass(file: &File, clients: usize, values: usize) -> f64 {
+    let (barrier, began) = (Barrier::new(clients), Instant::now());
+    let rounds = values / clients;
+    let put = |client: usize| {
+        let value = IoBuf::new(VALUE_BLOCKS);
+        for round in 0..rounds {
+            let at = LOG_BLOCKS * BLOCK_BYTES + (round * clients + client) * VALUE_BYTES;
+            file.write_all_at(&value, at as u64).expect("a value");
+            barrier.wait();
+            if client == 0 {
+                let block = (round % LOG_BLOCKS) * BLOCK_BYTES;
+                file.write_all_at(&value[..BLOCK_BYTES], block as u64).expect("the log");
+                file.sync_data().expect("a flush");
+            }
+            barrier.wait();
+        }
+    };
+    thread::scope(|scope| (0..clients).for_each(|client| drop(scope.spawn(move || put(client)))));
+    (rounds * clients) as f64 / began.elapsed().as_secs_f64()
+}
+
+#[allow(unsafe_code)]
+fn allocate(file: &File, bytes: usize) {
+    // SAFETY: the descriptor is open, and no memory is handed over.
+    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let path = PathBuf::from(arguments.next().expect("a file that may be overwritten"));
+    let mut number = |default: usize| arguments.next().map_or(default, |text| text.parse().expect("a number"));
+    let (mib, rounds) = (number(1024), number(3));
+    for round in 0..rounds {
+        for clients in [1, 16] {
+            let values = (mib << 20) / VALUE_BYTES / if clients == 1 { 4 } else { 1 };
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);
+            let file = options.open(&path).expect("the file opens");
+            allocate(&file, LOG_BLOCKS * BLOCK_BYTES + values * VALUE_BYTES);
+            file.write_all_at(&IoBuf::new(LOG_BLOCKS), 0).expect("the log");
+            file.sync_all().expect("a flush");
+            let (fresh, written) = (pass(&file, clients, values), pass(&file, clients, values));
+            println!(
+                "round {round}: {clients:>2} clients: {fresh:>7.0} puts/s fresh, {written:>7.0} written, ratio {:.2}",
+                fresh / written
+            );
+        }
+    }
+    std::fs::remove_file(&path).expect("the file goes");
+}
