@@ -7,10 +7,13 @@ use serde_json::Value;
 use crate::harness::run;
 
 /// The questions to a grown store, in their order.
-const ANSWERS: [&str; 9] = [
+const ANSWERS: [&str; 12] = [
     "get",
     "get-absent",
     "list-long-warm",
+    "read-until-merged",
+    "get-merged",
+    "list-long-merged",
     "before-overwriting",
     "overwrite-10th",
     "overwritten",

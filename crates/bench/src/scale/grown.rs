@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use shoal_base::{BLOCK_BYTES_U64, SeededEntropy};
 use shoal_device::IoMode;
-use shoal_engine::{ByteRange, CheckOptions, ListRequest, ObjectKey, Store, block_on, check};
+use shoal_engine::{ByteRange, CheckOptions, ListRequest, ObjectKey, Store, StoreStat, block_on, check};
 
 use super::climb::Target;
 use super::load::{Batch, Load, Put, SEED};
@@ -24,6 +24,8 @@ const PAGE_KEYS: usize = 1000;
 const SHORT_KEYS: usize = 100;
 /// How long one question is asked at most.
 const ASKED_MAX: Duration = Duration::from_secs(30);
+/// How long gets go on at most until layers are merged for them.
+const READ_MAX: Duration = Duration::from_secs(60);
 /// A tenth of the objects is overwritten.
 const OVERWRITTEN_SHARE: u64 = 10;
 
@@ -33,6 +35,7 @@ pub(super) const METRICS: &[Metric] = &[
     Metric { name: "p50_us", unit: "us", head: "p50 us" },
     Metric { name: "p99_us", unit: "us", head: "p99 us" },
     Metric { name: "device_reads_per_op", unit: "1", head: "reads/op" },
+    Metric { name: "index_reads_per_op", unit: "1", head: "index/op" },
     Metric { name: "written_bytes_per_op", unit: "B", head: "B/op" },
     Metric { name: "seconds", unit: "s", head: "s" },
     Metric { name: "free_mib", unit: "MiB", head: "free MiB" },
@@ -47,12 +50,21 @@ struct Row {
     operations: Option<u64>,
     latencies: Option<Histogram>,
     reads: Option<u64>,
+    /// Inner pages among what was read.
+    index_reads: Option<u64>,
     written_bytes: Option<u64>,
     time: Option<Duration>,
     /// Free, pending and allocated blocks.
     blocks: Option<[u64; 3]>,
     /// Layers of all tablets when the question had its answer.
     layers: Option<u64>,
+}
+
+/// The figures of a store before a question, and the time.
+type Before = (Box<StoreStat>, Instant);
+
+fn before(store: &Store) -> Before {
+    (Box::new(store.stat()), Instant::now())
 }
 
 impl Row {
@@ -68,6 +80,7 @@ impl Row {
             quantile(500),
             quantile(990),
             per_operation(self.reads),
+            per_operation(self.index_reads),
             per_operation(self.written_bytes),
             seconds,
             mib(0),
@@ -77,18 +90,14 @@ impl Row {
         ]
     }
 
-    /// A question that only reads, with the device's reads and the time from before it.
-    fn of_reads(
-        store: &Store,
-        operations: u64,
-        latencies: Histogram,
-        (reads, began): (u64, Instant),
-    ) -> Self {
+    /// A question that only reads, with what had been read before it, and when.
+    fn of_reads(store: &Store, operations: u64, latencies: Histogram, (before, began): &Before) -> Self {
         let (time, stat) = (began.elapsed(), store.stat());
         Self {
             operations: Some(operations),
             latencies: Some(latencies),
-            reads: Some(stat.device.reads - reads),
+            reads: Some(stat.device.reads - before.device.reads),
+            index_reads: Some(stat.pool.index_misses - before.pool.index_misses),
             time: Some(time),
             layers: Some(stat.layers),
             ..Self::default()
@@ -121,6 +130,9 @@ impl Grown<'_> {
         tell("get", &self.gets(shoal.store(), false)?)?;
         tell("get-absent", &self.gets(shoal.store(), true)?)?;
         tell("list-long-warm", &self.list_long(shoal.store())?)?;
+        tell("read-until-merged", &self.read_until_merged(shoal.store())?)?;
+        tell("get-merged", &self.gets(shoal.store(), false)?)?;
+        tell("list-long-merged", &self.list_long(shoal.store())?)?;
         tell("before-overwriting", &Row::of_space(shoal.store()))?;
         tell("overwrite-10th", &self.overwrite(&mut shoal)?)?;
         settle(shoal.store());
@@ -147,8 +159,8 @@ impl Grown<'_> {
     fn gets(&self, store: &Store, absent: bool) -> Result<Row> {
         let random = SeededEntropy::new(SEED + u64::from(absent));
         let mut latencies = Histogram::default();
-        let (reads, began) = (store.stat().device.reads, Instant::now());
-        while latencies.count() < self.sizes.gets && began.elapsed() < ASKED_MAX {
+        let before = before(store);
+        while latencies.count() < self.sizes.gets && before.1.elapsed() < ASKED_MAX {
             let number = self.load.stored(&random);
             let key = if absent { self.load.absent_key(&random) } else { self.load.key(number) };
             let key = ObjectKey::new(BUCKET, &key)?;
@@ -165,7 +177,22 @@ impl Grown<'_> {
                 String::from_utf8_lossy(key.key())
             );
         }
-        Ok(Row::of_reads(store, latencies.count(), latencies, (reads, began)))
+        Ok(Row::of_reads(store, latencies.count(), latencies, &before))
+    }
+
+    /// Random gets until the store has merged all of its layers for them. Layers far smaller than their base stay.
+    fn read_until_merged(&self, store: &Store) -> Result<Row> {
+        let (mut operations, mut latencies) = (0, Histogram::default());
+        let before = before(store);
+        while store.stat().layers > 0 && before.1.elapsed() < READ_MAX {
+            latencies = self.gets(store, false)?.latencies.unwrap_or_default();
+            operations += latencies.count();
+        }
+        let written = store.stat().device.blocks_written - before.0.device.blocks_written;
+        Ok(Row {
+            written_bytes: Some(written * BLOCK_BYTES_U64),
+            ..Row::of_reads(store, operations, latencies, &before)
+        })
     }
 
     /// Keys in order by pages, for the second time.
@@ -176,8 +203,8 @@ impl Grown<'_> {
 
     fn list_once(&self, store: &Store) -> Result<Row> {
         let (mut keys, mut after, mut latencies) = (0, Vec::new(), Histogram::default());
-        let (reads, began) = (store.stat().device.reads, Instant::now());
-        while keys < self.sizes.listed && began.elapsed() < ASKED_MAX {
+        let before = before(store);
+        while keys < self.sizes.listed && before.1.elapsed() < ASKED_MAX {
             let asked = Instant::now();
             let page = block_on(store.list(&request(after, PAGE_KEYS)))?;
             latencies.record(asked.elapsed());
@@ -188,24 +215,24 @@ impl Grown<'_> {
             }
         }
         ensure!(
-            keys >= self.load.objects().min(self.sizes.listed) || began.elapsed() >= ASKED_MAX,
+            keys >= self.load.objects().min(self.sizes.listed) || before.1.elapsed() >= ASKED_MAX,
             "a listing lacks keys"
         );
-        Ok(Row::of_reads(store, keys, latencies, (reads, began)))
+        Ok(Row::of_reads(store, keys, latencies, &before))
     }
 
     /// Short listings from random places on: the store was just opened.
     fn list_short(&self, store: &Store) -> Result<Row> {
         let random = SeededEntropy::new(SEED + 2);
         let mut latencies = Histogram::default();
-        let (reads, began) = (store.stat().device.reads, Instant::now());
-        while latencies.count() < self.sizes.short_listings && began.elapsed() < ASKED_MAX {
+        let before = before(store);
+        while latencies.count() < self.sizes.short_listings && before.1.elapsed() < ASKED_MAX {
             let after = self.load.key(self.load.stored(&random));
             let asked = Instant::now();
             block_on(store.list(&request(after, SHORT_KEYS)))?;
             latencies.record(asked.elapsed());
         }
-        Ok(Row::of_reads(store, latencies.count(), latencies, (reads, began)))
+        Ok(Row::of_reads(store, latencies.count(), latencies, &before))
     }
 
     /// Puts a tenth of the objects again, random ones; the figures of space are those right behind the last batch.
