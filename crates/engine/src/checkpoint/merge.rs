@@ -10,6 +10,8 @@
 //! answers with errors where it is damaged, until a repair gives it up. The layers above it are merged with each other, so their
 //! number stays bounded.
 
+mod choice;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,7 +19,8 @@ use shoal_base::{Lsn, Run};
 
 use crate::checkpoint::apply::NewTree;
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::pause;
+use crate::checkpoint::merge::choice::Step;
+pub(crate) use crate::checkpoint::merge::choice::Wanted;
 use crate::common::counters::OperationCounters;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
@@ -31,8 +34,6 @@ use crate::tablet::view::{Tablet, View};
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::is_reserved;
 
-/// A layer that could not be read is tried again after so long.
-const TRY_AGAIN_NS: u64 = 600_000_000_000;
 /// Bytes of entries that are merged for each byte of an overlay that is applied.
 const MERGED_PER_FRESH: u64 = 2;
 
@@ -41,12 +42,6 @@ const MERGED_PER_FRESH: u64 = 2;
 const SLICE_BEHIND: u64 = 4;
 /// A write that finds no room merges layers with so many entries in all: about a second's work.
 const ENTRIES_FOR_ROOM_MAX: u64 = 1 << 18;
-/// Layers of about one size that become one.
-const LAYERS_A_TIER: usize = 8;
-/// Entries of the largest layers of the lowest tier but one; each tier has eight times as many.
-const TIER_ENTRIES: u64 = 1024;
-const TIERS_MAX: u32 = 12;
-
 /// An entry of a layer on its way into the base; none: the key does not exist.
 struct MergeOp {
     key: Bytes,
@@ -116,117 +111,7 @@ pub(crate) enum Merged {
     All(u64),
 }
 
-/// A step of a merge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// So many of the newest layers become one.
-    Newest(usize),
-    /// A slice of the oldest ones goes into the base.
-    Base,
-}
-
-/// How many of the newest layers are to become one: so many of one size, at least `least`, are expensive to search, and cheap to
-/// merge.
-fn full_tier(list: &[Root], least: usize) -> Option<usize> {
-    let tier_of = |root: &Root| (root.entries / TIER_ENTRIES).max(1).ilog(LAYERS_A_TIER as u64);
-    (0..TIERS_MAX).find_map(|tier| {
-        let leading = list.iter().take_while(|root| tier_of(root) <= tier).count();
-        let full = list[..leading].iter().filter(|root| tier_of(root) == tier).count();
-        (full >= least).then_some(leading)
-    })
-}
-
-/// The number of layers of one size that become one, in a tablet of `layers` layers. While a merge into the base runs, new layers come
-/// above it: the fewer places are left, the sooner these are merged with each other.
-fn tier_for(layers: usize) -> usize {
-    match LAYERS_MAX.saturating_sub(layers) {
-        0..=8 => 2,
-        9..=16 => LAYERS_A_TIER / 2,
-        _ => LAYERS_A_TIER,
-    }
-}
-
-/// Why layers are merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// There are many.
-    BySize,
-    /// Their pages are in the way, or no more of them may be.
-    ByForce,
-    /// A write finds no room. Merges into the base: a merge among layers takes as much room as it gives.
-    ForRoom,
-}
-
 impl Checkpointer {
-    /// The tablets whose layers are to be merged, the most urgent first: merges among layers are short, and keep gets cheap; a merge
-    /// into the base that has begun comes before others, because the pages of its layers are free at its end; then the tablet
-    /// that has the most entries in layers for those of its base.
-    fn wanting_merges(&self) -> Vec<&Tablet> {
-        let urgency = |tablet: &Tablet| {
-            let trees = tablet.view().trees.clone();
-            let layers = &trees.layers;
-            let by_base = layers.entries().saturating_mul(1000) / self.due_entries(&trees.base).max(1);
-            Some(match self.next_merge(tablet, &trees)? {
-                Step::Newest(_) => (2, layers.list.len() as u64),
-                Step::Base => (u8::from(layers.merging > 0), by_base),
-            })
-        };
-        let all = self.tablets.all().iter();
-        let mut wanting: Vec<_> = all.filter_map(|tablet| Some((urgency(tablet)?, &**tablet))).collect();
-        wanting.sort_by_key(|&(urgency, _)| std::cmp::Reverse(urgency));
-        wanting.into_iter().map(|(_, tablet)| tablet).collect()
-    }
-
-    /// The next step of the merges of a tablet.
-    fn next_merge(&self, tablet: &Tablet, trees: &Trees) -> Option<Step> {
-        let layers = &*trees.layers;
-        let is_blocked = self.is_blocked(tablet, layers);
-        // A merge that met damage does not go on: its layers above the damage may be merged with each other, too.
-        let free =
-            if is_blocked { readable_above(tablet, layers) } else { layers.list.len() - layers.merging };
-        // Those that another merge works with stay with it.
-        let free = &layers.list[..free.min(tablet.merges.unclaimed(&layers.list))];
-        let due = self.due_entries(&trees.base);
-        if let Some(count) = full_tier(free, tier_for(layers.list.len())) {
-            let entries: u64 = free[..count].iter().map(|root| root.entries).sum();
-            // A merge into the base soon takes large ones, and would write them a second time.
-            if is_blocked || entries < due / 2 || layers.list.len() >= LAYERS_MAX / 2 {
-                return Some(Step::Newest(count));
-            }
-        }
-        if is_blocked {
-            return (layers.list.len() >= LAYERS_MAX / 2 && free.len() > 1)
-                .then_some(Step::Newest(free.len()));
-        }
-        let is_heavy = layers.entries() >= due;
-        let is_due = layers.merging > 0 || is_heavy || layers.list.len() >= LAYERS_MAX * 3 / 4;
-        (is_due && !layers.list.is_empty()).then_some(Step::Base)
-    }
-
-    /// Entries of layers that make a merge into the base due.
-    fn due_entries(&self, base: &Root) -> u64 {
-        base.entries * self.tuning.merge_permille / 1000
-    }
-
-    /// The length of the pause behind an apply of `tablet`, in thousandths of the time of the apply: none where merges are
-    /// not behind, or cannot go on.
-    pub(crate) fn pause_permille(&self, tablet: &Tablet) -> u64 {
-        let trees = tablet.view().trees.clone();
-        if self.helpers.is_none() || self.closing.is_begun() || self.is_blocked(tablet, &trees.layers) {
-            return 0;
-        }
-        pause::permille(&trees.layers, self.due_entries(&trees.base).max(self.tuning.layers_from))
-    }
-
-    /// Whether a merge of these layers would meet one that could not be read a short time ago.
-    fn is_blocked(&self, tablet: &Tablet, layers: &Layers) -> bool {
-        let mut unreadable = tablet.unreadable.lock();
-        if unreadable.is_some_and(|(_, since)| self.now_ns().saturating_sub(since) >= TRY_AGAIN_NS) {
-            *unreadable = None;
-        }
-        unreadable.is_some_and(|(root, _)| layers.list.contains(&root))
-    }
-
     /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-33). A merge
     /// that fails is tried again later: nothing waits for it. A store that is being closed or repaired leaves its layers as they
     /// are.
@@ -460,6 +345,8 @@ impl Checkpointer {
                 if injected(Bug::FrontierTooFar) { [&frontier[..], &[0xFF; 4]].concat() } else { frontier };
         } else {
             freed = self.pages_of(tablet, layers.of_merge()).await?;
+            let merged: u64 = layers.of_merge().iter().map(|root| root.entries).sum();
+            self.pay(tablet, base.entries + merged);
             layers.list.truncate(layers.list.len() - layers.merging);
             (layers.merging, layers.frontier) = (0, Vec::new());
             if layers.list.is_empty() {
@@ -639,6 +526,7 @@ impl Checkpointer {
         let trees = Trees { layers: Arc::new(layers), ..now.trees.clone() };
         let new = NewTree::new(trees, now.applied, now.totals);
         self.publish_tree(tablet, NewTree { pages: vec![pages], freed, ..new }).await?;
+        self.pay(tablet, root.entries);
         tracing::debug!("tablet {}: {count} layers became one of {} entries", tablet.id, root.entries);
         OperationCounters::add(&self.counters.merged_bytes, bytes);
         OperationCounters::add(&self.counters.merges, 1);
@@ -768,12 +656,6 @@ fn layers_now(view: &View, of_slice: &Layers) -> Option<Layers> {
 /// The least key above `key`.
 fn behind(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
-}
-
-/// Layers above the one that could not be read.
-fn readable_above(tablet: &Tablet, layers: &Layers) -> usize {
-    let unreadable = tablet.unreadable.lock().map(|(root, _)| root);
-    layers.list.iter().position(|root| Some(*root) == unreadable).unwrap_or(layers.list.len())
 }
 
 #[cfg(test)]

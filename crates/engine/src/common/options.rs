@@ -150,6 +150,8 @@ pub struct Tuning {
     pub layer_records_min: usize,
     /// Entries of layers for a thousand of the base, from which on the layers are merged into it.
     pub merge_permille: u64,
+    /// Searches of reads in layers that pay for one entry of a merge, where none is due by size; 0 counts as 1.
+    pub searches_per_entry: u64,
     /// Bytes of entries that one slice of a merge takes from the layers.
     pub merge_slice_bytes: usize,
     /// Bytes of records in one batch of the log.
@@ -201,6 +203,7 @@ impl Default for Tuning {
             dense_records: 8,
             layer_records_min: 1024,
             merge_permille: 500,
+            searches_per_entry: 4,
             merge_slice_bytes: 4 << 20,
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,

@@ -264,6 +264,7 @@ impl Inner {
             Some(record) if record.kind() == RecordKind::Delete => return TryGet::Shown(show(None)),
             Some(record) => (Lsn(record.lsn_raw()), record.body_bytes()),
             None => {
+                self.tablets.note_searches(&view, 1);
                 let tree = tree_of(self.identity, view.tablet);
                 match view.trees.try_find(tree, &PoolPages::new(&self.pool), key.encoded()) {
                     Ok(Searched::Absent) => return TryGet::Shown(show(None)),
@@ -310,6 +311,7 @@ impl Inner {
 
     /// As [`Self::find_in_tree`], as far as memory goes.
     fn try_find_in_tree(&self, view: &View, key: &[u8]) -> Result<Searched<FoundEntry>> {
+        self.tablets.note_searches(view, 1);
         let tree = tree_of(self.identity, view.tablet);
         Ok(match view.trees.try_find(tree, &PoolPages::new(&self.pool), key)? {
             Searched::Found(found) => Searched::Found(entry_of_leaf(found)?),

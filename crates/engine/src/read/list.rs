@@ -155,6 +155,9 @@ impl<'a> Lister<'a> {
             }
         }
         let given = self.page.entries.len() + self.page.common_prefixes.len();
+        for stream in merge.streams.iter().filter(|_| self.frozen.is_none()) {
+            self.inner.tablets.note_searches(&stream.view, given.div_ceil(tablets.len()));
+        }
         assert!(
             given <= self.request.limit || injected(Bug::PageWithoutEnd),
             "a page of a listing ends at its limit (R23)"

@@ -1,11 +1,35 @@
-//! Which layers running merges read. A merge may take seconds, so it holds no view of its tablet: blocks that applies free
+//! Which layers running merges read, and the searches that pay for merges. A merge may take seconds, so it holds no view of its tablet: blocks that applies free
 //! meanwhile are reusable at once (R9). The pages that it reads stay instead because only merges free pages of layers, and each
 //! claims the layers that it works with.
 
 use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::event::Event;
 use crate::tablet::tree::Root;
+
+/// The searches of reads in layers of a tablet that no merge has been made for yet: one for each layer and key. A read of a tablet
+/// without layers adds none.
+#[derive(Default)]
+pub(crate) struct LayerSearches(AtomicU64);
+
+impl LayerSearches {
+    pub(crate) fn note(&self, searches: usize) {
+        if searches > 0 {
+            self.0.fetch_add(searches as u64, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes `searches` away, as far as there are so many.
+    pub(crate) fn take(&self, searches: u64) {
+        // A read that comes between may be forgotten.
+        self.0.store(self.count().saturating_sub(searches), Ordering::Relaxed);
+    }
+}
 
 /// The merges of a tablet that are running.
 #[derive(Default)]

@@ -14,7 +14,7 @@ use crate::tablet::layers::Layers;
 use crate::tablet::overlay::hash_of;
 use crate::tablet::snapshots::Snapshots;
 use crate::tablet::turns::Turns;
-use crate::tablet::view::{Tablet, TabletRecord};
+use crate::tablet::view::{Tablet, TabletRecord, View};
 use crate::tablet::watch::Watches;
 use crate::tablet::write_counts::WriteCounts;
 
@@ -83,6 +83,12 @@ impl Tablets {
     /// The tablet of a hash slot.
     pub(crate) fn of_slot(&self, slot: u16) -> &Arc<Tablet> {
         &self.all[usize::from(self.by_slot[usize::from(slot) % self.by_slot.len()])]
+    }
+
+    /// Notes that reads search the trees of a view for so many keys: they pay for merges of its tablet's layers.
+    pub(crate) fn note_searches(&self, view: &View, keys: usize) {
+        let layers = view.trees.layers.list.len();
+        self.all[usize::from(view.tablet.0)].layer_searches.note(layers * keys);
     }
 
     /// All tablets, in the order of their ids.

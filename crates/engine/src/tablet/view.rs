@@ -11,7 +11,7 @@ use crate::log::queue::Marker;
 use crate::space::manager::ReadEpoch;
 use crate::tablet::admission::Admission;
 use crate::tablet::layers::{Layers, LayersRef, Trees};
-use crate::tablet::merges::RunningMerges;
+use crate::tablet::merges::{LayerSearches, RunningMerges};
 use crate::tablet::overlay::Overlay;
 use crate::tablet::tree::Root;
 use crate::testing::injected_bug::{Bug, injected};
@@ -117,6 +117,8 @@ pub(crate) struct Tablet {
     pub unreadable: Mutex<Option<(Root, u64)>>,
     /// The merges of its layers that are running.
     pub merges: RunningMerges,
+    /// What reads have paid for merges of its layers.
+    pub layer_searches: LayerSearches,
 }
 
 impl Tablet {
@@ -141,6 +143,7 @@ impl Tablet {
             tidy: Mutex::default(),
             unreadable: Mutex::default(),
             merges: RunningMerges::default(),
+            layer_searches: LayerSearches::default(),
         }
     }
 

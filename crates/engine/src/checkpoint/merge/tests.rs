@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use shoal_base::SeededEntropy;
 use shoal_testkit::wait::HANGS_AFTER;
 
+use super::choice::{LAYERS_A_TIER, full_tier, tier_for};
 use super::*;
 use crate::testing::fixtures::{checked, environment, formatted, key, options, put};
-use crate::{Environment, Error, PutOptions, RejectRules, Store, block_on};
+use crate::{ByteRange, Environment, Error, ListRequest, PutOptions, RejectRules, Store, block_on};
 
 #[test]
 fn a_slice_is_put_again_into_a_base_that_an_apply_changed() {
@@ -117,6 +118,65 @@ fn large_layers_wait_for_the_merge_into_the_base() {
     assert_eq!(next(1_000), Some(Step::Base), "some 400 entries above 200");
     assert_eq!(next(3_000), None, "soon");
     assert_eq!(next(10_000), Some(Step::Newest(LAYERS_A_TIER)), "a fifth of the entries of the next merge");
+}
+
+#[test]
+fn reads_pay_for_merges() {
+    // Two layers of 50 entries above 800; a merge is due by size at 800.
+    let store = layered(4, 2, 1_000);
+    let checkpointer = &store.0.checkpointer;
+    assert_eq!(checkpointer.wanting_merges().len(), 0);
+    let tablet = &store.0.tablets.all()[0];
+    let trees = || tablet.view().trees.clone();
+    let entries = trees().layers.entries();
+    let per_entry = store.0.tuning.searches_per_entry;
+    let of_tablet = (0..800).map(key).find(|key| store.0.tablets.of(key).id == tablet.id).unwrap();
+    let get_until = |searches: u64| {
+        while tablet.layer_searches.count() < searches {
+            assert!(block_on(store.get(&of_tablet, ByteRange::default())).unwrap().is_some());
+        }
+    };
+    let next = || checkpointer.next_merge(tablet, &trees());
+    get_until(entries * per_entry - 2);
+    assert_eq!(next(), None, "two searches too few");
+    get_until(entries * per_entry);
+    assert_eq!(next(), Some(Step::Newest(2)));
+    block_on(checkpointer.merge_some(tablet, Wanted::BySize)).unwrap();
+    assert_eq!((trees().layers.list.len(), tablet.layer_searches.count(), next()), (1, 0, None));
+    get_until((trees().base.entries + entries) * per_entry);
+    assert_eq!(next(), Some(Step::Base));
+    while let Some(Step::Base) = next() {
+        block_on(checkpointer.merge_some(tablet, Wanted::BySize)).unwrap();
+    }
+    assert_eq!((trees().layers.list.len(), tablet.layer_searches.count(), next()), (0, 0, None));
+    block_on(store.get(&of_tablet, ByteRange::default())).unwrap();
+    assert_eq!(tablet.layer_searches.count(), 0, "no layer was searched");
+    // A listing searches the two layers of another tablet for its share of the keys.
+    let request = ListRequest { bucket: of_tablet.bucket().into(), limit: 40, ..ListRequest::default() };
+    assert_eq!(block_on(store.list(&request)).unwrap().entries.len(), 40);
+    assert_eq!(tablet.layer_searches.count(), 0);
+    assert_eq!(store.0.tablets.all()[1].layer_searches.count(), 20);
+    block_on(store.close()).unwrap();
+}
+
+#[test]
+fn reads_do_not_pay_for_a_base_far_larger_than_its_layers() {
+    let store = layered(1, 0, 1_000);
+    let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
+    for which in 0..10 {
+        put(&store, &key(5_000 + which), [1; 50]);
+    }
+    block_on(checkpointer.apply_alone(tablet)).unwrap();
+    let trees = tablet.view().trees.clone();
+    assert_eq!((trees.layers.list.len(), trees.layers.entries(), trees.base.entries), (1, 10, 200));
+    tablet.layer_searches.note(1 << 20);
+    assert_eq!(checkpointer.next_merge(tablet, &trees), None);
+    for which in 10..20 {
+        put(&store, &key(5_000 + which), [1; 50]);
+    }
+    block_on(checkpointer.apply_alone(tablet)).unwrap();
+    assert_eq!(checkpointer.next_merge(tablet, &tablet.view().trees.clone()), Some(Step::Base));
+    block_on(store.close()).unwrap();
 }
 
 /// The file grows ahead by the rate of written pages. A merge that counts seconds of them at once would have it grow by gigabytes.
