@@ -52,7 +52,8 @@ fn allocate(file: &File, bytes: usize) {
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let path = PathBuf::from(arguments.next().expect("a file that may be overwritten"));
-    let mut number = |default: usize| arguments.next().map_or(default, |text| text.parse().expect("a number"));
+    let mut number =
+        |default: usize| arguments.next().map_or(default, |text| text.parse().expect("a number"));
     let (mib, rounds) = (number(1024), number(3));
     for round in 0..rounds {
         for clients in [1, 16] {

@@ -14,6 +14,8 @@ pub struct PoolCounters {
     pub misses: u64,
     /// Misses of inner pages of trees, asked for with [`Hint::Index`](crate::Hint::Index).
     pub index_misses: u64,
+    /// Misses of leaves and values of gets, asked for with [`Hint::Lookup`](crate::Hint::Lookup).
+    pub lookup_misses: u64,
     /// Fetches that joined a load that was under way.
     pub coalesced: u64,
     /// Misses that a prefetch began.
@@ -66,6 +68,7 @@ pub struct PoolCounters {
 pub(crate) struct Stats {
     pub(crate) misses: Count,
     pub(crate) index_misses: Count,
+    pub(crate) lookup_misses: Count,
     pub(crate) coalesced: Count,
     pub(crate) prefetched: Count,
     pub(crate) evictions: Count,
@@ -120,7 +123,11 @@ impl Stats {
     /// Counts a unit that was not there.
     pub(crate) fn missed(&self, hint: Hint) {
         self.misses.add(1);
-        self.index_misses.add(u64::from(hint == Hint::Index));
+        match hint {
+            Hint::Index => self.index_misses.add(1),
+            Hint::Lookup => self.lookup_misses.add(1),
+            Hint::Scan => {}
+        }
     }
 }
 

@@ -227,6 +227,7 @@ impl Pool {
             hits: residents.hits.get() + slots.iter().map(|slot| slot.word.hits()).sum::<u64>(),
             misses: stats.misses.get(),
             index_misses: stats.index_misses.get(),
+            lookup_misses: stats.lookup_misses.get(),
             coalesced: stats.coalesced.get(),
             prefetched: stats.prefetched.get(),
             evictions: stats.evictions.get(),

@@ -35,6 +35,7 @@ pub(super) const METRICS: &[Metric] = &[
     Metric { name: "p50_us", unit: "us", head: "p50 us" },
     Metric { name: "p99_us", unit: "us", head: "p99 us" },
     Metric { name: "device_reads_per_op", unit: "1", head: "reads/op" },
+    Metric { name: "leaf_reads_per_op", unit: "1", head: "leaves/op" },
     Metric { name: "index_reads_per_op", unit: "1", head: "index/op" },
     Metric { name: "written_bytes_per_op", unit: "B", head: "B/op" },
     Metric { name: "seconds", unit: "s", head: "s" },
@@ -50,6 +51,8 @@ struct Row {
     operations: Option<u64>,
     latencies: Option<Histogram>,
     reads: Option<u64>,
+    /// Among what was read the leaves and values that gets asked for; the rest is read for listings, and in the background.
+    leaf_reads: Option<u64>,
     /// Inner pages among what was read.
     index_reads: Option<u64>,
     written_bytes: Option<u64>,
@@ -80,6 +83,7 @@ impl Row {
             quantile(500),
             quantile(990),
             per_operation(self.reads),
+            per_operation(self.leaf_reads),
             per_operation(self.index_reads),
             per_operation(self.written_bytes),
             seconds,
@@ -97,6 +101,7 @@ impl Row {
             operations: Some(operations),
             latencies: Some(latencies),
             reads: Some(stat.device.reads - before.device.reads),
+            leaf_reads: Some(stat.pool.lookup_misses - before.pool.lookup_misses),
             index_reads: Some(stat.pool.index_misses - before.pool.index_misses),
             time: Some(time),
             layers: Some(stat.layers),

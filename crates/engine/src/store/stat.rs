@@ -252,7 +252,7 @@ impl StoreStat {
     }
 
     /// Those of the device and the pool.
-    fn device_figures(&self) -> [(&'static str, &'static str, u64); 28] {
+    fn device_figures(&self) -> [(&'static str, &'static str, u64); 29] {
         [
             ("device.reads", "count", self.device.reads),
             ("device.blocks_read", "blocks", self.device.blocks_read),
@@ -266,6 +266,7 @@ impl StoreStat {
             ("pool.hits", "count", self.pool.hits),
             ("pool.misses", "count", self.pool.misses),
             ("pool.index_misses", "count", self.pool.index_misses),
+            ("pool.lookup_misses", "count", self.pool.lookup_misses),
             ("pool.coalesced", "count", self.pool.coalesced),
             ("pool.queue_hits", "count", self.pool.queue_hits),
             ("pool.prefetched", "count", self.pool.prefetched),
