@@ -165,7 +165,7 @@ impl Prefixes {
         let mut totals = Totals::default();
         let (bucket, prefix) = (&self.from.bucket, &self.from.key);
         let mut request =
-            ListRequest { bucket: bucket.clone(), prefix: prefix.clone(), ..ListRequest::default() };
+            ListRequest { bucket: bucket.clone(), prefix: prefix.to_vec(), ..ListRequest::default() };
         let mut running = JoinSet::new();
         loop {
             let listing = || about("cannot list what begins with", bucket, prefix);

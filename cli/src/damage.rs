@@ -24,17 +24,8 @@ impl Damage {
             return;
         }
         self.ranges.extend(ranges);
-        self.ranges.sort_by(|a, b| (a.tablet, &a.from).cmp(&(b.tablet, &b.from)));
-        self.ranges.dedup_by(|next, last| {
-            let touches = last.tablet == next.tablet && last.to.as_ref().is_none_or(|to| *to >= next.from);
-            if touches {
-                last.to = match (last.to.take(), next.to.take()) {
-                    (Some(one), Some(two)) => Some(one.max(two)),
-                    _ => None,
-                };
-            }
-            touches
-        });
+        self.ranges.sort();
+        self.ranges.dedup_by(|next, last| last.join(next));
     }
 
     /// The ranges, for programs.
@@ -74,7 +65,7 @@ fn words(range: &DamagedRange) -> String {
 
 fn range_json(range: &DamagedRange) -> Value {
     let mut object = Map::new();
-    object.insert("tablet".into(), range.tablet.into());
+    object.insert("tablet".into(), range.tablet.0.into());
     set_bytes(&mut object, "from", &range.from);
     match &range.to {
         Some(to) => set_bytes(&mut object, "to", to),
@@ -87,11 +78,13 @@ fn range_json(range: &DamagedRange) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use shoal_client::TabletId;
+
     use super::*;
 
-    fn range(tablet: u32, from: &str, to: Option<&str>) -> DamagedRange {
-        let (from, to) = (from.to_owned().into(), to.map(|to| to.to_owned().into()));
-        DamagedRange { tablet, from, to, block: 7, why: "torn".into() }
+    fn range(tablet: u16, from: &str, to: Option<&str>) -> DamagedRange {
+        let to = to.map(Into::into);
+        DamagedRange { tablet: TabletId(tablet), from: from.into(), to, block: 7, why: "torn".into() }
     }
 
     #[test]

@@ -148,7 +148,7 @@ async fn stat(objects: &Objects, name: &str, json: bool) -> anyhow::Result<()> {
 }
 
 async fn rm(objects: &Objects, name: &str, recursive: bool, how: How) -> anyhow::Result<()> {
-    let request = ListRequest { bucket: name.to_owned(), page_size: 1, ..ListRequest::default() };
+    let request = ListRequest { bucket: name.to_owned(), limit: 1, ..ListRequest::default() };
     let page = objects.list(&request).await?;
     let is_empty = page.entries.is_empty() && page.next.is_none() && page.damaged.is_empty();
     if is_empty {

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 
-use bytes::Bytes;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use shoal_client::ListRequest;
@@ -55,7 +54,7 @@ async fn du(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     let prefix = bytes_of(&arguments.prefix);
     let mut request = ListRequest {
         bucket: arguments.target.bucket.clone(),
-        prefix: Bytes::copy_from_slice(prefix),
+        prefix: prefix.to_vec(),
         ..ListRequest::default()
     };
     let (mut output, mut damage) = (Output::new(), Damage::default());

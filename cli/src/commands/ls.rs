@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 
-use bytes::Bytes;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use shoal_client::{ListEntry, ListPage, ListRequest};
@@ -50,8 +49,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     let mut request = ListRequest {
         bucket: arguments.target.bucket.clone(),
-        prefix: Bytes::copy_from_slice(bytes_of(&arguments.prefix)),
-        delimiter: Bytes::copy_from_slice(bytes_of(&arguments.delimiter)),
+        prefix: bytes_of(&arguments.prefix).to_vec(),
+        delimiter: bytes_of(&arguments.delimiter).to_vec(),
         ..ListRequest::default()
     };
     let (mut output, mut damage) = (Output::new(), Damage::default());
@@ -79,7 +78,7 @@ async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
 /// A key, or the common prefix of several.
 enum Line {
     Object(ListEntry),
-    Prefix(Bytes),
+    Prefix(Vec<u8>),
 }
 
 impl Line {

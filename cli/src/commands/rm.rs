@@ -153,11 +153,8 @@ pub(crate) async fn remove_prefix(
     prefix: &[u8],
     how: How,
 ) -> anyhow::Result<()> {
-    let mut request = ListRequest {
-        bucket: bucket.to_owned(),
-        prefix: Bytes::copy_from_slice(prefix),
-        ..ListRequest::default()
-    };
+    let mut request =
+        ListRequest { bucket: bucket.to_owned(), prefix: prefix.to_vec(), ..ListRequest::default() };
     let (mut output, mut failures, mut damage) = (Output::new(), Failures::default(), Damage::default());
     let (mut count, mut bytes) = (0, 0);
     loop {

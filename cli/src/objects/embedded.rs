@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use shoal_base::BLOCK_BYTES;
-use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_buffer::Buffer;
 use shoal_client::{
-    BucketPage, ByteRange, DamagedRange, DeleteResult, Error, Expiry, Figure, ListEntry, ListPage,
-    ListRequest, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Stat,
+    BucketPage, ByteRange, DeleteResult, Error, Expiry, Figure, ListEntry, ListPage, ListRequest, Object,
+    ObjectInfo, Page, PutItem, PutOptions, PutResult, RejectRules, Result, Stat,
 };
 use shoal_engine::{ObjectKey, Store};
 use tokio::task::JoinSet;
@@ -108,28 +107,14 @@ impl Embedded {
     }
 
     pub(super) async fn list(&self, request: &ListRequest) -> Result<ListPage> {
-        let limit = usize::try_from(request.page_size).unwrap_or(LIST_PAGE_MAX);
-        let request = shoal_engine::ListRequest {
-            bucket: request.bucket.clone(),
-            prefix: request.prefix.to_vec(),
-            delimiter: request.delimiter.to_vec(),
-            start_after: request.start_after.to_vec(),
-            limit: if limit == 0 { LIST_PAGE_MAX } else { limit.min(LIST_PAGE_MAX) },
-        };
-        let page = self.store.list(&request).await.map_err(from_error)?;
+        let page = self.store.list(request).await.map_err(from_error)?;
+        let Page { entries, common_prefixes, next, damaged } = page;
         let entry = |(key, info): (Vec<u8>, _)| ListEntry { key: key.into(), info: from_info(&info) };
-        Ok(ListPage {
-            entries: page.entries.into_iter().map(entry).collect(),
-            common_prefixes: page.common_prefixes.into_iter().map(Bytes::from).collect(),
-            next: page.next.map(Bytes::from),
-            damaged: page.damaged.into_iter().map(from_damaged).collect(),
-        })
+        Ok(Page { entries: entries.into_iter().map(entry).collect(), common_prefixes, next, damaged })
     }
 
     pub(super) async fn list_buckets(&self, start_after: &str) -> Result<BucketPage> {
-        let page = self.store.buckets(start_after, LIST_PAGE_MAX).await.map_err(from_error)?;
-        let damaged = u32::try_from(page.damaged).unwrap_or(u32::MAX);
-        Ok(BucketPage { names: page.names, is_cut: page.is_cut, damaged })
+        self.store.buckets(start_after, 0).await.map_err(from_error)
     }
 
     pub(super) fn stat(&self) -> Stat {
@@ -234,11 +219,6 @@ fn from_info(info: &shoal_engine::ObjectInfo) -> ObjectInfo {
         ttl_ns: info.expiry.map(|deadline| deadline.left_ns()),
         expire_time_ns: info.expiry.map(|deadline| deadline.at_ns()),
     }
-}
-
-fn from_damaged(range: shoal_engine::DamagedRange) -> DamagedRange {
-    let shoal_engine::DamagedRange { tablet, from, to, block, why } = range;
-    DamagedRange { tablet: tablet.0.into(), from: from.into(), to: to.map(Bytes::from), block, why }
 }
 
 pub(super) fn from_error(error: shoal_engine::Error) -> Error {

@@ -11,7 +11,7 @@ use shoal_backup::{BackupStream, LastBackup};
 use shoal_base::{BLOCK_BYTES, Entropy, SystemEntropy};
 use shoal_client::{
     BackupSince, BucketPage, ByteRange, Client, ConnectOptions, DeleteItem, DeleteResult, Error, GetItem,
-    ListPage, ListRequest, Lsn, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run,
+    ListPage, ListRequest, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run,
     Stat,
 };
 use shoal_engine::Store;
@@ -222,7 +222,7 @@ impl Objects {
                 let backup = match since {
                     None => client.backup().await?,
                     Some(last) => {
-                        let (version, pages) = (Lsn(last.version.0), last.pages_as_bytes().into());
+                        let (version, pages) = (last.version, last.pages_as_bytes().into());
                         let up_to = last.up_to.clone().map(|(tablet, key)| (tablet.0, key.into()));
                         client.backup_since(BackupSince { store: last.store, version, pages, up_to }).await?
                     }

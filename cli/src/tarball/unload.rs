@@ -111,7 +111,7 @@ impl Unload {
 
     /// The listing of all objects of the export.
     pub(crate) fn all(&self) -> ListRequest {
-        ListRequest { bucket: self.bucket.clone(), prefix: self.prefix.clone(), ..ListRequest::default() }
+        ListRequest { bucket: self.bucket.clone(), prefix: self.prefix.to_vec(), ..ListRequest::default() }
     }
 
     fn takes(&self, key: &[u8]) -> bool {

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
 use shoal_base::limits::KEY_BYTES_MAX;
 use shoal_client::{ListEntry, ListRequest, ObjectInfo, Result};
 use tokio::runtime::Handle;
@@ -23,11 +22,8 @@ pub(crate) struct Existing {
 impl Existing {
     /// Begins at the first key of `bucket` with `prefix`. [`find`](Self::find) waits on `handle`'s runtime.
     pub(crate) fn new(objects: Objects, handle: Handle, bucket: &str, prefix: &[u8]) -> Self {
-        let request = ListRequest {
-            bucket: bucket.to_owned(),
-            prefix: Bytes::copy_from_slice(prefix),
-            ..ListRequest::default()
-        };
+        let request =
+            ListRequest { bucket: bucket.to_owned(), prefix: prefix.to_vec(), ..ListRequest::default() };
         Self { objects, handle, request, page: VecDeque::new(), is_last_page: false }
     }
 
@@ -54,7 +50,7 @@ impl Existing {
         // The keys between the last page and `key` are skipped: they can be most of a large bucket.
         let start = before(key);
         if start[..] > self.request.start_after[..] {
-            self.request.start_after = start.into();
+            self.request.start_after = start;
         }
         let page = self.handle.block_on(self.objects.list(&self.request))?;
         self.page = page.entries.into();

@@ -104,7 +104,7 @@ fn strange_keys_pass_through_both_frontends() {
         read_all(&redis, &keys).await;
         read_all(&bucket, &keys).await;
         let mut listed = Vec::new();
-        let mut request = ListRequest { bucket: BUCKET.into(), page_size: 700, ..ListRequest::default() };
+        let mut request = ListRequest { bucket: BUCKET.into(), limit: 700, ..ListRequest::default() };
         loop {
             let page = client.list(&request).await.unwrap();
             listed.extend(page.entries.into_iter().map(|entry| entry.key.to_vec()));

@@ -24,6 +24,18 @@ impl fmt::Display for Lsn {
     }
 }
 
+/// A version in the words of an error: "none" where the object does not exist.
+pub struct Current(pub Option<Lsn>);
+
+impl fmt::Display for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(version) => version.fmt(f),
+            None => f.write_str("none (it does not exist)"),
+        }
+    }
+}
+
 /// Index of a tablet in the store's table of tablets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TabletId(pub u16);
@@ -32,4 +44,13 @@ impl fmt::Display for TabletId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// The id of a request to write: a repetition with the same id is done once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId {
+    /// The session: a random number that no other session has.
+    pub session: u64,
+    /// The number of the write in its session. It grows, and a repetition has the same number.
+    pub sequence: u64,
 }

@@ -1,7 +1,7 @@
 //! Things that every layer shares and no layer owns: units, ids, checksums, named limits, hash slots, the clock
 //! and randomness (passed in as arguments, so that tests decide them), patterns of keys, locks and atomics, a minimal
 //! executor, requests that a thread holds back for a moment, the congestion control of sockets, the priority of threads,
-//! histograms of durations, and the values that the verbs of the engine and of the client share.
+//! histograms of durations, and the values that the verbs of the engine and of the client share (`object`, `list`).
 //!
 //! Nothing here does I/O or knows another crate of the workspace.
 
@@ -16,6 +16,7 @@ pub mod hash;
 pub mod histogram;
 pub mod id;
 pub mod limits;
+pub mod list;
 pub mod object;
 pub mod plug;
 pub mod priority;
@@ -28,7 +29,7 @@ pub use checksum::Crc32c;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use congestion::set_congestion_control;
 pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
-pub use id::{Lsn, TabletId};
+pub use id::{Lsn, RequestId, TabletId};
 pub use run::Run;
 
 /// Bytes of a device block, of a page of a tree and of a frame of the pool.

@@ -4,6 +4,9 @@ use bytes::Bytes;
 
 use crate::Lsn;
 
+/// The bucket of requests that name none.
+pub const DEFAULT_BUCKET: &str = "default";
+
 /// Conditions on a write, as RAMCloud's reject rules: any that applies rejects it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RejectRules {

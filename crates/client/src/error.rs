@@ -1,5 +1,7 @@
 //! Errors of calls, sorted by what the caller can do about it.
 
+use shoal_base::id::Current;
+
 use crate::object::{Lsn, Rule};
 
 /// Why a call failed. A write that fails with anything but [`Error::Unknown`] had no effect.
@@ -61,17 +63,6 @@ pub enum Error {
     /// The caller's source of the value failed.
     #[error("cannot read the value that was to be stored: {0}")]
     Source(String),
-}
-
-struct Current(Option<Lsn>);
-
-impl std::fmt::Display for Current {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(version) => write!(f, "{version}"),
-            None => f.write_str("none (it does not exist)"),
-        }
-    }
 }
 
 /// A result of a call.

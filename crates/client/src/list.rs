@@ -5,7 +5,8 @@ use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::object::{BucketPage, DamagedRange, ListEntry, ListPage, ListRequest};
+use crate::object::{BucketPage, DamagedRange, ListEntry, ListPage, ListRequest, TabletId};
+use crate::retry::Failed;
 use crate::wire;
 
 impl Client {
@@ -17,10 +18,10 @@ impl Client {
         Box::pin(async move {
             let request = v1::ListRequest {
                 bucket: request.bucket.clone(),
-                prefix: request.prefix.clone(),
-                delimiter: request.delimiter.clone(),
-                start_after: request.start_after.clone(),
-                page_size: request.page_size,
+                prefix: request.prefix.clone().into(),
+                delimiter: request.delimiter.clone().into(),
+                start_after: request.start_after.clone().into(),
+                page_size: u32::try_from(request.limit).unwrap_or(u32::MAX),
             };
             self.retry
                 .read(|| async {
@@ -30,9 +31,9 @@ impl Client {
                     };
                     Ok(ListPage {
                         entries: answer.entries.into_iter().map(entry).collect::<Result<_, _>>()?,
-                        common_prefixes: answer.common_prefixes,
-                        next: answer.next_start_after,
-                        damaged: answer.damaged.into_iter().map(damaged).collect(),
+                        common_prefixes: answer.common_prefixes.into_iter().map(Into::into).collect(),
+                        next: answer.next_start_after.map(Into::into),
+                        damaged: answer.damaged.into_iter().map(damaged).collect::<Result<_, _>>()?,
                     })
                 })
                 .await
@@ -64,9 +65,10 @@ impl Client {
     }
 }
 
-fn damaged(range: v1::DamagedRange) -> DamagedRange {
+fn damaged(range: v1::DamagedRange) -> Result<DamagedRange, Failed> {
     let v1::DamagedRange { tablet, from, to, block, why } = range;
-    DamagedRange { tablet, from, to, block, why }
+    let tablet = u16::try_from(tablet).map_err(|_| wire::protocol("no store has so many tablets"))?;
+    Ok(DamagedRange { tablet: TabletId(tablet), from: from.into(), to: to.map(Into::into), block, why })
 }
 
 /// The pages of a listing. No common snapshot: an object that is written meanwhile behind the last page given may be seen.

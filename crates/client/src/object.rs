@@ -1,15 +1,13 @@
-//! Arguments and results of the client's calls. The engine has the types of [`shoal_base::object`] too; a program that only uses
-//! the client does not link the engine.
+//! Arguments and results of the client's calls. The engine has the types of [`shoal_base::object`] and [`shoal_base::list`], too; a
+//! program that only uses the client does not link the engine.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-pub use shoal_base::Lsn;
 pub use shoal_base::histogram::Durations;
+pub use shoal_base::list::*;
 pub use shoal_base::object::*;
-
-/// The bucket that is meant where none is named.
-pub const DEFAULT_BUCKET: &str = "default";
+pub use shoal_base::{Lsn, TabletId};
 
 /// One of the rules of [`RejectRules`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,35 +84,8 @@ pub struct Object {
     pub value: Bytes,
 }
 
-/// A request for a page of a listing.
-#[derive(Clone, Debug, Default)]
-pub struct ListRequest {
-    /// The bucket; empty: [`DEFAULT_BUCKET`].
-    pub bucket: String,
-    /// Only keys that begin with this.
-    pub prefix: Bytes,
-    /// Keys that contain this after the prefix are rolled up into one common prefix, up to and with the delimiter.
-    /// Empty: no rolling up.
-    pub delimiter: Bytes,
-    /// Only keys behind this one. Where it is a common prefix that an earlier page gave, everything under it is skipped.
-    pub start_after: Bytes,
-    /// At most so many keys and common prefixes in a page, up to 1,000; 0: 1,000.
-    pub page_size: u32,
-}
-
-/// Names of buckets, in the order of their bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BucketPage {
-    /// The names.
-    pub names: Vec<String>,
-    /// Whether there are more behind the last one.
-    pub is_cut: bool,
-    /// Damaged ranges of keys that the page goes past: a bucket with objects in nothing else is missing.
-    pub damaged: u32,
-}
-
 /// One object of a listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListEntry {
     /// Its key.
     pub key: Bytes,
@@ -122,35 +93,8 @@ pub struct ListEntry {
     pub info: ObjectInfo,
 }
 
-/// One page of a listing, in the order of the keys' bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListPage {
-    /// Objects.
-    pub entries: Vec<ListEntry>,
-    /// Rolled-up prefixes, in order.
-    pub common_prefixes: Vec<Bytes>,
-    /// Where there may be more: the `start_after` of the next page. A page may be short and yet have this.
-    pub next: Option<Bytes>,
-    /// Damaged ranges that the page goes past, in order: objects that were stored there and not written since are not among the
-    /// entries. Each page names those that overlap it, so several pages may name the same.
-    pub damaged: Vec<DamagedRange>,
-}
-
-/// A range of keys of one tablet of which nobody knows what they hold. A read or a condition on a key in it fails; a put or a delete
-/// without a condition works, and settles the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DamagedRange {
-    /// The tablet; keys of others in the same range are not concerned.
-    pub tablet: u32,
-    /// The first key of the range; empty where it begins in front of the bucket's first key.
-    pub from: Bytes,
-    /// The first key behind it; none where it reaches behind the bucket's last key.
-    pub to: Option<Bytes>,
-    /// Where the damaged page lies, as a block number; 0 where that is not known.
-    pub block: u64,
-    /// Why it cannot be read.
-    pub why: String,
-}
+/// One page of a listing.
+pub type ListPage = Page<ListEntry>;
 
 /// Figures about the store and the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

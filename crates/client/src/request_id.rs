@@ -8,6 +8,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+pub(crate) use shoal_base::RequestId;
 use shoal_base::{Entropy, SystemEntropy};
 
 /// Lanes of a session: as many as the server keeps results.
@@ -15,14 +16,6 @@ const LANES: u64 = 64;
 
 /// Sessions of one client: with more writes than lanes under way, a further write does not wait: it has no id.
 const SESSIONS_MAX: usize = 64;
-
-/// The id of one write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RequestId {
-    pub(crate) session: u64,
-    /// The number of the write in its session.
-    pub(crate) sequence: u64,
-}
 
 /// The lanes of a client.
 #[derive(Default)]

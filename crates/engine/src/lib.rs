@@ -52,12 +52,11 @@ mod write;
 pub use testing::hostile;
 
 pub use checkpoint::losses::Losses;
-pub use common::damaged_range::DamagedRange;
 pub use common::error::{Error, Result};
-pub use common::key::{Bucket, DEFAULT_BUCKET, ObjectKey, check_bucket};
+pub use common::key::{Bucket, ObjectKey, check_bucket};
 pub use common::object::{
-    BucketPage, ByteRange, Deadline, DeleteResult, Expiry, ListPage, ListRequest, Metadata, Object,
-    ObjectInfo, PutOptions, PutResult, RejectRules,
+    BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry, ListPage,
+    ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
 };
 pub use common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use common::problem::CheckProblem;
@@ -74,7 +73,7 @@ pub use recovery::open_path::PathOptions;
 pub use recovery::repair::check::check;
 pub use recovery::report::{CheckOptions, CheckReport};
 pub use shoal_base::task::block_on;
-pub use shoal_base::{Lsn, Run, TabletId};
+pub use shoal_base::{Lsn, RequestId, Run, TabletId};
 pub use shoal_buffer::Buffer;
 pub use space::own_space::OWN_SPACES_MAX;
 pub use store::Store;
@@ -82,7 +81,7 @@ pub use store::free_space::FreeSpace;
 pub use store::last_backup::BackupNote;
 pub use store::stat::StoreStat;
 pub use write::change::{Change, ReadLevel};
-pub use write::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT, RequestId};
+pub use write::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT};
 pub use write::receive_buffer::ReceiveBuffer;
 pub use write::stream::PutStream;
 pub use write::ticket::Ticket;

@@ -5,10 +5,12 @@
 //! engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`] (files,
 //! items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the repository),
 //! [`retired`] (names that were given up stay away), [`rules`] (each rule of the store is asserted and broken somewhere),
-//! [`subjects`] (sentences name their subjects). Exceptions stand in `tidy.toml`, each with its reason. The rules read text, not
-//! syntax: [`source`] tells code, comments and tests apart, which is enough for them.
+//! [`subjects`] (sentences name their subjects), [`commits`] (subjects of commits are short). Exceptions stand in `tidy.toml`,
+//! each with its reason. The rules read text, not syntax: [`source`] tells code, comments and tests apart, which is enough for
+//! them.
 
 mod circles;
+mod commits;
 mod docs;
 mod exceptions;
 mod layers;
@@ -104,6 +106,7 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
     findings.extend(retired::check(&tree, &exceptions));
     findings.extend(rules::check(&tree));
     findings.extend(subjects::check(&tree, &exceptions));
+    findings.extend(commits::check(root));
     findings.sort();
     Ok(findings)
 }

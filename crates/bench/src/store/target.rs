@@ -72,26 +72,20 @@ impl Target {
 
     /// One page of all keys behind `after`: how many they are, and where the next page begins.
     pub(crate) async fn list(&self, after: &[u8]) -> Result<(u64, Option<Vec<u8>>)> {
+        let request = shoal_engine::ListRequest {
+            bucket: BUCKET.into(),
+            start_after: after.to_vec(),
+            limit: PAGE_KEYS as usize,
+            ..shoal_engine::ListRequest::default()
+        };
         let (keys, next) = match self {
             Self::Embedded(store) => {
-                let request = shoal_engine::ListRequest {
-                    bucket: BUCKET.into(),
-                    start_after: after.to_vec(),
-                    limit: PAGE_KEYS as usize,
-                    ..shoal_engine::ListRequest::default()
-                };
                 let page = store.list(&request).await?;
                 (page.entries.len(), page.next)
             }
             Self::Server(client) => {
-                let request = shoal_client::ListRequest {
-                    bucket: BUCKET.into(),
-                    start_after: after.to_vec().into(),
-                    page_size: PAGE_KEYS,
-                    ..shoal_client::ListRequest::default()
-                };
                 let page = client.list(&request).await?;
-                (page.entries.len(), page.next.map(|next| next.to_vec()))
+                (page.entries.len(), page.next)
             }
         };
         ensure!(keys > 0, "there is nothing to list");

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use shoal_base::list::DamagedRange;
 use shoal_base::{Lsn, Run};
 
 use crate::checkpoint::checkpointer::Checkpointer;
@@ -18,7 +19,6 @@ use crate::checkpoint::replace::ReplaceEntries;
 use crate::checkpoint::route::Routed;
 use crate::checkpoint::runs::take_common;
 use crate::common::counters::OperationCounters;
-use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::log::queue::Item;
 use crate::space::manager::Extents;

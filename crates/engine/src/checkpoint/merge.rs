@@ -15,6 +15,7 @@ mod choice;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use shoal_base::list::DamagedRange;
 use shoal_base::{Lsn, Run};
 
 use crate::checkpoint::apply::NewTree;
@@ -22,7 +23,7 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::merge::choice::Step;
 pub(crate) use crate::checkpoint::merge::choice::Wanted;
 use crate::common::counters::OperationCounters;
-use crate::common::damaged_range::DamagedRange;
+use crate::common::damaged_range;
 use crate::common::error::{Error, Result};
 use crate::space::manager::{ReadEpoch, Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::tablet::damage::Unread;
@@ -473,10 +474,10 @@ impl Checkpointer {
             }
         }
         *tablet.unreadable.lock() = unreadable.map(|root| (root, self.now_ns()));
-        let range = DamagedRange::new(tablet.id, gap.clone());
+        let range = gap.clone().in_tablet(tablet.id);
         tracing::error!(
             "a layer is damaged, and layers are not merged past it until a repair: {}",
-            range.words()
+            damaged_range::words(&range)
         );
         self.tablets.met.note(&range);
     }
@@ -597,7 +598,7 @@ impl Checkpointer {
                         gone.push(key.into());
                     }
                 }
-                ranges.push(DamagedRange::new(tablet.id, gap));
+                ranges.push(gap.in_tablet(tablet.id));
             }
         }
         if gone.is_empty() {

@@ -1,6 +1,7 @@
 //! The errors of the engine, sorted by what the caller can do.
 
 use shoal_base::Lsn;
+use shoal_base::id::Current;
 use shoal_device::DeviceError;
 
 /// The reason why an operation of the store failed. A write that fails with anything but [`Error::Unknown`] had no
@@ -75,17 +76,6 @@ pub enum Error {
     /// The device does not hold a store that this program can open.
     #[error("{0}")]
     Unopenable(String),
-}
-
-struct Current(Option<Lsn>);
-
-impl std::fmt::Display for Current {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(version) => write!(f, "{version}"),
-            None => f.write_str("none (it does not exist)"),
-        }
-    }
 }
 
 /// A result of the store.

@@ -8,9 +8,6 @@ use smallvec::SmallVec;
 
 use crate::common::error::{Error, Result};
 
-/// The bucket of requests that name none.
-pub const DEFAULT_BUCKET: &str = "default";
-
 /// The bucket of the store's own objects, which an opening does not need. Users cannot read or write it.
 const SYSTEM_BUCKET: &str = ".shoal";
 

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use shoal_base::Lsn;
+pub use shoal_base::list::*;
 pub use shoal_base::object::*;
 use shoal_buffer::Buffer;
-
-use crate::common::damaged_range::DamagedRange;
 
 /// The options of a put.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +83,7 @@ impl Deadline {
 }
 
 /// An object without its value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// The version. It only grows, and is never used twice, not even after a delete.
     pub version: Lsn,
@@ -107,45 +106,5 @@ pub struct Object {
     pub value: Buffer,
 }
 
-/// The parameters of a listing.
-#[derive(Clone, Debug, Default)]
-pub struct ListRequest {
-    /// The bucket.
-    pub bucket: String,
-    /// Only keys that begin with this prefix are listed.
-    pub prefix: Vec<u8>,
-    /// Keys that contain this after the prefix are rolled up into one common prefix, which ends with the delimiter.
-    /// Empty: no rolling up.
-    pub delimiter: Vec<u8>,
-    /// Only keys after this one are listed. If it is a common prefix of an earlier page, everything under it is
-    /// skipped.
-    pub start_after: Vec<u8>,
-    /// Keys and common prefixes in all, at most; 1 to 1,000.
-    pub limit: usize,
-}
-
-/// Names of buckets, in the order of their bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BucketPage {
-    /// The names.
-    pub names: Vec<String>,
-    /// Whether there are more after the last one.
-    pub is_cut: bool,
-    /// Damaged ranges of keys that the listing skipped: a bucket with objects in nothing else is missing.
-    pub damaged: usize,
-}
-
-/// One page of a listing, in the order of the keys' bytes.
-#[derive(Clone, Debug, Default)]
-pub struct ListPage {
-    /// The keys with their objects' information.
-    pub entries: Vec<(Vec<u8>, ObjectInfo)>,
-    /// Rolled-up prefixes, in order.
-    pub common_prefixes: Vec<Vec<u8>>,
-    /// The `start_after` of the next page, if there may be more.
-    pub next: Option<Vec<u8>>,
-    /// The damaged ranges that the page skips, in order: objects stored there, and not written since, are not among its
-    /// keys. Keys are those of the bucket; a range that reaches beyond the bucket begins with the empty key, or has no
-    /// end. Each page lists the ranges that overlap it, so several pages may list the same one.
-    pub damaged: Vec<DamagedRange>,
-}
+/// One page of a listing: keys with their objects' information.
+pub type ListPage = Page<(Vec<u8>, ObjectInfo)>;

@@ -86,11 +86,11 @@ impl Inner {
 mod tests {
     use std::sync::Arc;
 
-    use shoal_base::{ManualClock, SeededEntropy};
+    use shoal_base::{ManualClock, RequestId, SeededEntropy};
     use shoal_device::{Device, MemDevice};
 
     use super::*;
-    use crate::write::dedup::{RESULT_LIFE_NS, RESULTS_KEPT, RequestId};
+    use crate::write::dedup::{RESULT_LIFE_NS, RESULTS_KEPT};
     use crate::write::write_batch::Write;
     use crate::{Environment, FormatOptions, OpenOptions, PutOptions, Store, block_on};
 

@@ -1,28 +1,26 @@
 //! The names of the buckets that hold objects: a listing that skips from the first object of a bucket to the next bucket.
 
-use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_base::task::Boxed;
 
 use crate::checkpoint::copies;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::BucketPage;
-use crate::read::list::{Merge, TabletStream, successor};
+use crate::read::list::{Merge, TabletStream, page_limit, successor};
 use crate::store::Store;
 
 impl Store {
-    /// The names of at most `limit` buckets that hold objects, in the order of their bytes, after the name `start_after` (empty:
-    /// from the first one on). A bucket whose last object was deleted, or ended, is none any more.
+    /// The names of at most `limit` (up to 1,000; 0: 1,000) buckets that hold objects, in the order of their bytes, after
+    /// the name `start_after` (empty: from the first one on). A bucket whose last object was deleted, or ended, is none any
+    /// more.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a limit of none or of more than [`LIST_PAGE_MAX`]; otherwise as [`Self::list`].
+    /// [`Error::Invalid`] for a limit above 1,000; otherwise as [`Self::list`].
     pub fn buckets<'a>(&'a self, start_after: &'a str, limit: usize) -> Boxed<'a, Result<BucketPage>> {
         Box::pin(async move {
             let inner = &*self.0;
             inner.check_open()?;
-            if !(1..=LIST_PAGE_MAX).contains(&limit) {
-                return Err(Error::Invalid(format!("a page has 1 to {LIST_PAGE_MAX} buckets")));
-            }
+            let limit = page_limit(limit, "buckets")?;
             let tablets = inner.tablets.all().iter();
             let streams =
                 tablets.map(|tablet| TabletStream::new(inner, tablet.view(), None, Some(1))).collect();
@@ -47,7 +45,7 @@ impl Store {
                 let Some(next) = behind(key.bucket()) else { break };
                 merge.seek(next).await?;
             }
-            page.damaged = merge.damaged.len();
+            page.damaged = merge.damaged.len() as u32;
             if page.damaged > 0 && !copies::answers(&inner.device).await {
                 // The store can be read nowhere now: an empty list of buckets would look like an empty store.
                 return Err(Error::Busy("its device does not read anything, not even superblocks"));

@@ -13,11 +13,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
 
 use crate::checkpoint::copies;
-use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{Metadata, ObjectInfo};
@@ -258,7 +258,7 @@ impl<'a> Walk<'a> {
         loop {
             let next = self.cursor.next_placed().await;
             for gap in self.cursor.take_gaps() {
-                let range = DamagedRange::new(self.view.tablet, gap);
+                let range = gap.in_tablet(self.view.tablet);
                 damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
             }
             let Some(placed) = next? else { return Ok(None) };
@@ -270,7 +270,7 @@ impl<'a> Walk<'a> {
                     return Ok(Some(Placed { key: placed.key, found: Some(found), page: placed.page }));
                 }
                 Err(error) => {
-                    let range = DamagedRange::new(self.view.tablet, gap_of_entry(&placed.key, &error));
+                    let range = gap_of_entry(&placed.key, &error).in_tablet(self.view.tablet);
                     damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
                 }
             }

@@ -9,7 +9,7 @@ use shoal_base::task::Boxed;
 use shoal_pool::Hint;
 
 use crate::common::counters::OperationCounters;
-use crate::common::damaged_range::DamagedRange;
+use crate::common::damaged_range;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{ByteRange, Deadline, End, Metadata, Object, ObjectInfo};
@@ -372,9 +372,9 @@ impl Inner {
         let pages = PoolPages::new(&self.pool).giving_up(true);
         match view.trees.gap_at(tree, &pages, key).await {
             Some(gap) => {
-                let range = DamagedRange::new(view.tablet, gap);
+                let range = gap.in_tablet(view.tablet);
                 self.tablets.met.note(&range);
-                range.error()
+                damaged_range::error(&range)
             }
             None => error,
         }

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use shoal_base::limits::LIST_PAGE_MAX;
+use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
 
 use crate::checkpoint::copies;
-use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::{ObjectKey, check_bucket};
 use crate::common::object::{ListPage, ListRequest, Metadata, ObjectInfo};
@@ -48,8 +48,7 @@ impl Store {
         Box::pin(async {
             let inner = &*self.0;
             inner.check_open()?;
-            check(request)?;
-            Lister::new(inner, request, None).run().await
+            Lister::new(inner, request, None)?.run().await
         })
     }
 }
@@ -59,16 +58,16 @@ impl Store {
 /// # Errors
 /// As [`Store::list`].
 pub(crate) async fn list_frozen(inner: &Inner, request: &ListRequest, frozen: &Frozen) -> Result<ListPage> {
-    check(request)?;
-    Lister::new(inner, request, Some(frozen)).run().await
+    Lister::new(inner, request, Some(frozen))?.run().await
 }
 
-fn check(request: &ListRequest) -> Result<()> {
-    check_bucket(&request.bucket)?;
-    if !(1..=LIST_PAGE_MAX).contains(&request.limit) {
-        return Err(Error::Invalid(format!("a page of a listing has 1 to {LIST_PAGE_MAX} entries")));
+/// The number of `things` that a page with this limit has at most; 0 stands for [`LIST_PAGE_MAX`].
+pub(super) fn page_limit(limit: usize, things: &str) -> Result<usize> {
+    match limit {
+        0 => Ok(LIST_PAGE_MAX),
+        1..=LIST_PAGE_MAX => Ok(limit),
+        _ => Err(Error::Invalid(format!("a page has at most {LIST_PAGE_MAX} {things}, not {limit}"))),
     }
-    Ok(())
 }
 
 /// Records of an overlay that are read at a time under its lock.
@@ -82,6 +81,7 @@ pub const DAMAGED_RANGES_MAX: usize = 64;
 struct Lister<'a> {
     inner: &'a Inner,
     request: &'a ListRequest,
+    limit: usize,
     /// The bucket's name and the byte after it.
     base: Vec<u8>,
     page: ListPage,
@@ -90,9 +90,11 @@ struct Lister<'a> {
 }
 
 impl<'a> Lister<'a> {
-    fn new(inner: &'a Inner, request: &'a ListRequest, frozen: Option<&'a Frozen>) -> Self {
+    fn new(inner: &'a Inner, request: &'a ListRequest, frozen: Option<&'a Frozen>) -> Result<Self> {
+        check_bucket(&request.bucket)?;
+        let limit = page_limit(request.limit, "keys")?;
         let base = [request.bucket.as_bytes(), &[0]].concat();
-        Self { inner, request, base, page: ListPage::default(), frozen }
+        Ok(Self { inner, request, limit, base, page: ListPage::default(), frozen })
     }
 
     fn views(&self) -> Vec<Arc<View>> {
@@ -116,8 +118,7 @@ impl<'a> Lister<'a> {
         let tablets = self.inner.tablets.all();
         // A tablet's share of the page and a little more, because shares differ. With a delimiter most keys are
         // skipped.
-        let expected =
-            self.request.delimiter.is_empty().then(|| self.request.limit / tablets.len() * 9 / 8 + 8);
+        let expected = self.request.delimiter.is_empty().then(|| self.limit / tablets.len() * 9 / 8 + 8);
         let streams = self
             .views()
             .into_iter()
@@ -135,7 +136,7 @@ impl<'a> Lister<'a> {
             }
             let given = self.page.entries.len() + self.page.common_prefixes.len();
             let met_much = given > 0 && merge.damaged.len() >= DAMAGED_RANGES_MAX;
-            if (given == self.request.limit || met_much) && !injected(Bug::PageWithoutEnd) {
+            if (given == self.limit || met_much) && !injected(Bug::PageWithoutEnd) {
                 self.page.next = Some(self.last_given());
                 break;
             }
@@ -159,7 +160,7 @@ impl<'a> Lister<'a> {
             self.inner.tablets.note_searches(&stream.view, given.div_ceil(tablets.len()));
         }
         assert!(
-            given <= self.request.limit || injected(Bug::PageWithoutEnd),
+            given <= self.limit || injected(Bug::PageWithoutEnd),
             "a page of a listing ends at its limit (R23)"
         );
         if !merge.damaged.is_empty() && !copies::answers(&self.inner.device).await {
@@ -456,13 +457,13 @@ impl<'a> TabletStream<'a> {
             let next = self.cursor.next().await;
             // Neighbours are one: a part of a tree that is all damage takes no more memory than one page of it.
             for gap in self.cursor.take_gaps() {
-                damage::add(&mut self.damaged, DamagedRange::new(self.view.tablet, gap), DAMAGED_RANGES_MAX);
+                damage::add(&mut self.damaged, gap.in_tablet(self.view.tablet), DAMAGED_RANGES_MAX);
             }
             let Some((key, found)) = next? else { break None };
             match entry_of_leaf(found) {
                 Ok(found) => break Some((key, found)),
                 Err(error) => {
-                    let range = DamagedRange::new(self.view.tablet, gap_of_entry(&key, &error));
+                    let range = gap_of_entry(&key, &error).in_tablet(self.view.tablet);
                     damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
                 }
             }

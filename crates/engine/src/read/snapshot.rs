@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use shoal_base::Lsn;
+use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
 
-use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{ByteRange, ListPage, ListRequest, Object, ObjectInfo};

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use shoal_base::list::DamagedRange;
+
 use crate::checkpoint::losses::Losses;
-use crate::common::damaged_range::DamagedRange;
 use crate::common::error::Error;
 use crate::common::problem::CheckProblem;
 

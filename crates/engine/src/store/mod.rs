@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_base::TabletId;
+use shoal_base::list::DamagedRange;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::sync::{Mutex, pause};
 use shoal_device::Device;
@@ -24,7 +25,6 @@ use crate::checkpoint::layout::Layout;
 use crate::checkpoint::losses::Losses;
 use crate::checkpoint::relocate::Relocator;
 use crate::common::counters::OperationCounters;
-use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::options::{Environment, Tuning};

@@ -351,10 +351,8 @@ fn requests_beyond_their_limits_are_refused() {
         Err(Error::Invalid(why)) => assert!(why.contains(words), "{why}"),
         other => panic!("{words}: {other:?}"),
     };
-    for limit in [0, usize::MAX] {
-        let request = ListRequest { bucket: "default".into(), limit, ..ListRequest::default() };
-        refused(block_on(store.list(&request)).map(|_| ()), "a page of a listing has 1 to ");
-    }
+    let request = ListRequest { bucket: "default".into(), limit: 1001, ..ListRequest::default() };
+    refused(block_on(store.list(&request)).map(|_| ()), "a page has at most 1000 keys, not 1001");
     let long = vec![0; (4 << 20) + 1];
     let put = block_on(store.put(&key(1), long.into(), PutOptions::default())).map(|_| ());
     refused(put, "a value of 4194305 bytes is too large for one put: use a stream above 4194304 bytes");

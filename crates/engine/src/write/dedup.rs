@@ -8,9 +8,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated};
 use shoal_base::slot::hash_slot;
+use shoal_base::{Lsn, RequestId};
 
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
@@ -33,15 +33,6 @@ const RESULT_EXPIRY: Expiry = Expiry::After(Duration::from_nanos(RESULT_LIFE_NS)
 
 /// Bytes of the longest answer that is kept. Of a longer one only the fact that it was given is kept.
 pub const RESULT_BYTES_MAX: usize = 512;
-
-/// The id of a request to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RequestId {
-    /// The session: a random number that no other session has.
-    pub session: u64,
-    /// The number of the write in its session. It grows, and a repetition has the same number.
-    pub sequence: u64,
-}
 
 /// The stored result of a write (`docs/format/object.md`).
 pub(crate) struct ResultSlot {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
 use shoal_base::task::Boxed;
-use shoal_base::{BLOCK_BYTES_U64, Run, blocks_for};
+use shoal_base::{BLOCK_BYTES_U64, RequestId, Run, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_device::memory::Guarded;
 use shoal_pool::WriteMemory;
@@ -17,7 +17,6 @@ use crate::space::manager::{Extents, RUNS_MAX};
 use crate::store::Store;
 use crate::value::prepare::{home_of, manifest_blocks};
 use crate::write::change::Placed;
-use crate::write::dedup::RequestId;
 use crate::write::put::Filler;
 use crate::write::write_batch::Write;
 

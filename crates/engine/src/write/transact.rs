@@ -8,8 +8,8 @@
 //! the batch and others from after it. A transaction that loses too many races queues for its keys (`turns.rs`).
 
 use bytes::Bytes;
-use shoal_base::Lsn;
 use shoal_base::task::Boxed;
+use shoal_base::{Lsn, RequestId};
 use smallvec::{SmallVec, smallvec};
 
 use crate::common::counters::OperationCounters;
@@ -22,7 +22,7 @@ use crate::testing::injected_bug::{Bug, injected};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::{Change, ReadLevel};
-use crate::write::dedup::{RequestId, ResultSlot};
+use crate::write::dedup::ResultSlot;
 use crate::write::look::Looked;
 use crate::write::ticket::Ticket;
 use crate::write::watch::Watch;

@@ -1,9 +1,9 @@
 //! A write of one key, and a batch of writes that are done as a whole or not at all. The success and the rejection of
 //! one with a request id happen once (R17).
 
-use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated};
 use shoal_base::task::Boxed;
+use shoal_base::{Lsn, RequestId};
 use shoal_buffer::Buffer;
 use smallvec::{SmallVec, smallvec};
 
@@ -15,7 +15,6 @@ use crate::store::{Inner, Store};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::{Change, Outline, Placed, ReadLevel};
-use crate::write::dedup::RequestId;
 use crate::write::receive_buffer::ReceiveBuffer;
 use crate::write::ticket::Ticket;
 use crate::write::transact::{Changes, Decision, Outcome, TransactOptions};

@@ -89,9 +89,8 @@ fn buckets_are_those_with_objects() {
     for limit in [1, 2, 5, 6, 7, 1000] {
         assert_eq!(all(&store, limit), names, "{limit}");
     }
-    for limit in [0, 1001] {
-        assert!(block_on(store.buckets("", limit)).is_err());
-    }
+    assert_eq!(block_on(store.buckets("", 0)).unwrap().names, names);
+    assert!(block_on(store.buckets("", 1001)).is_err());
     assert_eq!(block_on(store.buckets("ab", 9)).unwrap().names, ["films", "z"]);
     block_on(store.close()).unwrap();
     drop(store);

@@ -129,7 +129,7 @@ impl Call {
             prefix: prefix.to_vec(),
             delimiter: Vec::new(),
             start_after,
-            limit: limit.clamp(1, LIST_PAGE_MAX),
+            limit: limit.min(LIST_PAGE_MAX),
         };
         Ok(self.frontend.store.list(&request).await?)
     }

@@ -360,7 +360,11 @@ impl<B: FrameBody> Operations<B> {
                 return self.take(Ended { held, outcome });
             }
         };
-        let mut running = run(store, key, held, operation, lookup);
+        let mut running: Running = Box::pin(async move {
+            let outcome = perform(&store, &key, operation, lookup).await;
+            let outcome = outcome.unwrap_or_else(|failure| failed(held.number, failure).into());
+            Ended { held, outcome }
+        });
         // Most reads and nearly all writes need no second look.
         match running.poll_unpin(context) {
             Poll::Ready(ended) => self.take(ended),
@@ -458,20 +462,6 @@ impl OperationShare {
 }
 
 /// One operation, up to its answer or its place in the order of writes.
-fn run(
-    store: Store,
-    key: ObjectKey,
-    held: OperationShare,
-    operation: v1::Operation,
-    lookup: Lookup,
-) -> Running {
-    Box::pin(async move {
-        let outcome = perform(&store, &key, operation, lookup).await;
-        let outcome = outcome.unwrap_or_else(|failure| failed(held.number, failure).into());
-        Ended { held, outcome }
-    })
-}
-
 async fn perform(
     store: &Store,
     key: &ObjectKey,

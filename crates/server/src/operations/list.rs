@@ -2,7 +2,7 @@
 
 use prost::Message;
 use shoal_api::v1;
-use shoal_base::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
+use shoal_base::limits::KEY_BYTES_MAX;
 use shoal_engine::{DamagedRange, ListPage, ListRequest, check_bucket};
 
 use crate::auth::Authenticated;
@@ -39,23 +39,13 @@ fn list_request(message: v1::ListRequest) -> Result<ListRequest, Failure> {
             )));
         }
     }
-    let limit = page_limit(message.page_size, "keys")?;
     Ok(ListRequest {
         bucket: bucket.to_owned(),
         prefix: message.prefix.into(),
         delimiter: message.delimiter.into(),
         start_after: message.start_after.into(),
-        limit,
+        limit: message.page_size as usize,
     })
-}
-
-/// The number of `things` that a page of `page_size` (0: as many as are allowed) has at most.
-pub(super) fn page_limit(page_size: u32, things: &str) -> Result<usize, Failure> {
-    match page_size as usize {
-        0 => Ok(LIST_PAGE_MAX),
-        limit @ 1..=LIST_PAGE_MAX => Ok(limit),
-        limit => Err(Failure::invalid(format!("a page has at most {LIST_PAGE_MAX} {things}, not {limit}"))),
-    }
 }
 
 /// The page as a message, cut where its entries pass `entries_bytes_max`.
@@ -156,7 +146,6 @@ mod tests {
     fn requests_are_checked() {
         let wrong = [
             v1::ListRequest { bucket: "A".into(), ..Default::default() },
-            v1::ListRequest { page_size: 1001, ..Default::default() },
             v1::ListRequest { prefix: vec![b'a'; 1025].into(), ..Default::default() },
         ];
         for request in wrong {
@@ -169,7 +158,7 @@ mod tests {
             ..Default::default()
         };
         let request = list_request(request).unwrap();
-        assert_eq!((request.bucket.as_str(), request.limit), ("default", LIST_PAGE_MAX));
+        assert_eq!((request.bucket.as_str(), request.limit), ("default", 0));
         assert_eq!([&request.prefix[..], &request.delimiter, &request.start_after], [b"p", b"/", b"s"]);
     }
 }

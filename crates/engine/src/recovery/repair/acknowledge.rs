@@ -4,11 +4,11 @@
 //! entries that they have, and pages that cannot be read are removed from their parents. It is published like every
 //! apply, so a crash leaves the tablet in the old or in the new state.
 
+use shoal_base::list::DamagedRange;
 use shoal_pool::Pool;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::compact::Moves;
-use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
@@ -30,7 +30,7 @@ pub(crate) async fn damaged_ranges(pool: &Pool, tree: Tree, trees: &Trees) -> Re
         ranges.extend(cursor.take_gaps());
     }
     ranges.extend(cursor.take_gaps());
-    Ok(ranges.into_iter().map(|gap| DamagedRange::new(tree.tablet, gap)).collect())
+    Ok(ranges.into_iter().map(|gap| gap.in_tablet(tree.tablet)).collect())
 }
 
 /// Gives up the keys that the tablet's tree lost, durably, and returns their ranges. The overlays must have been

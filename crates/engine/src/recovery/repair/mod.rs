@@ -13,6 +13,7 @@ use shoal_device::Device;
 use crate::checkpoint::copies;
 use crate::checkpoint::losses::Losses;
 use crate::checkpoint::space_image;
+use crate::common::damaged_range;
 use crate::common::error::Result;
 use crate::common::options::{Environment, OpenOptions};
 use crate::recovery::owners::Completeness;
@@ -181,7 +182,7 @@ async fn acknowledge(store: &Store, report: &mut CheckReport) -> Result<()> {
     for range in &report.given_up {
         report.notes.push(format!(
             "acknowledged: {} do not exist any more, but for those that were written since",
-            range.words()
+            damaged_range::words(range)
         ));
     }
     Ok(())
