@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use futures_util::future::join_all;
 use shoal_base::{Lsn, TabletId};
 use shoal_engine::{
-    BackupNote, ByteRange, ChangesPlace, DamagedRange, Error, KeyPlace, ObjectInfo, ObjectKey, PlacedKey,
-    Result, Since, Snapshot, Store, TreePage,
+    BackupNote, ByteRange, ChangedObject, ChangesPlace, DamagedRange, Error, KeyPlace, ObjectInfo, ObjectKey,
+    PlacedKey, Result, Since, Snapshot, Store, TreePage,
 };
 
 use crate::FORMAT_VERSION;
@@ -85,7 +85,7 @@ pub struct BackupStream {
     /// Where the snapshot is read on; none: at its end.
     place: Option<ChangesPlace>,
     /// Listed, and not read.
-    listed: VecDeque<(ObjectKey, ObjectInfo)>,
+    listed: VecDeque<ChangedObject>,
     /// The object whose pieces are on their way, with its length and the next byte.
     long: Option<(ObjectKey, u64, u64)>,
     /// Ranges that were told already.
@@ -254,32 +254,27 @@ impl BackupStream {
         Ok(())
     }
 
-    /// Puts some of the listed objects: short ones, or the head of a long one.
+    /// Puts some of the listed objects where the first one is short; begins with the first one where it is long.
     async fn put_objects(&mut self, out: &mut Vec<u8>) -> Result<()> {
         let mut some = Vec::new();
         let mut bytes = 0;
-        while let Some((_, info)) = self.listed.front() {
-            let is_enough = some.len() >= READS_AT_ONCE || bytes + info.bytes > READ_BYTES_MAX;
-            if info.bytes > SHORT_BYTES_MAX || is_enough {
+        while let Some(object) = self.listed.front() {
+            let is_enough = some.len() >= READS_AT_ONCE || bytes + object.bytes > READ_BYTES_MAX;
+            if object.bytes > SHORT_BYTES_MAX || is_enough {
                 break;
             }
-            bytes += info.bytes;
-            some.extend(self.listed.pop_front());
+            bytes += object.bytes;
+            some.extend(self.listed.pop_front().map(|object| object.key));
         }
         if some.is_empty() {
-            if let Some((key, info)) = self.listed.pop_front() {
-                let mut body = Vec::new();
-                head(&key, &info).encode(&mut body);
-                self.frames.put(out, Kind::Begin, &body);
-                self.long = Some((key, info.bytes, 0));
-            }
+            self.long = self.listed.pop_front().map(|object| (object.key, object.bytes, 0));
             return Ok(());
         }
         let snapshot = &self.snapshot;
-        let read = some.iter().map(|(key, _)| snapshot.get(key, ByteRange::ALL));
+        let read = some.iter().map(|key| snapshot.get_once(key, ByteRange::ALL));
         let read = join_all(read).await;
         let mut body = Vec::with_capacity(OBJECTS_FRAME_BYTES);
-        for ((key, _), object) in some.into_iter().zip(read) {
+        for (key, object) in some.into_iter().zip(read) {
             match object {
                 Ok(Some(object)) => {
                     head(&key, &object.info).encode(&mut body);
@@ -300,12 +295,17 @@ impl BackupStream {
         Ok(())
     }
 
-    /// Puts the next piece of a long value.
+    /// Puts the next piece of a long value; in front of the first one the head of the object.
     async fn put_piece(&mut self, out: &mut Vec<u8>, key: ObjectKey, bytes: u64, at: u64) -> Result<()> {
         let count = PIECE_BYTES_MAX.min(bytes - at);
         let range = ByteRange { first: at, bytes: Some(count) };
-        match self.snapshot.get(&key, range).await {
+        match self.snapshot.get_once(&key, range).await {
             Ok(Some(object)) => {
+                if at == 0 {
+                    let mut body = Vec::new();
+                    head(&key, &object.info).encode(&mut body);
+                    self.frames.put(out, Kind::Begin, &body);
+                }
                 let mut body = Vec::with_capacity(8 + object.value.len());
                 body.extend_from_slice(&at.to_le_bytes());
                 object.value.chunks().for_each(|chunk| body.extend_from_slice(chunk));

@@ -69,3 +69,29 @@ fn a_full_backup_has_the_rest_and_changes_are_refused() {
         "{error}"
     );
 }
+
+/// Where the first piece of a long value is damaged, the value has no beginning in the backup, only its loss.
+#[test]
+fn a_long_value_is_lost_as_a_whole_wherever_it_is_damaged() {
+    const LONG_BYTES: usize = 3 << 20;
+    let sim = quiet(Image::new(BLOCKS));
+    let store = kit().create(&Device::new(sim.clone()));
+    put(&store, "b", b"long", vec![7; LONG_BYTES]);
+    put(&store, "b", b"short", vec![1; 20]);
+    block_on(store.close()).unwrap();
+    drop(store);
+    let image = sim.image();
+    let is_of_value = |block: &u64| image.block(*block).iter().all(|&byte| byte == 7);
+    let (first, last) = ((0..BLOCKS).find(is_of_value).unwrap(), (0..BLOCKS).rfind(is_of_value).unwrap());
+    for (block, begins) in [(first, 0), (last, 1)] {
+        let sim = quiet(image.clone());
+        sim.corrupt(block, 1_000, 1);
+        let store = kit().open(&Device::new(sim));
+        let found = events(block_on(BackupStream::begin(&store, 2)).unwrap()).unwrap();
+        let count = |is: fn(&Event) -> bool| found.iter().filter(|event| is(event)).count();
+        assert_eq!(count(|event| matches!(event, Event::Begin(_))), begins, "{found:?}");
+        assert_eq!(count(|event| matches!(event, Event::Loss(Loss::Object { .. }))), 1);
+        let Some(Event::End(end)) = found.last() else { panic!("{found:?}") };
+        assert_eq!((end.objects, end.unreadable), (1, 1), "{end:?}");
+    }
+}

@@ -62,7 +62,7 @@ pub use common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, 
 pub use common::problem::CheckProblem;
 pub use maintenance::raise_cap::Grown;
 pub use maintenance::scrub::ScrubReport;
-pub use read::changes::{ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
+pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
 pub use read::get::{Lookup, ShortObject, TryGet};
 pub use read::list::DAMAGED_RANGES_MAX;
 pub use read::read_cache::ReadCache;

@@ -20,14 +20,12 @@ use shoal_base::{Lsn, TabletId};
 use crate::checkpoint::copies;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
-use crate::common::object::{Metadata, ObjectInfo};
 use crate::log::format::RecordKind;
-use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record, is_unreadable};
+use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::read::list::{CHUNK_RECORDS, DAMAGED_RANGES_MAX, RecordQueue, gap_of_entry};
 use crate::read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot};
 use crate::store::Inner;
 use crate::tablet::damage;
-use crate::tablet::snapshots::Frozen;
 use crate::tablet::tree::{KnownPages, PageRef};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::trees_cursor::TreesCursor;
@@ -103,13 +101,24 @@ pub struct PlacedKey {
     pub key: Vec<u8>,
 }
 
+/// An object, as its entry tells it: nothing else was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedObject {
+    /// Bucket and key.
+    pub key: ObjectKey,
+    /// Its version.
+    pub version: Lsn,
+    /// Bytes of its value.
+    pub bytes: u64,
+}
+
 /// Some of the changes, all of one tablet.
 #[derive(Clone, Debug)]
 pub struct ChangesPage {
     /// The tablet.
     pub tablet: TabletId,
     /// Objects whose version is newer than the earlier one.
-    pub objects: Vec<(ObjectKey, ObjectInfo)>,
+    pub objects: Vec<ChangedObject>,
     /// Keys in order, also those of `objects`, and between them the pages that were kept: a page comes before each key that is not below
     /// all keys of the page.
     pub keys: Vec<PlacedKey>,
@@ -176,8 +185,8 @@ impl Snapshot {
             let found = found.filter(is_new);
             page.keys.push(PlacedKey { place, key });
             if let Some(found) = found {
-                let info = self.info_of_walked(&frozen, &found).await?;
-                page.objects.push((name, info));
+                let (version, bytes) = (found.version, found.entry.value_bytes);
+                page.objects.push(ChangedObject { key: name, version, bytes });
             }
             if walk.damaged.len() >= DAMAGED_RANGES_MAX {
                 break;
@@ -198,14 +207,6 @@ impl Snapshot {
             None => None,
         };
         Ok(page)
-    }
-
-    /// The information of an object. A reader of its value meets damage of its metadata, too, and tells it.
-    pub(super) async fn info_of_walked(&self, frozen: &Frozen, found: &FoundEntry) -> Result<ObjectInfo> {
-        match self.info(frozen, found).await {
-            Err(error) if is_unreadable(&error) => Ok(self.store().0.info_of(found, Metadata::default())),
-            info => info,
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use shoal_base::Lsn;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_base::task::Boxed;
@@ -44,7 +44,7 @@ impl FoundEntry {
             Meta::InFront(count) if self.is_inline() => self.inline.get(..*count as usize).unwrap_or(&[]),
             Meta::InFront(_) => return None,
         };
-        Some(decode_metadata(bytes).map_err(|_| corrupt_metadata()))
+        Some(metadata_of(bytes))
     }
 }
 
@@ -163,7 +163,7 @@ impl Store {
         let (first, bytes) = range.within(found.entry.value_bytes);
         check_single(bytes)?;
         admit(bytes)?;
-        let object = inner.read_object(&found, first, bytes).await?;
+        let object = inner.read_object(&found, first, bytes, Hint::Lookup).await?;
         inner.count_get(bytes);
         Ok(Some(object))
     }
@@ -389,28 +389,39 @@ impl Inner {
     }
 
     /// Reads a part of an object's value.
-    pub(crate) async fn read_object(&self, found: &FoundEntry, first: u64, bytes: u64) -> Result<Object> {
+    pub(crate) async fn read_object(
+        &self,
+        found: &FoundEntry,
+        first: u64,
+        bytes: u64,
+        hint: Hint,
+    ) -> Result<Object> {
         if found.is_inline() {
             return self.inline_object(found, first, bytes);
         }
-        self.read_extents(found, first, bytes).await
+        self.read_extents(found, first, bytes, hint).await
     }
 
-    /// Reads a part of a value that has extents.
+    /// Reads a part of a value that has extents. Metadata in front of its first byte are read with it.
     fn read_extents<'a>(
         &'a self,
         found: &'a FoundEntry,
         first: u64,
         bytes: u64,
+        hint: Hint,
     ) -> Boxed<'a, Result<Object>> {
         Box::pin(async move {
             let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
-            let metadata = match found.metadata_in_memory() {
-                Some(metadata) => metadata?,
-                None => self.metadata_in_front(found).await?,
+            let front = u64::from(found.entry.meta_in_front());
+            let read = |from, bytes| read::read(&self.device, &self.pool, &located, from, bytes, hint);
+            let (metadata, value) = match found.metadata_in_memory() {
+                Some(metadata) => (metadata?, read(front + first, bytes).await?),
+                None if first == 0 => {
+                    let mut both = read(0, front + bytes).await?;
+                    (metadata_of(&both.copy_to_bytes(front as usize))?, both)
+                }
+                None => (self.metadata_in_front(found).await?, read(front + first, bytes).await?),
             };
-            let from = u64::from(found.entry.meta_in_front()) + first;
-            let value = read::read(&self.device, &self.pool, &located, from, bytes, Hint::Lookup).await?;
             Ok(Object { info: self.info_of(found, metadata), value })
         })
     }
@@ -432,7 +443,7 @@ impl Inner {
             let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
             let count = u64::from(found.entry.meta_in_front());
             let bytes = read::read(&self.device, &self.pool, &located, 0, count, Hint::Lookup).await?;
-            decode_metadata(&bytes.to_vec()).map_err(|_| corrupt_metadata())
+            metadata_of(&bytes.to_vec())
         })
     }
 }
@@ -499,6 +510,10 @@ pub(crate) fn entry_of_leaf(found: Found<PoolPage>) -> Result<FoundEntry> {
 
 fn corrupt_entry() -> Error {
     Error::Corrupt { what: "an entry of a leaf".into(), block: 0 }
+}
+
+fn metadata_of(bytes: &[u8]) -> Result<Metadata> {
+    decode_metadata(bytes).map_err(|_| corrupt_metadata())
 }
 
 fn corrupt_metadata() -> Error {

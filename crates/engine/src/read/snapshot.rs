@@ -5,12 +5,13 @@ use std::sync::Arc;
 use shoal_base::Lsn;
 use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
+use shoal_pool::Hint;
 
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, ListPage, ListRequest, Object, ObjectInfo};
+use crate::common::object::{ByteRange, ListPage, ListRequest, Metadata, Object, ObjectInfo};
 use crate::log::driver::run_to_end;
-use crate::read::get::{FoundEntry, check_single};
+use crate::read::get::{FoundEntry, check_single, is_unreadable};
 use crate::read::list::{list_frozen, walk_frozen};
 use crate::store::Store;
 use crate::tablet::snapshots::{Frozen, Holding};
@@ -111,11 +112,24 @@ impl Snapshot {
     /// # Errors
     /// As [`Store::get`]; [`Error::SnapshotDropped`].
     pub async fn get(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<Object>> {
+        self.get_hinted(key, range, Hint::Lookup).await
+    }
+
+    /// As [`get`](Self::get), for a reader that passes over all objects: a value that the cache does not hold is read past it. So many
+    /// values can be read at the same time, however small the cache is, and none of them displaces one that is read often.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_once<'a>(&'a self, key: &'a ObjectKey, range: ByteRange) -> Boxed<'a, Result<Option<Object>>> {
+        Box::pin(self.get_hinted(key, range, Hint::Scan))
+    }
+
+    async fn get_hinted(&self, key: &ObjectKey, range: ByteRange, hint: Hint) -> Result<Option<Object>> {
         let frozen = self.held()?;
         let Some(found) = self.find(&frozen, key).await? else { return Ok(None) };
         let (first, bytes) = range.within(found.entry.value_bytes);
         check_single(bytes)?;
-        let mut object = self.store.0.read_object(&found, first, bytes).await?;
+        let mut object = self.store.0.read_object(&found, first, bytes, hint).await?;
         object.info.expiry = found.entry.end.map(|end| frozen.moment.deadline(end));
         Ok(Some(object))
     }
@@ -174,7 +188,15 @@ impl Snapshot {
         Ok(found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version)))
     }
 
-    pub(super) async fn info(&self, frozen: &Frozen, found: &FoundEntry) -> Result<ObjectInfo> {
+    /// The information of an object. A reader of its value meets damage of its metadata, too, and tells it.
+    async fn info_of_walked(&self, frozen: &Frozen, found: &FoundEntry) -> Result<ObjectInfo> {
+        match self.info(frozen, found).await {
+            Err(error) if is_unreadable(&error) => Ok(self.store.0.info_of(found, Metadata::default())),
+            info => info,
+        }
+    }
+
+    async fn info(&self, frozen: &Frozen, found: &FoundEntry) -> Result<ObjectInfo> {
         let mut info = self.store.0.info(found).await?;
         info.expiry = found.entry.end.map(|end| frozen.moment.deadline(end));
         Ok(info)

@@ -108,7 +108,7 @@ impl GetStream {
                 - (self.next + u64::from(held.found.entry.meta_in_front())) % READ_PIECE_BYTES;
             let bytes = self.left.min(to_border);
             let value = if held.found.entry.home == Home::Inline {
-                inner.read_object(&held.found, self.next, bytes).await?.value
+                inner.read_object(&held.found, self.next, bytes, Hint::Lookup).await?.value
             } else {
                 let located =
                     Located::find(&inner.device, &inner.pool, &held.found.entry, held.found.version).await?;

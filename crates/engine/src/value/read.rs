@@ -183,10 +183,10 @@ pub(crate) async fn read(
         .iter()
         .filter_map(|place| if let UnitPlace::Whole(unit) = place { Some(*unit) } else { None })
         .collect();
-    // Units that each lie in one run are loaded with one submission.
+    // Units that each lie in one run are loaded with one submission. Those that pass the pool are taken from it where it has all.
     let passes = hint == Hint::Scan || bytes > pool.pass_through_bytes();
     let loaded = match whole[..] {
-        _ if passes => None,
+        _ if passes => whole.iter().map(|unit| pool.get_hinted(unit, hint).map(Loaded::Pinned)).collect(),
         [only] => match pool.fetch(only, hint).await {
             Ok(pinned) => Some(smallvec![Loaded::Pinned(pinned)]),
             // No frame is free: the value is read without one.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use shoal_base::Lsn;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_buffer::Buffer;
+use shoal_pool::Hint;
 use smallvec::SmallVec;
 
 use crate::common::error::{Error, Result};
@@ -144,7 +145,7 @@ impl Inner {
         }
         if level.wants_value() {
             check_single(found.entry.value_bytes)?;
-            return self.read_object(found, 0, found.entry.value_bytes).await;
+            return self.read_object(found, 0, found.entry.value_bytes, Hint::Lookup).await;
         }
         Ok(Object { info: self.info(found).await?, value: Buffer::new() })
     }

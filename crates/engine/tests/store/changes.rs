@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use shoal_base::ManualClock;
 use shoal_device::Device;
 use shoal_engine::{
-    ChangesPlace, Expiry, KeyPlace, Lsn, ObjectKey, OpenOptions, PutOptions, RejectRules, Since, Snapshot,
-    Store, TreePage, Tuning, block_on,
+    ChangedObject, ChangesPlace, Expiry, KeyPlace, Lsn, ObjectKey, OpenOptions, PutOptions, RejectRules,
+    Since, Snapshot, Store, TreePage, Tuning, block_on,
 };
 use shoal_testkit::lab;
 
@@ -80,11 +80,11 @@ impl Kept {
                     }
                 }
             }
-            for (key, info) in page.objects {
-                if info.version.0 <= self.version {
+            for ChangedObject { key, version, .. } in page.objects {
+                if version.0 <= self.version {
                     return Err(format!("{key} has not changed"));
                 }
-                versions.insert(key.encoded().to_vec(), info.version.0);
+                versions.insert(key.encoded().to_vec(), version.0);
             }
             place = page.next;
         }
@@ -313,7 +313,7 @@ fn a_walk_goes_on_behind_its_last_key() {
         let (mut place, mut new) = (Some(ChangesPlace::default()), HashSet::new());
         while let Some(at) = place {
             let page = block_on(second.changes(Some(&since), &at, 7)).unwrap();
-            new.extend(page.objects.into_iter().map(|(key, _)| key.encoded().to_vec()));
+            new.extend(page.objects.into_iter().map(|object| object.key.encoded().to_vec()));
             place = page.next;
         }
         let had: HashSet<Vec<u8>> = told.into_iter().map(|(_, placed)| placed.key).collect();

@@ -58,6 +58,13 @@ fn holds(snapshot: &Snapshot, expected: &Contents) -> Result<(), String> {
                 if object.value.to_vec() != bytes_of(seed, bytes) || object.info != info {
                     return Err(format!("{key}: other bytes, or {:?} instead of {info:?}", object.info));
                 }
+                let once = snapshot
+                    .get_once(&key, ByteRange::ALL)
+                    .await
+                    .map_err(|error| format!("{key}: {error}"))?;
+                if once.is_none_or(|once| once.info != info || once.value.to_vec() != object.value.to_vec()) {
+                    return Err(format!("{key}: another object where it is read once"));
+                }
                 let head = snapshot.head(&key).await.map_err(|error| error.to_string())?;
                 if head.as_ref() != Some(&info) || info.version > snapshot.version() {
                     return Err(format!("{key}: head {head:?}, listed {info:?}, of {snapshot:?}"));
@@ -411,4 +418,41 @@ fn there_are_not_too_many_snapshots() {
     assert!(matches!(block_on(store.snapshot()), Err(Error::Busy(_))));
     all.pop();
     block_on(store.snapshot()).unwrap();
+}
+
+/// A value that is read once costs one read, with its metadata, and does not enter the cache; one that is there is taken from it.
+#[test]
+fn a_value_that_is_read_once_stays_out_of_the_cache() {
+    let device = memory(4_096);
+    let store = open(&device, tiny()).unwrap();
+    let user = vec![("about".to_owned(), vec![7; 700].into())];
+    let metadata = Metadata { user, ..Metadata::default() };
+    let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+    block_on(store.put(&name(0, 1), bytes_of(1, 3_000).into(), options)).unwrap();
+    block_on(store.close()).unwrap();
+    drop(store);
+
+    let store = open(&device, tiny()).unwrap();
+    let snapshot = block_on(store.snapshot()).unwrap();
+    assert!(block_on(snapshot.head(&name(0, 2))).unwrap().is_none());
+    // The reads of the object, with its leaf in the cache.
+    let reads = |once: bool, first: u64, bytes: u64| {
+        let (key, range) = (name(0, 1), ByteRange { first, bytes: Some(bytes) });
+        let before = device.counters().reads;
+        let object = match once {
+            true => block_on(snapshot.get_once(&key, range)),
+            false => block_on(snapshot.get(&key, range)),
+        };
+        let object = object.unwrap().unwrap();
+        assert_eq!(object.info.metadata, metadata);
+        let expected = &bytes_of(1, 3_000)[first as usize..(first + bytes) as usize];
+        assert!(object.value.to_vec() == expected, "{bytes} from {first}");
+        device.counters().reads - before
+    };
+    assert_eq!(reads(true, 0, 3_000), 1);
+    assert_eq!(reads(true, 0, 3_000), 1, "it is not in the cache");
+    assert_eq!(reads(true, 0, 0), 1, "metadata alone");
+    assert_eq!(reads(false, 0, 3_000), 1);
+    assert_eq!(reads(true, 0, 3_000), 0, "it is in the cache");
+    assert_eq!(reads(true, 900, 1_500), 0);
 }

@@ -1,12 +1,18 @@
 //! A backup of the whole store, or what changed since another one, as a stream of bytes.
+//!
+//! While a chunk is sent, a task reads the next one. It runs to its end whether or not the client takes anything, so that a slow client
+//! keeps no page of a snapshot and no frame of the cache: the chunk that waits for it is a copy, of about 512 KiB.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use futures_util::{Stream, stream};
 use shoal_api::v1;
 use shoal_backup::{BackupStream, LastBackup};
 use shoal_base::{Entropy, Lsn, SystemEntropy, TabletId};
+use shoal_engine::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinSet};
 
 use crate::auth::Authenticated;
 use crate::call::parted::Parted;
@@ -37,11 +43,8 @@ pub(crate) async fn backup(
             tracing::info!("an increment from version {} to {} began", last.version, backup.version());
         }
     }
-    Ok(stream::try_unfold(Sending { backup, _permit: permit }, |mut sending| async move {
-        let next = sending.backup.next().await.map_err(|error| Failure::of(&error))?;
-        if next.is_none() {
-            sending.note().await;
-        }
+    Ok(stream::try_unfold(Sending::new(backup, permit), |mut sending| async move {
+        let next = sending.next().await?;
         Ok(next.map(|chunk| (v1::BackupResponse { chunk: chunk.into() }, sending)))
     }))
 }
@@ -56,21 +59,158 @@ fn last_backup(since: v1::BackupSince) -> Result<LastBackup, Failure> {
     Ok(LastBackup { up_to: tablet.map(|tablet| (TabletId(tablet), since.up_to_key.to_vec())), ..last })
 }
 
+/// A backup, and what its next read gave.
+type Read = (BackupStream, Result<Option<Vec<u8>>, Error>);
+
 /// A backup on its way out.
 struct Sending {
-    backup: BackupStream,
+    /// The task that reads the next chunk, and gives the backup back; it ends with this value.
+    ahead: JoinSet<Read>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Sending {
-    /// Notes that the backup was sent. A store that takes no writes keeps its older note: the backup is whole nevertheless.
-    async fn note(&self) {
-        match self.backup.note().await {
-            Ok(()) => tracing::info!("the backup of version {} was sent", self.backup.version()),
-            Err(error) => tracing::warn!(
-                "the backup of version {} was sent, and cannot be noted as the last one: {error}",
-                self.backup.version()
-            ),
+    fn new(backup: BackupStream, permit: OwnedSemaphorePermit) -> Self {
+        let mut sending = Self { ahead: JoinSet::new(), _permit: permit };
+        sending.read_ahead(backup);
+        sending
+    }
+
+    fn read_ahead(&mut self, mut backup: BackupStream) {
+        self.ahead.spawn(async move {
+            let next = backup.next().await;
+            (backup, next)
+        });
+    }
+
+    /// The next chunk; the one behind it is being read from then on. At the end, notes the backup.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+        let Some(read) = self.ahead.join_next().await else { return Ok(None) };
+        let (backup, next) = match read.map_err(JoinError::try_into_panic) {
+            Ok(read) => read,
+            Err(Ok(panic)) => resume_unwind(panic),
+            Err(Err(_ended)) => return Err(Failure::of(&Error::Closed)),
+        };
+        let next = next.map_err(|error| Failure::of(&error))?;
+        match &next {
+            Some(_) => self.read_ahead(backup),
+            None => note(&backup).await,
         }
+        Ok(next)
+    }
+}
+
+/// Notes that the backup was sent. A store that takes no writes keeps its older note: the backup is whole nevertheless.
+async fn note(backup: &BackupStream) {
+    match backup.note().await {
+        Ok(()) => tracing::info!("the backup of version {} was sent", backup.version()),
+        Err(error) => tracing::warn!(
+            "the backup of version {} was sent, and cannot be noted as the last one: {error}",
+            backup.version()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use shoal_device::Device;
+    use shoal_device::sim::Image;
+    use shoal_engine::Store;
+    use shoal_storekit::{StoreKit, eventually, in_time, put};
+    use shoal_testkit::bytes::patterned;
+    use shoal_testkit::device::{Late, quiet};
+
+    use super::*;
+
+    const BLOCKS: u64 = 16 << 10;
+    const OBJECTS: u8 = 250;
+    const VALUE_BYTES: usize = 8_200;
+    /// Objects in a chunk. In the cache, their values would take three quarters of the 256 frames of the smallest one.
+    const CHUNK_OBJECTS: usize = 63;
+    const CHUNK_BLOCKS: u64 = 3 * CHUNK_OBJECTS as u64;
+
+    /// More than a server makes.
+    const BACKUPS: usize = 4;
+    /// Long enough that the reads of all backups are under way at the same time.
+    const READ_TAKES: Duration = Duration::from_millis(2);
+
+    /// A store that is opened anew, with the smallest cache.
+    fn cold() -> (Store, Device) {
+        let mut kit = StoreKit::new(BLOCKS).with_cache(1 << 20);
+        // A chunk has objects of one tablet.
+        kit.format.tablets = 1;
+        let device = Device::new(quiet(Image::new(BLOCKS)));
+        let store = kit.create(&device);
+        for which in 0..OBJECTS {
+            put(&store, "b", &[which; 900], patterned(VALUE_BYTES, which.into()));
+        }
+        shoal_engine::block_on(store.close()).unwrap();
+        drop(store);
+        let device = Late::over(device.inner().clone(), READ_TAKES);
+        (kit.open(&device), device)
+    }
+
+    async fn sending(store: &Store) -> Sending {
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        Sending::new(BackupStream::begin(store, 1).await.unwrap(), permit)
+    }
+
+    /// Waits until the device has read another chunk, though nobody asks for it.
+    async fn is_read(device: &Device, before: u64) {
+        let is_read = || async { device.counters().blocks_read >= before + CHUNK_BLOCKS };
+        eventually("the next chunk is read", is_read).await;
+    }
+
+    #[tokio::test]
+    async fn a_chunk_is_read_while_the_one_before_is_sent() {
+        let (store, device) = cold();
+        let mut sending = sending(&store).await;
+        // The header, and the first objects.
+        sending.next().await.unwrap().unwrap();
+        sending.next().await.unwrap().unwrap();
+        is_read(&device, device.counters().blocks_read).await;
+        let is_free = || async { store.stat().pool.frames_pinned == 0 };
+        eventually("a chunk that waits for its client is a copy", is_free).await;
+    }
+
+    #[tokio::test]
+    async fn an_error_comes_behind_the_chunk_before_it() {
+        let (store, device) = cold();
+        let before = device.counters().blocks_read;
+        let mut sending = sending(&store).await;
+        sending.next().await.unwrap().unwrap();
+        is_read(&device, before).await;
+        store.close().await.unwrap();
+        let chunk = sending.next().await.unwrap().unwrap();
+        assert!(chunk.len() > CHUNK_OBJECTS * VALUE_BYTES, "{} bytes", chunk.len());
+        assert_eq!(sending.next().await.unwrap_err().kind(), v1::failure::Kind::Closed);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn backups_at_once_wait_for_no_frame_of_the_smallest_cache() {
+        let (store, _) = cold();
+        let mut all = Vec::new();
+        for number in 0..BACKUPS {
+            let (mut sending, mut bytes) = (sending(&store).await, 0);
+            // Each reads other objects at a time.
+            for _ in 0..number {
+                bytes += sending.next().await.unwrap().unwrap().len();
+            }
+            all.push((sending, bytes));
+        }
+        let taken = async {
+            while !all.is_empty() {
+                let (mut sending, bytes) = all.remove(0);
+                match sending.next().await.unwrap() {
+                    Some(chunk) => all.push((sending, bytes + chunk.len())),
+                    None => assert!(bytes > usize::from(OBJECTS) * VALUE_BYTES),
+                }
+            }
+        };
+        in_time("the ends of all", taken).await;
+        let pool = store.stat().pool;
+        assert_eq!((pool.starved, pool.exhausted), (0, 0), "{pool:?}");
     }
 }
