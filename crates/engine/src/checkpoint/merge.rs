@@ -346,8 +346,7 @@ impl Checkpointer {
                 if injected(Bug::FrontierTooFar) { [&frontier[..], &[0xFF; 4]].concat() } else { frontier };
         } else {
             freed = self.pages_of(tablet, layers.of_merge()).await?;
-            let merged: u64 = layers.of_merge().iter().map(|root| root.entries).sum();
-            self.pay(tablet, base.entries + merged);
+            self.pay(tablet, &view.trees, None);
             layers.list.truncate(layers.list.len() - layers.merging);
             (layers.merging, layers.frontier) = (0, Vec::new());
             if layers.list.is_empty() {
@@ -527,7 +526,7 @@ impl Checkpointer {
         let trees = Trees { layers: Arc::new(layers), ..now.trees.clone() };
         let new = NewTree::new(trees, now.applied, now.totals);
         self.publish_tree(tablet, NewTree { pages: vec![pages], freed, ..new }).await?;
-        self.pay(tablet, root.entries);
+        self.pay(tablet, &now.trees, Some(root.entries));
         tracing::debug!("tablet {}: {count} layers became one of {} entries", tablet.id, root.entries);
         OperationCounters::add(&self.counters.merged_bytes, bytes);
         OperationCounters::add(&self.counters.merges, 1);

@@ -150,7 +150,7 @@ pub struct Tuning {
     pub layer_records_min: usize,
     /// Entries of layers for a thousand of the base, from which on the layers are merged into it.
     pub merge_permille: u64,
-    /// Searches of reads in layers that pay for one entry of a merge, where none is due by size; 0 counts as 1.
+    /// Searches of reads in layers that pay for one entry of a merge, where none is due by size.
     pub searches_per_entry: u64,
     /// Bytes of entries that one slice of a merge takes from the layers.
     pub merge_slice_bytes: usize,

@@ -24,10 +24,10 @@ impl LayerSearches {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes `searches` away, as far as there are so many.
-    pub(crate) fn take(&self, searches: u64) {
+    /// Takes `price` away, and what is above `most`: years of reads do not pay for the merges of a load.
+    pub(crate) fn pay(&self, price: u64, most: u64) {
         // A read that comes between may be forgotten.
-        self.0.store(self.count().saturating_sub(searches), Ordering::Relaxed);
+        self.0.store(self.count().min(most).saturating_sub(price), Ordering::Relaxed);
     }
 }
 

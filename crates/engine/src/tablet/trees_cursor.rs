@@ -143,6 +143,10 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     /// # Errors
     /// As the device. Damage is gone past: [`take_gaps`](Self::take_gaps) has it.
     pub(crate) async fn next(&mut self) -> Result<Option<Item<S::Page>>> {
+        // The base alone has nobody to be compared with, and no tombstones.
+        if let [_] = &self.sources[..] {
+            return self.item_of(0).await;
+        }
         loop {
             match self.step().await? {
                 Some((index, Head { found, .. })) if self.is_tombstone(index, &found) => {}
@@ -180,7 +184,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     async fn step(&mut self) -> Result<Option<(usize, Head<S::Page>)>> {
         // The base alone has nobody to be compared with.
         if let [_] = &self.sources[..] {
-            return Ok(self.following(0).await?.map(|head| (0, head)));
+            return Ok(self.head_of(0).await?.map(|head| (0, head)));
         }
         if !self.is_primed {
             for index in 0..self.sources.len() {
@@ -252,21 +256,23 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     }
 
     async fn pull(&mut self, index: usize) -> Result<()> {
-        self.sources[index].head = self.following(index).await?;
+        self.sources[index].head = self.head_of(index).await?;
         Ok(())
     }
 
+    /// The next entry of a tree with its place.
+    async fn head_of(&mut self, index: usize) -> Result<Option<Head<S::Page>>> {
+        let item = self.item_of(index).await?;
+        let page = || self.sources[index].cursor.page_above();
+        Ok(item.map(|(key, found)| Head { key, found, page: page() }))
+    }
+
     /// The next entry of a tree, past damage, which is noted.
-    async fn following(&mut self, index: usize) -> Result<Option<Head<S::Page>>> {
+    async fn item_of(&mut self, index: usize) -> Result<Option<Item<S::Page>>> {
         let source = &mut self.sources[index];
         loop {
             match source.cursor.next().await {
-                Ok(item) => {
-                    let Some((key, found)) = item.map(|item| (item.key.to_vec(), item.found())) else {
-                        return Ok(None);
-                    };
-                    return Ok(Some(Head { key, found, page: source.cursor.page_above() }));
-                }
+                Ok(item) => return Ok(item.map(|item| (item.key.to_vec(), item.found()))),
                 Err(error @ Error::Corrupt { .. }) => {
                     let mut gap = source.cursor.take_gap().ok_or(error)?;
                     if index < self.layers.list.len() {

@@ -115,21 +115,32 @@ impl Checkpointer {
 
     /// The merge that reads have paid for, where none is due by size; `free` are the layers that may be merged with each other.
     fn paid_merge(&self, tablet: &Tablet, trees: &Trees, free: &[Root]) -> Option<Step> {
-        let paid = tablet.layer_searches.count() / self.tuning.searches_per_entry.max(1);
+        let searches = tablet.layer_searches.count();
         let entries = trees.layers.entries();
-        if entries > 0
-            && entries >= trees.base.entries / BASE_FOR_READERS
-            && paid >= trees.base.entries + entries
-        {
+        let is_worth_a_base = entries > 0 && entries >= trees.base.entries / BASE_FOR_READERS;
+        if is_worth_a_base && searches >= self.base_price(trees) {
             return Some(Step::Base);
         }
         let count = full_tier(free, 2)?;
-        (paid >= free[..count].iter().map(|root| root.entries).sum()).then_some(Step::Newest(count))
+        let price = self.price(free[..count].iter().map(|root| root.entries).sum());
+        (searches >= price).then_some(Step::Newest(count))
     }
 
-    /// Takes the price of a merge that wrote or read `entries` entries from what reads have paid.
-    pub(super) fn pay(&self, tablet: &Tablet, entries: u64) {
-        tablet.layer_searches.take(entries.saturating_mul(self.tuning.searches_per_entry.max(1)));
+    /// Takes the price of a merge off what reads have paid: one of layers of `trees` with `entries` entries with each other, or,
+    /// without that number, one into the base.
+    pub(super) fn pay(&self, tablet: &Tablet, trees: &Trees, entries: Option<u64>) {
+        let most = self.base_price(trees);
+        tablet.layer_searches.pay(entries.map_or(most, |entries| self.price(entries)), most);
+    }
+
+    /// The searches that pay for a merge of all layers of a tablet into its base.
+    fn base_price(&self, trees: &Trees) -> u64 {
+        self.price(trees.base.entries + trees.layers.entries())
+    }
+
+    /// The searches that pay for a merge that reads or writes so many entries.
+    fn price(&self, entries: u64) -> u64 {
+        entries.saturating_mul(self.tuning.searches_per_entry)
     }
 
     /// Entries of layers that make a merge into the base due.

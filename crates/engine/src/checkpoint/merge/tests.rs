@@ -137,6 +137,12 @@ fn reads_pay_for_merges() {
         }
     };
     let next = || checkpointer.next_merge(tablet, &trees());
+    // What is above the price of a merge of all into the base is lost with the first merge.
+    let most = (trees().base.entries + entries) * per_entry;
+    tablet.layer_searches.note(usize::try_from(most).unwrap() * 2);
+    checkpointer.pay(tablet, &trees(), Some(entries));
+    assert_eq!(tablet.layer_searches.count(), most - entries * per_entry);
+    checkpointer.pay(tablet, &trees(), None);
     get_until(entries * per_entry - 2);
     assert_eq!(next(), None, "two searches too few");
     get_until(entries * per_entry);
