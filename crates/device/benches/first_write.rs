@@ -5,7 +5,6 @@
 //! can have on this file system for values on a fresh file, unless it writes zeros ahead.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Barrier;
@@ -13,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use shoal_base::BLOCK_BYTES;
-use shoal_device::IoBuf;
+use shoal_device::{FileOptions, IoBuf};
 
 const VALUE_BLOCKS: usize = 16;
 const VALUE_BYTES: usize = VALUE_BLOCKS * BLOCK_BYTES;
@@ -42,13 +41,6 @@ fn pass(file: &File, clients: usize, values: usize) -> f64 {
     (rounds * clients) as f64 / began.elapsed().as_secs_f64()
 }
 
-#[allow(unsafe_code)]
-fn allocate(file: &File, bytes: usize) {
-    // SAFETY: the descriptor is open, and no memory is handed over.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-}
-
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let path = PathBuf::from(arguments.next().expect("a file that may be overwritten"));
@@ -61,7 +53,9 @@ fn main() {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);
             let file = options.open(&path).expect("the file opens");
-            allocate(&file, LOG_BLOCKS * BLOCK_BYTES + values * VALUE_BYTES);
+            let device = shoal_device::open(&path, &FileOptions::default()).expect("the file opens");
+            device.inner().grow((LOG_BLOCKS + values * VALUE_BLOCKS) as u64).expect("the file grows");
+            assert!(device.inner().allocates(), "this file system allocates nothing ahead");
             file.write_all_at(&IoBuf::new(LOG_BLOCKS), 0).expect("the log");
             file.sync_all().expect("a flush");
             let (fresh, written) = (pass(&file, clients, values), pass(&file, clients, values));

@@ -3,8 +3,6 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::unit::Hint;
-
 /// Counts since the pool was built, and its present state. Taken while other threads work, they need not match exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounters {
@@ -118,18 +116,6 @@ impl<T> Deref for Alone<T> {
 /// other at every miss.
 #[derive(Default)]
 pub(crate) struct Count([Alone<AtomicU64>; CELLS]);
-
-impl Stats {
-    /// Counts a unit that was not there.
-    pub(crate) fn missed(&self, hint: Hint) {
-        self.misses.add(1);
-        match hint {
-            Hint::Index => self.index_misses.add(1),
-            Hint::Lookup => self.lookup_misses.add(1),
-            Hint::Scan => {}
-        }
-    }
-}
 
 impl Count {
     pub(crate) fn add(&self, count: u64) {

@@ -24,7 +24,7 @@ impl LayerSearches {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes `price` away, and what is above `most`: years of reads do not pay for the merges of a load.
+    /// Takes `price` away, and all searches above `most`: years of reads do not pay for the merges of a load.
     pub(crate) fn pay(&self, price: u64, most: u64) {
         // A read that comes between may be forgotten.
         self.0.store(self.count().min(most).saturating_sub(price), Ordering::Relaxed);

@@ -117,7 +117,7 @@ pub(crate) struct Tablet {
     pub unreadable: Mutex<Option<(Root, u64)>>,
     /// The merges of its layers that are running.
     pub merges: RunningMerges,
-    /// What reads have paid for merges of its layers.
+    /// The searches by which reads pay for merges of its layers.
     pub layer_searches: LayerSearches,
 }
 

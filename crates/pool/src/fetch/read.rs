@@ -81,9 +81,19 @@ impl Purpose<ReadFrames> for Read {
 }
 
 impl Shared {
+    /// Counts a unit that was not there.
+    fn missed(&self, hint: Hint) {
+        self.stats.misses.add(1);
+        match hint {
+            Hint::Index => self.stats.index_misses.add(1),
+            Hint::Lookup => self.stats.lookup_misses.add(1),
+            Hint::Scan => {}
+        }
+    }
+
     /// Starts a load. It counts until it [ends](Self::loaded).
     pub(super) fn load(&self, unit: &Unit, hint: Hint, is_prefetch: bool) -> Arc<Load> {
-        self.stats.missed(hint);
+        self.missed(hint);
         if is_prefetch {
             self.stats.prefetched.add(1);
             self.prefetching.fetch_add(unit.blocks(), Ordering::Relaxed);
@@ -100,7 +110,7 @@ impl Pool {
     /// the verified bytes, to be published.
     pub(super) fn read_here(&self, unit: &Unit, hint: Hint, frames: Frames) -> Result<Frames, PoolError> {
         let shared = self.shared();
-        shared.stats.missed(hint);
+        shared.missed(hint);
         let index = frames.list().head;
         let began = shared.latency.began();
         let outcome = self.device().read_now(unit.id.block, ReadFrames(smallvec::smallvec![frames]));

@@ -137,7 +137,7 @@ fn reads_pay_for_merges() {
         }
     };
     let next = || checkpointer.next_merge(tablet, &trees());
-    // What is above the price of a merge of all into the base is lost with the first merge.
+    // Searches above the price of a merge of all into the base are lost with the first merge.
     let most = (trees().base.entries + entries) * per_entry;
     tablet.layer_searches.note(usize::try_from(most).unwrap() * 2);
     checkpointer.pay(tablet, &trees(), Some(entries));
