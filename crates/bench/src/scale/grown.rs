@@ -24,7 +24,7 @@ const PAGE_KEYS: usize = 1000;
 const SHORT_KEYS: usize = 100;
 /// How long one question is asked at most.
 const ASKED_MAX: Duration = Duration::from_secs(30);
-/// How long gets go on at most until layers are merged for them.
+/// The longest time of gets that wait for merges of the layers.
 const READ_MAX: Duration = Duration::from_secs(60);
 /// A tenth of the objects is overwritten.
 const OVERWRITTEN_SHARE: u64 = 10;
@@ -51,9 +51,9 @@ struct Row {
     operations: Option<u64>,
     latencies: Option<Histogram>,
     reads: Option<u64>,
-    /// Among what was read the leaves and values that gets asked for; the rest is read for listings, and in the background.
+    /// The leaves and values that gets asked for; the device's other reads are for listings, inner pages, and in the background.
     leaf_reads: Option<u64>,
-    /// Inner pages among what was read.
+    /// Inner pages that were read.
     index_reads: Option<u64>,
     written_bytes: Option<u64>,
     time: Option<Duration>,

@@ -1,4 +1,4 @@
-//! Which layers running merges read, and the searches that pay for merges. A merge may take seconds, so it holds no view of its tablet: blocks that applies free
+//! The layers that running merges read, and the searches that pay for merges. A merge may take seconds, so it holds no view of its tablet: blocks that applies free
 //! meanwhile are reusable at once (R9). The pages that it reads stay instead because only merges free pages of layers, and each
 //! claims the layers that it works with.
 

@@ -131,9 +131,9 @@ mod tests {
     const CHUNK_OBJECTS: usize = 63;
     const CHUNK_BLOCKS: u64 = 3 * CHUNK_OBJECTS as u64;
 
-    /// More than a server makes.
+    /// The backups of one test: more than a server makes at the same time.
     const BACKUPS: usize = 4;
-    /// Long enough that the reads of all backups are under way at the same time.
+    /// Each read takes so long that those of all backups are under way at the same time.
     const READ_TAKES: Duration = Duration::from_millis(2);
 
     /// A store that is opened anew, with the smallest cache.

@@ -26,14 +26,14 @@ const BASE_FOR_READERS: u64 = 16;
 /// A step of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// So many of the newest layers become one.
+    /// The newest layers, of this number, become one.
     Newest(usize),
     /// A slice of the oldest ones goes into the base.
     Base,
 }
 
-/// How many of the newest layers are to become one: so many of one size, at least `least`, are expensive to search, and cheap to
-/// merge.
+/// The number of the newest layers that become one, with `least` layers of one size or more among them: such layers are expensive
+/// to search, and cheap to merge.
 pub(super) fn full_tier(list: &[Root], least: usize) -> Option<usize> {
     let tier_of = |root: &Root| (root.entries / TIER_ENTRIES).max(1).ilog(LAYERS_A_TIER as u64);
     (0..TIERS_MAX).find_map(|tier| {
@@ -56,7 +56,7 @@ pub(super) fn tier_for(layers: usize) -> usize {
 /// Why layers are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// There are many.
+    /// The layers are many or large, or reads have paid for a merge.
     BySize,
     /// Their pages are in the way, or no more of them may be.
     ByForce,
@@ -91,12 +91,12 @@ impl Checkpointer {
         // A merge that met damage does not go on: its layers above the damage may be merged with each other, too.
         let free =
             if is_blocked { readable_above(tablet, layers) } else { layers.list.len() - layers.merging };
-        // Those that another merge works with stay with it.
+        // Layers that another merge works with stay with it.
         let free = &layers.list[..free.min(tablet.merges.unclaimed(&layers.list))];
         let due = self.due_entries(&trees.base);
         if let Some(count) = full_tier(free, tier_for(layers.list.len())) {
             let entries: u64 = free[..count].iter().map(|root| root.entries).sum();
-            // A merge into the base soon takes large ones, and would write them a second time.
+            // A merge into the base soon takes large layers, and would write them a second time.
             if is_blocked || entries < due / 2 || layers.list.len() >= LAYERS_MAX / 2 {
                 return Some(Step::Newest(count));
             }
