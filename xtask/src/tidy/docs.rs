@@ -16,12 +16,17 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 /// The page that sorts the decisions, and their folder as its links name it.
 const TOUR: &str = "docs/TOUR.md";
 const DECISIONS: &str = "adr/";
+const DECISIONS_FOLDER: &str = "docs/adr/";
+/// The sections of a decision. Others may follow each of them.
+const DECISION_SECTIONS: [&str; 5] = ["Decision", "Because", "Options", "Costs", "Wrong if"];
 
 pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = check_limits(tree);
     findings.extend(check_summary(tree));
     findings.extend(check_tour(tree));
     for (path, text) in tree.docs() {
+        findings.extend(check_decision(path, text));
+        findings.extend(check_tables(path, text));
         for (line, text) in prose(text) {
             for target in links(text) {
                 if !resolves(&tree.root, path, target)? {
@@ -73,6 +78,55 @@ fn check_tour(tree: &Tree) -> Vec<Finding> {
         .filter(|page| page.starts_with(DECISIONS) && !listed.contains(page))
         .map(|page| Finding::new(TOUR, 0, format!("does not list the decision {page}")))
         .collect()
+}
+
+/// A decision has the sections of the template, in its order.
+fn check_decision(path: &str, text: &str) -> Option<Finding> {
+    if !path.starts_with(DECISIONS_FOLDER) {
+        return None;
+    }
+    let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let mut rest = headings.iter();
+    let missing = DECISION_SECTIONS.iter().find(|section| !rest.any(|heading| heading == *section))?;
+    let sections = DECISION_SECTIONS.join(", ");
+    Some(Finding::new(path, 0, format!("has no section {missing} in its place: the template is {sections}")))
+}
+
+/// Rows of a table have as many cells as its head, and no row is there twice.
+fn check_tables(path: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut table: Vec<&str> = Vec::new();
+    let mut last = None;
+    for (line, row) in prose(text).into_iter().filter(|(_, row)| row.starts_with('|')) {
+        if last.is_none_or(|last| last + 1 != line) {
+            table.clear();
+        }
+        last = Some(line);
+        if table.first().is_some_and(|head| cells(head) != cells(row)) {
+            let message = format!("a row of {} cells in a table of {}", cells(row), cells(table[0]));
+            findings.push(Finding::new(path, line + 1, message));
+        } else if table.contains(&row) {
+            findings.push(Finding::new(path, line + 1, "this row is in the table twice".to_owned()));
+        }
+        table.push(row);
+    }
+    findings
+}
+
+/// The cells of a row of a table. Code and backslashes hide a bar.
+fn cells(row: &str) -> usize {
+    let mut in_code = false;
+    let mut before = ' ';
+    let mut bars = 0;
+    for c in row.trim_end().chars() {
+        match c {
+            '`' => in_code = !in_code,
+            '|' if before != '\\' && !in_code => bars += 1,
+            _ => {}
+        }
+        before = c;
+    }
+    bars - 1
 }
 
 /// The targets of inline links: `[text](target)`.
@@ -132,8 +186,31 @@ mod tests {
     #[test]
     fn the_tour_has_every_decision() {
         let tour = ("docs/TOUR.md", "| the engine | [a](adr/a.md) |\n");
-        let findings = findings_in(&[tour, ("docs/adr/a.md", "# A\n"), ("docs/adr/b.md", "# B\n")]);
+        let page = "# A\n## Decision\n## Because\n## Options\n## Costs\n## Wrong if\n";
+        let findings = findings_in(&[tour, ("docs/adr/a.md", page), ("docs/adr/b.md", page)]);
         assert_eq!(findings, ["docs/TOUR.md: does not list the decision adr/b.md"]);
+    }
+
+    #[test]
+    fn decisions_follow_the_template() {
+        let summary = ("docs/SUMMARY.md", "[A](adr/a.md) [B](adr/b.md)\n");
+        let whole = "# A\n\n## Decision\n\n## Because\n\n## Options\n\n## Costs\n\n## Proof\n\n## Wrong if\n";
+        let part = "# B\n\n## Decision\n\n## Options\n\n## Because\n";
+        let findings = findings_in(&[summary, ("docs/adr/a.md", whole), ("docs/adr/b.md", part)]);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert!(
+            findings[0].starts_with("docs/adr/b.md: has no section Options in its place"),
+            "{findings:?}"
+        );
+    }
+
+    #[test]
+    fn rows_have_as_many_cells_as_the_head_and_differ() {
+        let table = "# A\n| a | b |\n|---|---|\n| `x|y` | 1 \\| 2 |\n| only |\n| c | d |\n| c | d |\n\n| e |\n|---|\n| f |\n";
+        assert_eq!(
+            findings_in(&[("docs/a.md", table)]),
+            ["docs/a.md:5: a row of 1 cells in a table of 2", "docs/a.md:7: this row is in the table twice"]
+        );
     }
 
     #[test]
