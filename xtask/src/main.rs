@@ -24,7 +24,8 @@ Commands:
   check   format, clippy without warnings, tidy, and the workspace's unit tests: before each commit
   ci      what CI runs: .ci/run
   tidy    the rules of the house that no other tool checks (layers, import circles, file headers, unsafe, names and
-          links in documents and comments, ...); with --circles every import that is part of a circle
+          links in documents and comments, ...); with --circles every import that is part of a circle, with --words
+          the habits of language that have ceilings
   kill    kill -9 of a server under load, again and again: what was acknowledged must be there (kill --help)
   lab     the reliability laboratory at its full size, some minutes (lab --help)
   bugs    injected bugs, which the laboratory must catch (bugs --help)
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         ["ci"] => run("bash", &[".ci/run"]),
         ["tidy"] => tidy(),
         ["tidy", "--circles"] => circles(),
+        ["tidy", "--words"] => habits(),
         ["kill", "help" | "--help" | "-h"] => {
             println!("{}", kill::USAGE);
             Ok(())
@@ -145,6 +147,13 @@ fn tidy() -> Result<()> {
         bail!("tidy found {} violation(s)", findings.len());
     }
     println!("tidy: no violations");
+    Ok(())
+}
+
+fn habits() -> Result<()> {
+    for count in tidy::words(&root()?)? {
+        println!("{count}");
+    }
     Ok(())
 }
 

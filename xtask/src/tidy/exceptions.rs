@@ -2,27 +2,16 @@
 //!
 //! A table a rule, in it a file (`*` stands for any part of a name) and the reason. An entry without a reason is
 //! refused. The lists should shrink: a file that is named under `unsafe`, `lines` or `functions` without need is a violation itself
-//! ([`super::sources`]). Where a rule counts (`circles`), the reason begins with the number that it allows. `foreign` and `retired`
-//! list names instead of files: those of other programs, which the repository's code does not hold, and those that were given up.
+//! ([`super::sources`]). If a rule counts (`circles`, `words`), the reason starts with the number that it allows. `foreign`
+//! lists names of other programs instead of files, and `words` habits of language.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
 /// The rules that may have exceptions, as they are called in `tidy.toml`.
-pub(super) const RULES: [&str; 11] = [
-    "unsafe",
-    "lines",
-    "functions",
-    "time",
-    "fs",
-    "circles",
-    "names",
-    "foreign",
-    "sources",
-    "subjects",
-    "retired",
-];
+pub(super) const RULES: [&str; 10] =
+    ["unsafe", "lines", "functions", "time", "fs", "circles", "names", "foreign", "sources", "words"];
 
 /// Each with its rule, its file and its reason.
 pub(super) struct Exceptions(Vec<(String, String, String)>);

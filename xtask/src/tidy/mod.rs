@@ -4,8 +4,8 @@
 //! workspaces are up to date), [`circles`] (modules of a crate do not import each other in a circle), [`order`] (those of the
 //! engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`] (files,
 //! items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the repository),
-//! [`retired`] (names that were given up stay away), [`rules`] (each rule of the store is asserted and broken somewhere),
-//! [`subjects`] (sentences name their subjects), [`commits`] (subjects of commits are short). Exceptions stand in `tidy.toml`,
+//! [`rules`] (each rule of the store is asserted and broken somewhere), [`words`] (habits of language have ceilings),
+//! [`commits`] (subjects of commits are short). Exceptions stand in `tidy.toml`,
 //! each with its reason. The rules read text, not syntax: [`source`] tells code, comments and tests apart, which is enough for
 //! them.
 
@@ -20,11 +20,10 @@ mod names;
 mod order;
 mod prose;
 mod references;
-mod retired;
 mod rules;
 mod source;
 mod sources;
-mod subjects;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -103,9 +102,8 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
     findings.extend(docs::check(&tree)?);
     findings.extend(names::check(&tree, &exceptions));
     findings.extend(references::check(&tree, &exceptions));
-    findings.extend(retired::check(&tree, &exceptions));
     findings.extend(rules::check(&tree));
-    findings.extend(subjects::check(&tree, &exceptions));
+    findings.extend(words::check(&tree, &exceptions));
     findings.extend(commits::check(root));
     findings.sort();
     Ok(findings)
@@ -114,6 +112,11 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
 /// Every use that is part of an import circle, a line each.
 pub(crate) fn circles(root: &Path) -> Result<Vec<String>> {
     Ok(circles::all_uses(&Tree::read(root)?))
+}
+
+/// The habits of language and their counts, a line each.
+pub(crate) fn words(root: &Path) -> Result<Vec<words::Count>> {
+    Ok(words::counts(&Tree::read(root)?))
 }
 
 fn files(root: &Path) -> Result<Vec<String>> {
