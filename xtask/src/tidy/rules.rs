@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use super::source::has_word;
 use super::{Finding, Tree};
 
 const DOC: &str = "docs/invariants.md";
@@ -17,6 +18,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let bugs = bugs_of(bugs);
     let (mut rules, mut checked, mut findings) = (Vec::new(), Vec::new(), Vec::new());
     for (line, text) in (1..).zip(doc.lines()) {
+        findings.extend(absent_names(tree, text).map(|message| Finding::new(DOC, line, message)));
         let cells: Vec<&str> = text.split(" | ").map(|cell| cell.trim_matches(['|', ' '])).collect();
         let Some(number) = cells[0].trim_matches('*').strip_prefix("INV-").and_then(|it| it.parse().ok())
         else {
@@ -44,6 +46,20 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         findings.push(Finding::new(BUGS, 0, format!("{} breaks INV-{rule}, which does not exist", bug.name)));
     }
     findings
+}
+
+/// Items in parentheses after the name of a file that the file does not have.
+fn absent_names<'a>(tree: &'a Tree, row: &'a str) -> impl Iterator<Item = String> + 'a {
+    let parts = row.split(".rs` (").zip(row.split(".rs` (").skip(1));
+    parts.flat_map(move |(before, after)| {
+        let file = format!("{}.rs", before.rsplit('`').next().unwrap_or_default());
+        let text = tree.texts.get(&file);
+        let names = spans(after.split_once(')').map_or(after, |(list, _)| list));
+        let is_item = |name: &&str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let absent = names.filter(is_item).filter(move |name| text.is_none_or(|text| !has_word(text, name)));
+        let message = absent.map(move |name| format!("{file} has no {name}"));
+        message.collect::<Vec<_>>()
+    })
 }
 
 fn check_asserted(tree: &Tree, number: u32, cell: &str) -> Vec<String> {
@@ -147,5 +163,20 @@ mod tests {
         let unnamed = "| INV-1 | `crates/engine/src/testing/injected_bug.rs` | `Bad` |\n| INV-2 | somewhere | none: nothing that a test could see breaks it |\n";
         let findings = findings_of(unnamed);
         assert_eq!(findings.len(), 3, "{findings:?}");
+    }
+
+    #[test]
+    fn items_are_in_the_file_before_them() {
+        let row = "| x | a | `crates/pool/src/a.rs` (`says`, `is_gone`: no `x.y`), `crates/pool/src/b.rs` (`any`) |\n";
+        let all =
+            findings_in(&[(DOC, row), (BUGS, BUGS_OF), ("crates/pool/src/a.rs", "//! A.\nfn says() {}\n")]);
+        let found: Vec<&String> = all.iter().filter(|finding| finding.contains(" has no ")).collect();
+        assert_eq!(
+            found,
+            [
+                "docs/invariants.md:1: crates/pool/src/a.rs has no is_gone",
+                "docs/invariants.md:1: crates/pool/src/b.rs has no any",
+            ]
+        );
     }
 }
