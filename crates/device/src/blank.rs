@@ -1,18 +1,21 @@
 //! Whether a device is blank, before somebody lays something new out on it.
 //!
-//! Blank is what reads as zeros. The first and the last 16 MiB are read whole: there lies what says what a device holds.
+//! Blank is what reads as zeros, to the last byte: the bytes after the last whole block count, too. A file is read whole, except for
+//! its holes. Of a device the first and the last 16 MiB are read whole, which hold the signatures of file systems and the like.
 //! Of what is between, 64 KiB are read at each of 4,096 places, a random one in each of as many parts of equal size, so that no
 //! regular layout escapes, and the places where copies of superblocks are known to lie. A device of up to 288 MiB is read whole.
 //! A small piece of data in the middle of a large device can be missed: data that cover a share s of it are found with a
 //! probability of at least 1 - (1 - s)^4096 (a thousandth of it: 98 %).
 
 use std::fmt;
+use std::io;
+use std::ops::Range;
 
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, Entropy, Run};
 
 pub use crate::signature::Signature;
 use crate::signature::{known_blocks, signatures};
-use crate::{Device, DeviceError, IoBuf};
+use crate::{Device, DeviceError, IoBuf, Op};
 
 /// Blocks at the start, and at the end, all of which are read.
 pub const DENSE_BLOCKS: u64 = 4096;
@@ -89,7 +92,7 @@ impl fmt::Display for Content {
     }
 }
 
-/// Reads so much of `device` that what it holds is seen. Writes nothing.
+/// Reads all of a file, and enough of a device to see what it holds. Writes nothing.
 ///
 /// # Errors
 /// As the device: a block that cannot be read is not known to be blank.
@@ -107,7 +110,8 @@ pub async fn look(device: &Device, entropy: &dyn Entropy) -> Result<Content, Dev
     known.sort_unstable();
     known.dedup();
     read_each(device, known.into_iter().map(|block| Run::new(block, 1)), &mut content).await?;
-    if content.is_blank() {
+    content.take(blocks, &device.inner().tail().map_err(|error| unread(blocks, &error))?);
+    if content.is_blank() && !read_data(device, start..end, &mut content).await? {
         read_each(device, spread(start, end, entropy), &mut content).await?;
     }
     content.signatures.sort_by_key(|signature| signature.byte);
@@ -126,6 +130,32 @@ fn spread(start: u64, end: u64, entropy: &dyn Entropy) -> impl Iterator<Item = R
         let length = PLACE_BLOCKS.min(to - from);
         Run::new(from + entropy.next_u64() % (to - from - length + 1), length as u32)
     })
+}
+
+/// Reads all of `blocks` but the holes of a file, as long as all that is found is zeros. False if the device knows no holes: then nothing
+/// was read.
+async fn read_data(device: &Device, blocks: Range<u64>, content: &mut Content) -> Result<bool, DeviceError> {
+    let mut at = blocks.start;
+    while at < blocks.end && content.is_blank() {
+        let Some(data) = device.inner().data_after(at) else { return Ok(false) };
+        let data = data.map_err(|error| unread(at, &error))?;
+        // A long run of data that is not blank is found out early.
+        let end = data.end.min(blocks.end).min(data.start.saturating_add(DENSE_BLOCKS));
+        read_all(device, data.start.min(end), end, content).await?;
+        at = if data.is_empty() { blocks.end } else { end };
+    }
+    Ok(true)
+}
+
+/// The error of a read outside of requests.
+fn unread(block: u64, error: &io::Error) -> DeviceError {
+    DeviceError::Io {
+        op: Op::Read.name(),
+        block,
+        blocks: 1,
+        code: error.raw_os_error(),
+        message: error.to_string(),
+    }
 }
 
 async fn read_all(device: &Device, from: u64, to: u64, content: &mut Content) -> Result<(), DeviceError> {

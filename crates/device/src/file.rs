@@ -6,6 +6,7 @@
 
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use shoal_base::BLOCK_BYTES_U64;
 
+use crate::below;
 use crate::ring::{self, MakeRing};
 use crate::storage::{Kind, Storage};
 use crate::threads::{Pool, THREADS_DEFAULT};
@@ -75,10 +77,12 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Somebody else has it open, or the system uses it (a mounted device).
-    #[error("{} is in use by another process", path.display())]
+    #[error("{} is in use by another process{}", path.display(), below::words(through.as_deref()))]
     InUse {
         /// The file.
         path: PathBuf,
+        /// The other name of the same bytes that is in use: the file under a loop device, or a loop device over the file.
+        through: Option<PathBuf>,
     },
     /// Neither a regular file nor a block device.
     #[error("{} is neither a regular file nor a block device", path.display())]
@@ -135,10 +139,13 @@ pub fn give_name(from: &Path, to: &Path) -> Result<(), OpenError> {
     // Unlike a rename, a link never replaces a file that another process made meanwhile.
     match std::fs::hard_link(from, to) {
         Ok(()) => std::fs::remove_file(from).map_err(at(from, "remove"))?,
-        // Not every file system has links.
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists && !to.exists() => {
-            std::fs::rename(from, to).map_err(at(to, "create"))?;
-        }
+        // Not every file system has links, and not every one of these checks the new name itself.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => match sys::rename_new(from, to) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput && !to.exists() => {
+                std::fs::rename(from, to).map_err(at(to, "create"))?;
+            }
+            renamed => renamed.map_err(at(to, "create"))?,
+        },
         Err(error) => return Err(at(to, "create")(error)),
     }
     File::open(folder_of(to)).and_then(|folder| folder.sync_all()).map_err(at(to, "make durable the name of"))
@@ -212,8 +219,20 @@ impl BlockDevice for FileDevice {
         self.storage.room()
     }
 
+    fn tail(&self) -> io::Result<Vec<u8>> {
+        self.storage.tail()
+    }
+
+    fn data_after(&self, block: u64) -> Option<io::Result<Range<u64>>> {
+        self.storage.data_after(block)
+    }
+
     fn grow(&self, blocks: u64) -> io::Result<()> {
         self.storage.lengthen(blocks, true)
+    }
+
+    fn allocate(&self, blocks: Range<u64>) -> io::Result<()> {
+        self.storage.allocate(blocks)
     }
 
     fn allocates(&self) -> bool {
@@ -230,6 +249,10 @@ impl BlockDevice for FileDevice {
 
     fn displaced(&self) -> Option<String> {
         self.storage.displaced()
+    }
+
+    fn shortened(&self, needed: u64) -> Option<String> {
+        self.storage.shortened(needed)
     }
 
     fn describe(&self) -> String {
@@ -262,7 +285,7 @@ fn at(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> OpenError 
 }
 
 pub(crate) fn open_storage(path: &Path, options: &FileOptions) -> Result<Storage, OpenError> {
-    let (mut file, kind) = open_locked(path, options)?;
+    let (mut file, kind, below) = open_locked(path, options)?;
     if kind == Kind::Raw {
         let sector_bytes = sector_bytes(&file, path)?;
         check_sectors(sector_bytes, path)?;
@@ -273,7 +296,7 @@ pub(crate) fn open_storage(path: &Path, options: &FileOptions) -> Result<Storage
     // The end of a block device is its size, too.
     let bytes = file.seek(SeekFrom::End(0)).map_err(at(path, "ask for the size of"))?;
     let direct = options.direct && use_direct(&file, path);
-    Ok(Storage::new(file, path.to_owned(), kind, direct, options.read_only, bytes))
+    Ok(Storage::new(file, path.to_owned(), kind, direct, options.read_only, bytes).with_below(below))
 }
 
 fn sector_bytes(file: &File, path: &Path) -> Result<u64, OpenError> {
@@ -288,27 +311,37 @@ fn check_sectors(sector_bytes: u64, path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Opens and locks, again and again for a while where somebody else has it.
-fn open_locked(path: &Path, options: &FileOptions) -> Result<(File, Kind), OpenError> {
-    let lock = |file: &File| if options.read_only { file.try_lock_shared() } else { file.try_lock() };
+/// Opens and locks, again and again for a while where somebody else has it. Returns the locked files under a block device, too.
+fn open_locked(path: &Path, options: &FileOptions) -> Result<(File, Kind, Vec<File>), OpenError> {
     for attempt in 1.. {
-        let (error, busy) = match open_descriptor(path, options) {
-            Ok((file, kind)) => match lock(&file) {
-                Ok(()) => return Ok((file, kind)),
-                Err(TryLockError::WouldBlock) => (OpenError::InUse { path: path.to_owned() }, true),
-                Err(TryLockError::Error(error)) => (at(path, "lock")(error), false),
-            },
-            Err(error) => {
-                let busy = matches!(error, OpenError::InUse { .. });
-                (error, busy)
-            }
-        };
-        if !busy || attempt == LOCK_ATTEMPTS {
-            return Err(error);
+        match try_open_locked(path, options) {
+            Err(OpenError::InUse { .. }) if attempt < LOCK_ATTEMPTS => thread::sleep(LOCK_PAUSE),
+            opened => return opened,
         }
-        thread::sleep(LOCK_PAUSE);
     }
     unreachable!("the last attempt returns")
+}
+
+/// The same bytes may have other names: both ways to them take one lock.
+fn try_open_locked(path: &Path, options: &FileOptions) -> Result<(File, Kind, Vec<File>), OpenError> {
+    let (file, kind) = open_descriptor(path, options)?;
+    let in_use = |through| OpenError::InUse { path: path.to_owned(), through };
+    match below::lock(&file, options.read_only) {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(in_use(None)),
+        Err(TryLockError::Error(error)) => return Err(at(path, "lock")(error)),
+    }
+    let below = match kind {
+        Kind::Raw => below::lock_files(&file, options.read_only).map_err(|through| in_use(Some(through)))?,
+        Kind::Regular => Vec::new(),
+    };
+    if kind == Kind::Regular
+        && !options.read_only
+        && let Some(device) = below::loop_device_in_use(&file)
+    {
+        return Err(in_use(Some(device)));
+    }
+    Ok((file, kind, below))
 }
 
 fn open_descriptor(path: &Path, options: &FileOptions) -> Result<(File, Kind), OpenError> {
@@ -347,7 +380,7 @@ fn open_descriptor(path: &Path, options: &FileOptions) -> Result<(File, Kind), O
 fn not_opened(error: io::Error, path: &Path) -> OpenError {
     // A block device that is mounted, or that somebody else has exclusively.
     if error.raw_os_error() == Some(libc::EBUSY) {
-        return OpenError::InUse { path: path.to_owned() };
+        return OpenError::InUse { path: path.to_owned(), through: None };
     }
     at(path, "open")(error)
 }

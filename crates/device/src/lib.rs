@@ -18,6 +18,7 @@ pub mod request;
 pub mod sim;
 
 mod allocation;
+mod below;
 mod counters;
 mod iovecs;
 mod local;
@@ -32,6 +33,7 @@ mod uring;
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -145,6 +147,21 @@ pub trait BlockDevice: Send + Sync {
         None
     }
 
+    /// Bytes after the last whole block of a file or raw device: no request reaches them.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn tail(&self) -> io::Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    /// The next blocks from `block` on that may hold anything but zeros; empty if there are none. `None` if the device does not know,
+    /// as every device but a file.
+    fn data_after(&self, block: u64) -> Option<io::Result<Range<u64>>> {
+        let _ = block;
+        None
+    }
+
     /// Makes the file at least `blocks` long; a raw device cannot grow. The new blocks read as zeros or as anything: the caller
     /// writes them before relying on them (R21).
     ///
@@ -156,6 +173,16 @@ pub trait BlockDevice: Send + Sync {
     /// needs to be written there before it is used.
     fn allocates(&self) -> bool {
         false
+    }
+
+    /// Takes room in the file system for `blocks`, which are within the file and keep their contents. Nothing happens where that is not
+    /// possible; [`allocates`](Self::allocates) is false then.
+    ///
+    /// # Errors
+    /// The system's error, if there is no room.
+    fn allocate(&self, blocks: Range<u64>) -> io::Result<()> {
+        let _ = blocks;
+        Ok(())
     }
 
     /// As [`grow`](Self::grow), but the file system need not have room for what is new before it is written.
@@ -180,6 +207,13 @@ pub trait BlockDevice: Send + Sync {
     /// replaced. Later writes would be gone with this process, or be missed by the next one. Asks the file system, so it
     /// may block.
     fn displaced(&self) -> Option<String> {
+        None
+    }
+
+    /// Why the file or device is not whole any more, if it has fewer than the `needed` blocks that its store uses or a request found
+    /// it shorter than it was: somebody cut the file, or made the device smaller. Asks the file system, so it may block.
+    fn shortened(&self, needed: u64) -> Option<String> {
+        let _ = needed;
         None
     }
 

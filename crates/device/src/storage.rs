@@ -6,8 +6,9 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,7 +17,7 @@ use shoal_base::BLOCK_BYTES_U64;
 
 use crate::counters::Counters;
 use crate::transfer::{Action, Transfer};
-use crate::{DeviceCounters, DeviceError, Op, Request, Ticket, sys};
+use crate::{DeviceCounters, DeviceError, IoBuf, Op, Request, Ticket, sys};
 
 /// The kind of file that the descriptor is open on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +43,14 @@ pub(crate) struct Storage {
     blocks: AtomicU64,
     /// Growers wait for each other, nobody else for them.
     growing: Mutex<()>,
-    /// Whether `RWF_DSYNC` works here, as far as is known. A figure: any order will do.
     /// Whether the file system allocated all that the file grew by.
     allocates: AtomicBool,
+    /// Whether `RWF_DSYNC` works here, as far as is known. A figure: any order will do.
     dsync: AtomicBool,
+    /// A request found the end of the file or device before its blocks: somebody made it shorter. A figure: any order will do.
+    is_cut: AtomicBool,
+    /// The files under a block device, locked as it is.
+    below: Vec<File>,
     counters: Counters,
 }
 
@@ -73,8 +78,16 @@ impl Storage {
             growing: Mutex::new(()),
             dsync: AtomicBool::new(true),
             allocates: AtomicBool::new(true),
+            is_cut: AtomicBool::new(false),
+            below: Vec::new(),
             counters: Counters::default(),
         }
+    }
+
+    /// Keeps `below`, the locked files under a block device, as long as the device is open.
+    pub(crate) fn with_below(mut self, below: Vec<File>) -> Self {
+        self.below = below;
+        self
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -102,6 +115,52 @@ impl Storage {
             self.blocks.fetch_max(blocks, Ordering::AcqRel);
         }
         Ok(self.blocks())
+    }
+
+    /// The bytes of the file or device now.
+    fn bytes(&self) -> io::Result<u64> {
+        if self.kind == Kind::Regular {
+            return Ok(self.file.metadata()?.len());
+        }
+        let _one_at_a_time = self.growing.lock();
+        (&self.file).seek(SeekFrom::End(0))
+    }
+
+    /// See [`crate::BlockDevice::tail`].
+    pub(crate) fn tail(&self) -> io::Result<Vec<u8>> {
+        let bytes = self.bytes()?;
+        let first = bytes / BLOCK_BYTES_U64 * BLOCK_BYTES_U64;
+        if first == bytes {
+            return Ok(Vec::new());
+        }
+        // A whole block: direct I/O takes nothing less, and reads up to the end.
+        let mut block = IoBuf::new(1);
+        let read = self.file.read_at(&mut block, first)?;
+        if (read as u64) < bytes - first {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(block[..read].to_vec())
+    }
+
+    /// See [`crate::BlockDevice::data_after`].
+    pub(crate) fn data_after(&self, block: u64) -> Option<io::Result<Range<u64>>> {
+        (self.kind == Kind::Regular).then(|| self.next_data(block))
+    }
+
+    fn next_data(&self, block: u64) -> io::Result<Range<u64>> {
+        let blocks = self.blocks();
+        let _one_at_a_time = self.growing.lock();
+        let start = match sys::seek(&self.file, block * BLOCK_BYTES_U64, libc::SEEK_DATA) {
+            Ok(start) => start,
+            // There is only a hole up to the end, or the end is before `block`.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(blocks..blocks),
+            // The file system knows no holes.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(block..blocks),
+            Err(error) => return Err(error),
+        };
+        let end = sys::seek(&self.file, start, libc::SEEK_HOLE)?;
+        let first = (start / BLOCK_BYTES_U64).min(blocks);
+        Ok(first..end.div_ceil(BLOCK_BYTES_U64).clamp(first, blocks))
     }
 
     /// See [`crate::BlockDevice::room`].
@@ -151,9 +210,16 @@ impl Storage {
     /// Counts and completes a request.
     pub(crate) fn finish(&self, ticket: Ticket, result: io::Result<()>) {
         self.counters.count(ticket.op(), ticket.blocks(), result.is_ok());
+        self.note_cut(&result);
         match result {
             Ok(()) => ticket.complete(Ok(())),
             Err(error) => ticket.fail(&error),
+        }
+    }
+
+    fn note_cut(&self, result: &io::Result<()>) {
+        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof) {
+            self.is_cut.store(true, Ordering::Relaxed);
         }
     }
 
@@ -169,6 +235,7 @@ impl Storage {
                 Op::Discard { blocks } => self.discard(request.block(), blocks),
                 _ => self.transfer(request),
             };
+            self.note_cut(&result);
             result.map_err(|error| request.error(&error))
         });
         self.counters.count(request.op(), request.blocks(), served.is_ok());
@@ -221,6 +288,12 @@ impl Storage {
         let bytes = blocks.checked_mul(BLOCK_BYTES_U64).ok_or_else(too_large)?;
         let old_bytes = old * BLOCK_BYTES_U64;
         let length = self.file.metadata()?.len();
+        if length < old_bytes {
+            // Growing it again would hide that.
+            self.is_cut.store(true, Ordering::Relaxed);
+            let message = format!("the file was cut to {length} bytes while it is open; it had {old_bytes}");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+        }
         let allocated = || sys::allocate(&self.file, old_bytes, bytes - old_bytes);
         match if allocates { allocated() } else { self.file.set_len(bytes) } {
             Err(error) if is_unsupported(&error) => {
@@ -238,6 +311,22 @@ impl Storage {
         }
         self.blocks.store(blocks, Ordering::Release);
         Ok(())
+    }
+
+    /// See [`crate::BlockDevice::allocate`].
+    pub(crate) fn allocate(&self, blocks: Range<u64>) -> io::Result<()> {
+        if self.kind == Kind::Raw || blocks.is_empty() {
+            return Ok(());
+        }
+        self.check_access(Op::Write)?;
+        let (offset, bytes) = (blocks.start * BLOCK_BYTES_U64, (blocks.end - blocks.start) * BLOCK_BYTES_U64);
+        match sys::allocate(&self.file, offset, bytes) {
+            Err(error) if is_unsupported(&error) => {
+                self.allocates.store(false, Ordering::Release);
+                Ok(())
+            }
+            allocated => allocated,
+        }
     }
 
     /// See [`crate::BlockDevice::allocates`]. A file system that once could not is not relied on any more.
@@ -276,6 +365,22 @@ impl Storage {
              /proc/{process}/fd/{descriptor}, as long as this process lives"
         ))
     }
+
+    /// See [`crate::BlockDevice::shortened`].
+    pub(crate) fn shortened(&self, needed: u64) -> Option<String> {
+        let (bytes, needed) = (self.bytes().ok()?, needed * BLOCK_BYTES_U64);
+        if bytes >= needed && !self.is_cut.load(Ordering::Relaxed) {
+            return None;
+        }
+        let path = self.path.display();
+        let what = match self.kind {
+            Kind::Regular => format!("the data file {path} was cut while it is open"),
+            Kind::Raw => format!("the block device {path} became smaller while it is open"),
+        };
+        Some(format!(
+            "{what}: it has {bytes} bytes now, its store uses {needed}, and objects are lost. Export what can still be read as long              as this process lives, and restore the rest from a backup"
+        ))
+    }
 }
 
 fn identity_of(metadata: &Metadata) -> (u64, u64) {
@@ -290,8 +395,10 @@ impl Drop for Storage {
     fn drop(&mut self) {
         // Closing alone would not do: a ring that is being torn down by the kernel may hold the open file a little
         // longer, and with it the lock.
-        if let Err(error) = self.file.unlock() {
-            tracing::warn!(path = %self.path.display(), %error, "cannot unlock the data file");
+        for file in self.below.iter().chain([&self.file]) {
+            if let Err(error) = file.unlock() {
+                tracing::warn!(path = %self.path.display(), %error, "cannot unlock the data file");
+            }
         }
     }
 }

@@ -5,9 +5,12 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::transfer::Transfer;
 
@@ -78,6 +81,24 @@ pub(crate) fn free_bytes(file: &File) -> io::Result<u64> {
     // SAFETY: the call succeeded, so all of it is written.
     let found = unsafe { found.assume_init() };
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// The first byte from `offset` on that may hold data (`SEEK_DATA`), or that begins a hole (`SEEK_HOLE`). Moves the descriptor's
+/// position.
+pub(crate) fn seek(file: &File, offset: u64, whence: libc::c_int) -> io::Result<u64> {
+    let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+    // SAFETY: takes and gives numbers only.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+    u64::try_from(found).map_err(|_| io::Error::last_os_error())
+}
+
+/// Renames a file unless the new name exists.
+pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    let name = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other);
+    let (from, to) = (name(from)?, name(to)?);
+    let here = libc::AT_FDCWD;
+    // SAFETY: both names end with a zero byte and outlive the call.
+    checked_int(unsafe { libc::renameat2(here, from.as_ptr(), here, to.as_ptr(), libc::RENAME_NOREPLACE) })
 }
 
 /// Gives the space of a range of a file back; the range reads as zeros.

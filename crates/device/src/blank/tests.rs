@@ -197,3 +197,55 @@ fn a_device_that_cannot_be_read_is_not_blank() {
         assert!(block_on(look(&Device::new(sim), &SystemEntropy)).is_err());
     }
 }
+
+fn bytes_in(path: &std::path::Path, bytes: &[u8]) -> Content {
+    std::fs::write(path, bytes).unwrap();
+    look_at(&crate::open(path, &crate::FileOptions::default()).unwrap())
+}
+
+/// `shoal format` destroyed files whose data were shorter than a block, or after the last whole one.
+#[test]
+fn every_byte_of_a_file_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let with = |bytes: usize, at: usize| {
+        let mut all = vec![0; bytes];
+        all[at] = 7;
+        all
+    };
+    let cases =
+        [(12, 0), (12, 11), (4_096 + 4_095, 4_096), (4_096 + 4_095, 8_190), (200_011, 200_010), (4_097, 0)];
+    for (bytes, at) in cases {
+        let content = bytes_in(&path, &with(bytes, at));
+        assert_eq!(content.first_byte, Some(at as u64), "byte {at} of {bytes}");
+    }
+    for bytes in [0, 1, 4_095, 4_096, 4_097, 200_011] {
+        let content = bytes_in(&path, &vec![0; bytes]);
+        assert!(content.is_blank(), "{bytes} zeros: {content}");
+    }
+    assert!(bytes_in(&path, b"hsqs").to_string().contains("squashfs"), "a short end has signatures, too");
+}
+
+/// One byte anywhere in a large file with holes: a sample of places would miss it.
+#[test]
+fn a_large_file_is_read_whole_except_for_its_holes() {
+    const LENGTH: u64 = 64 << 30;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let dice = SeededEntropy::new(3);
+    for _ in 0..10 {
+        let byte = (16 << 20) + dice.below(LENGTH - (32 << 20));
+        let file = std::fs::File::create(&path).unwrap();
+        if let Err(error) = file.set_len(LENGTH + 5) {
+            println!("no file of 64 GiB here: {error}");
+            return;
+        }
+        let read_only = crate::FileOptions { read_only: true, ..crate::FileOptions::default() };
+        assert!(look_at(&crate::open(&path, &read_only).unwrap()).is_blank());
+        std::os::unix::fs::FileExt::write_all_at(&file, &[1], byte).unwrap();
+        drop(file);
+        let content = look_at(&crate::open(&path, &read_only).unwrap());
+        assert_eq!(content.first_byte, Some(byte));
+        assert!(content.blocks_read < 1 << 20, "holes are not read: {} blocks", content.blocks_read);
+    }
+}

@@ -540,3 +540,58 @@ fn blocks_are_whole_sectors() {
         assert!(matches!(error, OpenError::Sectors { sector_bytes, .. } if sector_bytes == not), "{error}");
     }
 }
+
+/// The length counts as the name does: a file that was cut is not the one that was opened, even if it is extended again.
+#[test]
+fn a_file_that_became_shorter_is_noticed() {
+    for io in MODES {
+        let (_folder, path, device) = fresh(io, 8);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        let shortened = |needed| device.inner().shortened(needed);
+        assert_eq!(shortened(8), None);
+        file.set_len(4 * BLOCK_BYTES_U64).unwrap();
+        assert_eq!(shortened(4), None, "the store uses no more");
+        let what = shortened(5).unwrap();
+        assert!(what.contains("was cut") && what.contains("16384 bytes") && what.contains("20480"), "{what}");
+        // A growth would hide it.
+        let error = device.inner().grow(16).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{error}");
+        file.set_len(8 * BLOCK_BYTES_U64).unwrap();
+        assert!(shortened(5).is_some(), "{io:?}: it is known");
+    }
+    // A read that meets the end is enough.
+    for io in MODES {
+        let (_folder, path, device) = fresh(io, 8);
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(4 * BLOCK_BYTES_U64).unwrap();
+        assert!(get(&device, 6).is_err());
+        assert!(device.inner().shortened(1).is_some(), "{io:?}");
+    }
+}
+
+#[test]
+fn allocated_blocks_keep_what_they_hold() {
+    let (_folder, path, device) = fresh(IoMode::Threads, 1);
+    device.inner().extend(300).unwrap();
+    block_on(device.write_durable(100, tagged(7))).ok().unwrap();
+    device.inner().allocate(50..250).unwrap();
+    assert_eq!((get(&device, 100).unwrap(), get(&device, 60).unwrap()), (7, 0));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 300 * BLOCK_BYTES_U64);
+    if device.inner().allocates() {
+        let taken = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap()) * 512;
+        assert!((200 * BLOCK_BYTES_U64..260 * BLOCK_BYTES_U64).contains(&taken), "{taken} bytes");
+    }
+}
+
+#[test]
+fn a_new_name_never_replaces_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    std::fs::write(&from, "new").unwrap();
+    std::fs::write(&to, "old").unwrap();
+    assert_eq!(sys::rename_new(&from, &to).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert!(give_name(&from, &to).is_err());
+    assert_eq!(std::fs::read(&to).unwrap(), b"old");
+    std::fs::remove_file(&to).unwrap();
+    sys::rename_new(&from, &to).unwrap();
+    assert_eq!(std::fs::read(&to).unwrap(), b"new");
+}

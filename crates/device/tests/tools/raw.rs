@@ -1,9 +1,10 @@
 //! Two openings of one block device: the kernel decides (`O_EXCL`), and the lock.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use shoal_base::task::block_on;
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
@@ -121,4 +122,73 @@ fn a_raw_device_is_read_written_locked_and_does_not_grow() {
             println!("{device:?}");
         }
     }
+}
+
+/// A store in a file and a store on a loop device over it overwrote each other.
+#[test]
+fn a_loop_device_and_its_file_exclude_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let backing = backing(folder.path());
+    let file = backing.to_str().unwrap();
+    let Some(raw) = Loop::over(&backing, &["--partscan"]) else { return };
+    let through = |opened: Result<Device, OpenError>| match opened {
+        Err(OpenError::InUse { through, .. }) => through,
+        other => panic!("{other:?}"),
+    };
+    let ours = to_write(file).unwrap();
+    assert_eq!(through(to_write(&raw.0)).as_deref(), Some(backing.as_path()));
+    assert_eq!(through(to_read(&raw.0)).as_deref(), Some(backing.as_path()));
+    drop(ours);
+    let ours = to_write(&raw.0).unwrap();
+    assert!(is_in_use(to_write(file)) && is_in_use(to_read(file)));
+    drop(ours);
+    let readers = [to_read(&raw.0).unwrap(), to_read(file).unwrap()];
+    assert!(is_in_use(to_write(file)) && is_in_use(to_write(&raw.0)));
+    drop(readers);
+    // Somebody else uses the loop device, and has no lock on the file.
+    let other = OpenOptions::new().read(true).custom_flags(O_EXCL).open(&raw.0).unwrap();
+    assert_eq!(through(to_write(file)).as_deref(), Some(Path::new(&raw.0)));
+    drop(other);
+    // A second loop device over the first one.
+    let Some(second) = Loop::over(Path::new(&raw.0), &[]) else { return };
+    let ours = to_write(file).unwrap();
+    assert!(is_in_use(to_write(&second.0)));
+    drop(ours);
+    let ours = to_write(&second.0).unwrap();
+    assert!(is_in_use(to_write(file)) && is_in_use(to_write(&raw.0)));
+    drop(ours);
+    drop(second);
+    to_write(file).unwrap();
+}
+
+/// A partition is a device of its own, and lies in the file under its disk.
+#[test]
+fn a_partition_of_a_loop_device_excludes_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let backing = backing(folder.path());
+    let file = backing.to_str().unwrap();
+    // A table with one partition of 8 MiB from 1 MiB on.
+    let mut table = vec![0; 512];
+    table[450] = 0x83;
+    table[454..458].copy_from_slice(&2_048_u32.to_le_bytes());
+    table[458..462].copy_from_slice(&16_384_u32.to_le_bytes());
+    table[510..].copy_from_slice(b"\x55\xaa");
+    OpenOptions::new().write(true).open(&backing).unwrap().write_all_at(&table, 0).unwrap();
+    let Some(raw) = Loop::over(&backing, &["--partscan"]) else { return };
+    let partition = format!("{}p1", raw.0);
+    let until = Instant::now() + Duration::from_secs(5);
+    while !Path::new(&partition).exists() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if !Path::new(&partition).exists() {
+        skipped("this machine makes no partitions of loop devices");
+        return;
+    }
+    let ours = to_write(file).unwrap();
+    assert!(is_in_use(to_write(&partition)));
+    drop(ours);
+    let ours = to_write(&partition).unwrap();
+    assert!(is_in_use(to_write(file)) && is_in_use(to_read(file)));
+    drop(ours);
+    to_write(file).unwrap();
 }
