@@ -42,3 +42,4 @@ mod transfer;
 mod tree;
 mod usage;
 mod watch;
+mod whole_bucket;
