@@ -72,12 +72,12 @@ impl CopyArguments {
         source: &OsString,
         destination: &OsString,
     ) -> Result<(Location, Location), Usage> {
-        let place = |bucket: &String, key: &OsString| Location {
-            bucket: bucket.clone(),
+        let place = |bucket: &str, key: &OsString| Location {
+            bucket: bucket.to_owned(),
             key: Bytes::copy_from_slice(bytes_of(key)),
         };
-        let from = place(&target.bucket, source);
-        let to = place(self.to_bucket.as_ref().unwrap_or(&target.bucket), destination);
+        let from = place(target.bucket(), source);
+        let to = place(self.to_bucket.as_deref().unwrap_or(target.bucket()), destination);
         if from == to {
             return Err(Usage(format!("source and destination are the same: {:?}", show_key(&from.key))));
         }

@@ -99,7 +99,7 @@ struct Deleted {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let how = arguments.how;
-    let bucket = &arguments.target.bucket;
+    let bucket = arguments.target.bucket();
     let remove = async |objects: &Objects| match arguments.prefix.as_deref().map(bytes_of) {
         Some(prefix) if !prefix.is_empty() => remove_prefix(objects, bucket, prefix, how).await,
         _ if arguments.all || (how.dry_run && arguments.prefix.is_some()) => {
@@ -112,7 +112,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 async fn remove_keys(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
-    let (bucket, how, rules) = (&arguments.target.bucket, arguments.how, arguments.conditions.rules());
+    let (bucket, how, rules) = (arguments.target.bucket(), arguments.how, arguments.conditions.rules());
     let keys: Vec<Bytes> = arguments.keys.iter().map(|key| Bytes::copy_from_slice(bytes_of(key))).collect();
     let (mut output, mut deleted, mut failures) = (Output::new(), Deleted::default(), Failures::default());
     let results = match how.dry_run {
