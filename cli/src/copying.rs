@@ -10,8 +10,9 @@ use bytes::Bytes;
 use shoal_client::{ByteRange, Error, Expiry, ListRequest, Lsn, PutOptions, RejectRules};
 use tokio::task::JoinSet;
 
+use crate::buckets::no_such_object;
 use crate::damage::Damage;
-use crate::failure::{NotFound, Usage, no_such_object};
+use crate::failure::{NotFound, Usage};
 use crate::failures::Failures;
 use crate::objects::{Objects, is_lasting};
 use crate::output::{about, show_key};
@@ -49,7 +50,9 @@ pub(crate) async fn copy(
     let reading = || about("cannot read", &from.bucket, &from.key);
     let writing = || about("cannot write", &to.bucket, &to.key);
     let source = objects.get_stream(&from.bucket, &from.key, ByteRange::ALL).await.with_context(reading)?;
-    let mut source = source.ok_or_else(no_such_object).with_context(reading)?;
+    let Some(mut source) = source else {
+        return Err(no_such_object(objects, &from.bucket, &from.key).await).with_context(reading);
+    };
     let (bytes, version) = (source.info().bytes, source.info().version);
     let copied = |copy: shoal_client::PutResult| Copied { source: version, version: copy.version, bytes };
     let options = PutOptions {

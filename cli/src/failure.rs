@@ -27,11 +27,6 @@ pub(crate) struct Usage(pub(crate) String);
 #[error("{0}")]
 pub(crate) struct NotFound(pub(crate) String);
 
-/// The error of a command that found no object, to be put behind [`about`](crate::output::about).
-pub(crate) fn no_such_object() -> anyhow::Error {
-    NotFound("there is no such object; `shoal ls` lists what there is".into()).into()
-}
-
 /// The command reported its failures itself, which all have this exit code; no message is left.
 #[derive(Debug, thiserror::Error)]
 #[error("all of it failed for the same reason")]

@@ -4,12 +4,13 @@
 //! store behind one surface, so that each command is written once), [`transfer`] (the parts of every import and export), [`tree`] (folders in and out), [`tarball`] (tars in and out),
 //! [`from_redis`] (strings of Redis), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
 //! [`memory_limit`], [`notify`],
-//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`copying`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
+//! [`space_map`], [`summary`], [`progress`], [`range`], [`buckets`], [`conditions`], [`copying`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`], [`whole_bucket`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
 mod args;
 mod backup;
+mod buckets;
 mod commands;
 mod conditions;
 mod copying;
@@ -36,6 +37,7 @@ mod tarball;
 mod target;
 mod transfer;
 mod tree;
+mod whole_bucket;
 
 use std::pin::Pin;
 use std::process::ExitCode;

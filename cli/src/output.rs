@@ -83,9 +83,7 @@ pub(crate) fn show_key(key: &[u8]) -> String {
 
 /// The words for the object of a failure, behind the verb.
 pub(crate) fn about(verb: &str, bucket: &str, key: &[u8]) -> String {
-    let bucket =
-        if bucket == shoal_engine::DEFAULT_BUCKET { String::new() } else { format!(" in bucket {bucket:?}") };
-    format!("{verb} {:?}{bucket}", show_key(key))
+    format!("{verb} {:?} in bucket {bucket:?}", show_key(key))
 }
 
 /// Sets `name` to the bytes as text; where they are not UTF-8, `name_hex` has them exactly and `name` an approximation.

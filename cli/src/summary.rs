@@ -190,7 +190,8 @@ impl<'a> Summary<'a> {
             let refused: u64 = causes.map(|figure| figure.value).sum();
             let refused =
                 if refused > 0 { format!(" ({} refusals)", show_count(refused)) } else { String::new() };
-            format!("{name} {}{refused}", show_count(open))
+            let bucket = self.now.bucket_of(name).map(|bucket| format!(" on bucket {bucket:?}"));
+            format!("{name} {}{}{refused}", show_count(open), bucket.unwrap_or_default())
         });
         all.collect::<Vec<_>>().join(", ")
     }

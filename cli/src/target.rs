@@ -133,11 +133,23 @@ impl StoreArguments {
 /// A store and a bucket in it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Target {
-    /// The bucket.
-    #[arg(long, short, value_name = "B", env = "SHOAL_BUCKET", default_value = DEFAULT_BUCKET, value_parser = bucket)]
-    pub(crate) bucket: String,
+    /// The bucket [default: default].
+    #[arg(long, short, value_name = "B", env = "SHOAL_BUCKET", value_parser = bucket)]
+    bucket: Option<String>,
     #[command(flatten)]
     pub(crate) store: StoreArguments,
+}
+
+impl Target {
+    /// The bucket.
+    pub(crate) fn bucket(&self) -> &str {
+        self.bucket.as_deref().unwrap_or(DEFAULT_BUCKET)
+    }
+
+    /// The bucket if the command line or the environment names one.
+    pub(crate) fn named_bucket(&self) -> Option<&str> {
+        self.bucket.as_deref()
+    }
 }
 
 /// Checks the name of a bucket for clap.

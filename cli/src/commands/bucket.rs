@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use shoal_client::ListRequest;
 
-use crate::commands::rm::{How, remove_prefix};
+use crate::commands::rm::{How, remove_bucket};
 use crate::damage::Damage;
 use crate::failure::{NotFound, Reported};
 use crate::objects::Objects;
@@ -18,7 +18,7 @@ Examples:
   shoal bucket ls                    the names of the buckets
   shoal bucket ls --long             with objects and bytes: all keys are listed for it
   shoal bucket stat photos           one of them
-  shoal bucket rm photos -r          deletes everything in it
+  shoal bucket rm photos -r          deletes everything in it; a terminal is asked first (--yes: not)
 
 A bucket exists as long as it holds objects: the first object makes it, and nothing is left of it after the last one.";
 
@@ -157,7 +157,7 @@ async fn rm(objects: &Objects, name: &str, recursive: bool, how: How) -> anyhow:
     if !recursive && !how.dry_run {
         anyhow::bail!("the bucket {name:?} holds objects; `shoal bucket rm {name} -r` deletes them");
     }
-    remove_prefix(objects, name, b"", how).await
+    remove_bucket(objects, name, how).await
 }
 
 fn no_such_bucket(name: &str) -> anyhow::Error {

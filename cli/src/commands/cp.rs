@@ -14,6 +14,7 @@ use crate::output::{Output, bytes_of, set_bytes, show_count, show_key};
 use crate::size::Size;
 use crate::store_file::Access;
 use crate::target::{Target, bucket};
+use crate::whole_bucket::refuse_empty_prefix;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +23,7 @@ Examples:
   shoal cp report report --to-bucket public
   shoal cp -r photos/ backup/photos/           everything that begins with photos/
   shoal cp -r photos/ backup/ --dry-run        shows it only
+  shoal cp -r \"\" \"\" --to-bucket copy --all     the whole bucket
 
 The copy has the content type, the metadata, the modification time and the rest of the time to live of the source. It is of one version
 of the source, and the command does not wait for a program that writes to the source meanwhile. An existing object is replaced, unless
@@ -57,6 +59,9 @@ pub(crate) struct CopyArguments {
     /// Print a JSON object at the end.
     #[arg(long)]
     pub(crate) json: bool,
+    /// With -r: an empty SOURCE means the whole bucket. Without this it is refused.
+    #[arg(long, requires = "recursive")]
+    pub(crate) all: bool,
 }
 
 impl CopyArguments {
@@ -67,12 +72,12 @@ impl CopyArguments {
         source: &OsString,
         destination: &OsString,
     ) -> Result<(Location, Location), Usage> {
-        let place = |bucket: &String, key: &OsString| Location {
-            bucket: bucket.clone(),
+        let place = |bucket: &str, key: &OsString| Location {
+            bucket: bucket.to_owned(),
             key: Bytes::copy_from_slice(bytes_of(key)),
         };
-        let from = place(&target.bucket, source);
-        let to = place(self.to_bucket.as_ref().unwrap_or(&target.bucket), destination);
+        let from = place(target.bucket(), source);
+        let to = place(self.to_bucket.as_deref().unwrap_or(target.bucket()), destination);
         if from == to {
             return Err(Usage(format!("source and destination are the same: {:?}", show_key(&from.key))));
         }
@@ -100,6 +105,10 @@ pub(crate) async fn all(
     prefixes: &Prefixes,
     shared: &CopyArguments,
 ) -> anyhow::Result<()> {
+    if prefixes.from.key.is_empty() && !shared.all && !shared.dry_run {
+        let verb = if prefixes.moves { "moved" } else { "copied" };
+        return Err(refuse_empty_prefix(objects, &prefixes.from.bucket, verb).await);
+    }
     let mut output = Output::new();
     let show = |from: &Bytes, to: &Bytes| match shared.dry_run && !shared.json {
         true => output.line(&format!("{:?} -> {:?}", show_key(from), show_key(to))),

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use shoal_client::ListRequest;
 
+use crate::buckets::hint_if_empty;
 use crate::damage::Damage;
 use crate::objects::Objects;
 use crate::output::{Output, bytes_of, set_bytes, show_count};
@@ -53,7 +54,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 async fn du(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     let prefix = bytes_of(&arguments.prefix);
     let mut request = ListRequest {
-        bucket: arguments.target.bucket.clone(),
+        bucket: arguments.target.bucket().to_owned(),
         prefix: prefix.to_vec(),
         ..ListRequest::default()
     };
@@ -82,6 +83,9 @@ async fn du(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
         output.line("total")?;
     }
     output.finish()?;
+    if total.objects == 0 {
+        hint_if_empty(objects, arguments.target.bucket()).await;
+    }
     damage.conclude("are not counted here")
 }
 

@@ -13,6 +13,7 @@ use shoal_client::ListRequest;
 use tokio::runtime::Handle;
 
 use crate::backup::sink::Sink;
+use crate::buckets::hint_if_empty;
 use crate::commands::stop_on_signal;
 use crate::failure::{Usage, one_line};
 use crate::objects::Objects;
@@ -111,7 +112,7 @@ async fn run_folder(arguments: &Arguments, prefix: &OsString, dir: &Path) -> any
     let unload = Unload {
         objects: objects.clone(),
         handle: Handle::current(),
-        bucket: arguments.target.bucket.clone(),
+        bucket: arguments.target.bucket().to_owned(),
         prefix: Bytes::copy_from_slice(bytes_of(prefix)),
         filter: arguments.filter.clone(),
         report: report.clone(),
@@ -133,6 +134,9 @@ async fn run_folder(arguments: &Arguments, prefix: &OsString, dir: &Path) -> any
     });
     let worked = worked.await;
     drop(progress);
+    if report.counts().items() == 0 {
+        hint_if_empty(&objects, arguments.target.bucket()).await;
+    }
     let closed = objects.close().await;
     let concluded = report.conclude();
     worked.context("the export broke off")?;
@@ -149,7 +153,7 @@ async fn run_tar(arguments: &Arguments, prefix: &OsString, path: &Path) -> anyho
     stop_on_signal(&report)?;
     let unload = tarball::unload::Unload {
         objects: objects.clone(),
-        bucket: arguments.target.bucket.clone(),
+        bucket: arguments.target.bucket().to_owned(),
         prefix: Bytes::copy_from_slice(bytes_of(prefix)),
         filter: arguments.filter.clone(),
         report: report.clone(),
@@ -165,6 +169,8 @@ async fn run_tar(arguments: &Arguments, prefix: &OsString, path: &Path) -> anyho
     drop(progress);
     if let Err(error) = worked {
         report.stop(&one_line(&error));
+    } else if report.counts().items() == 0 {
+        hint_if_empty(&objects, arguments.target.bucket()).await;
     }
     let closed = objects.close().await;
     report.conclude()?;

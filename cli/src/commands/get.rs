@@ -9,7 +9,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use shoal_client::ByteRange;
 
-use crate::failure::{no_such_object, output_error};
+use crate::buckets::no_such_object;
+use crate::failure::output_error;
 use crate::objects::{GetStream, Objects};
 use crate::output::{about, bytes_of};
 use crate::range::RangeArgument;
@@ -48,7 +49,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 async fn get(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
-    let (bucket, key) = (&arguments.target.bucket, bytes_of(&arguments.key));
+    let (bucket, key) = (arguments.target.bucket(), bytes_of(&arguments.key));
     let context = || about("cannot get", bucket, key);
     let mut stream = open(objects, bucket, key, arguments.range).await.with_context(context)?;
     match &arguments.output {
@@ -70,19 +71,25 @@ async fn open(
     range: Option<RangeArgument>,
 ) -> anyhow::Result<GetStream> {
     let Some(range) = range else {
-        let stream = objects.get_stream(bucket, key, ByteRange::ALL).await?;
-        return stream.ok_or_else(no_such_object);
+        return match objects.get_stream(bucket, key, ByteRange::ALL).await? {
+            Some(stream) => Ok(stream),
+            None => Err(no_such_object(objects, bucket, key).await),
+        };
     };
     for _ in 0..CHANGED_ATTEMPTS_MAX {
         // The end of a value counts only for the version that has it.
         let (bytes, version) = match range.fixed() {
             Some(bytes) => (bytes, None),
             None => {
-                let info = objects.head(bucket, key).await?.ok_or_else(no_such_object)?;
+                let Some(info) = objects.head(bucket, key).await? else {
+                    return Err(no_such_object(objects, bucket, key).await);
+                };
                 (range.within(info.bytes), Some(info.version))
             }
         };
-        let stream = objects.get_stream(bucket, key, bytes).await?.ok_or_else(no_such_object)?;
+        let Some(stream) = objects.get_stream(bucket, key, bytes).await? else {
+            return Err(no_such_object(objects, bucket, key).await);
+        };
         if version.is_some_and(|version| version != stream.info().version) {
             continue;
         }

@@ -10,11 +10,12 @@ use anyhow::Context;
 use clap::Args;
 use tokio::runtime::Handle;
 
+use crate::buckets::of_redis_clients;
 use crate::commands::stop_on_signal;
 use crate::credentials::read_secret;
 use crate::from_redis::load::Source;
 use crate::objects::Objects;
-use crate::output::bytes_of;
+use crate::output::{bytes_of, show_count, warn};
 use crate::store_file::Access;
 use crate::tarball;
 use crate::target::Target;
@@ -25,6 +26,9 @@ use crate::transfer::report::{IMPORT, IMPORT_STRINGS, IMPORT_TAR, Manner, Report
 use crate::transfer::work::JOBS_MAX;
 use crate::tree::walk::{Visit, Walk};
 
+/// Databases of a server of Redis that a note names.
+const DATABASES_NAMED_MAX: usize = 8;
+
 const EXAMPLES: &str = "\
 Examples:
   shoal import ./photos                       photos/2024/a.jpg becomes the key 2024/a.jpg
@@ -34,8 +38,8 @@ Examples:
                                               prints the keys, and stores nothing
   shoal export photos/ ./restored             gets it back
   zcat photos.tar.gz | shoal import --tar -   what is in a tar
-  shoal import --from-redis 127.0.0.1:6379 --bucket cache
-                                              the strings of a server of Redis, with their deadlines
+  shoal import --from-redis 127.0.0.1:6379    the strings of a server of Redis, with their deadlines, into the
+                                              bucket that Redis clients of this server see, or --bucket
 
 The key of a file is the prefix and the file's path below DIR, byte by byte. Modes, modification times (to the nanosecond),
 symlinks (not followed) and folders are kept; owners are not. Extended attributes user.shoal.* that an export wrote become metadata,
@@ -141,7 +145,7 @@ impl Work {
         let begin = || Walk::new(dir, &self.prefix).with_context(|| format!("cannot read {}", dir.display()));
         let (walk, counting_walk) = (begin()?, begin()?);
         let objects = self.open().await?;
-        let store = self.destination(&objects);
+        let store = self.destination(&objects, self.arguments.target.bucket());
         if self.report.bar().is_some() {
             let (report, filter) = (self.report.clone(), self.arguments.filter.clone());
             let prefix_bytes = self.prefix.len();
@@ -160,7 +164,7 @@ impl Work {
             }
         };
         let objects = self.open().await?;
-        let (store, jobs) = (self.destination(&objects), self.arguments.jobs);
+        let (store, jobs) = (self.destination(&objects, self.arguments.target.bucket()), self.arguments.jobs);
         let input = io::BufReader::with_capacity(1 << 20, input);
         self.finish(objects, move || store.feed(jobs, |feeder| tarball::load::run(input, feeder))).await
     }
@@ -170,9 +174,23 @@ impl Work {
         let password = redis.redis_password_file.as_deref().map(|path| read_secret(path, "a password"));
         let password = password.transpose()?;
         let password = password.as_deref().map(<[u8]>::trim_ascii_end);
-        let source = tokio::task::block_in_place(|| Source::connect(address, password, redis.redis_db))?;
+        let (source, others) = tokio::task::block_in_place(|| {
+            let mut source = Source::connect(address, password, redis.redis_db)?;
+            let others = source.other_databases(redis.redis_db);
+            anyhow::Ok((source, others))
+        })?;
+        if !others.is_empty() {
+            warn(&other_databases(redis.redis_db, &others));
+        }
         let objects = self.open().await?;
-        let (store, jobs, address) = (self.destination(&objects), self.arguments.jobs, address.to_owned());
+        let bucket = match self.arguments.target.named_bucket() {
+            Some(bucket) => bucket.to_owned(),
+            None => {
+                of_redis_clients(&objects).await.context("cannot learn which bucket Redis clients see")?
+            }
+        };
+        let (store, jobs) = (self.destination(&objects, &bucket), self.arguments.jobs);
+        let address = address.to_owned();
         self.finish(objects, move || store.feed(jobs, |feeder| source.run(&address, feeder))).await
     }
 
@@ -183,11 +201,11 @@ impl Work {
         Ok(objects)
     }
 
-    fn destination(&self, objects: &Objects) -> Destination {
+    fn destination(&self, objects: &Objects, bucket: &str) -> Destination {
         Destination {
             objects: objects.clone(),
             handle: Handle::current(),
-            bucket: self.arguments.target.bucket.clone(),
+            bucket: bucket.to_owned(),
             prefix: self.prefix.clone(),
             filter: self.arguments.filter.clone(),
             report: self.report.clone(),
@@ -205,6 +223,19 @@ impl Work {
         closed?;
         concluded
     }
+}
+
+/// The note that a source has more than what is imported.
+fn other_databases(db: u32, others: &[(u32, u64)]) -> String {
+    let named = others.iter().take(DATABASES_NAMED_MAX);
+    let mut named: Vec<_> = named.map(|(number, keys)| format!("{number} ({})", show_count(*keys))).collect();
+    if others.len() > DATABASES_NAMED_MAX {
+        named.push("...".into());
+    }
+    let named = named.join(", ");
+    format!(
+        "shoal: note: only database {db} is imported; others have keys: {named}; --redis-db imports another one"
+    )
 }
 
 /// How much there will be: for the time that is left.

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use shoal_client::{ListEntry, ListPage, ListRequest};
 
+use crate::buckets::hint_if_empty;
 use crate::damage::Damage;
 use crate::objects::Objects;
 use crate::output::{Output, bytes_of, object_json, set_bytes, show_time};
@@ -48,17 +49,18 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     let mut request = ListRequest {
-        bucket: arguments.target.bucket.clone(),
+        bucket: arguments.target.bucket().to_owned(),
         prefix: bytes_of(&arguments.prefix).to_vec(),
         delimiter: bytes_of(&arguments.delimiter).to_vec(),
         ..ListRequest::default()
     };
-    let (mut output, mut damage) = (Output::new(), Damage::default());
+    let (mut output, mut damage, mut is_empty) = (Output::new(), Damage::default(), true);
     loop {
         let mut page = objects.list(&request).await?;
         damage.add(std::mem::take(&mut page.damaged));
         let next = page.next.clone();
         for line in merged(page) {
+            is_empty = false;
             print(&mut output, arguments, line)?;
         }
         match next {
@@ -72,6 +74,9 @@ async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     output.finish()?;
+    if is_empty {
+        hint_if_empty(objects, arguments.target.bucket()).await;
+    }
     damage.conclude("are missing here")
 }
 

@@ -89,7 +89,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         expiry: arguments.ttl.map_or(Expiry::Never, Expiry::After),
     };
     let key = bytes_of(&arguments.key);
-    let bucket = &arguments.target.bucket;
+    let bucket = arguments.target.bucket();
     let json = arguments.json;
     let put = async |objects: &Objects| {
         let done = put(objects, bucket, key, pieces, options).await;

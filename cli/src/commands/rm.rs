@@ -16,28 +16,36 @@ use crate::output::{Output, about, bytes_of, show_count};
 use crate::size::Size;
 use crate::store_file::Access;
 use crate::target::Target;
+use crate::whole_bucket::{confirm_deletion, refuse_empty_prefix};
 
 const EXAMPLES: &str = "\
 Examples:
   shoal rm notes/today notes/yesterday
   shoal rm --prefix photos/              everything that begins with photos/
   shoal rm --prefix photos/ --dry-run    prints the keys, and deletes nothing
+  shoal rm --all --bucket old            the whole bucket; a terminal is asked first
   shoal rm config --if-version 17        fails where somebody changed it, with exit code 4
+
+An empty --prefix, as of a variable that is not set, is refused without --all.
 
 To delete what does not exist is no failure; with --if-exists it is. With --prefix, where a part of the index is damaged, everything
 else is deleted, standard error names the ranges of keys that may be left, and the exit code is 1.";
 
-const USAGE: &str = "shoal rm [OPTIONS] <KEYS>...\n       shoal rm [OPTIONS] --prefix <P>";
+const USAGE: &str =
+    "shoal rm [OPTIONS] <KEYS>...\n       shoal rm [OPTIONS] --prefix <P>\n       shoal rm [OPTIONS] --all";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct Arguments {
     /// The keys.
-    #[arg(required_unless_present = "prefix", conflicts_with = "prefix")]
+    #[arg(required_unless_present_any = ["prefix", "all"], conflicts_with_all = ["prefix", "all"])]
     keys: Vec<OsString>,
-    /// Delete all keys that begin with this; the empty prefix is the whole bucket.
+    /// Delete all keys that begin with this. The empty prefix means the whole bucket, and needs --all.
     #[arg(long, value_name = "P", conflicts_with_all = ["if_absent", "if_exists", "if_version"])]
     prefix: Option<OsString>,
+    /// Delete the whole bucket if there is no --prefix or it is empty.
+    #[arg(long, conflicts_with_all = ["if_absent", "if_exists", "if_version"])]
+    all: bool,
     #[command(flatten)]
     how: How,
     #[command(flatten)]
@@ -55,6 +63,9 @@ pub(crate) struct How {
     /// Print a JSON object at the end.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Delete a whole bucket without a question, also on a terminal.
+    #[arg(short, long)]
+    pub(crate) yes: bool,
 }
 
 impl How {
@@ -88,15 +99,20 @@ struct Deleted {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let how = arguments.how;
-    let remove = async |objects: &Objects| match &arguments.prefix {
-        Some(prefix) => remove_prefix(objects, &arguments.target.bucket, bytes_of(prefix), how).await,
+    let bucket = arguments.target.bucket();
+    let remove = async |objects: &Objects| match arguments.prefix.as_deref().map(bytes_of) {
+        Some(prefix) if !prefix.is_empty() => remove_prefix(objects, bucket, prefix, how).await,
+        _ if arguments.all || (how.dry_run && arguments.prefix.is_some()) => {
+            remove_bucket(objects, bucket, how).await
+        }
+        Some(_) => Err(refuse_empty_prefix(objects, bucket, "deleted").await),
         None => remove_keys(objects, &arguments).await,
     };
     arguments.target.store.with(how.access(), remove).await
 }
 
 async fn remove_keys(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
-    let (bucket, how, rules) = (&arguments.target.bucket, arguments.how, arguments.conditions.rules());
+    let (bucket, how, rules) = (arguments.target.bucket(), arguments.how, arguments.conditions.rules());
     let keys: Vec<Bytes> = arguments.keys.iter().map(|key| Bytes::copy_from_slice(bytes_of(key))).collect();
     let (mut output, mut deleted, mut failures) = (Output::new(), Deleted::default(), Failures::default());
     let results = match how.dry_run {
@@ -146,13 +162,14 @@ async fn would_delete(
     results
 }
 
+/// Deletes all objects of `bucket`, after a question if a person can answer it.
+pub(crate) async fn remove_bucket(objects: &Objects, bucket: &str, how: How) -> anyhow::Result<()> {
+    confirm_deletion(objects, bucket, how.yes || how.dry_run).await?;
+    remove_prefix(objects, bucket, b"", how).await
+}
+
 /// Deletes all objects of `bucket` whose keys begin with `prefix`.
-pub(crate) async fn remove_prefix(
-    objects: &Objects,
-    bucket: &str,
-    prefix: &[u8],
-    how: How,
-) -> anyhow::Result<()> {
+async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8], how: How) -> anyhow::Result<()> {
     let mut request =
         ListRequest { bucket: bucket.to_owned(), prefix: prefix.to_vec(), ..ListRequest::default() };
     let (mut output, mut failures, mut damage) = (Output::new(), Failures::default(), Damage::default());

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use shoal_client::{FrontendFigures, ObjectInfo, RequestFigures, Stat};
 use tokio::time::sleep;
 
-use crate::failure::no_such_object;
+use crate::buckets::no_such_object;
 use crate::objects::Objects;
 use crate::output::{Output, about, bytes_of, object_json, show_count, show_key, show_time};
 use crate::size::Size;
@@ -61,9 +61,12 @@ async fn stat(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     let mut output = Output::new();
     match &arguments.key {
         Some(key) => {
-            let (bucket, key) = (&arguments.target.bucket, bytes_of(key));
-            let found = objects.head(bucket, key).await.map_err(anyhow::Error::new);
-            let info = found.and_then(|info| info.ok_or_else(no_such_object));
+            let (bucket, key) = (arguments.target.bucket(), bytes_of(key));
+            let info = match objects.head(bucket, key).await {
+                Ok(Some(info)) => Ok(info),
+                Ok(None) => Err(no_such_object(objects, bucket, key).await),
+                Err(error) => Err(error.into()),
+            };
             let info = info.with_context(|| about("cannot look up", bucket, key))?;
             if arguments.json {
                 output.json(&object_json(key, &info))?;

@@ -64,6 +64,15 @@ impl<S: Read + Write> Source<S> {
         Ok(Self { link, has_expire_time })
     }
 
+    /// The databases of the server other than `db` that have keys, with the number of keys. A server that does not tell, or may
+    /// not, has none here.
+    pub(crate) fn other_databases(&mut self, db: u32) -> Vec<(u32, u64)> {
+        match self.link.ask(&[b"INFO", b"keyspace"]) {
+            Ok(Reply::Value(text)) => databases(&text).filter(|&(number, _)| number != db).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Puts all strings of the database. The report has what became of each key.
     pub(crate) fn run(mut self, address: &str, feeder: &mut Feeder<'_>) {
         let (mut seen, mut cursor) = (0, b"0".to_vec());
@@ -212,6 +221,15 @@ impl<S: Read + Write> Source<S> {
     }
 }
 
+/// The lines `dbN:keys=M,...` of INFO.
+fn databases(text: &[u8]) -> impl Iterator<Item = (u32, u64)> {
+    text.split(|&byte| byte == b'\n').filter_map(|line| {
+        let (number, rest) = std::str::from_utf8(line).ok()?.strip_prefix("db")?.split_once(":keys=")?;
+        let keys = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+        Some((number.parse().ok()?, keys.parse().ok()?))
+    })
+}
+
 fn refuse_long(key: &[u8], bytes: u64, feeder: &Feeder<'_>) {
     let limit = Size(VALUE_BYTES_SINGLE_MAX);
     feeder.report().refused(&show_key(key), &format!("it has {}; at most {limit} are imported", Size(bytes)));
@@ -234,4 +252,16 @@ fn lost(error: io::Error) -> anyhow::Error {
 
 fn no_reply(command: &str) -> anyhow::Error {
     anyhow!("its reply to {command} is not one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_are_read_from_what_a_server_says() {
+        let text = b"# Keyspace\r\ndb0:keys=2,expires=1,avg_ttl=9\r\ndb11:keys=30,expires=0\r\ndbx:keys=1\r\ndb3:keys=\r\n\xff\r\n";
+        assert_eq!(databases(text).collect::<Vec<_>>(), [(0, 2), (11, 30)]);
+        assert_eq!(databases(b"").count(), 0);
+    }
 }

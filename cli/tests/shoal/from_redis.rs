@@ -10,7 +10,7 @@ use shoal_testkit::skipped::skipped;
 use shoal_testkit::wait::eventually;
 use tempfile::TempDir;
 
-use crate::harness::{Done, Frontends, Server};
+use crate::harness::{Done, Frontends, Server, run};
 use crate::machine::free_port;
 
 /// A redis-server with a password, on a port of its own.
@@ -129,8 +129,12 @@ fn strings_come_with_their_deadlines_and_the_rest_is_named() {
         done.stderr
     );
 
+    // A source with several databases: only one of them comes, which was not said.
     put(&mut redis.connection(3), "third", b"3", &[]);
-    assert_eq!(with(&["--redis-db", "3"]).json()["files"], 1);
+    let done = with(&["--redis-db", "3"]);
+    assert_eq!((done.code, done.json()["files"].as_u64()), (0, Some(1)), "{}", done.stderr);
+    assert!(done.stderr.contains("only database 3 is imported"), "{}", done.stderr);
+    assert!(done.stderr.contains("0 (3,006), 4 (20)"), "{}", done.stderr);
     assert_eq!(server.ok(&["get", "third"]), b"3");
     let done = import(&server, &redis.address, &[]);
     assert!(done.code == 1 && done.stderr.contains("--redis-password-file"), "{}", done.stderr);
@@ -148,6 +152,7 @@ fn the_strings_of_a_shoal_come_too() {
     put(&mut connection, "mortal", b"m", &["EX", "1000"]);
     let server = Server::start();
     let done = import(&server, &source.resp, &["--bucket", "other"]);
+    assert_eq!(done.stderr, "", "there is one database");
     assert_eq!((done.code, done.json()["files"].as_u64()), (0, Some(2501)), "{}", done.stderr);
     assert_eq!(server.ok(&["get", "k1234", "--bucket", "other"]), b"1234");
     let ttl_ns =
@@ -159,8 +164,9 @@ fn the_strings_of_a_shoal_come_too() {
 fn breaks_off(listener: &TcpListener) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut buffer = [0; 4096];
-    let replies: [&[u8]; 4] = [
+    let replies: [&[u8]; 5] = [
         b"-ERR unknown command 'PEXPIRETIME'\r\n",
+        b"-NOPERM this user has no permissions to run the 'info' command\r\n",
         b"*2\r\n$1\r\n7\r\n*1\r\n$1\r\na\r\n",
         b"+string\r\n:1\r\n",
         b":5000\r\n$1\r\nv\r\n",
@@ -192,4 +198,37 @@ fn a_connection_that_breaks_off_says_how_far_it_came() {
     let done = import(&server, "127.0.0.1:1", &[]);
     assert!(done.code == 1 && done.stderr.contains("cannot connect"), "{}", done.stderr);
     assert_eq!(import(&server, "nowhere", &[]).code, 2);
+}
+
+/// Symptom: after an import from Redis, Redis clients of the new server found nothing. Cause: it went to the bucket of the other
+/// commands. Fix: it goes to the one that Redis clients see.
+#[test]
+fn an_import_goes_to_the_bucket_that_redis_clients_see() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Frontends::start(Frontends::command(&folder.path().join("source"), "256M"));
+    let connect = |server: &Frontends| {
+        redis::Client::open(format!("redis://{}", server.resp)).unwrap().get_connection().unwrap()
+    };
+    put(&mut connect(&source), "greeting", b"hello", &[]);
+    for (name, options) in [("one", &["--resp-bucket", "cache"][..]), ("two", &[])] {
+        let data = folder.path().join(name);
+        let mut command = Frontends::command(&data, "256M");
+        command.args(options);
+        let server = Frontends::start(command);
+        let import = ["import", "--from-redis", &source.resp, "--server", server.grpc.trim()];
+        let done = run(&import);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let value: String = redis::cmd("GET").arg("greeting").query(&mut connect(&server)).unwrap();
+        assert_eq!(value, "hello", "{name}");
+        server.stop();
+    }
+    // A data file whose Redis clients have bucket "redis", without a server.
+    let data = folder.path().join("three");
+    let file = |words: &[&str]| run(&[words, &["--data", data.to_str().unwrap()]].concat());
+    assert_eq!(file(&["put", "old", "/dev/null", "--bucket", "redis"]).code, 0);
+    assert_eq!(file(&["import", "--from-redis", &source.resp]).code, 0);
+    assert_eq!(file(&["get", "greeting", "--bucket", "redis"]).stdout, b"hello");
+    assert_eq!(file(&["import", "--from-redis", &source.resp, "--bucket", "default"]).code, 0);
+    assert_eq!(file(&["get", "greeting"]).stdout, b"hello", "the option goes before");
+    source.stop();
 }

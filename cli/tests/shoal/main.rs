@@ -42,3 +42,5 @@ mod transfer;
 mod tree;
 mod usage;
 mod watch;
+mod which_bucket;
+mod whole_bucket;

@@ -28,7 +28,8 @@ fn put_get_and_ranges() {
     let missing = server.folder.path().join("none");
     let done = server.run(&[OsStr::new("get"), OsStr::new("nix"), OsStr::new("-o"), missing.as_os_str()]);
     assert!(
-        done.code == 3 && done.stderr.contains("cannot get \"nix\": there is no such object"),
+        done.code == 3
+            && done.stderr.contains("cannot get \"nix\" in bucket \"default\": there is no such object"),
         "{}",
         done.stderr
     );

@@ -74,7 +74,7 @@ fn redis_clients_are_served_beside_grpc() {
     let mut answers = String::new();
     stream.read_to_string(&mut answers).unwrap();
     assert_eq!(answers, "+OK\r\n$5\r\nhello\r\n+OK\r\n");
-    let done = run(&["get", "greeting", "--bucket", "redis", "--server", &url]);
+    let done = run(&["get", "greeting", "--server", &url]);
     assert_eq!((done.code, done.text()), (0, "hello"), "{}", done.stderr);
     child.stop();
 }

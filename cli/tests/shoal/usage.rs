@@ -158,7 +158,11 @@ fn a_configuration_is_checked_and_shown_without_a_start() {
     {
         assert!(text.contains(line), "{line}: {text}");
     }
-    assert!(text.contains("# resp-bucket: redis") && !text.contains("0123456789abcdef"), "{text}");
+    assert!(
+        text.contains("# resp-bucket: default, as of all other clients, or redis")
+            && !text.contains("0123456789abcdef"),
+        "{text}"
+    );
     let again = path("again.toml");
     fs::write(&again, text).unwrap();
     assert_eq!(

@@ -125,6 +125,13 @@ impl Stat {
     pub fn figure(&self, name: &str) -> u64 {
         self.figures.iter().find(|figure| figure.name == name).map_or(0, |figure| figure.value)
     }
+
+    /// The bucket that all clients of this frontend use; none if the frontend is off, or each request names one.
+    #[must_use]
+    pub fn bucket_of(&self, frontend: &str) -> Option<&str> {
+        let names = self.figures.iter().map(|figure| figure.name.as_str());
+        names.filter_map(|name| name.strip_prefix(frontend)).find_map(|rest| rest.strip_prefix(".bucket."))
+    }
 }
 
 /// The counts of a frontend since the start of the server.

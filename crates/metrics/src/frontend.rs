@@ -46,6 +46,7 @@ pub struct FrontendMetrics {
     sent_bytes: Sum,
     refusals: [AtomicU64; RefusalCause::ALL.len()],
     connections: OnceLock<ConnectionsNow>,
+    bucket: OnceLock<String>,
 }
 
 impl std::fmt::Debug for FrontendMetrics {
@@ -67,6 +68,7 @@ impl FrontendMetrics {
             sent_bytes: Sum::default(),
             refusals: [const { AtomicU64::new(0) }; RefusalCause::ALL.len()],
             connections: OnceLock::new(),
+            bucket: OnceLock::new(),
         }
     }
 
@@ -137,6 +139,17 @@ impl FrontendMetrics {
     /// Sets the reader of the connections; a second call has no effect.
     pub fn watch_connections(&self, now: impl Fn() -> Connections + Send + Sync + 'static) {
         let _ = self.connections.set(Box::new(now));
+    }
+
+    /// Sets the bucket that all its clients use; a second call has no effect.
+    pub fn set_bucket(&self, bucket: &str) {
+        let _ = self.bucket.set(bucket.to_owned());
+    }
+
+    /// The bucket that all its clients use; none if each request names one.
+    #[must_use]
+    pub fn bucket(&self) -> Option<&str> {
+        self.bucket.get().map(String::as_str)
     }
 
     /// The connections; none before the frontend serves.

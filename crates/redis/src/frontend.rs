@@ -59,6 +59,7 @@ impl Frontend {
             options,
             commands: AtomicU64::new(0),
         });
+        frontend.metrics().set_bucket(frontend.bucket.name());
         // The metrics outlive the frontend and must not keep it.
         let clients = Arc::downgrade(&frontend.clients);
         frontend.metrics().watch_connections(move || {

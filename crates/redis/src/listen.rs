@@ -68,6 +68,20 @@ impl Server {
         self.address
     }
 
+    /// Serves the objects of `bucket`, whatever the options name.
+    #[must_use]
+    pub fn with_bucket(mut self, bucket: Bucket) -> Self {
+        bucket.name().clone_into(&mut self.options.bucket);
+        self.bucket = bucket;
+        self
+    }
+
+    /// The bucket whose objects are the keys.
+    #[must_use]
+    pub fn bucket(&self) -> &str {
+        self.bucket.name()
+    }
+
     /// Whether clients speak TLS.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::tls::Tls;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+use shoal_engine::DEFAULT_BUCKET;
 use shoal_frontend::MinRate;
 use shoal_metrics::Metrics;
 
@@ -31,7 +32,7 @@ pub struct RedisOptions {
     pub password: Option<Vec<u8>>,
     /// The TLS that connections speak; none: plain text.
     pub tls: Option<Tls>,
-    /// The bucket whose objects are the keys.
+    /// The bucket whose objects are the keys: by default that of all other clients, so all of them see the same objects.
     pub bucket: String,
     /// When a write is acknowledged.
     pub durability: Durability,
@@ -52,7 +53,7 @@ impl Default for RedisOptions {
             insecure: false,
             password: None,
             tls: None,
-            bucket: "redis".into(),
+            bucket: DEFAULT_BUCKET.into(),
             durability: Durability::Sync,
             threads: None,
             poll: Duration::ZERO,

@@ -116,7 +116,8 @@ pub(crate) struct Arguments {
     /// --password-file].
     #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_RESP", hide_env_values = true)]
     pub(crate) resp: Option<String>,
-    /// The bucket that Redis keys are the objects of [default: redis].
+    /// The bucket that Redis keys are the objects of [default: default, as of all other clients, or redis if that
+    /// bucket has objects at the start].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_RESP_BUCKET", hide_env_values = true)]
     pub(crate) resp_bucket: Option<String>,
     /// The file with the password that Redis clients must send. Only its owner may have a right to it. Without a file

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use shoal_base::BLOCK_BYTES_U64;
-use shoal_engine::{Environment, Store};
+use shoal_engine::{Bucket, Environment, Store};
 use shoal_metrics::{Listener, Metrics};
 use shoal_redis::{ListenError, RedisOptions, Tls};
 use shoal_server::{Limits as ServerLimits, Security, ServeError, Server, ServerOptions};
@@ -22,9 +22,11 @@ pub(crate) use self::arguments::Arguments;
 pub(crate) use self::file::{keys, read as read_file};
 use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
 use self::watch::Watching;
+use crate::buckets::{default_of_redis, log_choice};
 use crate::failure::{Usage, one_line, output_error};
 use crate::logging;
 use crate::notify;
+use crate::objects::Objects;
 use crate::signals::{hang_ups, stop_in_order};
 use crate::size::Size;
 use crate::stopping::{self, StopTime, say_left_over};
@@ -71,6 +73,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     warn_of_openness(&settings, &security, &server, redis.as_ref());
     let store = store_file::open(&settings.data, &settings.store).await?;
     warn_of_losses(&settings, &store);
+    let redis = with_bucket(redis, &settings, &store).await?;
     let watching = tokio::spawn(settings.credentials.clone().watch(security, hang_ups));
     let health = watched.health().clone();
     let stopped = async move {
@@ -101,6 +104,24 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let closed = stopping::close(store, &time, &settings.data).await;
     served?;
     closed
+}
+
+/// Gives the Redis frontend the bucket that follows from the store, unless an option names one. The choice is made at the start
+/// and holds until the stop: clients never see another bucket while they are connected.
+async fn with_bucket(
+    redis: Option<shoal_redis::Server>,
+    settings: &Settings,
+    store: &Store,
+) -> anyhow::Result<Option<shoal_redis::Server>> {
+    let redis = match redis {
+        Some(redis) if settings.is_resp_bucket_free => redis,
+        other => return Ok(other),
+    };
+    let objects = Objects::embedded(store.clone(), settings.data.clone());
+    let chosen = default_of_redis(&objects).await;
+    let chosen = chosen.context("cannot learn which bucket Redis clients see; --resp-bucket names it")?;
+    log_choice(&objects, chosen).await;
+    Ok(Some(redis.with_bucket(Bucket::new(chosen)?)))
 }
 
 fn warn_of_losses(settings: &Settings, store: &Store) {
@@ -196,6 +217,7 @@ fn say_start(
         version = env!("CARGO_PKG_VERSION"),
         grpc = %server.address(),
         redis = address(redis.map(shoal_redis::Server::address)),
+        redis_bucket = redis.map(shoal_redis::Server::bucket),
         metrics = address(metrics),
         objects = stat.objects_with_log(),
         size = %bytes(stat.device_blocks),

@@ -38,6 +38,8 @@ pub(super) struct Settings {
     pub(super) web_origins: Vec<String>,
     /// How the Redis frontend is run, and its address as it was given; none where it is off.
     pub(super) resp: Option<(String, RedisOptions)>,
+    /// The bucket of Redis clients follows from the store, because no option names it.
+    pub(super) is_resp_bucket_free: bool,
     /// Whether Redis clients speak TLS; none: where gRPC's do.
     pub(super) resp_tls: Option<bool>,
     /// The Redis frontend was switched off because it would let in clients that gRPC does not.
@@ -91,6 +93,7 @@ impl Settings {
             kv_bucket: arguments.kv_bucket.or(file.kv_bucket).unwrap_or_else(|| DEFAULT_BUCKET.into()),
             gzip: parse_compression(arguments.grpc_compression.or(file.grpc_compression).as_deref())?,
             web_origins: arguments.web_origins.or(file.web_origins).unwrap_or_default(),
+            is_resp_bucket_free: arguments.resp_bucket.as_ref().or(file.resp_bucket.as_ref()).is_none(),
             resp: resp(
                 arguments.resp.or(file.resp),
                 arguments.resp_bucket.or(file.resp_bucket),

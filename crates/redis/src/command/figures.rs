@@ -81,5 +81,6 @@ pub(super) fn about_store(call: &Call) -> String {
         ("shoal_last_backup_version", stat.last_backup.map_or(0, |backup| backup.version.0)),
     ];
     let lines = figures.iter().map(|(name, value)| format!("{name}:{value}\r\n"));
-    format!("# Shoal\r\n{}", lines.collect::<String>())
+    let bucket = call.frontend.bucket.name();
+    format!("# Shoal\r\nshoal_bucket:{bucket}\r\n{}", lines.collect::<String>())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use shoal_device::Device;
 use shoal_device::sim::Image;
-use shoal_engine::{Environment, Store, block_on};
+use shoal_engine::{DEFAULT_BUCKET, Environment, Store, block_on};
 use shoal_redis::RedisOptions;
 use shoal_storekit::{names, put};
 use shoal_testkit::device::quiet;
@@ -19,9 +19,9 @@ fn damaged_store() -> (Store, BTreeSet<Vec<u8>>) {
     let device = Device::new(sim.clone());
     let store = kit().create(&device);
     for number in 0..KEYS {
-        put(&store, "redis", format!("key{number:06}").as_bytes(), b"value");
+        put(&store, DEFAULT_BUCKET, format!("key{number:06}").as_bytes(), b"value");
     }
-    let all = names(&store, "redis");
+    let all = names(&store, DEFAULT_BUCKET);
     assert_eq!(all.len(), KEYS);
     block_on(store.close()).unwrap();
     drop(store);
@@ -32,7 +32,7 @@ fn damaged_store() -> (Store, BTreeSet<Vec<u8>>) {
     for block in leaves {
         sim.corrupt(block, 2_000, 1);
         let store = kit().open(&device);
-        let hidden: BTreeSet<Vec<u8>> = all.difference(&names(&store, "redis")).cloned().collect();
+        let hidden: BTreeSet<Vec<u8>> = all.difference(&names(&store, DEFAULT_BUCKET)).cloned().collect();
         if hidden.len() > 10 {
             return (store, hidden);
         }

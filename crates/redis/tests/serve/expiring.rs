@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use shoal_base::ManualClock;
-use shoal_engine::{ByteRange, ListRequest, ObjectKey, block_on};
+use shoal_engine::{ByteRange, DEFAULT_BUCKET, ListRequest, ObjectKey, block_on};
 use shoal_redis::RedisOptions;
 
 use crate::support::{Client, Seen, serve, serve_timed};
@@ -73,12 +73,12 @@ fn an_expired_key_does_not_exist_for_anybody() {
     let mut client = Client::new(&served);
     client.run("set stays 1");
     client.run("set goes 1 px 1000");
-    let key = ObjectKey::new("redis", b"goes").unwrap();
+    let key = ObjectKey::new(DEFAULT_BUCKET, b"goes").unwrap();
     assert!(block_on(served.store.head(&key)).unwrap().unwrap().expiry.is_some());
     sleep(Duration::from_millis(1_100));
     assert!(block_on(served.store.get(&key, ByteRange::ALL)).unwrap().is_none());
     assert!(block_on(served.store.head(&key)).unwrap().is_none());
-    let request = ListRequest { bucket: "redis".into(), limit: 10, ..ListRequest::default() };
+    let request = ListRequest { bucket: DEFAULT_BUCKET.into(), limit: 10, ..ListRequest::default() };
     assert_eq!(block_on(served.store.list(&request)).unwrap().entries.len(), 1);
     client.script(
         "

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use shoal_base::ManualClock;
 use shoal_device::sim::Latency;
-use shoal_engine::{Environment, Store, block_on};
+use shoal_engine::{DEFAULT_BUCKET, Environment, Store, block_on};
 use shoal_redis::{RedisOptions, Running, Server};
 use shoal_storekit::{StoreKit, put, slow_device};
 use shoal_testkit::resp::encode;
@@ -41,7 +41,7 @@ pub(crate) fn cold_store(pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) ->
     let device = slow_device(BLOCKS, latency);
     let store = kit().create(&device);
     for (key, value) in pairs {
-        put(&store, "redis", &key, value);
+        put(&store, DEFAULT_BUCKET, &key, value);
     }
     block_on(store.close()).unwrap();
     drop(store);

@@ -83,6 +83,8 @@ fn figures_of(frontend: &FrontendMetrics) -> Vec<v1::Figure> {
         figure(&name("received"), "bytes", received),
         figure(&name("sent"), "bytes", sent),
     ];
+    // A figure is a number, so its name has the text.
+    figures.extend(frontend.bucket().map(|bucket| figure(&name(&format!("bucket.{bucket}")), "count", 1)));
     let refusals = frontend.refusals().into_iter();
     figures.extend(
         refusals.map(|(cause, count)| figure(&name(&format!("refused_{}", cause.word())), "count", count)),

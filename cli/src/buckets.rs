@@ -1,0 +1,103 @@
+//! Hints about the bucket that a command looked in: which other bucket has a key or any objects, and which one Redis clients see.
+
+use shoal_client::{Error, ListRequest, Result};
+use shoal_engine::DEFAULT_BUCKET;
+
+use crate::failure::NotFound;
+use crate::objects::Objects;
+use crate::output::warn;
+
+/// The bucket that Redis clients see in a store that has objects in it, unless `--resp-bucket` names another one. Stores from
+/// before the frontends shared a bucket keep their keys there.
+const REDIS_BUCKET: &str = "redis";
+
+/// Other buckets in which an absent key is looked up.
+const LOOKED_INTO_MAX: usize = 32;
+
+/// Other buckets that a hint names.
+const NAMED_MAX: usize = 8;
+
+/// The error of a command that found no object at `key`, for the context of [`about`](crate::output::about). It names another
+/// bucket that has the key.
+pub(crate) async fn no_such_object(objects: &Objects, bucket: &str, key: &[u8]) -> anyhow::Error {
+    let hint = match holder(objects, bucket, key).await {
+        Some(other) => format!("bucket {other:?} has one with this key (--bucket {other})"),
+        None => "`shoal ls` lists what there is".to_owned(),
+    };
+    NotFound(format!("there is no such object; {hint}")).into()
+}
+
+/// The first other bucket with an object at `key`; none also if the buckets cannot be listed.
+async fn holder(objects: &Objects, bucket: &str, key: &[u8]) -> Option<String> {
+    for other in others(objects, bucket).await.into_iter().take(LOOKED_INTO_MAX) {
+        if matches!(objects.head(&other, key).await, Ok(Some(_))) {
+            return Some(other);
+        }
+    }
+    None
+}
+
+/// Names the other buckets on standard error if `bucket` has no objects.
+pub(crate) async fn hint_if_empty(objects: &Objects, bucket: &str) {
+    if !matches!(has_objects(objects, bucket).await, Ok(false)) {
+        return;
+    }
+    let others = others(objects, bucket).await;
+    let Some(example) = others.first() else { return };
+    let mut names: Vec<_> = others.iter().take(NAMED_MAX).map(String::as_str).collect();
+    if others.len() > NAMED_MAX {
+        names.push("...");
+    }
+    let names = names.join(", ");
+    warn(&format!(
+        "shoal: note: bucket {bucket:?} has no objects; other buckets have some: {names} (as --bucket {example})"
+    ));
+}
+
+/// The names of the other buckets that have objects: one page. A hint is not worth an error, so a failure gives none.
+async fn others(objects: &Objects, bucket: &str) -> Vec<String> {
+    let page = objects.list_buckets("").await;
+    page.map_or_else(|_| Vec::new(), |page| page.names.into_iter().filter(|name| name != bucket).collect())
+}
+
+/// Whether `bucket` has objects, or a damaged or unread range that may hold some: one page of the listing.
+async fn has_objects(objects: &Objects, bucket: &str) -> Result<bool> {
+    let request = ListRequest { bucket: bucket.to_owned(), limit: 1, ..ListRequest::default() };
+    let page = objects.list(&request).await?;
+    Ok(!page.entries.is_empty() || page.next.is_some() || !page.damaged.is_empty())
+}
+
+/// The bucket of Redis clients, unless `--resp-bucket` names one: that of all other clients, or [`REDIS_BUCKET`] if it has
+/// objects.
+pub(crate) async fn default_of_redis(objects: &Objects) -> Result<&'static str> {
+    Ok(if has_objects(objects, REDIS_BUCKET).await? { REDIS_BUCKET } else { DEFAULT_BUCKET })
+}
+
+/// The bucket that Redis clients of this server see; without a running Redis frontend, the one that they would see.
+pub(crate) async fn of_redis_clients(objects: &Objects) -> Result<String> {
+    let named = match objects.stat().await {
+        Ok(stat) => stat.bucket_of("redis").map(str::to_owned),
+        // A token for one bucket may not ask for figures, nor look into another bucket.
+        Err(Error::Denied(_)) => Some(DEFAULT_BUCKET.to_owned()),
+        Err(error) => return Err(error),
+    };
+    match named {
+        Some(bucket) => Ok(bucket),
+        None => Ok(default_of_redis(objects).await?.to_owned()),
+    }
+}
+
+/// Logs which bucket Redis clients see, if it is not the one of all other clients by a choice of this program.
+pub(crate) async fn log_choice(objects: &Objects, chosen: &str) {
+    if chosen == DEFAULT_BUCKET {
+        return;
+    }
+    let what = "Redis clients see bucket \"redis\", because it has objects; other clients use \"default\" unless they name a bucket";
+    let how =
+        "--resp-bucket redis keeps it so, --resp-bucket default gives Redis clients the bucket of the others";
+    if matches!(has_objects(objects, DEFAULT_BUCKET).await, Ok(false)) {
+        tracing::info!("{what}; {how}");
+    } else {
+        tracing::warn!("{what}, and that has objects, too; {how}");
+    }
+}
