@@ -23,10 +23,10 @@ const EXAMPLES: &str = "\
 Examples:
   shoal check                              read and verify everything in ./shoal.data; nothing is written
   shoal check --data shoal.data --repair   also rebuild the free space from the trees
-  shoal check --data shoal.data --acknowledge   repair, and give up what stays lost
+  shoal check --data shoal.data --acknowledge   repair, and give up what stays lost; a second time: its losses were seen
 
-Exit codes: 0 nothing is wrong (or nothing is left after --repair), 1 something is, or a repair lost something that nobody acknowledged,
-2 wrong usage.";
+Exit codes: 0 nothing is wrong (or nothing is left after --repair), 1 something is, or a repair or an acknowledgement lost something that
+nobody has acknowledged since, 2 wrong usage.";
 
 /// The data file where none is named: as that of `shoal serve`.
 const DEFAULT_DATA: &str = "./shoal.data";
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "data")]
     repair: bool,
     /// Repair, then give up lost data: keys of damaged ranges that were not written since do not exist from then on,
-    /// and no mark of them stays.
+    /// and no mark of them stays. Losses of earlier repairs are forgotten; those of this run are counted, and the exit code is 1.
     #[arg(long, requires = "data")]
     acknowledge: bool,
     /// Repair even where --cache has no room for all that the log has behind damage; the oldest of that is lost then.

@@ -111,11 +111,17 @@ fn listings_go_past_a_damaged_leaf_and_say_so() {
     );
     server.child.stop();
 
-    // A key that is given up is absent: nothing is wrong any more.
+    // A key that is given up is absent: no damage is left, and the loss is counted until it is acknowledged, too.
     let done = check(&data, &["--acknowledge", "--json"]);
     let report = done.json();
     assert!(!report["acknowledged"].as_array().unwrap().is_empty(), "{report}");
-    assert_eq!(report["problems_left"], 0, "{report}");
+    assert_eq!((&report["problems_left"], &report["clean"]), (&0.into(), &false.into()), "{report}");
+    let lost_now = report["losses"]["lost"].as_u64().unwrap();
+    assert!(done.code == 1 && lost_now > 0, "{report}");
+    assert_eq!(report["losses_remembered"]["lost"], lost_now, "{report}");
+    let done = check(&data, &[]);
+    assert!(done.code == 1 && done.text().contains("repaired with losses:"), "{}", done.text());
+    assert_eq!(check(&data, &["--acknowledge"]).code, 0);
     assert_clean(&data);
     // The log gave them back, or they do not exist; in either case that is known.
     for key in lost.iter().skip(1).take(5) {

@@ -101,6 +101,14 @@ struct NewBase<'a> {
     _epoch: Arc<ReadEpoch>,
 }
 
+/// The part of a tablet that an acknowledgement gave up.
+#[derive(Default)]
+pub(crate) struct GivenUp {
+    pub ranges: Vec<DamagedRange>,
+    /// Encoded keys that had an older state behind a damaged layer.
+    pub keys: Vec<Bytes>,
+}
+
 /// The outcome of a step of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merged {
@@ -218,17 +226,18 @@ impl Checkpointer {
         Ok(any)
     }
 
-    /// Merges all layers of a tablet into its base, also those that came meanwhile. Where `gives_up`, objects that damaged layers
-    /// hid are gone for good; gives the ranges. The caller has the applier's turn, and everything is applied.
+    /// Merges all layers of a tablet into its base, also those that came meanwhile. Objects that damaged layers hid are
+    /// gone for good; returns their ranges, and the keys of those that older trees hold. The caller has the applier's
+    /// turn, and everything is applied.
     ///
     /// # Errors
     /// As an apply.
-    pub(crate) async fn merge_all(&self, tablet: &Tablet, gives_up: bool) -> Result<Vec<DamagedRange>> {
-        let given_up = if gives_up { self.give_up_gaps(tablet, &tablet.view()).await? } else { Vec::new() };
+    pub(crate) async fn give_up_layers(&self, tablet: &Tablet) -> Result<GivenUp> {
+        let given_up = self.give_up_gaps(tablet, &tablet.view()).await?;
         loop {
             let trees = tablet.view().trees.clone();
-            let Some(taken) = self.take_next(tablet, &trees, gives_up).await? else { break };
-            if self.merge_slice(tablet, taken, None, self.unread(), gives_up).await? == Merged::Nothing {
+            let Some(taken) = self.take_next(tablet, &trees, true).await? else { break };
+            if self.merge_slice(tablet, taken, None, self.unread(), true).await? == Merged::Nothing {
                 break;
             }
         }
@@ -556,8 +565,8 @@ impl Checkpointer {
     }
 
     /// Takes the keys out of the trees below a damaged layer that it may have held: their entries are older, and the blocks that
-    /// they named were freed. Gives the ranges.
-    async fn give_up_gaps(&self, tablet: &Tablet, view: &View) -> Result<Vec<DamagedRange>> {
+    /// they named were freed.
+    async fn give_up_gaps(&self, tablet: &Tablet, view: &View) -> Result<GivenUp> {
         let tree = tree_of(self.identity, tablet.id);
         let source = PoolPages::new(&self.pool).giving_up(true);
         let layers = &*view.trees.layers;
@@ -600,14 +609,14 @@ impl Checkpointer {
                 ranges.push(gap.in_tablet(tablet.id));
             }
         }
-        if gone.is_empty() {
-            return Ok(ranges);
-        }
         gone.sort_unstable();
         gone.dedup();
-        let ops: Vec<MergeOp> = gone.into_iter().map(|key| MergeOp { key, entry: None }).collect();
-        self.drop_from_trees(tablet, view, &ops).await?;
-        Ok(ranges)
+        if !gone.is_empty() {
+            let ops: Vec<MergeOp> =
+                gone.iter().map(|key| MergeOp { key: key.clone(), entry: None }).collect();
+            self.drop_from_trees(tablet, view, &ops).await?;
+        }
+        Ok(GivenUp { ranges, keys: gone })
     }
 
     /// Publishes that these keys do not exist: a layer of tombstones above all trees.

@@ -186,17 +186,22 @@ impl Visitor for Recount {
 }
 
 /// Counts the live values of a tablet's packed runs and corrects their liveness. Returns the number of wrong runs.
-/// A repair calls this before anything is applied.
+/// A repair calls this before anything is applied. Damage hides `hidden` keys of the tablet, which still count.
 ///
 /// # Errors
 /// As an apply.
-pub(crate) async fn recount_tablet(checkpointer: &Checkpointer, tablet: &Tablet) -> Result<usize> {
+pub(crate) async fn recount_tablet(
+    checkpointer: &Checkpointer,
+    tablet: &Tablet,
+    hidden: u64,
+) -> Result<usize> {
     let _turn = checkpointer.applier.take().await;
     checkpointer.log.poison.check()?;
     let view = tablet.view();
     let mut recount = Recount::default();
     let tree = tree_of(checkpointer.identity, tablet.id);
-    let live = view.trees.walk(tree, &PoolPages::new(&checkpointer.pool), &mut recount).await?;
+    let readable = view.trees.walk(tree, &PoolPages::new(&checkpointer.pool), &mut recount).await?;
+    let live = readable + hidden;
     let ops = recount.count.corrections(recount.unreadable == 0);
     let (wrong, totals) = (ops.len(), recount.count.totals());
     if ops.is_empty() && totals == view.totals && live == view.trees.live() {

@@ -126,6 +126,11 @@ impl CheckReport {
         self.lost_records.push(records.clone());
     }
 
+    /// Lists the name of an object that is among the counted losses.
+    pub(crate) fn names_lost(&mut self, object: String) {
+        list(&mut self.lost, object);
+    }
+
     pub(crate) fn was_lost(&mut self, object: String) {
         self.losses.lost += 1;
         list(&mut self.lost, object);

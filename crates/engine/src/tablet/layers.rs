@@ -77,6 +77,11 @@ impl Layers {
         &self.list[self.list.len() - self.merging..]
     }
 
+    /// Returns true if the list could not be read: a root without entries stands for all of its layers.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.list.iter().any(|root| root.entries == 0)
+    }
+
     /// Entries in all layers, tombstones included.
     pub(crate) fn entries(&self) -> u64 {
         self.list.iter().map(|root| root.entries).sum()

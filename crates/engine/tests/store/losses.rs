@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::Image;
 use shoal_engine::{CheckOptions, CheckReport, Losses, OpenOptions, Store, block_on, check};
@@ -152,4 +153,52 @@ fn after_an_end_in_order_nothing_is_lost() {
         assert!(run(&device, true, false).losses.is_none(), "block {block}");
         assert_eq!(look(&device), (expected.clone(), Losses::default()), "block {block}");
     }
+}
+
+/// Seen as exit code 0 after an acknowledgement that gave up a damaged range: its objects were in no count, because
+/// only losses of the log were counted. Every block of the trees is damaged, one at a time.
+#[test]
+fn objects_that_an_acknowledgement_gives_up_are_counted_and_remembered() {
+    let (whole, expected) = subject(true);
+    let mut without_log = whole.clone();
+    LOG.for_each(|block| without_log.write(block, &[0; BLOCK_BYTES]));
+    let (mut counted, mut restored) = (0, 0);
+    let cases = (LOG.end..BLOCKS).flat_map(|block| {
+        [&whole, &without_log]
+            .into_iter()
+            .flat_map(move |image| [(image, false, block), (image, true, block)])
+    });
+    for (image, repairs_first, block) in cases {
+        if image.block(block).iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        let device = quiet(&damaged(image, block)).1;
+        let is_hidden = !run(&device, false, false).damaged_ranges.is_empty();
+        if repairs_first {
+            let repaired = run(&device, true, false);
+            assert_eq!(repaired.losses, Losses::default(), "block {block}: nothing is given up yet");
+            restored += repaired.restored_count;
+        }
+        let found = run(&device, false, true);
+        let store = open(&device, OpenOptions { read_only: true, ..tiny() }).unwrap();
+        let gone = expected
+            .iter()
+            .filter(|(which, turn)| turn.is_some() && matches!(store.find(name(**which)), Ok(None)))
+            .count() as u64;
+        assert_eq!(store.stat().losses.lost, found.losses.lost, "block {block}: remembered");
+        drop(store);
+        let lost = found.losses.lost;
+        // A repair may have replaced the page by a leaf that is marked, which counts as one more.
+        let is_right = lost == gone || repairs_first && (1..=gone + 1).contains(&lost);
+        assert!(is_right, "block {block}, repaired first: {repairs_first}: {gone} are gone: {found:?}");
+        let again = run(&device, false, false);
+        assert_eq!(again.remembered.lost, lost, "block {block}");
+        assert!(lost == 0 || !again.is_clean() && is_hidden, "block {block}: {again:?}");
+        if lost > 0 {
+            counted += 1;
+            run(&device, false, true);
+            assert!(run(&device, false, false).is_clean(), "block {block}: acknowledged");
+        }
+    }
+    assert!(counted > 1 && restored > 0, "{counted} blocks with losses, {restored} restored");
 }

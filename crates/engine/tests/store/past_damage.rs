@@ -237,7 +237,12 @@ fn repaired(device: &Device, mut versions: Versions, what: &str) {
         judge_listing(&store, &versions, 100).unwrap_or_else(|error| panic!("{what}, repaired: {error}"));
     drop(store);
     assert!(missing.is_empty() || !found.is_clean(), "{what}");
-    acknowledged(device);
+    let lost = acknowledged(device).losses.lost;
+    assert!(
+        missing.is_empty() || lost > 0,
+        "{what}: {} objects are given up, none is counted",
+        missing.len()
+    );
     let report = checked(device).unwrap();
     for problem in &report.problems {
         assert!(problem.what.starts_with("object "), "{what}: acknowledged: {problem:?}");

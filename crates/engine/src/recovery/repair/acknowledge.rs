@@ -4,71 +4,69 @@
 //! entries that they have, and pages that cannot be read are removed from their parents. It is published like every
 //! apply, so a crash leaves the tablet in the old or in the new state.
 
+use bytes::Bytes;
 use shoal_base::list::DamagedRange;
 use shoal_pool::Pool;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::compact::Moves;
+use crate::checkpoint::merge::GivenUp;
 use crate::common::error::{Error, Result};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::Trees;
-use crate::tablet::tree::Tree;
+use crate::tablet::tree::{Gap, Tree};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::Tablet;
 
-/// All damaged ranges of a tree, of encoded keys, those of reserved keys included. Neighbours are not joined.
+/// All damaged ranges of the trees of a tablet, of encoded keys, those of reserved keys included. Neighbours are not
+/// joined.
 ///
 /// # Errors
 /// As the device, where it fails otherwise than with a read.
-pub(crate) async fn damaged_ranges(pool: &Pool, tree: Tree, trees: &Trees) -> Result<Vec<DamagedRange>> {
+pub(crate) async fn gaps_of(pool: &Pool, tree: Tree, trees: &Trees) -> Result<Vec<Gap>> {
     let mut cursor = TreesCursor::new(tree, &PoolPages::new(pool).giving_up(true), trees, None, None);
     cursor.approach(&[]);
-    let mut ranges = Vec::new();
+    let mut gaps = Vec::new();
     while cursor.next().await?.is_some() {
-        ranges.extend(cursor.take_gaps());
+        gaps.extend(cursor.take_gaps());
     }
-    ranges.extend(cursor.take_gaps());
-    Ok(ranges.into_iter().map(|gap| gap.in_tablet(tree.tablet)).collect())
+    gaps.extend(cursor.take_gaps());
+    Ok(gaps)
 }
 
-/// Gives up the keys that the tablet's tree lost, durably, and returns their ranges. The overlays must have been
-/// applied.
+/// Gives up the keys that the tablet's tree lost, durably, and returns their ranges and the known ones of the
+/// keys. The overlays must have been applied.
 ///
 /// # Errors
 /// [`Error::Full`] if there is no space for the new pages; as an apply.
-pub(crate) async fn acknowledge_tablet(
-    checkpointer: &Checkpointer,
-    tablet: &Tablet,
-) -> Result<Vec<DamagedRange>> {
+pub(crate) async fn acknowledge_tablet(checkpointer: &Checkpointer, tablet: &Tablet) -> Result<GivenUp> {
     let _turn = checkpointer.applier.take().await;
     checkpointer.log.poison.check()?;
     let view = tablet.view();
     if view.frozen.is_some() {
         return Err(Error::Busy("an apply of the tablet failed before"));
     }
-    let mut given_up = Vec::new();
-    if !damaged_ranges(&checkpointer.pool, tree_of(checkpointer.identity, tablet.id), &view.trees)
-        .await?
-        .is_empty()
-    {
-        given_up = checkpointer.merge_all(tablet, true).await?;
+    let tree = tree_of(checkpointer.identity, tablet.id);
+    let mut given_up = GivenUp::default();
+    if !gaps_of(&checkpointer.pool, tree, &view.trees).await?.is_empty() {
+        given_up = checkpointer.give_up_layers(tablet).await?;
     }
     let view = tablet.view();
-    let ranges =
-        damaged_ranges(&checkpointer.pool, tree_of(checkpointer.identity, tablet.id), &view.trees).await?;
-    if ranges.is_empty() {
+    let gaps = gaps_of(&checkpointer.pool, tree, &view.trees).await?;
+    if gaps.is_empty() {
         return Ok(given_up);
     }
+    let ranges: Vec<DamagedRange> = gaps.into_iter().map(|gap| gap.in_tablet(tablet.id)).collect();
     let blocks = ranges.len() as u64 * TREE_BLOCKS_PER_RECORD;
     let reservation = checkpointer.space.reserve_for_moves(blocks, true);
     let reservation =
         reservation.ok_or(Error::Full { needed: blocks, available: checkpointer.space.available() })?;
-    let mut touches: Vec<bytes::Bytes> = ranges.iter().map(|range| range.from.clone().into()).collect();
+    let mut touches: Vec<Bytes> = ranges.iter().map(|range| range.from.clone().into()).collect();
     touches.dedup();
     let moves = Moves { touches, reservation: Some(reservation), ..Moves::default() };
     checkpointer.run_apply(tablet, &view, view.applied, moves, Unread::IsAbsent).await?;
-    given_up.extend(ranges);
+    given_up.ranges.extend(ranges);
     Ok(given_up)
 }

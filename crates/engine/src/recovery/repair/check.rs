@@ -16,7 +16,8 @@ use crate::recovery::owners::Owners;
 use crate::recovery::read::Recovery;
 use crate::recovery::rebuild::{TreeVisitor, owners_of_list};
 use crate::recovery::recount::TreeCount;
-use crate::recovery::repair::acknowledge::damaged_ranges;
+use crate::recovery::repair::acknowledge::gaps_of;
+use crate::recovery::repair::hidden::{Hidden, HiddenObjects};
 use crate::recovery::repair::repair;
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::tablet::damage;
@@ -51,6 +52,7 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
     }
     let mut owners = Owners::of_areas(&recovery.superblock);
     let area_blocks = owners.blocks();
+    let mut hidden = HiddenObjects::default();
     let Recovery { pool, superblock, .. } = &recovery;
     for (id, tablet) in (0_u16..).zip(&superblock.tablets) {
         let mut visitor = TreeVisitor::new(&device, pool, superblock, &mut report, &mut owners);
@@ -65,10 +67,10 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
             let what = format!("tablet {id}: {live} keys exist, its list of layers says {}", trees.live());
             report.problem(what, trees.layers.stored.map_or(0, |stored| stored.block));
         }
-        if !is_whole {
-            for range in damaged_ranges(pool, tree, &trees).await? {
-                damage::add(&mut report.damaged_ranges, range, PROBLEMS_MAX);
-            }
+        let gaps = if is_whole { Vec::new() } else { gaps_of(pool, tree, &trees).await? };
+        hidden.push((!gaps.is_empty()).then(|| Hidden::of(&trees, &tablet.totals, live, &count, &gaps)));
+        for gap in gaps {
+            damage::add(&mut report.damaged_ranges, gap.in_tablet(tree.tablet), PROBLEMS_MAX);
         }
         check_packed(pool, (tree, &trees), &count, is_whole, tablet.totals, &mut report).await;
         check_list(&device, (tree, &trees), &mut report).await;
@@ -84,7 +86,7 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
     let is_repaired = report.problem_count > 0 || options.acknowledge && !report.remembered.is_none();
     if (options.repair || options.acknowledge)
         && is_repaired
-        && let Err(error) = repair(device, recovery, open, options, &mut report).await
+        && let Err(error) = repair(device, recovery, open, options, hidden, &mut report).await
     {
         report.notes.push(format!("repair: it did not get to its end: {error}"));
     }

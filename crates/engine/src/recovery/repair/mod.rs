@@ -4,6 +4,7 @@
 
 pub(crate) mod acknowledge;
 pub(crate) mod check;
+pub(crate) mod hidden;
 mod log_salvage;
 mod tree_salvage;
 
@@ -12,15 +13,19 @@ use shoal_device::Device;
 
 use crate::checkpoint::copies;
 use crate::checkpoint::losses::Losses;
+use crate::checkpoint::merge::GivenUp;
+use crate::checkpoint::publish::Changes as Published;
 use crate::checkpoint::space_image;
 use crate::common::damaged_range;
 use crate::common::error::Result;
+use crate::common::key::name;
 use crate::common::options::{Environment, OpenOptions};
 use crate::recovery::owners::Completeness;
 use crate::recovery::read::Recovery;
 use crate::recovery::rebuild::rebuild_image;
 use crate::recovery::recount::recount_tablet;
 use crate::recovery::repair::acknowledge::acknowledge_tablet;
+use crate::recovery::repair::hidden::HiddenObjects;
 use crate::recovery::repair::log_salvage::{LogSalvage, read_log_salvage};
 use crate::recovery::repair::tree_salvage::{Known, held_bytes_max, read_known, read_ring};
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
@@ -34,7 +39,7 @@ use crate::testing::injected_bug::{Bug, injected};
 const NOT_TWICE: &str = "repair: it begins to write now; do not interrupt it: what the log has behind the damage is held in memory and \
                          written anew, and a repair that was interrupted can only be repeated on a copy that was made before";
 
-/// Makes the store consistent again: a new image from the trees, and a new epoch after the intact part of the log. If
+/// Makes the store consistent again. `hidden`: what the check counted behind damage. Publishes a new image from the trees, and a new epoch after the intact part of the log. If
 /// memory cannot hold the batches after the damage, it ends before it writes anything, unless the options say
 /// otherwise.
 ///
@@ -45,10 +50,11 @@ pub(crate) async fn repair(
     recovery: Recovery,
     open: OpenOptions,
     options: &CheckOptions,
+    hidden: HiddenObjects,
     report: &mut CheckReport,
 ) -> Result<()> {
     let held = held_bytes_max(open.cache_bytes);
-    repair_holding(held, device, recovery, open, options, report).await
+    repair_holding(held, device, recovery, open, options, hidden, report).await
 }
 
 /// As [`repair`], holding at most about `held` bytes of each kind.
@@ -58,6 +64,7 @@ pub(crate) async fn repair_holding(
     recovery: Recovery,
     open: OpenOptions,
     options: &CheckOptions,
+    mut hidden: HiddenObjects,
     report: &mut CheckReport,
 ) -> Result<()> {
     // Read before anything is written: an opening overwrites the oldest batches.
@@ -82,9 +89,9 @@ pub(crate) async fn repair_holding(
     }
     rewrite_image(&device, recovery, &salvage, announce, options.acknowledge, report).await?;
     let store = Store::open(device, open, Environment::default()).await?;
-    let mut restored = restore(&store, salvage, known, report).await;
+    let mut restored = restore(&store, salvage, known, &mut hidden, report).await;
     if restored.is_ok() && options.acknowledge {
-        restored = acknowledge(&store, report).await;
+        restored = acknowledge(&store, &mut hidden, report).await;
     }
     let closed = store.close().await;
     if report.restored_count > 0 {
@@ -143,10 +150,16 @@ async fn rewrite_image(
 ///
 /// # Errors
 /// [`Error::Poisoned`], once the device failed.
-async fn restore(store: &Store, salvage: LogSalvage, known: Known, report: &mut CheckReport) -> Result<()> {
+async fn restore(
+    store: &Store,
+    salvage: LogSalvage,
+    known: Known,
+    hidden: &mut HiddenObjects,
+    report: &mut CheckReport,
+) -> Result<()> {
     let inner = &*store.0;
     // Before anything is applied: values that an apply finds dead are counted out.
-    let recounted = recount(store, report).await?;
+    let recounted = recount(store, hidden, report).await?;
     if recounted > 0 {
         report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
     }
@@ -154,11 +167,11 @@ async fn restore(store: &Store, salvage: LogSalvage, known: Known, report: &mut 
     let mut not_done = store.do_again(salvage, report).await?;
     not_done.extend(inner.not_replayed.iter().map(|key| (key.clone(), false)));
     apply(store, report).await?;
-    store.salvage(known, report).await?;
+    store.salvage(known, hidden, report).await?;
     apply(store, report).await?;
     store.account_losses(not_done, report).await?;
     // Records that were applied above damaged layers found nothing to count out.
-    recount(store, report).await?;
+    recount(store, hidden, report).await?;
     report.notes.push(
         "repair: the log's records were applied where that was possible; damaged objects stay and answer with an error"
             .into(),
@@ -166,18 +179,29 @@ async fn restore(store: &Store, salvage: LogSalvage, known: Known, report: &mut 
     Ok(())
 }
 
-/// Gives up lost keys for good, tablet by tablet.
+/// Gives up lost keys for good, tablet by tablet. The superblock remembers the losses before the first tablet gives up
+/// anything: a crash in between may leave losses that did not happen, and none that nobody has counted.
 ///
 /// # Errors
 /// [`Error::Poisoned`](crate::Error::Poisoned), once the device failed.
-async fn acknowledge(store: &Store, report: &mut CheckReport) -> Result<()> {
+async fn acknowledge(store: &Store, hidden: &mut HiddenObjects, report: &mut CheckReport) -> Result<()> {
+    remember_losses(store, hidden.losses(), report).await?;
+    let mut new_ranges = 0;
     for tablet in store.0.tablets.all() {
-        let ranges = acknowledge_tablet(&store.0.checkpointer, tablet).await;
-        for range in noted(store, "what was lost could not be given up", ranges, report)? {
-            damage::add(&mut report.given_up, range, PROBLEMS_MAX);
+        let given_up = acknowledge_tablet(&store.0.checkpointer, tablet).await;
+        let GivenUp { ranges, keys } = noted(store, "what was lost could not be given up", given_up, report)?;
+        if hidden.of(tablet.id).is_none() {
+            // Damage that the check did not meet.
+            new_ranges += ranges.len() as u64;
         }
+        if !ranges.is_empty() {
+            hidden.was_given_up(tablet.id);
+        }
+        keys.iter().for_each(|key| report.names_lost(name(key)));
+        ranges.into_iter().for_each(|range| damage::add(&mut report.given_up, range, PROBLEMS_MAX));
     }
-    recount(store, report).await?;
+    remember_losses(store, new_ranges, report).await?;
+    recount(store, hidden, report).await?;
     report.given_up.sort();
     for range in &report.given_up {
         report.notes.push(format!(
@@ -188,11 +212,25 @@ async fn acknowledge(store: &Store, report: &mut CheckReport) -> Result<()> {
     Ok(())
 }
 
+/// Counts `count` objects that an acknowledgement gives up, in the report and in the superblock.
+async fn remember_losses(store: &Store, count: u64, report: &mut CheckReport) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    report.losses.lost += count;
+    report.notes.push(format!(
+        "acknowledged: at most {count} object(s) are lost; a range whose objects nobody has counted counts as one"
+    ));
+    let losses = Some(Losses { lost: count, ..Losses::default() });
+    store.0.checkpointer.publish(Published { losses, ..Published::default() }).await.map(|_| ())
+}
+
 /// Counts every tablet again; gives how many packed runs were counted wrong.
-async fn recount(store: &Store, report: &mut CheckReport) -> Result<usize> {
+async fn recount(store: &Store, hidden: &HiddenObjects, report: &mut CheckReport) -> Result<usize> {
     let mut wrong = 0;
     for tablet in store.0.tablets.all() {
-        let counted = recount_tablet(&store.0.checkpointer, tablet).await;
+        let objects = hidden.of(tablet.id).map_or(0, |hidden| hidden.objects);
+        let counted = recount_tablet(&store.0.checkpointer, tablet, objects).await;
         wrong += noted(store, "what is alive in packed runs could not be counted", counted, report)?;
     }
     Ok(wrong)

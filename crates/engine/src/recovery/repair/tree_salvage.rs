@@ -22,6 +22,7 @@ use crate::log::format::{BatchHeader, EncodedRecord, RecordKind, check_batch, pe
 use crate::log::read::decode_records;
 use crate::log::ring::{LogPlace, Ring};
 use crate::recovery::read::Recovery;
+use crate::recovery::repair::hidden::HiddenObjects;
 use crate::recovery::report::CheckReport;
 use crate::store::{Inner, Store};
 use crate::tablet::tree_io::{PoolPages, tree_of};
@@ -41,6 +42,14 @@ pub(crate) fn held_bytes_max(cache_bytes: usize) -> usize {
 struct Restorable {
     lsn: Lsn,
     record: EncodedRecord,
+}
+
+/// The lost part of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// Its entry: nobody knows whether the object exists.
+    Entry,
+    Value,
 }
 
 /// The log's records of keys that the trees lost, by encoded key.
@@ -218,7 +227,12 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Poisoned`], once the device failed.
-    pub(crate) async fn salvage(&self, known: Known, report: &mut CheckReport) -> Result<()> {
+    pub(crate) async fn salvage(
+        &self,
+        known: Known,
+        hidden: &mut HiddenObjects,
+        report: &mut CheckReport,
+    ) -> Result<()> {
         if known.is_full {
             report.notes.push(format!(
                 "repair: {} MiB of records were held, all that memory allows: older ones in the log were left out, so some \
@@ -233,8 +247,14 @@ impl Store {
         for (encoded, held) in deletes.into_iter().chain(puts) {
             let Some(key) = ObjectKey::of_encoded(&encoded).filter(|key| !key.is_system()) else { continue };
             match self.restore(&key, &held).await {
-                Ok(true) => report.was_restored(name(&encoded)),
-                Ok(false) => {}
+                Ok(Some(lost)) => {
+                    // A deleted object is not among the hidden ones.
+                    if lost == Lost::Entry && held.record.kind == RecordKind::Put {
+                        hidden.was_restored(held.record.tablet);
+                    }
+                    report.was_restored(name(&encoded));
+                }
+                Ok(None) => {}
                 Err(error) => {
                     report.was_not_restored(&name(&encoded), &error);
                     self.0.log.poison.check()?;
@@ -244,11 +264,9 @@ impl Store {
         Ok(())
     }
 
-    /// Repeats the record's change if the object cannot be read and was not written since. Returns true if it did.
-    async fn restore(&self, key: &ObjectKey, held: &Restorable) -> Result<bool> {
-        if !self.0.is_lost_since(key, held.lsn).await? {
-            return Ok(false);
-        }
+    /// Repeats the record's change if the object cannot be read and was not written since. Returns what was lost if it did.
+    async fn restore(&self, key: &ObjectKey, held: &Restorable) -> Result<Option<Lost>> {
+        let Some(lost) = self.0.lost_since(key, held.lsn).await? else { return Ok(None) };
         if held.record.kind == RecordKind::Delete {
             self.delete(key, RejectRules::default()).await?;
         } else {
@@ -257,24 +275,26 @@ impl Store {
                 .map_err(|_| Error::Invalid("its record in the log cannot be understood".into()))?;
             self.put(key, value.into(), options).await?;
         }
-        Ok(true)
+        Ok(Some(lost))
     }
 }
 
 impl Inner {
-    /// Returns true if the object cannot be read, and may be in the state that the record `lsn` left.
-    async fn is_lost_since(&self, key: &ObjectKey, lsn: Lsn) -> Result<bool> {
+    /// What is lost of the object, if it may be in the state that the record `lsn` left; `None` if it can be read.
+    async fn lost_since(&self, key: &ObjectKey, lsn: Lsn) -> Result<Option<Lost>> {
         let view = self.tablets.of(key).view();
         let found = match self.find(&view, key.encoded()).await {
             Ok(Some(found)) => found,
-            Ok(None) => return Ok(false),
-            Err(error) => return if cannot_be_read(&error) { Ok(true) } else { Err(error) },
+            Ok(None) => return Ok(None),
+            Err(error) if cannot_be_read(&error) => return Ok(Some(Lost::Entry)),
+            Err(error) => return Err(error),
         };
         if found.version != lsn {
-            return Ok(false);
+            return Ok(None);
         }
         let blocks = self.device.blocks();
-        Ok(verify_direct(&self.device, &self.pool, blocks, &found.entry, found.version).await.is_err())
+        let read = verify_direct(&self.device, &self.pool, blocks, &found.entry, found.version).await;
+        Ok(read.is_err().then_some(Lost::Value))
     }
 }
 

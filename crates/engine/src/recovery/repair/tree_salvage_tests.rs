@@ -114,7 +114,8 @@ fn one_object_that_cannot_be_restored_does_not_end_the_others() {
     let held = [bad, good].map(|record| Some(Restorable { lsn: Lsn(1), record }));
     let keys = names.iter().map(|key| key.encoded().to_vec()).zip(held).collect();
     let mut report = CheckReport::default();
-    block_on(store.salvage(Known { keys, ..Known::default() }, &mut report)).unwrap();
+    block_on(store.salvage(Known { keys, ..Known::default() }, &mut HiddenObjects::default(), &mut report))
+        .unwrap();
     assert_eq!((report.restored_count, report.notes.len()), (1, 1), "{report:?}");
     assert!(report.notes[0].contains("not restored"), "{report:?}");
     assert_eq!(block_on(store.get(&names[1], ByteRange::ALL)).unwrap().unwrap().value.len(), 0);
@@ -141,7 +142,7 @@ fn an_object_that_is_not_lost_any_more_is_left_alone() {
     };
     let salvage = |lsn| {
         let mut report = CheckReport::default();
-        block_on(store.salvage(known(lsn), &mut report)).unwrap();
+        block_on(store.salvage(known(lsn), &mut HiddenObjects::default(), &mut report)).unwrap();
         (report.restored_count, report.notes)
     };
     assert_eq!(salvage(1), (0, Vec::new()), "it was deleted, or never there");
@@ -225,7 +226,7 @@ fn records_that_memory_has_no_room_for_are_said_to_stay_lost() {
     drop(recovery);
     let store = open(&device);
     let mut report = CheckReport::default();
-    block_on(store.salvage(some, &mut report)).unwrap();
+    block_on(store.salvage(some, &mut HiddenObjects::default(), &mut report)).unwrap();
     assert_eq!(report.restored_count, restored);
     assert_eq!(report.notes.len(), 1, "{report:?}");
     assert!(report.notes[0].contains("MiB of records were held, all that memory allows"), "{report:?}");

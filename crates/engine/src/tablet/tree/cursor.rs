@@ -89,6 +89,13 @@ pub(crate) struct Gap {
     pub(crate) why: String,
 }
 
+impl Gap {
+    /// Returns true if a leaf marked "base lost" names the range: the number of its lost entries is not known.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.why == LOST.0
+    }
+}
+
 /// Pages that were in the tree before: a cursor passes a page among them, with all that lies under it.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownPages {
