@@ -34,6 +34,7 @@ mod store_file;
 mod summary;
 mod tarball;
 mod target;
+mod temporary;
 mod transfer;
 mod tree;
 

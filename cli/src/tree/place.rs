@@ -6,12 +6,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::temporary;
 use crate::transfer::attributes::{Attributes, Kind};
 use crate::transfer::extras::Extras;
 use crate::tree::folder::{Folder, Obstacle, name_obstacle, timestamps};
@@ -32,9 +31,9 @@ impl<'a> NewFile<'a> {
         // No other user may read the file before it has its own mode.
         let mode = if attributes.permissions.is_some() { 0o600 } else { 0o666 };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let temporary = temporary_name();
-        let descriptor =
-            rustix::fs::openat(folder.descriptor(), &temporary, flags, Mode::from_raw_mode(mode))?;
+        let (temporary, descriptor) = temporary::create(|name| {
+            rustix::fs::openat(folder.descriptor(), name, flags, Mode::from_raw_mode(mode))
+        })?;
         Ok(Self { folder, file: descriptor.into(), temporary: Some(temporary) })
     }
 
@@ -84,9 +83,10 @@ pub(crate) fn symlink(
             "its value is no target of a symlink (1 to 4,095 bytes, no NUL)".into(),
         ));
     }
-    let temporary = temporary_name();
-    rustix::fs::symlinkat(OsStr::from_bytes(target), folder.descriptor(), &temporary)
-        .map_err(link_obstacle)?;
+    let (temporary, ()) = temporary::create(|name| {
+        rustix::fs::symlinkat(OsStr::from_bytes(target), folder.descriptor(), name)
+    })
+    .map_err(link_obstacle)?;
     let times = timestamps(attributes.mtime_ns);
     let result = rustix::fs::utimensat(folder.descriptor(), &temporary, &times, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(Obstacle::from)
@@ -148,11 +148,6 @@ fn remove(folder: &Folder, temporary: &str) {
     if let Err(error) = rustix::fs::unlinkat(folder.descriptor(), temporary, AtFlags::empty()) {
         tracing::warn!("cannot remove the temporary file {temporary}: {error}");
     }
-}
-
-fn temporary_name() -> String {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    format!(".shoal-{}-{}.tmp", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 #[cfg(test)]

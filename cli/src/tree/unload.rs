@@ -21,7 +21,7 @@ use crate::transfer::filter::Filter;
 use crate::transfer::report::Report;
 use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
 use crate::tree::folder::{Folder, Obstacle, OpenPath};
-use crate::tree::names::{FilesAbove, components};
+use crate::tree::names::{FilesAbove, components, components_of_file};
 use crate::tree::place::{self, LINK_BYTES_MAX, NewFile};
 use crate::tree::xattr;
 
@@ -172,7 +172,7 @@ impl Unload {
             Kind::Folder if relative.is_empty() => Vec::new(),
             Kind::Folder => components(relative.strip_suffix(b"/").unwrap_or(relative)).map_err(unheld)?,
             Kind::File | Kind::Symlink => {
-                let names = components(relative).map_err(unheld)?;
+                let names = components_of_file(relative).map_err(unheld)?;
                 above.add(key.clone());
                 names
             }
