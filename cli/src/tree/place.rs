@@ -9,11 +9,13 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 use crate::temporary;
 use crate::transfer::attributes::{Attributes, Kind};
 use crate::transfer::extras::Extras;
-use crate::tree::folder::{Folder, Obstacle, name_obstacle, timestamps};
+use crate::tree::folder::{Folder, timestamps};
+use crate::tree::obstacle::{Obstacle, name_obstacle};
 use crate::tree::xattr;
 
 /// Longest target of a symlink that Linux takes.
@@ -66,7 +68,7 @@ impl<'a> NewFile<'a> {
 impl Drop for NewFile<'_> {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            remove(self.folder, temporary);
+            remove(self.folder, temporary.as_str());
         }
     }
 }
@@ -83,16 +85,15 @@ pub(crate) fn symlink(
             "its value is no target of a symlink (1 to 4,095 bytes, no NUL)".into(),
         ));
     }
-    let (temporary, ()) = temporary::create(|name| {
-        rustix::fs::symlinkat(OsStr::from_bytes(target), folder.descriptor(), name)
-    })
-    .map_err(link_obstacle)?;
+    let (temporary, ()) =
+        temporary::create(|name| rustix::fs::symlinkat(OsStr::from_bytes(target), folder.descriptor(), name))
+            .map_err(link_obstacle)?;
     let times = timestamps(attributes.mtime_ns);
     let result = rustix::fs::utimensat(folder.descriptor(), &temporary, &times, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(Obstacle::from)
         .and_then(|()| rename(folder, &temporary, name));
     if result.is_err() {
-        remove(folder, &temporary);
+        remove(folder, temporary.as_str());
     }
     result
 }
@@ -134,6 +135,7 @@ fn has_extras(base: impl AsFd, name: &OsStr, extras: &Extras) -> bool {
 }
 
 fn rename(folder: &Folder, temporary: &str, name: &[u8]) -> Result<(), Obstacle> {
+    let _taken = folder.take(name)?;
     let name = OsStr::from_bytes(name);
     match rustix::fs::renameat(folder.descriptor(), temporary, folder.descriptor(), name) {
         Err(Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST) => {
@@ -143,10 +145,10 @@ fn rename(folder: &Folder, temporary: &str, name: &[u8]) -> Result<(), Obstacle>
     }
 }
 
-/// Best effort: there is an error already that says more.
-fn remove(folder: &Folder, temporary: &str) {
-    if let Err(error) = rustix::fs::unlinkat(folder.descriptor(), temporary, AtFlags::empty()) {
-        tracing::warn!("cannot remove the temporary file {temporary}: {error}");
+/// Removes a file that this export made. Best effort: there is an error already that says more.
+pub(crate) fn remove(folder: &Folder, name: impl Arg + Copy) {
+    if let Err(error) = rustix::fs::unlinkat(folder.descriptor(), name, AtFlags::empty()) {
+        tracing::warn!("cannot remove the file {}: {error}", name.to_string_lossy());
     }
 }
 
