@@ -14,7 +14,7 @@ use crate::damage::Damage;
 use crate::failure::{NotFound, Usage, no_such_object};
 use crate::failures::Failures;
 use crate::objects::{Objects, is_lasting};
-use crate::output::{about, show_key};
+use crate::output::{about, counted, show_key};
 
 /// How often an object is moved that others write all the time.
 const ATTEMPTS_MAX: u32 = 10;
@@ -46,9 +46,21 @@ pub(crate) async fn copy(
     to: &Location,
     rules: RejectRules,
 ) -> anyhow::Result<Copied> {
+    copy_since(objects, from, Lsn(0), to, rules).await
+}
+
+/// As [`copy`]; an object whose version is below `least` counts as absent.
+pub(crate) async fn copy_since(
+    objects: &Objects,
+    from: &Location,
+    least: Lsn,
+    to: &Location,
+    rules: RejectRules,
+) -> anyhow::Result<Copied> {
     let reading = || about("cannot read", &from.bucket, &from.key);
     let writing = || about("cannot write", &to.bucket, &to.key);
     let source = objects.get_stream(&from.bucket, &from.key, ByteRange::ALL).await.with_context(reading)?;
+    let source = source.filter(|source| source.info().version >= least);
     let mut source = source.ok_or_else(no_such_object).with_context(reading)?;
     let (bytes, version) = (source.info().bytes, source.info().version);
     let copied = |copy: shoal_client::PutResult| Copied { source: version, version: copy.version, bytes };
@@ -256,7 +268,7 @@ async fn settle(
         // Deleted by others after it was listed.
         Err(error) if error.is::<NotFound>() => Ok(()),
         Err(error) if error.downcast_ref().is_some_and(is_lasting) => {
-            Err(error.context(format!("{} objects done, then", totals.objects)))
+            Err(error.context(format!("{} done, then", counted(totals.objects, "object"))))
         }
         Err(error) => {
             totals.failures.add(&error);
