@@ -15,7 +15,7 @@ use crate::damage::Damage;
 use crate::failure::{NotFound, Usage};
 use crate::failures::Failures;
 use crate::objects::{Objects, is_lasting};
-use crate::output::{about, show_key};
+use crate::output::{about, counted, show_key};
 
 /// How often an object is moved that others write all the time.
 const ATTEMPTS_MAX: u32 = 10;
@@ -47,9 +47,21 @@ pub(crate) async fn copy(
     to: &Location,
     rules: RejectRules,
 ) -> anyhow::Result<Copied> {
+    copy_since(objects, from, Lsn(0), to, rules).await
+}
+
+/// As [`copy`]; an object whose version is below `least` counts as absent.
+pub(crate) async fn copy_since(
+    objects: &Objects,
+    from: &Location,
+    least: Lsn,
+    to: &Location,
+    rules: RejectRules,
+) -> anyhow::Result<Copied> {
     let reading = || about("cannot read", &from.bucket, &from.key);
     let writing = || about("cannot write", &to.bucket, &to.key);
     let source = objects.get_stream(&from.bucket, &from.key, ByteRange::ALL).await.with_context(reading)?;
+    let source = source.filter(|source| source.info().version >= least);
     let Some(mut source) = source else {
         return Err(no_such_object(objects, &from.bucket, &from.key).await).with_context(reading);
     };
@@ -259,7 +271,7 @@ async fn settle(
         // Deleted by others after it was listed.
         Err(error) if error.is::<NotFound>() => Ok(()),
         Err(error) if error.downcast_ref().is_some_and(is_lasting) => {
-            Err(error.context(format!("{} objects done, then", totals.objects)))
+            Err(error.context(format!("{} done, then", counted(totals.objects, "object"))))
         }
         Err(error) => {
             totals.failures.add(&error);

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use shoal_client::DamagedRange;
 
 use crate::failure::Reported;
-use crate::output::{set_bytes, show_count, show_key, warn};
+use crate::output::{counted, set_bytes, show_key, warn};
 
 /// Ranges that are named one by one; the rest is only counted.
 const NAMED_MAX: usize = 100;
@@ -46,7 +46,7 @@ impl Damage {
         }
         let more = self.ranges.len().saturating_sub(NAMED_MAX);
         if more > 0 {
-            warn(&format!("shoal: warning: {} more damaged ranges", show_count(more as u64)));
+            warn(&format!("shoal: warning: {} more", counted(more as u64, "damaged range")));
         }
         warn(&format!(
             "shoal: objects in damaged ranges {are_what}; stop the server and use `shoal check --repair` to restore what the log has, and \

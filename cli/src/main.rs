@@ -35,6 +35,7 @@ mod store_file;
 mod summary;
 mod tarball;
 mod target;
+mod temporary;
 mod transfer;
 mod tree;
 mod whole_bucket;

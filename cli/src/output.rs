@@ -133,6 +133,12 @@ pub(crate) fn show_count(count: u64) -> String {
     indicatif::HumanCount(count).to_string()
 }
 
+/// A number and the things that it counts: `1 file`, `1,234 files`.
+pub(crate) fn counted(count: u64, one: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{} {one}{ending}", show_count(count))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,8 +171,10 @@ mod tests {
 
     #[test]
     fn counts_have_their_thousands_apart() {
+        assert_eq!(counted(1, "file"), "1 file");
         for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(show_count(count), text);
+            assert_eq!(counted(count, "file"), format!("{text} files"));
         }
     }
 }

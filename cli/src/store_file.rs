@@ -7,7 +7,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
@@ -37,6 +37,10 @@ const DEFAULT_SIZE_MAX: u64 = 64 << 30;
 const DEFAULT_SIZE_PERCENT: u64 = 80;
 /// Besides its values a store that is restored gets at least so many blocks: 64 MiB.
 const NEW_BLOCKS_MIN: u64 = 16_384;
+/// A file under a temporary name that another command holds is waited for this long.
+pub(crate) const HELD_MAX: Duration = Duration::from_secs(10);
+/// Between two attempts.
+pub(crate) const HELD_PAUSE: Duration = Duration::from_millis(100);
 /// Sizes are rounded down to this.
 const SIZE_UNIT: u64 = 1 << 20;
 /// Memory for the pages that `shoal grow` needs when it replays the log.
@@ -341,7 +345,11 @@ impl NewStore {
             Existing::There | Existing::Empty => bail!("{}: it exists; name a file that does not", what()),
         };
         let place = unfinished.as_deref().unwrap_or(path);
-        let device = open_device(place, options, unfinished.is_some()).with_context(what)?;
+        let device = match unfinished {
+            Some(_) => open_unfinished(place, options).await,
+            None => open_device(place, options, false),
+        };
+        let device = device.with_context(what)?;
         let layout = layout(path, &device, options)?;
         let needed = (value_bytes / BLOCK_BYTES_U64).saturating_mul(3) / 2 + NEW_BLOCKS_MIN;
         let blocks_max = match options.size {
@@ -401,7 +409,7 @@ async fn create(
         bail!("there is no device {}, and no file is made in its place", path.display());
     }
     let unfinished = unfinished_name(path);
-    let device = open_device(&unfinished, options, true).with_context(what)?;
+    let device = open_unfinished(&unfinished, options).await.with_context(what)?;
     // A start that was cut short leaves this file behind; a device has no business here.
     let overwrite = device.inner().can_grow();
     let layout = FormatOptions { overwrite, ..layout(path, &device, options)? };
@@ -426,11 +434,28 @@ fn is_place_of_devices(folder: &Path) -> bool {
 }
 
 fn open_device(path: &Path, options: &StoreOptions, create: bool) -> anyhow::Result<Device> {
-    let in_use = |error| match error {
+    file::open(path, &file_options(options, create)).map_err(open_error)
+}
+
+/// Opens a file under its temporary name. While another command holds it this waits: the lock of a command that was killed ends
+/// with its last request, which takes a while on a busy disk. No server ever holds a file of this name for long.
+async fn open_unfinished(path: &Path, options: &StoreOptions) -> anyhow::Result<Device> {
+    let started = Instant::now();
+    loop {
+        match file::open(path, &file_options(options, true)) {
+            Err(OpenError::InUse { .. }) if started.elapsed() < HELD_MAX => {
+                tokio::time::sleep(HELD_PAUSE).await;
+            }
+            opened => return opened.map_err(open_error),
+        }
+    }
+}
+
+fn open_error(error: OpenError) -> anyhow::Error {
+    match error {
         OpenError::InUse { .. } => anyhow!("{error}; a server that runs on it is reached with --server"),
         error => error.into(),
-    };
-    file::open(path, &file_options(options, create)).map_err(in_use)
+    }
 }
 
 fn file_options(options: &StoreOptions, create: bool) -> FileOptions {

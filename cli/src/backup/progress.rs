@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::output::{show_count, warn};
+use crate::output::{counted, warn};
 use crate::progress::{self, Ticker};
 use crate::size::Size;
 
@@ -49,8 +49,8 @@ impl Sofar {
         let (bytes, value_bytes, all) = (get(&self.bytes), get(&self.value_bytes), get(&self.all_bytes));
         let seconds = elapsed.as_secs_f64().max(1e-3);
         let mut text = format!(
-            "{} objects, {}, {:.1} MB/s",
-            show_count(get(&self.objects)),
+            "{}, {}, {:.1} MB/s",
+            counted(get(&self.objects), "object"),
             Size(bytes),
             bytes as f64 / seconds / 1e6
         );

@@ -4,10 +4,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 
 use crate::failure::output_error;
+use crate::store_file::{HELD_MAX, HELD_PAUSE};
 
 /// The file that has the name of `dest` with an ending.
 pub(crate) fn beside(dest: &Path, ending: &str) -> PathBuf {
@@ -46,8 +49,13 @@ impl Sink {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600);
         let file = options.open(&path).with_context(what)?;
-        if file.try_lock().is_err() {
-            bail!("{}: another shoal writes to it", what());
+        let started = Instant::now();
+        // The lock of a command that was killed ends with its last write.
+        while file.try_lock().is_err() {
+            if started.elapsed() >= HELD_MAX {
+                bail!("{}: another shoal writes to it", what());
+            }
+            thread::sleep(HELD_PAUSE);
         }
         file.set_len(0).with_context(what)?;
         Ok(Self::File(Unfinished {

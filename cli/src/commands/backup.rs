@@ -21,7 +21,7 @@ use crate::backup::sink::{Sink, beside};
 use crate::backup::source::Source;
 use crate::failure::{Reported, Usage};
 use crate::objects::Objects;
-use crate::output::{Output, show_count, show_key, show_time, warn};
+use crate::output::{Output, counted, show_key, show_time, warn};
 use crate::signals::stop_in_order;
 use crate::size::Size;
 use crate::store_file::Access;
@@ -313,22 +313,22 @@ impl Found {
             format!("version {} of {}{from}", header.version, show_time(header.taken_ns))
         });
         let mut line = format!(
-            "{}: {of}, {} objects with {} of values, {} in all",
+            "{}: {of}, {} with {} of values, {} in all",
             path.display(),
-            show_count(self.objects),
+            counted(self.objects, "object"),
             Size(self.value_bytes),
             Size(self.bytes)
         );
         if self.from().is_some() {
-            line.push_str(&format!("; an increment, with {} deletions", show_count(self.deleted)));
+            line.push_str(&format!("; an increment, with {}", counted(self.deleted, "deletion")));
         }
         if self.header.as_ref().is_some_and(|header| header.contents == Contents::Part) {
             line.push_str("; the part of a backup that was broken off, to be restored with the one that goes on from it");
         }
         if !self.losses.is_empty() {
             line.push_str(&format!(
-                "; {} things that the store could not read are missing",
-                self.losses.len()
+                "; missing, as the store could not read them: {}",
+                counted(self.losses.len() as u64, "thing")
             ));
         }
         line.push_str(match (self.damage.is_empty(), self.losses.is_empty()) {

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use shoal_engine::{CheckOptions, CheckProblem, CheckReport, DamagedRange, Losses};
 
 use crate::failure::{Reported, Usage};
-use crate::output::{Output, set_bytes, show_count, show_key, warn};
+use crate::output::{Output, counted, set_bytes, show_count, show_key, warn};
 use crate::progress::{self, Ticker};
 use crate::size::Size;
 use crate::store_file::{self, Access, Io};
@@ -153,12 +153,12 @@ impl Outcome {
             lines.push("may be among the lost: more, which are not listed".into());
         }
         lines.push(format!(
-            "checked {} objects ({}) in {} pages, {} records of the log; {} blocks in use, {} free; {:.1} s",
-            show_count(report.objects),
+            "checked {} ({}) in {}, {} of the log; {} in use, {} free; {:.1} s",
+            counted(report.objects, "object"),
             Size(report.value_bytes),
-            show_count(report.pages),
-            show_count(report.log_records),
-            show_count(report.owned_blocks),
+            counted(report.pages, "page"),
+            counted(report.log_records, "record"),
+            counted(report.owned_blocks, "block"),
             show_count(report.free_blocks),
             self.elapsed.as_secs_f64(),
         ));
@@ -289,8 +289,8 @@ impl Sofar {
         let (objects, bytes) = (self.objects.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
         let seconds = elapsed.as_secs_f64().max(1e-3);
         format!(
-            "{} objects, {}, {} objects/s, {:.1} MB/s",
-            show_count(objects),
+            "{}, {}, {} objects/s, {:.1} MB/s",
+            counted(objects, "object"),
             Size(bytes),
             show_count((objects as f64 / seconds) as u64),
             bytes as f64 / seconds / 1e6,

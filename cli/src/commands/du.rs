@@ -103,7 +103,8 @@ fn show(output: &mut Output, arguments: &Arguments, name: &[u8], usage: Usage) -
 
 fn columns(output: &mut Output, arguments: &Arguments, usage: Usage) -> anyhow::Result<()> {
     let bytes = if arguments.bytes { usage.bytes.to_string() } else { Size(usage.bytes).to_string() };
-    output.bytes(format!("{bytes:>14}  {:>12} objects  ", show_count(usage.objects)).as_bytes())
+    let noun = if usage.objects == 1 { "object" } else { "objects" };
+    output.bytes(format!("{bytes:>14}  {:>12} {noun:<7}  ", show_count(usage.objects)).as_bytes())
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -48,7 +48,8 @@ import found them, except that set-user-id and set-group-id of files are dropped
 deadline are extended attributes user.shoal.* of the file, of which import makes them again.
 
 What a folder cannot hold ends the export, which names it: keys such as a beside a/b, keys that would lead out of DIR (absolute, with
-.., or through a symlink), with empty parts or with parts of more than 255 bytes; metadata and deadlines where there are no
+.., or through a symlink), with empty parts or with parts of more than 255 bytes; names that the file system does not tell apart
+(README, readme), or stores in another form; metadata and deadlines where there are no
 extended attributes. --lossy leaves all that out, and goes on. A tar holds all of it, but for keys with NUL bytes.
 
 Where a part of the index is damaged everything else is exported, and the ranges of keys that are missing are named (--json: as

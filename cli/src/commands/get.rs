@@ -7,16 +7,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use rustix::fs::{Mode, OFlags};
 use shoal_client::ByteRange;
 
 use crate::buckets::no_such_object;
 use crate::failure::output_error;
 use crate::objects::{GetStream, Objects};
-use crate::output::{about, bytes_of};
+use crate::output::{about, bytes_of, counted};
 use crate::range::RangeArgument;
 use crate::size::Size;
-use crate::store_file::Access;
+use crate::store_file::{Access, folder_of};
 use crate::target::Target;
+use crate::temporary;
 
 /// Attempts to get an object that changed between the question for its length and the one for its end.
 const CHANGED_ATTEMPTS_MAX: u32 = 10;
@@ -94,7 +96,10 @@ async fn open(
             continue;
         }
         if !range.reaches(stream.info().bytes) {
-            bail!("the range begins behind the end of the value, which has {} bytes", stream.info().bytes);
+            bail!(
+                "the range begins behind the end of the value, which has {}",
+                counted(stream.info().bytes, "byte")
+            );
         }
         return Ok(stream);
     }
@@ -108,9 +113,13 @@ async fn write_file(stream: &mut GetStream, path: &Path) -> anyhow::Result<()> {
         let mut file = File::options().write(true).open(path).with_context(failed)?;
         return copy(stream, &mut file).await.with_context(failed);
     }
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let mut file = File::create_new(&temporary).with_context(failed)?;
+    let folder = folder_of(path);
+    let create = |name: &str| {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        rustix::fs::open(folder.join(name), flags, Mode::from_raw_mode(0o666))
+    };
+    let (name, file) = temporary::create(create).with_context(failed)?;
+    let (temporary, mut file) = (folder.join(name), File::from(file));
     let result = match copy(stream, &mut file).await {
         Ok(()) => fs::rename(&temporary, path).map_err(anyhow::Error::new),
         Err(error) => Err(error),

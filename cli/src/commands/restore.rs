@@ -19,7 +19,7 @@ use crate::backup::progress::{self, Sofar};
 use crate::backup::source::Source;
 use crate::commands::backup::{damage_json, words};
 use crate::failure::{Reported, Usage};
-use crate::output::{Output, bytes_of, show_count, show_key, show_time, warn};
+use crate::output::{Output, bytes_of, counted, show_count, show_key, show_time, warn};
 use crate::signals::stop_in_order;
 use crate::size::Size;
 use crate::store_file::{Access, NewStore, StoreOptions};
@@ -204,9 +204,9 @@ impl Found {
 
     fn line(&self, arguments: &Arguments, last: &Header) -> String {
         let mut line = format!(
-            "{}: {} objects with {} of values, as of version {} of {}",
+            "{}: {} with {} of values, as of version {} of {}",
             arguments.data.display(),
-            show_count(self.objects),
+            counted(self.objects, "object"),
             Size(self.value_bytes),
             last.version,
             show_time(last.taken_ns)
@@ -216,8 +216,8 @@ impl Found {
         }
         if self.losses > 0 {
             line.push_str(&format!(
-                "; {} things were missing in the store when the backup was made",
-                self.losses
+                "; missing in the store when the backup was made: {}",
+                counted(self.losses, "thing")
             ));
         }
         match (self.damage.is_empty(), self.links) {

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::buckets::no_such_object;
 use crate::objects::Objects;
-use crate::output::{Output, about, bytes_of, object_json, show_count, show_key, show_time};
+use crate::output::{Output, about, bytes_of, counted, object_json, show_count, show_key, show_time};
 use crate::size::Size;
 use crate::space_map::{SpaceMap, read_space};
 use crate::store_file::Access;
@@ -143,13 +143,16 @@ fn print_all(output: &mut Output, stat: &Stat) -> anyhow::Result<()> {
     }
     for (name, blocks) in [("blocks", stat.blocks), ("free_blocks", stat.free_blocks)] {
         let bytes = Size(blocks.saturating_mul(block_bytes));
-        output.line(&format!("{name:32} {} blocks ({bytes})", show_count(blocks)))?;
+        output.line(&format!("{name:32} {} ({bytes})", counted(blocks, "block")))?;
     }
     for figure in &stat.figures {
         let count = show_count(figure.value);
         let value = match figure.unit.as_str() {
-            "bytes" => format!("{count} bytes ({})", Size(figure.value)),
-            "blocks" => format!("{count} blocks ({})", Size(figure.value.saturating_mul(block_bytes))),
+            "bytes" => format!("{} ({})", counted(figure.value, "byte"), Size(figure.value)),
+            "blocks" => {
+                let bytes = Size(figure.value.saturating_mul(block_bytes));
+                format!("{} ({bytes})", counted(figure.value, "block"))
+            }
             "count" | "" => count,
             unit => format!("{count} {unit}"),
         };

@@ -11,7 +11,7 @@ use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_client::{Expiry, PutOptions};
 
 use crate::from_redis::link::{Link, Reply};
-use crate::output::show_key;
+use crate::output::{counted, show_key};
 use crate::size::Size;
 use crate::transfer::attributes::Kind;
 use crate::transfer::extras::now_ns;
@@ -22,6 +22,9 @@ use crate::transfer::work::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX};
 const SCAN_COUNT: &[u8] = b"1000";
 /// Bytes of commands that are sent without waiting: they have room in the buffers of the sockets.
 const REQUEST_BYTES_MAX: usize = 32 << 10;
+
+/// The reply to PEXPIRETIME and PTTL for a key that does not exist.
+const NO_KEY: i64 = -2;
 
 /// A server, and how it is asked.
 pub(crate) struct Source<S> {
@@ -81,7 +84,7 @@ impl<S: Read + Write> Source<S> {
                 Ok((keys, next)) => (seen, cursor) = (seen + keys, next),
                 Err(error) => {
                     let why = crate::failure::one_line(&error);
-                    return feeder.stop(&format!("{address}: {why}; after {seen} keys were looked at"));
+                    return feeder.stop(&format!("{address}: {why}, after {}", counted(seen, "key")));
                 }
             }
             if cursor == b"0" || feeder.report().is_stopped() {
@@ -182,6 +185,8 @@ impl<S: Read + Write> Source<S> {
                 return Err(no_reply("PEXPIRETIME"));
             };
             match value {
+                // Made in between: its deadline is not known. That is a later state of the database.
+                Reply::Value(_) if time == NO_KEY => {}
                 Reply::Value(value) if value.len() as u64 <= VALUE_BYTES_SINGLE_MAX => {
                     let Some(expiry) = self.expiry(time) else {
                         feeder.report().expired();
@@ -192,7 +197,9 @@ impl<S: Read + Write> Source<S> {
                 Reply::Value(value) => refuse_long(&key, value.len() as u64, feeder),
                 Reply::Long(bytes) => refuse_long(&key, bytes, feeder),
                 // Gone in between, or of another type now: that is a later state of the database.
-                Reply::Nil | Reply::Error(_) => {}
+                Reply::Nil => {}
+                Reply::Error(why) if why.starts_with("WRONGTYPE") => {}
+                Reply::Error(why) => bail!("GET of {:?}: it says: {why}", show_key(&key)),
                 _ => return Err(no_reply("GET")),
             }
         }

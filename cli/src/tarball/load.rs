@@ -7,10 +7,12 @@ use shoal_base::limits::VALUE_BYTES_MAX;
 
 use crate::output::show_key;
 use crate::size::Size;
-use crate::tarball::reader::{Broken, Entry, Is, Reader, without_dots};
+use crate::tarball::reader::{Broken, Described, Entry, Is, Reader};
+use crate::temporary::is_temporary;
 use crate::transfer::attributes::{Attributes, Kind};
-use crate::transfer::extras::{Extras, now_ns};
+use crate::transfer::extras::now_ns;
 use crate::transfer::feed::Feeder;
+use crate::transfer::report::Report;
 use crate::transfer::work::BATCH_BYTES_MAX;
 
 /// A file with holes is another thing in a tar: a map, and the bytes between the holes.
@@ -42,57 +44,82 @@ fn take(reader: &mut Reader<impl Read>, entry: &Entry, feeder: &mut Feeder<'_>) 
         return Ok(());
     }
     let Some(key) = feeder.key(&entry.name) else { return Ok(()) };
-    let shown = show_key(&key);
-    let kind = match entry.is {
-        Is::File => Kind::File,
-        Is::Folder => Kind::Folder,
-        Is::Symlink => Kind::Symlink,
-        Is::HardLink => {
-            link(entry, key, feeder);
-            return Ok(());
+    // Names in a tar of ours are keys, whoever chose them.
+    let own_name = entry.name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    if !reader.is_own() && is_temporary(own_name) {
+        feeder.not_stored(&key);
+        feeder.report().leftover(&show_key(&key));
+        return Ok(());
+    }
+    match judge(entry) {
+        Ok((Taken::Put(kind), described)) => put(reader, entry, (key, kind, described), feeder),
+        Ok((Taken::Copy, _)) => {
+            feeder.copy(&entry.target, key);
+            Ok(())
         }
-        Is::Special(what) => {
-            feeder.report().special(&shown, what);
-            return Ok(());
+        Err(left_out) => {
+            feeder.not_stored(&key);
+            left_out.tell(&show_key(&key), feeder.report());
+            Ok(())
         }
-        Is::Sparse => {
-            feeder.report().failed(&shown, SPARSE);
-            return Ok(());
+    }
+}
+
+/// How an entry is stored.
+enum Taken {
+    Put(Kind),
+    /// A hard link becomes an object of its own, with the value of the entry that it names.
+    Copy,
+}
+
+/// Why an entry is not stored.
+enum LeftOut {
+    Special(&'static str),
+    Expired,
+    Failed(String),
+}
+
+impl LeftOut {
+    fn tell(&self, name: &str, report: &Report) {
+        match self {
+            Self::Special(what) => report.special(name, what),
+            Self::Expired => report.expired(),
+            Self::Failed(why) => report.failed(name, why),
         }
-        Is::Unknown(letter) => {
-            feeder.report().failed(&shown, &format!("its type {letter:?} is not known"));
-            return Ok(());
+    }
+}
+
+fn judge(entry: &Entry) -> Result<(Taken, &Described), LeftOut> {
+    let failed = |why: String| Err(LeftOut::Failed(why));
+    let taken = match entry.is {
+        Is::File if entry.bytes > VALUE_BYTES_MAX => {
+            let limit = Size(VALUE_BYTES_MAX);
+            return failed(format!("it has {}; a value has at most {limit}", Size(entry.bytes)));
         }
-        Is::Label => return Ok(()),
+        Is::File => Taken::Put(Kind::File),
+        Is::Folder => Taken::Put(Kind::Folder),
+        Is::Symlink => Taken::Put(Kind::Symlink),
+        Is::HardLink => Taken::Copy,
+        Is::Special(what) => return Err(LeftOut::Special(what)),
+        Is::Sparse => return failed(SPARSE.into()),
+        Is::Label => return failed("it is the label of the archive".into()),
+        Is::Unknown(letter) => return failed(format!("its type {letter:?} is not known")),
     };
-    let extras = match &entry.extras {
-        Ok(extras) if extras.is_over(now_ns()) => {
-            feeder.report().expired();
-            return Ok(());
-        }
-        Ok(extras) => extras,
-        Err(why) => {
-            feeder.report().failed(&shown, why);
-            return Ok(());
-        }
-    };
-    put(reader, entry, (key, kind, extras), feeder)
+    match &entry.described {
+        Ok(described) if described.extras.is_over(now_ns()) => Err(LeftOut::Expired),
+        Ok(described) => Ok((taken, described)),
+        Err(why) => failed(why.clone()),
+    }
 }
 
 fn put(
     reader: &mut Reader<impl Read>,
     entry: &Entry,
-    (key, kind, extras): (Bytes, Kind, &Extras),
+    (key, kind, described): (Bytes, Kind, &Described),
     feeder: &mut Feeder<'_>,
 ) -> Result<(), Broken> {
-    let attributes = Attributes { kind, permissions: Some(entry.permissions), mtime_ns: entry.mtime_ns };
-    let options = extras.put_options(&attributes);
-    if entry.bytes > VALUE_BYTES_MAX {
-        let limit = Size(VALUE_BYTES_MAX);
-        let why = format!("it has {}; a value has at most {limit}", Size(entry.bytes));
-        feeder.report().failed(&show_key(&key), &why);
-        return Ok(());
-    }
+    let (permissions, mtime_ns) = (Some(described.permissions), described.mtime_ns);
+    let options = described.extras.put_options(&Attributes { kind, permissions, mtime_ns });
     if feeder.report().manner().dry_run {
         let bytes = if kind == Kind::Symlink { entry.target.len() as u64 } else { entry.bytes };
         feeder.report().would(kind, &key, bytes);
@@ -111,13 +138,4 @@ fn put(
     }
     feeder.put(key, value.freeze(), kind, options);
     Ok(())
-}
-
-/// A hard link becomes a file of its own, with the value of the entry that it names.
-fn link(entry: &Entry, key: Bytes, feeder: &mut Feeder<'_>) {
-    let target = without_dots(entry.target.clone());
-    if feeder.report().manner().dry_run {
-        return feeder.report().would(Kind::File, &key, 0);
-    }
-    feeder.copy(&target, key);
 }

@@ -1,12 +1,15 @@
 //! Tars in and out of a store.
 //!
 //! [`records`] are those of the format pax. Out: [`writer`] writes entries, [`unload`] gets the objects. In: [`reader`] takes tars of
-//! any program apart, [`load`] puts what is in them.
+//! any program apart ([`number`]s of the header's fields), [`load`] puts what is in them.
 //!
 //! The crate `tar` knows the header. Its `Archive` is not used: it takes the end of the input between two entries for the end of the
 //! archive, reads extended headers of any length into memory, and does not say where a damage is.
 
 pub(crate) mod load;
+pub(crate) mod number;
+#[cfg(test)]
+mod odd;
 pub(crate) mod reader;
 pub(crate) mod records;
 pub(crate) mod unload;

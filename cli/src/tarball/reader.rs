@@ -1,12 +1,14 @@
 //! Entries of a tar, read one after the other: ustar, the long names and numbers of GNU, and pax. Memory: one extended header, of at
-//! most [`EXTENDED_BYTES_MAX`].
+//! most [`EXTENDED_BYTES_MAX`]. The rules are listed in `docs/operate/transfer.md`; `odd` compares them with other programs.
 
+use std::borrow::Cow;
 use std::io::{self, Read};
 
 use bytes::Bytes;
-use tar::{EntryType, Header};
+use tar::Header;
 
 use crate::output::show_key;
+use crate::tarball::number::number;
 use crate::tarball::records::{Records, parse_time};
 use crate::tarball::{BLOCK_BYTES, OWN_COMMENT};
 use crate::transfer::extras::Extras;
@@ -42,13 +44,20 @@ pub(crate) struct Entry {
     /// As a key: a folder's ends with `/`.
     pub(crate) name: Vec<u8>,
     pub(crate) is: Is,
-    /// The target of a link.
+    /// The target of a symlink, or the name of the entry that a hard link refers to.
     pub(crate) target: Vec<u8>,
+    /// Or why the entry cannot be stored: one of these fields is malformed.
+    pub(crate) described: Result<Described, String>,
+    /// Bytes of content; 0 for the types that have none.
+    pub(crate) bytes: u64,
+}
+
+/// The attributes of an entry.
+#[derive(Debug)]
+pub(crate) struct Described {
     pub(crate) permissions: u32,
     pub(crate) mtime_ns: i128,
-    /// Or why they make no sense.
-    pub(crate) extras: Result<Extras, String>,
-    pub(crate) bytes: u64,
+    pub(crate) extras: Extras,
 }
 
 /// A tar that cannot be read any further.
@@ -94,22 +103,27 @@ impl<R: Read> Reader<R> {
         let mut before = Before::default();
         loop {
             let Some(header) = self.header()? else { return Ok(None) };
-            let bytes = self.number(&header.as_old().size, header.entry_size(), "its size is no number")?;
-            match header.entry_type() {
-                EntryType::XGlobalHeader => {
-                    let records = self.records(bytes)?;
-                    self.globals = self.globals.with(records);
+            match letter(&header) {
+                b'g' => {
+                    let records = self.records(&header)?;
+                    self.globals.replace(records);
                     // They hold for all entries, so no number of headers may make them grow.
                     if self.globals.bytes() > EXTENDED_BYTES_MAX {
                         return Err(self.broken("the global headers are too long"));
                     }
                 }
-                EntryType::XHeader => before.records = self.records(bytes)?,
-                EntryType::GNULongName => before.name = Some(until_nul(&self.extended(bytes)?)),
-                EntryType::GNULongLink => before.target = Some(until_nul(&self.extended(bytes)?)),
-                _ => return self.entry(&header, bytes, before).map(Some),
+                // Solaris writes the letter X.
+                b'x' | b'X' => before.records = self.records(&header)?,
+                b'L' => before.name = Some(until_nul(&self.extended(&header)?)),
+                b'K' => before.target = Some(until_nul(&self.extended(&header)?)),
+                _ => return self.entry(&header, before).map(Some),
             }
         }
+    }
+
+    /// Whether an export made this tar: names in it are keys, byte by byte.
+    pub(crate) fn is_own(&self) -> bool {
+        self.globals.get(b"comment") == Some(OWN_COMMENT)
     }
 
     /// The next bytes of the entry; none at its end.
@@ -162,16 +176,23 @@ impl<R: Read> Reader<R> {
         Ok(Some(header))
     }
 
-    fn entry(&mut self, header: &Header, bytes: u64, before: Before) -> Result<Entry, Broken> {
+    fn entry(&mut self, header: &Header, before: Before) -> Result<Entry, Broken> {
         let records = self.globals.with(before.records);
-        let text = |key: &[u8]| records.get(key).filter(|value| !value.is_empty()).map(<[u8]>::to_vec);
-        let is_sparse = records.has_beginning(b"GNU.sparse.") || header.entry_type().is_gnu_sparse();
+        let text = |key: &[u8]| records.text(key).map(<[u8]>::to_vec);
         let name = text(b"GNU.sparse.name").or_else(|| text(b"path")).or(before.name);
         let mut name = name.unwrap_or_else(|| header.path_bytes().into_owned());
         self.last = Some(name.clone());
-        let is = if is_sparse { Is::Sparse } else { kind(header, &name) };
-        if self.globals.get(b"comment") != Some(OWN_COMMENT) {
+        let is = match kind(letter(header), &name) {
+            Is::File if records.has_beginning(b"GNU.sparse.") => Is::Sparse,
+            is => is,
+        };
+        let target = text(b"linkpath").or(before.target);
+        let mut target = target.or_else(|| header.link_name_bytes().map(Cow::into_owned)).unwrap_or_default();
+        if !self.is_own() {
             name = without_dots(name);
+            if is == Is::HardLink {
+                target = without_dots(target);
+            }
         }
         if is == Is::Folder {
             without_slashes(&mut name);
@@ -179,35 +200,26 @@ impl<R: Read> Reader<R> {
                 name.push(b'/');
             }
         }
-        let size = match records.get(b"size") {
-            Some(size) => {
-                let size = std::str::from_utf8(size).ok().and_then(|size| size.parse().ok());
-                size.ok_or_else(|| self.broken("its size is no number"))?
-            }
-            None => bytes,
+        self.left = match is.has_content() {
+            true => self.size(header, &records)?,
+            false => 0,
         };
-        // The size of a hard link is that of the file, whose bytes are not here again.
-        self.left = if is == Is::HardLink { 0 } else { size };
-        self.padding = (BLOCK_BYTES as u64 - self.left % BLOCK_BYTES as u64) % BLOCK_BYTES as u64;
-        if header.entry_type().is_gnu_sparse() {
+        self.padding = self.left.next_multiple_of(BLOCK_BYTES as u64) - self.left;
+        if letter(header) == b'S' {
             self.skip_sparse_headers(header)?;
         }
-        let target = text(b"linkpath").or(before.target);
-        let target = target.or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
-        let mtime_ns = match records.get(b"mtime") {
-            Some(time) => parse_time(time).ok_or_else(|| self.broken("its time is no number"))?,
-            // A field of GNU may be negative: the cast brings the sign back.
-            None => {
-                i128::from(
-                    self.number(&header.as_old().mtime, header.mtime(), "its time is no number")? as i64
-                ) * 1_000_000_000
-            }
+        Ok(Entry { name, is, target, described: describe(header, &records), bytes: self.left })
+    }
+
+    /// The bytes after the header, of an entry that has content.
+    fn size(&self, header: &Header, records: &Records) -> Result<u64, Broken> {
+        let size = match records.text(b"size") {
+            Some(size) => parse_size(size),
+            None => number(&header.as_old().size).and_then(|size| u64::try_from(size).ok()),
         };
-        let permissions =
-            self.number(&header.as_old().mode, header.mode().map(u64::from), "its mode is no number")? as u32
-                & 0o7777;
-        let (target, extras) = (target.unwrap_or_default(), records.extras());
-        Ok(Entry { name, is, target, permissions, mtime_ns, extras, bytes: self.left })
+        // No file is longer, and sums of offsets do not overflow.
+        let size = size.filter(|&size| size <= i64::MAX as u64);
+        size.ok_or_else(|| self.broken("its size is no number of bytes"))
     }
 
     fn skip_sparse_headers(&mut self, header: &Header) -> Result<(), Broken> {
@@ -220,13 +232,14 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    fn records(&mut self, bytes: u64) -> Result<Records, Broken> {
-        let body = self.extended(bytes)?;
+    fn records(&mut self, header: &Header) -> Result<Records, Broken> {
+        let body = self.extended(header)?;
         Records::parse(&body).ok_or_else(|| self.broken("the extended header is damaged"))
     }
 
     /// The body of an extended header or of a long name.
-    fn extended(&mut self, bytes: u64) -> Result<Vec<u8>, Broken> {
+    fn extended(&mut self, header: &Header) -> Result<Vec<u8>, Broken> {
+        let bytes = self.size(header, &Records::default())?;
         if bytes > EXTENDED_BYTES_MAX {
             return Err(self
                 .broken(&format!("an extended header has {bytes} bytes, {EXTENDED_BYTES_MAX} are allowed")));
@@ -235,14 +248,6 @@ impl<R: Read> Reader<R> {
         self.fill(&mut body)?;
         body.truncate(bytes as usize);
         Ok(body)
-    }
-
-    /// The number that `field` was parsed to; 0 where the field is blank.
-    fn number(&self, field: &[u8], parsed: io::Result<u64>, what: &str) -> Result<u64, Broken> {
-        if field.iter().all(|byte| b"\0 ".contains(byte)) {
-            return Ok(0);
-        }
-        parsed.map_err(|_| self.broken(what))
     }
 
     /// Fills `buffer` from the input.
@@ -295,27 +300,61 @@ fn is_whole(header: &Header) -> bool {
         plain += i64::from(byte);
         signed += i64::from(byte.cast_signed());
     }
-    header.cksum().is_ok_and(|own| [plain, signed].contains(&i64::from(own)))
+    number(&header.as_old().cksum).is_some_and(|own| [plain, signed].map(i128::from).contains(&own))
 }
 
-fn kind(header: &Header, name: &[u8]) -> Is {
-    let letter = header.as_old().linkflag.first().copied().unwrap_or_default();
-    match header.entry_type() {
+/// The type of the entry, as the header has it.
+fn letter(header: &Header) -> u8 {
+    header.as_old().linkflag.first().copied().unwrap_or_default()
+}
+
+impl Is {
+    /// Whether bytes may follow the header. The other types have none, whatever size the header or an extended header has.
+    fn has_content(self) -> bool {
+        match self {
+            Self::File | Self::Sparse | Self::Label | Self::Unknown(_) => true,
+            Self::Folder | Self::Symlink | Self::HardLink | Self::Special(_) => false,
+        }
+    }
+}
+
+fn kind(letter: u8, name: &[u8]) -> Is {
+    match letter {
         // Before ustar a folder was a file whose name ends with a slash.
-        EntryType::Regular if letter == 0 && name.ends_with(b"/") => Is::Folder,
-        EntryType::Regular | EntryType::Continuous => Is::File,
-        EntryType::Directory => Is::Folder,
-        EntryType::Symlink => Is::Symlink,
-        EntryType::Link => Is::HardLink,
-        EntryType::Char | EntryType::Block => Is::Special("device"),
-        EntryType::Fifo => Is::Special("fifo"),
-        _ if letter == b'V' => Is::Label,
+        0 if name.ends_with(b"/") => Is::Folder,
+        0 | b'0' | b'7' => Is::File,
+        b'1' => Is::HardLink,
+        b'2' => Is::Symlink,
+        b'3' | b'4' => Is::Special("device"),
+        b'5' => Is::Folder,
+        b'6' => Is::Special("fifo"),
+        b'S' => Is::Sparse,
+        b'V' => Is::Label,
         _ => Is::Unknown(char::from(letter)),
     }
 }
 
+/// # Errors
+/// The field that is malformed.
+fn describe(header: &Header, records: &Records) -> Result<Described, String> {
+    let old = header.as_old();
+    let mtime_ns = match records.text(b"mtime") {
+        Some(time) => parse_time(time).ok_or_else(|| {
+            format!("its time {:?} in the extended header is no number of seconds", show_key(time))
+        })?,
+        None => number(&old.mtime).ok_or("its time is no number")?.saturating_mul(1_000_000_000),
+    };
+    let mode = number(&old.mode).ok_or("its mode is no number")?;
+    Ok(Described { permissions: (mode & 0o7777) as u32, mtime_ns, extras: records.extras()? })
+}
+
+fn parse_size(text: &[u8]) -> Option<u64> {
+    let is_number = text.iter().all(u8::is_ascii_digit);
+    if is_number { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
+}
+
 /// The name without any `./` at its beginning: `tar -C DIR .` writes it.
-pub(crate) fn without_dots(mut name: Vec<u8>) -> Vec<u8> {
+fn without_dots(mut name: Vec<u8>) -> Vec<u8> {
     while name.starts_with(b"./") {
         let slashes = name.iter().skip(1).take_while(|&&byte| byte == b'/').count();
         name.drain(..=slashes);
@@ -330,6 +369,8 @@ fn until_nul(bytes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use tar::EntryType;
 
     use super::*;
     use crate::tarball::writer::{self, Writer};
@@ -384,7 +425,8 @@ mod tests {
         assert_eq!(tar.len() % 10_240, 0);
         for (entry, (name, kind, value)) in all(&tar).unwrap().iter().zip(given) {
             assert_eq!(entry.name, name.as_bytes());
-            assert_eq!((entry.permissions, entry.mtime_ns), (0o640, -5));
+            let described = entry.described.as_ref().unwrap();
+            assert_eq!((described.permissions, described.mtime_ns), (0o640, -5));
             let is = match kind {
                 Kind::File => Is::File,
                 Kind::Folder => Is::Folder,
@@ -420,10 +462,19 @@ mod tests {
         assert_eq!(one("?", |header| header.as_old_mut().linkflag = *b"M").is, Is::Unknown('M'));
         assert_eq!(one("V", |header| header.as_old_mut().linkflag = *b"V").is, Is::Label);
         let before_1970 = one("t", |header| header.as_old_mut().mtime = [0xff; 12]);
-        assert_eq!(before_1970.mtime_ns, -1_000_000_000);
-        assert_eq!(one("b", |header| header.as_old_mut().mode = *b"        ").permissions, 0);
+        assert_eq!(before_1970.described.unwrap().mtime_ns, -1_000_000_000);
+        assert_eq!(
+            one("b", |header| header.as_old_mut().mode = *b"        ").described.unwrap().permissions,
+            0
+        );
         let no_number = all(&foreign("n", |header| header.as_old_mut().size = *b"abcdefghijkl"));
         assert!(no_number.unwrap_err().to_string().contains("its size is no number"));
+        for (name, odd) in [
+            ("mode", one("m", |header| header.as_old_mut().mode = *b"rw-r--r-")),
+            ("time", one("t", |header| header.as_old_mut().mtime = *b"yesterday   ")),
+        ] {
+            assert_eq!(odd.described.unwrap_err(), format!("its {name} is no number"));
+        }
         let long = all(&foreign("x", |header| {
             header.set_entry_type(EntryType::XHeader);
             header.set_size(1 << 30);
@@ -433,20 +484,23 @@ mod tests {
 
     #[test]
     fn global_headers_do_not_pile_up() {
-        let body = {
+        let global = |key: &str| {
             let mut records = Records::default();
-            records.push(b"k", &vec![b'v'; 900_000]);
-            records.body()
+            records.push(key.as_bytes(), &vec![b'v'; 900_000]);
+            let body = records.body();
+            let mut one = foreign("g", |header| {
+                header.set_entry_type(EntryType::XGlobalHeader);
+                header.set_size(body.len() as u64);
+            });
+            one.truncate(BLOCK_BYTES);
+            one.extend_from_slice(&body);
+            one.resize(one.len().next_multiple_of(BLOCK_BYTES), 0);
+            one
         };
-        let mut one = foreign("g", |header| {
-            header.set_entry_type(EntryType::XGlobalHeader);
-            header.set_size(body.len() as u64);
-        });
-        one.truncate(BLOCK_BYTES);
-        one.extend_from_slice(&body);
-        one.resize(one.len().next_multiple_of(BLOCK_BYTES), 0);
-        assert!(all(&[&one[..], &[0; 1024]].concat()).is_ok());
-        assert!(all(&[&one[..], &one, &[0; 1024]].concat()).unwrap_err().to_string().contains("too long"));
+        let of =
+            |keys: &[&str]| all(&[keys.iter().flat_map(|key| global(key)).collect(), vec![0; 1024]].concat());
+        assert!(of(&["k", "k", "k"]).is_ok(), "a record takes the place of the one before");
+        assert!(of(&["k", "other"]).unwrap_err().to_string().contains("too long"));
     }
 
     proptest! {

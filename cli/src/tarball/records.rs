@@ -1,5 +1,7 @@
 //! The records of extended headers in the format pax: `LENGTH KEY=VALUE\n`, where the length counts itself, too.
 
+use std::collections::HashSet;
+
 use crate::tarball::XATTR;
 use crate::transfer::extras::Extras;
 
@@ -43,6 +45,11 @@ impl Records {
             .sum()
     }
 
+    /// The last value of `key`, unless it is empty: an empty value deletes the record, those before it and the header's field.
+    pub(crate) fn text(&self, key: &[u8]) -> Option<&[u8]> {
+        self.get(key).filter(|value| !value.is_empty())
+    }
+
     /// The last value of `key`.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.0.iter().rev().find(|(own, _)| own == key).map(|(_, value)| &value[..])
@@ -51,6 +58,13 @@ impl Records {
     /// Whether the key of a record begins with `start`.
     pub(crate) fn has_beginning(&self, start: &[u8]) -> bool {
         self.0.iter().any(|(key, _)| key.starts_with(start))
+    }
+
+    /// Adds those of `more`, which take the place of records with the same keys.
+    pub(crate) fn replace(&mut self, more: Self) {
+        let keys: HashSet<&[u8]> = more.0.iter().map(|(key, _)| &key[..]).collect();
+        self.0.retain(|(key, _)| !keys.contains(&key[..]));
+        self.0.extend(more.0);
     }
 
     /// These, and those of `more`, which count more.
@@ -107,10 +121,11 @@ pub(crate) fn parse_time(text: &[u8]) -> Option<i128> {
     let (sign, text) = text.strip_prefix('-').map_or((1, text), |text| (-1, text));
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_number(seconds) || !is_number(fraction) {
+    if !is_number(seconds) || !is_number(fraction) || seconds.len() + fraction.len() == 0 {
         return None;
     }
-    let seconds = i128::from(seconds.parse::<i64>().ok()?);
+    // `.5` is half a second.
+    let seconds = if seconds.is_empty() { 0 } else { i128::from(seconds.parse::<i64>().ok()?) };
     let fraction: i128 = format!("{fraction:0<9.9}").parse().ok()?;
     Some(sign * (seconds * SECOND + fraction))
 }
@@ -162,7 +177,8 @@ mod tests {
         }
         assert_eq!(parse_time(b"1.5"), Some(1_500_000_000));
         assert_eq!(parse_time(b"1.1234567899"), Some(1_123_456_789));
-        for text in ["", "x", "1.x", "--1", "1.-5", "99999999999999999999"] {
+        assert_eq!(parse_time(b"-.5"), Some(-500_000_000));
+        for text in ["", ".", "-", "1e30", "x", "1.x", "--1", "1.-5", "99999999999999999999"] {
             assert_eq!(parse_time(text.as_bytes()), None, "{text:?}");
         }
     }

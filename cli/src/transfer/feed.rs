@@ -1,22 +1,31 @@
 //! Puts of what a source says one after the other and only once: a tar, or a server of Redis.
 //!
+//! A copy takes the value of an object that this import put, never that of an older object: its version is at least the lowest one
+//! that a put of this import got, and its entry is not among those that were not stored.
+//!
 //! Values up to a batch are put in batches, several at the same time; larger ones by the thread that reads the source, in pieces. The
 //! puts of one key keep their order: the next one waits until the one before is answered.
 
 use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use shoal_base::limits::KEY_BYTES_MAX;
-use shoal_client::{PutItem, PutOptions, RejectRules};
+use shoal_client::{Lsn, PutItem, PutOptions, PutResult, RejectRules, Result};
 
-use crate::copying::{Location, copy};
-use crate::failure::one_line;
+use crate::copying::{Location, copy_since};
+use crate::failure::{NotFound, one_line};
 use crate::output::show_key;
 use crate::transfer::attributes::Kind;
 use crate::transfer::destination::Destination;
 use crate::transfer::report::Report;
 use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
+
+/// Entries that were not stored and are remembered, eight bytes each. Beyond that no copy is made.
+const UNSTORED_MAX: usize = 1 << 20;
 
 /// A value that is to be put.
 struct Item {
@@ -24,11 +33,57 @@ struct Item {
     kind: Kind,
 }
 
-/// The keys whose puts are not answered yet.
-#[derive(Default)]
+/// The keys whose puts are not answered yet, and what is known of those that were.
 struct Pending {
     keys: Mutex<HashSet<Bytes>>,
     answered: Condvar,
+    /// The lowest version that a put of this import got. An object with a lower one was there before.
+    lowest_version: AtomicU64,
+    unstored: Mutex<Unstored>,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        let lowest_version = AtomicU64::new(u64::MAX);
+        Self { keys: Mutex::default(), answered: Condvar::new(), lowest_version, unstored: Mutex::default() }
+    }
+}
+
+impl Pending {
+    /// A put of `key` was answered with `version`.
+    fn stored(&self, version: Lsn) {
+        self.lowest_version.fetch_min(version.0, Ordering::Relaxed);
+    }
+}
+
+/// The keys whose last entry was not stored, as hashes.
+#[derive(Default)]
+struct Unstored {
+    hasher: RandomState,
+    hashes: HashSet<u64>,
+    /// There were more than [`UNSTORED_MAX`].
+    is_incomplete: bool,
+}
+
+impl Unstored {
+    fn add(&mut self, key: &[u8]) {
+        if self.hashes.len() < UNSTORED_MAX {
+            self.hashes.insert(self.hasher.hash_one(key));
+        } else {
+            self.is_incomplete = true;
+        }
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        if !self.hashes.is_empty() {
+            self.hashes.remove(&self.hasher.hash_one(key));
+        }
+    }
+
+    /// Whether `key` may be one of them.
+    fn may_have(&self, key: &[u8]) -> bool {
+        self.is_incomplete || self.hashes.contains(&self.hasher.hash_one(key))
+    }
 }
 
 /// Where the thread that reads the source puts what it finds.
@@ -57,8 +112,14 @@ impl Destination {
             let results = self.handle.block_on(self.objects.put_many(&self.bucket, items));
             for ((key, (kind, bytes)), result) in keys.iter().zip(sizes).zip(results) {
                 match result {
-                    Ok(_) => self.report.done(kind, bytes),
-                    Err(error) => self.failed(&show_key(key), &error),
+                    Ok(put) => {
+                        pending.stored(put.version);
+                        self.report.done(kind, bytes);
+                    }
+                    Err(error) => {
+                        pending.unstored.lock().add(key);
+                        self.failed(&show_key(key), &error);
+                    }
                 }
             }
         }
@@ -98,11 +159,10 @@ impl Feeder<'_> {
         self.wait_for(&key);
         if bytes > BATCH_BYTES_MAX {
             let put = self.to.objects.put(&self.to.bucket, &key, value, options);
-            return match self.to.handle.block_on(put) {
-                Ok(_) => self.report().done(kind, bytes),
-                Err(error) => self.to.failed(&show_key(&key), &error),
-            };
+            let put = self.to.handle.block_on(put);
+            return self.settle(&key, put, kind, bytes);
         }
+        self.pending.unstored.lock().remove(&key);
         self.pending.keys.lock().insert(key.clone());
         self.batches.add(Item { put: PutItem { key, value, options }, kind }, bytes);
     }
@@ -141,31 +201,69 @@ impl Feeder<'_> {
             sent += bytes;
         }
         match stream.map(|stream| to.handle.block_on(stream.finish())) {
-            Some(Ok(_)) => to.report.done(Kind::File, 0),
-            Some(Err(error)) => {
-                to.report.take_back_bytes(sent);
-                to.failed(&show_key(key), &error);
+            Some(put) => {
+                if put.is_err() {
+                    to.report.take_back_bytes(sent);
+                }
+                self.settle(key, put, Kind::File, 0);
             }
-            None => {}
+            None => self.not_stored(key),
         }
         Ok(())
     }
 
-    /// Makes `key` a copy of the object of what the source calls `name`, which was put before.
-    pub(crate) fn copy(&mut self, name: &[u8], key: Bytes) {
-        let source = Bytes::from([&self.to.prefix, name].concat());
-        self.wait_for(&source);
-        self.wait_for(&key);
-        let place = |key: &Bytes| Location { bucket: self.to.bucket.clone(), key: key.clone() };
-        let (from, to) = (place(&source), place(&key));
-        let copied = copy(&self.to.objects, &from, &to, RejectRules::default());
-        match self.to.handle.block_on(copied) {
-            Ok(copied) => self.report().done(Kind::File, copied.bytes),
+    /// Reports the result of a put that this thread waited for.
+    fn settle(&self, key: &Bytes, put: Result<PutResult>, kind: Kind, bytes: u64) {
+        match put {
+            Ok(put) => {
+                self.pending.stored(put.version);
+                self.pending.unstored.lock().remove(key);
+                self.report().done(kind, bytes);
+            }
             Err(error) => {
-                let why = format!("it is a hard link: {}", one_line(&error));
-                self.report().failed(&show_key(&key), &why);
+                self.not_stored(key);
+                self.to.failed(&show_key(key), &error);
             }
         }
+    }
+
+    /// The entry of `key` was not stored: no later entry becomes a copy of the object that the store may have under this key.
+    pub(crate) fn not_stored(&self, key: &[u8]) {
+        self.pending.unstored.lock().add(key);
+    }
+
+    /// Makes `key` a copy of the object that this import made of what the source calls `name`; a failure if it made none.
+    pub(crate) fn copy(&mut self, name: &[u8], key: Bytes) {
+        let source = Bytes::from([&self.to.prefix, name].concat());
+        if source == key || !self.to.filter.takes(name) {
+            return self.copy_failed(&key, &unstored(&source));
+        }
+        if self.report().manner().dry_run {
+            return self.report().would(Kind::File, &key, 0);
+        }
+        self.wait_for(&source);
+        self.wait_for(&key);
+        if self.pending.unstored.lock().may_have(&source) {
+            return self.copy_failed(&key, &unstored(&source));
+        }
+        let place = |key: &Bytes| Location { bucket: self.to.bucket.clone(), key: key.clone() };
+        let (from, to) = (place(&source), place(&key));
+        let least = Lsn(self.pending.lowest_version.load(Ordering::Relaxed));
+        let copied = copy_since(&self.to.objects, &from, least, &to, RejectRules::default());
+        match self.to.handle.block_on(copied) {
+            Ok(copied) => {
+                self.pending.stored(copied.version);
+                self.pending.unstored.lock().remove(&key);
+                self.report().done(Kind::File, copied.bytes);
+            }
+            Err(error) if error.is::<NotFound>() => self.copy_failed(&key, &unstored(&source)),
+            Err(error) => self.copy_failed(&key, &one_line(&error)),
+        }
+    }
+
+    fn copy_failed(&self, key: &[u8], why: &str) {
+        self.not_stored(key);
+        self.report().failed(&show_key(key), &format!("it is a hard link: {why}"));
     }
 
     /// Ends the import early, after the puts of all that came so far.
@@ -179,7 +277,7 @@ impl Feeder<'_> {
         self.report().stop(why);
     }
 
-    /// Waits until the puts of `key` are answered.
+    /// Waits until the puts of `key` are answered. The results that the workers noted are seen after this.
     fn wait_for(&mut self, key: &Bytes) {
         if !self.pending.keys.lock().contains(key) {
             return;
@@ -189,5 +287,28 @@ impl Feeder<'_> {
         while waiting.contains(key) {
             self.pending.answered.wait(&mut waiting);
         }
+    }
+}
+
+fn unstored(source: &[u8]) -> String {
+    format!("the entry {:?} that it links to was not stored", show_key(source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_that_were_not_stored_are_remembered_up_to_a_limit() {
+        let mut unstored = Unstored::default();
+        unstored.add(b"a");
+        assert!(unstored.may_have(b"a") && !unstored.may_have(b"b"));
+        unstored.remove(b"a");
+        assert!(!unstored.may_have(b"a"), "a later entry of this name was stored");
+        for number in 0..=UNSTORED_MAX as u64 {
+            unstored.add(&number.to_le_bytes());
+        }
+        assert_eq!(unstored.hashes.len(), UNSTORED_MAX);
+        assert!(unstored.may_have(b"b"), "which ones were not stored is not known any more");
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
-use crate::output::show_count;
+use crate::output::{counted, show_count};
 use crate::progress::{self, Ticker};
 use crate::size::Size;
 use crate::transfer::report::{Counts, Report};
@@ -31,7 +31,7 @@ fn show(report: &Report, rate: &mut Rate) {
     let sofar = report.counts();
     rate.update(Instant::now(), sofar);
     let total = report.total();
-    let message = message(sofar, total, rate);
+    let message = message(sofar, total, report.verb().is_flat, rate);
     let Some(bar) = report.bar() else {
         report.line(&format!("{}: {message}", report.verb().name));
         return;
@@ -48,11 +48,20 @@ fn cost(items: u64, bytes: u64) -> u64 {
     bytes.saturating_add(items.saturating_mul(ITEM_COST_BYTES))
 }
 
-fn message(sofar: Counts, total: Option<(u64, u64)>, rate: &Rate) -> String {
-    let of = total.map_or(String::new(), |(items, _)| format!(" of {}", show_count(items)));
+fn message(sofar: Counts, total: Option<(u64, u64)>, is_flat: bool, rate: &Rate) -> String {
+    let mut parts = vec![counted(sofar.files, if is_flat { "object" } else { "file" })];
+    for (count, one) in [(sofar.folders, "folder"), (sofar.symlinks, "symlink")] {
+        if count > 0 {
+            parts.push(counted(count, one));
+        }
+    }
+    if sofar.unchanged > 0 {
+        parts.push(format!("{} unchanged", show_count(sofar.unchanged)));
+    }
+    let of = total.map_or(String::new(), |(items, _)| format!(" of {} in all", show_count(items)));
     let mut text = format!(
-        "{}{of} files, {}, {} files/s, {:.1} MB/s",
-        show_count(sofar.items()),
+        "{}{of}, {}, {}/s, {:.1} MB/s",
+        parts.join(", "),
         Size(sofar.all_bytes()),
         show_count(rate.items_per_s as u64),
         rate.bytes_per_s / 1e6,
@@ -133,11 +142,20 @@ mod tests {
         assert!((rate.items_per_s - 100.0).abs() < 1.0);
         let left = rate.left(rate.last, 12_000, 0).unwrap();
         assert!((59..=61).contains(&left.as_secs()), "6,000 are left at 100 a second: {left:?}");
-        let text = message(rate.last, Some((12_000, 0)), &rate);
+        let text = message(rate.last, Some((12_000, 0)), false, &rate);
         assert!(
-            text.starts_with("6,000 of 12,000 files, 0 B, 100 files/s") && text.ends_with(" left"),
+            text.starts_with("6,000 files of 12,000 in all, 0 B, 100/s") && text.ends_with(" left"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn files_folders_and_links_are_counted_apart() {
+        let rate = Rate::new(Instant::now());
+        let sofar = Counts { files: 1, folders: 2, symlinks: 1, unchanged: 5, ..Counts::default() };
+        let text = message(sofar, Some((1_000, 0)), false, &rate);
+        assert!(text.starts_with("1 file, 2 folders, 1 symlink, 5 unchanged of 1,000 in all, 0 B"), "{text}");
+        assert!(message(sofar, None, true, &rate).starts_with("1 object, "));
     }
 
     #[test]

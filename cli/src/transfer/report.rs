@@ -11,7 +11,7 @@ use shoal_client::DamagedRange;
 
 use crate::damage::Damage;
 use crate::failure::{EXIT_LOSSY, Reported, ReportedCode};
-use crate::output::{Output, show_count, warn};
+use crate::output::{Output, counted, show_count, warn};
 use crate::size::Size;
 use crate::transfer::attributes::Kind;
 use crate::transfer::extras::now_ns;
@@ -107,6 +107,8 @@ pub(crate) struct Counts {
     pub(crate) unchanged: u64,
     pub(crate) unchanged_bytes: u64,
     pub(crate) special: u64,
+    /// Temporary files that a killed command left behind.
+    pub(crate) leftovers: u64,
     /// Items that cannot be held and are left out.
     pub(crate) refused: u64,
     /// Items that are there, without all of their metadata or without their deadline.
@@ -122,7 +124,7 @@ impl Counts {
     /// Files, folders, symlinks and skipped items.
     pub(crate) fn items(&self) -> u64 {
         let done = self.files + self.folders + self.symlinks;
-        done + self.unchanged + self.special + self.refused + self.failed + self.expired
+        done + self.unchanged + self.special + self.leftovers + self.refused + self.failed + self.expired
     }
 
     /// Whether something that was to go there is not, or not whole.
@@ -200,6 +202,12 @@ impl Report {
     pub(crate) fn special(&self, name: &str, what: &str) {
         self.state.lock().counts.special += 1;
         self.tell(name, &format!("skipped: a {what} has no content to store"));
+    }
+
+    /// One is a temporary file of a command that was killed.
+    pub(crate) fn leftover(&self, name: &str) {
+        self.state.lock().counts.leftovers += 1;
+        self.tell(name, "left out: a command of Shoal that was killed left this temporary file behind");
     }
 
     /// One cannot be held where it is to go: it is left out, or the end without `--lossy`.
@@ -342,12 +350,12 @@ impl Report {
     fn summary(&self) -> Vec<String> {
         let (counts, seconds) = (self.counts(), self.started.elapsed().as_secs_f64());
         let what = match self.verb.is_flat {
-            true => format!("{} objects: {}", show_count(counts.files), Size(counts.bytes)),
+            true => format!("{}: {}", counted(counts.files, "object"), Size(counts.bytes)),
             false => format!(
-                "{} files, {} folders, {} symlinks: {}",
-                show_count(counts.files),
-                show_count(counts.folders),
-                show_count(counts.symlinks),
+                "{}, {}, {}: {}",
+                counted(counts.files, "file"),
+                counted(counts.folders, "folder"),
+                counted(counts.symlinks, "symlink"),
                 Size(counts.bytes)
             ),
         };
@@ -366,6 +374,7 @@ impl Report {
             (counts.excluded, "left out by --include and --exclude".into()),
             (counts.expired, "left out: their time was over".into()),
             (counts.special, "skipped: sockets, fifos and devices have no content to store".into()),
+            (counts.leftovers, "left out: temporary files that killed commands left behind".into()),
             (counts.refused, format!("refused: {place} cannot hold them")),
             (counts.dropped, format!("without metadata or deadline, which {place} cannot hold")),
             (counts.failed, "failed".into()),
@@ -389,6 +398,7 @@ impl Report {
             "bytes": counts.bytes,
             "unchanged": counts.unchanged,
             "special": counts.special,
+            "leftovers": counts.leftovers,
             "expired": counts.expired,
             "excluded": counts.excluded,
             "refused": counts.refused,

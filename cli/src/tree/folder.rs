@@ -4,6 +4,7 @@
 //! outside the target, whatever the keys are and whatever lies there. A folder's mode and time are restored when its
 //! last holder drops it; each folder holds its parent, so the deepest come first.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -13,45 +14,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::output::show_key;
 use crate::transfer::attributes::Attributes;
 use crate::transfer::report::Report;
-
-/// Why a name cannot be written.
-#[derive(Debug)]
-pub(crate) enum Obstacle {
-    /// The target cannot hold it: it would leave the folder, or the file system does not take it.
-    Unheld(String),
-    /// Something went wrong.
-    Failed(io::Error),
-    /// Something else is in the way.
-    InTheWay(&'static str),
-}
-
-impl From<Errno> for Obstacle {
-    fn from(error: Errno) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
-/// The obstacle where a call that makes a name fails with `error`.
-pub(crate) fn name_obstacle(error: Errno) -> Obstacle {
-    match error {
-        Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG => {
-            Obstacle::Unheld(format!("the file system does not take its name: {}", io::Error::from(error)))
-        }
-        _ => error.into(),
-    }
-}
+use crate::tree::folding::{FileSystems, Names};
+use crate::tree::obstacle::{Obstacle, altered, name_obstacle};
 
 /// A folder below the target, or the target itself.
 pub(crate) struct Folder {
     descriptor: OwnedFd,
     shown: String,
+    names: Names,
     restore: Mutex<Restore>,
     shared: Arc<Shared>,
     /// Dropped after this folder was restored.
@@ -61,6 +38,7 @@ pub(crate) struct Folder {
 struct Shared {
     report: Arc<Report>,
     open: AtomicUsize,
+    file_systems: FileSystems,
 }
 
 /// The attributes that the folder gets when it is dropped.
@@ -76,12 +54,20 @@ impl Folder {
         fs::create_dir_all(path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
-        let shared = Arc::new(Shared { report, open: AtomicUsize::new(1) });
+        let shared =
+            Arc::new(Shared { report, open: AtomicUsize::new(1), file_systems: FileSystems::default() });
         Ok(Self::held(descriptor, String::new(), shared, None))
     }
 
     fn held(descriptor: OwnedFd, shown: String, shared: Arc<Shared>, parent: Option<Arc<Self>>) -> Arc<Self> {
-        Arc::new(Self { descriptor, shown, restore: Mutex::default(), shared, _parent: parent })
+        Arc::new(Self {
+            descriptor,
+            shown,
+            names: Names::default(),
+            restore: Mutex::default(),
+            shared,
+            _parent: parent,
+        })
     }
 
     /// The folder `name` in this one; created if it does not exist, and with `will_be_restored` unreadable for other
@@ -93,11 +79,18 @@ impl Folder {
     ) -> Result<Arc<Self>, Obstacle> {
         let own_name = OsStr::from_bytes(name);
         let mode = if will_be_restored { 0o700 } else { 0o777 };
+        let taken = self.take(name)?;
         let is_new = match rustix::fs::mkdirat(&self.descriptor, own_name, Mode::from_raw_mode(mode)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(error) => return Err(name_obstacle(error)),
         };
+        drop(taken);
+        if is_new && !self.missing(std::iter::once(name))?.is_empty() {
+            // Best effort: it is empty, and the error says more.
+            let _ = rustix::fs::unlinkat(&self.descriptor, own_name, AtFlags::REMOVEDIR);
+            return Err(altered());
+        }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = match rustix::fs::openat(&self.descriptor, own_name, flags, Mode::empty()) {
             Ok(descriptor) => descriptor,
@@ -142,6 +135,28 @@ impl Folder {
         if let Some(permissions) = attributes.permissions_to_restore() {
             restore.permissions = Some(permissions);
         }
+    }
+
+    /// Checks that `name` is free or the name of just the file that it leads to; to be called before the name is used, which ends
+    /// before the guard is dropped.
+    ///
+    /// # Errors
+    /// The file system takes it for the name of another file.
+    pub(crate) fn take(&self, name: &[u8]) -> Result<Option<MutexGuard<'_, ()>>, Obstacle> {
+        self.names.take(&self.descriptor, name, &self.shared.file_systems)
+    }
+
+    /// Whether `name`, which leads to something here, is its very name.
+    pub(crate) fn is_exact(&self, name: &[u8]) -> bool {
+        self.names.is_exact(&self.descriptor, name, &self.shared.file_systems)
+    }
+
+    /// Those of `names`, which were made here, that the file system did not store as they are.
+    pub(crate) fn missing<'n>(
+        &self,
+        names: impl Iterator<Item = &'n [u8]>,
+    ) -> rustix::io::Result<HashSet<&'n [u8]>> {
+        self.names.missing(&self.descriptor, names, &self.shared.file_systems)
     }
 
     /// For operations relative to the folder.

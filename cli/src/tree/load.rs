@@ -59,6 +59,7 @@ impl Destination {
             }
             match visit {
                 Visit::Special { path, what, .. } => self.report.special(&shown(&path), what),
+                Visit::Leftover { path, .. } => self.report.leftover(&shown(&path)),
                 Visit::Failed { path, why, .. } => self.report.failed(&shown(&path), &why),
                 Visit::Found(found) if Some(found.inode) == own_file => {
                     self.report.failed(&shown(&found.path), "it is the data file of the store itself");

@@ -6,13 +6,15 @@
 //!
 //! In: [`walk`] returns a folder's content in the order of the keys, [`compare`] drops the objects that the store has
 //! already, [`load`] reads the files and puts them in batches. Out: [`names`] decides which keys are names below a
-//! folder, [`folder`] and [`place`] write below the target without ever following a symlink, [`unload`] gets the
-//! objects.
+//! folder, [`folder`] and [`place`] write below the target without ever following a symlink, [`folding`] keeps apart names that the file
+//! system does not ([`obstacle`]s are why a name is not written), [`unload`] gets the objects.
 
 pub(crate) mod compare;
 pub(crate) mod folder;
+pub(crate) mod folding;
 pub(crate) mod load;
 pub(crate) mod names;
+pub(crate) mod obstacle;
 pub(crate) mod place;
 pub(crate) mod unload;
 pub(crate) mod walk;

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::temporary::is_temporary;
+
 /// Longest name that Linux's file systems take, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -33,6 +35,20 @@ pub(crate) fn components(relative: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
         }
     }
     Ok(components)
+}
+
+/// As [`components`], of a file or symlink.
+///
+/// # Errors
+/// Why it must not be written.
+pub(crate) fn components_of_file(relative: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
+    let components = components(relative)?;
+    match components.last() {
+        Some(name) if is_temporary(name) => {
+            Err("its name is one of Shoal's temporary names, which an import leaves out")
+        }
+        _ => Ok(components),
+    }
 }
 
 /// The files above the present key: a key cannot be a file and a folder at once. Keys come in order, so all that begin with one come
@@ -78,6 +94,14 @@ mod tests {
         {
             assert!(components(name.as_bytes()).is_err(), "{name:?}");
         }
+    }
+
+    #[test]
+    fn temporary_names_are_no_names_of_files() {
+        assert!(
+            components_of_file(b"a/.shoal-1-0.tmp").is_err()
+                && components_of_file(b".shoal-1-0.tmp/a").is_ok()
+        );
     }
 
     #[test]

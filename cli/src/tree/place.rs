@@ -6,15 +6,16 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
+use crate::temporary;
 use crate::transfer::attributes::{Attributes, Kind};
 use crate::transfer::extras::Extras;
-use crate::tree::folder::{Folder, Obstacle, name_obstacle, timestamps};
+use crate::tree::folder::{Folder, timestamps};
+use crate::tree::obstacle::{Obstacle, name_obstacle};
 use crate::tree::xattr;
 
 /// Longest target of a symlink that Linux takes.
@@ -32,9 +33,9 @@ impl<'a> NewFile<'a> {
         // No other user may read the file before it has its own mode.
         let mode = if attributes.permissions.is_some() { 0o600 } else { 0o666 };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let temporary = temporary_name();
-        let descriptor =
-            rustix::fs::openat(folder.descriptor(), &temporary, flags, Mode::from_raw_mode(mode))?;
+        let (temporary, descriptor) = temporary::create(|name| {
+            rustix::fs::openat(folder.descriptor(), name, flags, Mode::from_raw_mode(mode))
+        })?;
         Ok(Self { folder, file: descriptor.into(), temporary: Some(temporary) })
     }
 
@@ -67,7 +68,7 @@ impl<'a> NewFile<'a> {
 impl Drop for NewFile<'_> {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            remove(self.folder, temporary);
+            remove(self.folder, temporary.as_str());
         }
     }
 }
@@ -84,15 +85,15 @@ pub(crate) fn symlink(
             "its value is no target of a symlink (1 to 4,095 bytes, no NUL)".into(),
         ));
     }
-    let temporary = temporary_name();
-    rustix::fs::symlinkat(OsStr::from_bytes(target), folder.descriptor(), &temporary)
-        .map_err(link_obstacle)?;
+    let (temporary, ()) =
+        temporary::create(|name| rustix::fs::symlinkat(OsStr::from_bytes(target), folder.descriptor(), name))
+            .map_err(link_obstacle)?;
     let times = timestamps(attributes.mtime_ns);
     let result = rustix::fs::utimensat(folder.descriptor(), &temporary, &times, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(Obstacle::from)
         .and_then(|()| rename(folder, &temporary, name));
     if result.is_err() {
-        remove(folder, &temporary);
+        remove(folder, temporary.as_str());
     }
     result
 }
@@ -134,6 +135,7 @@ fn has_extras(base: impl AsFd, name: &OsStr, extras: &Extras) -> bool {
 }
 
 fn rename(folder: &Folder, temporary: &str, name: &[u8]) -> Result<(), Obstacle> {
+    let _taken = folder.take(name)?;
     let name = OsStr::from_bytes(name);
     match rustix::fs::renameat(folder.descriptor(), temporary, folder.descriptor(), name) {
         Err(Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST) => {
@@ -143,16 +145,11 @@ fn rename(folder: &Folder, temporary: &str, name: &[u8]) -> Result<(), Obstacle>
     }
 }
 
-/// Best effort: there is an error already that says more.
-fn remove(folder: &Folder, temporary: &str) {
-    if let Err(error) = rustix::fs::unlinkat(folder.descriptor(), temporary, AtFlags::empty()) {
-        tracing::warn!("cannot remove the temporary file {temporary}: {error}");
+/// Removes a file that this export made. Best effort: there is an error already that says more.
+pub(crate) fn remove(folder: &Folder, name: impl Arg + Copy) {
+    if let Err(error) = rustix::fs::unlinkat(folder.descriptor(), name, AtFlags::empty()) {
+        tracing::warn!("cannot remove the file {}: {error}", name.to_string_lossy());
     }
-}
-
-fn temporary_name() -> String {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    format!(".shoal-{}-{}.tmp", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 #[cfg(test)]

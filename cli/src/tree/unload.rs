@@ -1,5 +1,6 @@
 //! From objects to files: the work of an export.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -20,8 +21,9 @@ use crate::transfer::extras::Extras;
 use crate::transfer::filter::Filter;
 use crate::transfer::report::Report;
 use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
-use crate::tree::folder::{Folder, Obstacle, OpenPath};
-use crate::tree::names::{FilesAbove, components};
+use crate::tree::folder::{Folder, OpenPath};
+use crate::tree::names::{FilesAbove, components, components_of_file};
+use crate::tree::obstacle::{Obstacle, altered};
 use crate::tree::place::{self, LINK_BYTES_MAX, NewFile};
 use crate::tree::xattr;
 
@@ -61,6 +63,14 @@ struct Planned<'a> {
     extras: Extras,
     /// From the target down to its own; none for the target itself.
     names: Vec<&'a [u8]>,
+}
+
+/// A file or symlink that was written.
+struct Written {
+    kind: Kind,
+    bytes: u64,
+    /// Those that the report has already, as they were written piece by piece.
+    counted_bytes: u64,
 }
 
 /// Why an object did not become a file.
@@ -172,7 +182,7 @@ impl Unload {
             Kind::Folder if relative.is_empty() => Vec::new(),
             Kind::Folder => components(relative.strip_suffix(b"/").unwrap_or(relative)).map_err(unheld)?,
             Kind::File | Kind::Symlink => {
-                let names = components(relative).map_err(unheld)?;
+                let names = components_of_file(relative).map_err(unheld)?;
                 above.add(key.clone());
                 names
             }
@@ -204,7 +214,9 @@ impl Unload {
         }
         let folder = open.enter(parents, false)?;
         let bytes = entry.info.bytes;
-        if place::is_same(folder.descriptor(), OsStr::from_bytes(name), bytes, &attributes, &extras) {
+        let own_name = OsStr::from_bytes(name);
+        if place::is_same(folder.descriptor(), own_name, bytes, &attributes, &extras) && folder.is_exact(name)
+        {
             self.report.unchanged(bytes);
         } else {
             batches
@@ -239,7 +251,7 @@ impl Unload {
         for wanted in large {
             if !self.report.is_stopped() {
                 let result = self.write_large(&wanted);
-                self.conclude(&wanted, result);
+                self.conclude(vec![(wanted, result)]);
             }
         }
         if small.is_empty() || self.report.is_stopped() {
@@ -247,7 +259,7 @@ impl Unload {
         }
         let keys = small.iter().map(|wanted| wanted.key.clone()).collect();
         let objects = self.handle.block_on(self.objects.get_many(&self.bucket, keys));
-        for (wanted, object) in small.into_iter().zip(objects) {
+        let results = small.into_iter().zip(objects).map(|(wanted, object)| {
             let result = match object {
                 Ok(Some(object)) => self.write_small(&wanted, &object),
                 Ok(None) => Err(Trouble::Gone),
@@ -255,19 +267,49 @@ impl Unload {
                 Err(Error::Invalid(_)) => self.write_large(&wanted),
                 Err(error) => Err(error.into()),
             };
-            self.conclude(&wanted, result);
+            (wanted, result)
+        });
+        self.conclude(results.collect());
+    }
+
+    /// Reports the results, after a look whether the new files have their names.
+    fn conclude(&self, results: Vec<(Wanted, Result<Written, Trouble>)>) {
+        let altered_keys = self.find_altered(&results);
+        for (wanted, result) in results {
+            match result {
+                Ok(written) if altered_keys.contains(&wanted.key) => {
+                    place::remove(&wanted.folder, wanted.name());
+                    self.report.take_back_bytes(written.counted_bytes);
+                    self.tell(&wanted.key, altered().into());
+                }
+                Ok(written) => self.report.done(written.kind, written.bytes - written.counted_bytes),
+                Err(Trouble::Gone) => self.report.gone(&show_key(&wanted.key), wanted.expires_ns),
+                Err(trouble) => self.tell(&wanted.key, trouble),
+            }
         }
     }
 
-    fn conclude(&self, wanted: &Wanted, result: Result<(), Trouble>) {
-        match result {
-            Ok(()) => {}
-            Err(Trouble::Gone) => self.report.gone(&show_key(&wanted.key), wanted.expires_ns),
-            Err(trouble) => self.tell(&wanted.key, trouble),
+    /// The keys of written files that the file system gave other names.
+    fn find_altered(&self, results: &[(Wanted, Result<Written, Trouble>)]) -> HashSet<Bytes> {
+        let mut keys = HashSet::new();
+        for group in results.chunk_by(|(one, _), (other, _)| Arc::ptr_eq(&one.folder, &other.folder)) {
+            let written = || group.iter().filter(|(_, result)| result.is_ok()).map(|(wanted, _)| wanted);
+            let Some(first) = written().next() else { continue };
+            match first.folder.missing(written().map(Wanted::name)) {
+                Ok(missing) => {
+                    let is_missing = |wanted: &&Wanted| missing.contains(wanted.name());
+                    keys.extend(written().filter(is_missing).map(|wanted| wanted.key.clone()));
+                }
+                Err(error) => {
+                    let why = format!("whether its file has this name cannot be seen: {error}");
+                    written().for_each(|wanted| self.report.failed(&show_key(&wanted.key), &why));
+                }
+            }
         }
+        keys
     }
 
-    fn write_small(&self, wanted: &Wanted, object: &Object) -> Result<(), Trouble> {
+    fn write_small(&self, wanted: &Wanted, object: &Object) -> Result<Written, Trouble> {
         // As it is now, not as it was listed.
         let attributes = Attributes::of_object(&wanted.key, &object.info).map_err(Trouble::Other)?;
         match attributes.kind {
@@ -279,11 +321,10 @@ impl Unload {
                 file.finish(wanted.name(), &attributes)?;
             }
         }
-        self.report.done(attributes.kind, object.info.bytes);
-        Ok(())
+        Ok(Written { kind: attributes.kind, bytes: object.info.bytes, counted_bytes: 0 })
     }
 
-    fn write_large(&self, wanted: &Wanted) -> Result<(), Trouble> {
+    fn write_large(&self, wanted: &Wanted) -> Result<Written, Trouble> {
         let opened = self.objects.get_stream(&self.bucket, &wanted.key, ByteRange::ALL);
         let Some(mut stream) = self.handle.block_on(opened)? else {
             return Err(Trouble::Gone);
@@ -296,10 +337,12 @@ impl Unload {
         let mut written = 0;
         let result = self.write_pieces(wanted, &mut stream, &attributes, &mut written);
         match result {
-            Ok(()) => self.report.done(Kind::File, 0),
-            Err(_) => self.report.take_back_bytes(written),
+            Ok(()) => Ok(Written { kind: Kind::File, bytes: written, counted_bytes: written }),
+            Err(trouble) => {
+                self.report.take_back_bytes(written);
+                Err(trouble)
+            }
         }
-        result
     }
 
     fn write_pieces(

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Stat};
 use shoal_base::limits::KEY_BYTES_MAX;
 
+use crate::temporary::is_temporary;
 use crate::transfer::attributes::{Attributes, Kind};
 use crate::transfer::extras::Extras;
 use crate::tree::xattr;
@@ -39,6 +40,11 @@ pub(crate) enum Visit {
         path: PathBuf,
         what: &'static str,
     },
+    /// A temporary file, which a command that was killed left behind.
+    Leftover {
+        key: Vec<u8>,
+        path: PathBuf,
+    },
     Failed {
         key: Vec<u8>,
         path: PathBuf,
@@ -51,7 +57,7 @@ impl Visit {
     pub(crate) fn key(&self) -> &[u8] {
         match self {
             Self::Found(found) => &found.key,
-            Self::Special { key, .. } | Self::Failed { key, .. } => key,
+            Self::Special { key, .. } | Self::Leftover { key, .. } | Self::Failed { key, .. } => key,
         }
     }
 }
@@ -86,6 +92,9 @@ impl Walk {
         let plain = if name.is_folder { name.bytes.strip_suffix(b"/")? } else { &name.bytes[..] };
         let path = level.path.join(OsStr::from_bytes(plain));
         let key = [&level.key[..], &name.bytes].concat();
+        if !name.is_folder && is_temporary(plain) {
+            return Some(Visit::Leftover { key, path });
+        }
         if key.len() > KEY_BYTES_MAX {
             let rest = if name.is_folder { "; nothing in it is stored either" } else { "" };
             let why = format!("its key would have {} bytes, {KEY_BYTES_MAX} are allowed{rest}", key.len());

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::harness::{Done, Server, assert_clean, client_of, command, run, serve, text_of};
+use crate::harness::{Done, Server, assert_clean, client_of, command, run, run_with, serve, text_of};
 
 /// The value of the object number `which` in its state `state`; some are short, some long.
 fn value(which: usize, state: usize) -> Vec<u8> {
@@ -161,7 +161,7 @@ fn damage_is_named_and_existing_files_are_kept() {
     let mortal = server.run(&["stat", "mortal", "--json"]).json();
     let to_pipe = server.run(&["backup", "-", "--json"]);
     assert!(to_pipe.code == 0 && to_pipe.stdout.starts_with(b"SHBK"), "{}", to_pipe.stderr);
-    let piped = crate::harness::run_with(command(&["backup", "verify", "-"]), &to_pipe.stdout);
+    let piped = run_with(command(&["backup", "verify", "-"]), &to_pipe.stdout);
     assert_eq!(piped.code, 0, "{}", piped.stderr);
 
     std::thread::sleep(std::time::Duration::from_millis(8_100));
@@ -231,7 +231,7 @@ fn a_closed_store_and_a_rate() {
     assert!(began.elapsed().as_secs_f64() > 1.5, "400 KB at 200 KiB a second take two seconds");
     let data = folder.path().join("data");
     let put = command(&["put", "k", "-", "--data", text_of(&data)]);
-    assert_eq!(crate::harness::run_with(put, b"v").code, 0);
+    assert_eq!(run_with(put, b"v").code, 0);
     let closed = folder.path().join("closed.shoal");
     let done = run(&["backup", text_of(&closed), "--data", text_of(&data), "--json"]);
     assert_eq!((done.code, counted(&done)), (0, 1), "{}", done.stderr);
@@ -246,7 +246,7 @@ fn an_unreadable_object_is_named_by_each_command() {
     let (data, dest, new) = (at("data"), at("lossy"), at("new"));
     for (key, byte) in [("hurt", 0xA7_u8), ("well", 0x3C)] {
         let put = command(&["put", key, "-", "--data", text_of(&data)]);
-        assert_eq!(crate::harness::run_with(put, &vec![byte; 300_000]).code, 0);
+        assert_eq!(run_with(put, &vec![byte; 300_000]).code, 0);
     }
     let mut bytes = fs::read(&data).unwrap();
     let place = bytes.windows(64).position(|some| some == [0xA7; 64]).expect("the value is in the file");
@@ -283,7 +283,7 @@ fn a_killed_restore_leaves_no_store() {
     let (data, dest, new) = (at("data"), at("backup"), at("new"));
     for which in 0..4 {
         let put = command(&["put", &key(which), "-", "--data", text_of(&data)]);
-        assert_eq!(crate::harness::run_with(put, &value(which, 0)).code, 0);
+        assert_eq!(run_with(put, &value(which, 0)).code, 0);
     }
     assert_eq!(run(&["backup", text_of(&dest), "--data", text_of(&data)]).code, 0);
     let bytes = fs::read(&dest).unwrap();
@@ -301,4 +301,25 @@ fn a_killed_restore_leaves_no_store() {
     let again = run(&["restore", "--data", text_of(&new), text_of(&dest), "--json", "--size", "64M"]);
     assert_eq!((again.code, counted(&again)), (0, 4), "{}", again.stderr);
     assert!(!unfinished.exists());
+}
+
+/// A restore right after a killed one said "in use": the lock of the killed one lives until its last write is done.
+#[test]
+fn a_restore_waits_for_the_lock_of_a_killed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, file, new) =
+        (folder.path().join("data"), folder.path().join("backup"), folder.path().join("new"));
+    assert_eq!(run_with(command(&["put", "k", "-", "--data", text_of(&data)]), b"v").code, 0);
+    assert_eq!(run(&["backup", "--data", text_of(&data), text_of(&file)]).code, 0);
+    let held = fs::File::create(folder.path().join("new.unfinished")).unwrap();
+    held.lock().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_secs(2));
+            held.unlock().unwrap();
+        });
+        let done = run(&["restore", "--data", text_of(&new), text_of(&file)]);
+        assert!(done.code == 0 && done.text().contains(": 1 object with"), "{}{}", done.text(), done.stderr);
+    });
+    assert_eq!(run(&["get", "k", "--data", text_of(&new)]).stdout, b"v");
 }

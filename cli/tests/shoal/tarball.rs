@@ -282,3 +282,25 @@ fn a_tar_that_is_cut_off_or_damaged_is_an_error_with_its_place() {
     let done = import_bytes(b"\x1f\x8b not a tar");
     assert!(done.code == 1 && done.stderr.contains("this is no tar"), "{}", done.stderr);
 }
+
+/// A hard link took the value that the store had before under the name of its target.
+#[test]
+fn a_hard_link_whose_target_is_left_out_fails_by_name() {
+    let server = Server::start();
+    let (source, tar) = (server.folder.path().join("source"), server.folder.path().join("t.tar"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("a"), b"new").unwrap();
+    fs::hard_link(source.join("a"), source.join("b")).unwrap();
+    let file = tar.to_str().unwrap();
+    ok(Command::new("tar").args(["-cf", file, "-C", source.to_str().unwrap(), "a", "b"]));
+    server.put("a", b"old", &[]);
+    for options in [&["--exclude", "a"][..], &["--exclude", "a", "--dry-run"]] {
+        let done = import(&server, &tar, options);
+        assert_eq!((done.code, done.json()["failed"].as_u64()), (1, Some(1)), "{}", done.stderr);
+        let why = "b: it is a hard link: the entry \"a\" that it links to was not stored";
+        assert!(done.stderr.contains(why), "{}", done.stderr);
+        assert_eq!(server.keys(), ["a"]);
+    }
+    assert_eq!(import(&server, &tar, &[]).code, 0);
+    assert_eq!(server.ok(&["get", "b"]), b"new");
+}

@@ -215,3 +215,57 @@ fn patterns_choose_and_a_dry_run_changes_nothing() {
     assert_eq!((again["files"].as_u64(), again["unchanged"].as_u64()), (Some(0), Some(1)));
     assert_eq!(server.run(&["import", "x", "--include", "["]).code, 2);
 }
+
+/// In a container each command is process 1: a file that a killed command left behind was in the way of each later one, and an import
+/// stored it as an object.
+#[test]
+fn temporary_files_of_killed_commands_are_in_nobodys_way() {
+    let server = Server::start();
+    let target = server.folder.path().join("target");
+    fs::create_dir_all(&target).unwrap();
+    let leftovers = [".shoal-1-0.tmp", ".shoal-1-1.tmp", ".shoal-00000000000000ff.tmp"];
+    for name in leftovers {
+        fs::write(target.join(name), b"half").unwrap();
+    }
+    fs::write(target.join("copy.1.tmp"), b"half").unwrap();
+    server.put("a", b"hello", &[]);
+    // As process 1, where this process may make one.
+    let in_container = |arguments: &[&str]| {
+        let own = server.command(arguments);
+        let mut command = std::process::Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+            .arg(own.get_program())
+            .args(arguments);
+        command.env("SHOAL_SERVER", &server.url).env("SHOAL_RESP", "off").env("SHOAL_METRICS", "off");
+        command
+    };
+    let can_unshare = in_container(&["--version"]).output().is_ok_and(|output| output.status.success());
+    if !can_unshare {
+        shoal_testkit::skipped::skipped("this process may not make a namespace of process ids");
+    }
+    let run = |arguments: &[&str]| match can_unshare {
+        true => run_with(in_container(arguments), b""),
+        false => server.run(arguments),
+    };
+    let done = run(&["export", target.to_str().unwrap()]);
+    assert_eq!((done.code, fs::read(target.join("a")).unwrap()), (0, b"hello".to_vec()), "{}", done.stderr);
+    let done = run(&["get", "a", "-o", target.join("copy").to_str().unwrap()]);
+    assert_eq!(
+        (done.code, fs::read(target.join("copy")).unwrap()),
+        (0, b"hello".to_vec()),
+        "{}",
+        done.stderr
+    );
+
+    let done = server.import(&target, &["--prefix", "q/"]);
+    let summary = done.json();
+    assert_eq!((done.code, summary["leftovers"].as_u64()), (0, Some(3)), "{}", done.stderr);
+    assert!(leftovers.iter().all(|name| done.stderr.contains(name)), "each is named: {}", done.stderr);
+    assert_eq!(server.keys(), ["a", "q/a", "q/copy", "q/copy.1.tmp"]);
+
+    // A folder cannot hold a key with such a name: an import would leave it out.
+    server.put("b/.shoal-1-0.tmp", b"x", &[]);
+    let done = server.export("b/", &target, &[]);
+    assert!(done.code == 1 && done.stderr.contains("one of Shoal's temporary names"), "{}", done.stderr);
+}

@@ -2,12 +2,23 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
+use shoal_base::{Entropy, SystemEntropy};
 use shoal_device::{Device, FileOptions, IoMode};
 
 /// The file; it is removed with this.
 pub struct NewFile(PathBuf);
+
+/// The name of a temporary data file of `bench` in the current folder, the same in the whole process. It is made of a random number: in
+/// a container each command is process 1, and the file of a killed one may be there.
+#[must_use]
+pub fn temporary(bench: &str) -> PathBuf {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    let number = NUMBER.get_or_init(|| SystemEntropy.next_u64());
+    PathBuf::from(format!("shoal-{bench}-{number:016x}.data"))
+}
 
 impl NewFile {
     /// Makes the file at `path`, or a temporary one of `bench` in the current folder, and opens it as a device.
@@ -15,8 +26,7 @@ impl NewFile {
     /// # Errors
     /// Where something is there already: it is left alone. As the device.
     pub fn create(path: Option<&Path>, bench: &str, io: IoMode) -> Result<(Device, Self)> {
-        let temporary = || PathBuf::from(format!("shoal-{bench}-{}.data", std::process::id()));
-        let path = path.map_or_else(temporary, Path::to_path_buf);
+        let path = path.map_or_else(|| temporary(bench), Path::to_path_buf);
         if path.exists() {
             bail!("{} exists: it is left alone", path.display());
         }

@@ -20,6 +20,7 @@ use super::seed::{Mix, Objects};
 use super::serve::{DURABLE, ServeOptions};
 use super::{GrpcOptions, LARGE, METRICS, SEED, SMALL, SMALL_OBJECTS};
 use crate::cores::Cores;
+use crate::data_file::temporary;
 use crate::machine;
 use crate::report::{Metric, Report};
 
@@ -186,8 +187,7 @@ impl<'a> Bench<'a> {
     /// The data file of a durable server.
     #[must_use]
     pub fn data(&self) -> PathBuf {
-        let temporary = || PathBuf::from(format!("shoal-grpc-{}.data", std::process::id()));
-        self.options.data.clone().unwrap_or_else(temporary)
+        self.options.data.clone().unwrap_or_else(|| temporary("grpc"))
     }
 
     /// Starts a server and connects to it.

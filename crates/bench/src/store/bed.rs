@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::target::Target;
+use crate::data_file::temporary;
 use crate::settle::settle;
 
 /// The data file. Removed at the end where it is a temporary one.
@@ -26,8 +27,7 @@ impl DataFile {
     /// Opens `data`, or a temporary file in the current folder, and lays a store out in it unless there is one: it may grow
     /// to `size` bytes, and `filled` bytes of it are written once at the start.
     pub(crate) fn open(data: Option<&Path>, size: u64, filled: u64, io: IoMode) -> Result<Self> {
-        let temporary = || PathBuf::from(format!("shoal-bench-{}.data", std::process::id()));
-        let path = data.map_or_else(temporary, Path::to_path_buf);
+        let path = data.map_or_else(|| temporary("bench"), Path::to_path_buf);
         let device = shoal_device::open(&path, &FileOptions { create: true, io, ..FileOptions::default() })?;
         let file = Self { path, is_temporary: data.is_none(), device };
         if !block_on(Store::probe(&file.device))? {
