@@ -5,11 +5,13 @@
 //! the log's records. The next start replays the records that are left, as after a crash.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use shoal_engine::{Store, block_on};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 /// Default of `--stop-timeout`, in seconds: supervisors kill after 30.
@@ -54,13 +56,52 @@ impl StopTime {
     }
 }
 
-/// Closes `store` in the remaining time.
-pub(crate) async fn close(store: Store, time: &StopTime, path: &Path) -> anyhow::Result<()> {
+/// A thread for the steps of a stop that block. It starts with the server: a process that has as many threads as it may have
+/// (`pids.max` of a container) can start no other one, and still ends in order.
+pub(crate) struct StopThread {
+    steps: mpsc::Sender<Box<dyn FnOnce() + Send>>,
+}
+
+impl StopThread {
+    /// Starts the thread, which ends when this is dropped and all steps are done.
+    ///
+    /// # Errors
+    /// As the system.
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let (steps, waiting) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        let run = move || waiting.into_iter().for_each(|step| step());
+        let thread = thread::Builder::new().name("shoal-stop".into()).spawn(run);
+        thread.context("cannot start the thread that stops the server")?;
+        Ok(Self { steps })
+    }
+
+    /// Runs `step` on the thread.
+    ///
+    /// # Errors
+    /// It, or a step before it, panicked.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        step: impl FnOnce() -> T + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let (done, end) = oneshot::channel();
+        // A result that nobody waits for any more is dropped; where the thread is gone, the receiver learns it.
+        let _ = self.steps.send(Box::new(move || drop(done.send(step()))));
+        end.await.context("a step of the stop ended by an error of the program")
+    }
+}
+
+/// Closes `store` in the remaining time, on the thread of the stop.
+pub(crate) async fn close(
+    store: Store,
+    time: &StopTime,
+    stop: &StopThread,
+    path: &Path,
+) -> anyhow::Result<()> {
     let left = time.left();
     // The last flushes of a close come after its deadline.
     let for_applies = left.saturating_sub((left / 10).min(Duration::from_secs(1)));
     let waiting = store.clone();
-    let closing = tokio::task::spawn_blocking(move || block_on(waiting.close_within(Some(for_applies))));
+    let closing = stop.run(move || block_on(waiting.close_within(Some(for_applies))));
     let Ok(joined) = timeout(left, closing).await else {
         let what = "the device does not answer in time";
         say_left_over(path, what);
@@ -89,6 +130,15 @@ pub(crate) fn say_left_over(path: &Path, what: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn steps_run_one_after_the_other_on_a_thread_that_is_there() {
+        let stop = StopThread::start().unwrap();
+        let first = stop.run(|| thread::current().id()).await.unwrap();
+        assert_eq!(stop.run(|| thread::current().id()).await.unwrap(), first);
+        assert!(stop.run(|| panic!("a step")).await.is_err());
+        assert!(stop.run(|| ()).await.is_err(), "the thread is gone");
+    }
 
     #[test]
     fn the_time_runs_from_the_beginning_of_the_end() {

@@ -3,10 +3,13 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::harness::{command, run, run_with, serve, started};
+use shoal_testkit::skipped::skipped;
+
+use crate::harness::{Frontends, assert_clean, command, run, run_with, serve, started};
+use crate::machine::disk_folder;
 
 const BLOCK_BYTES: u64 = 4096;
 /// The log's ring of a store of 256 MiB.
@@ -93,4 +96,55 @@ fn a_stop_without_time_leaves_the_log_to_the_next_start() {
     assert!(said.contains("nothing is lost") && said.contains("--stop-timeout"), "{said}");
     let got = run(&["get", "key", "--data", data.to_str().unwrap()]);
     assert_eq!((got.code, got.text()), (0, "value"), "{}", got.stderr);
+}
+
+/// A control group that limits the number of tasks.
+struct TaskGroup(PathBuf);
+
+impl TaskGroup {
+    /// A group with the process. None where the machine does not let us.
+    fn around(pid: u32) -> Option<Self> {
+        let (first, second) = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup");
+        let root = if Path::new(first).exists() { first } else { second };
+        let group = Self(Path::new(root).join(format!("shoal-test-tasks-{pid}")));
+        fs::create_dir(&group.0).ok()?;
+        fs::write(group.0.join("cgroup.procs"), pid.to_string()).ok()?;
+        Some(group)
+    }
+
+    /// From now on there may be as many tasks as there are.
+    fn close(&self) {
+        let now = fs::read_to_string(self.0.join("pids.current")).unwrap();
+        fs::write(self.0.join("pids.max"), now.trim()).unwrap();
+    }
+}
+
+impl Drop for TaskGroup {
+    fn drop(&mut self) {
+        // The process is gone: the group is empty.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Symptom: a server in a container with as many tasks as it may have (`pids.max`) ended with exit code 1 at SIGTERM, by a panic. Cause:
+/// the stop started a thread. Fix: its thread is there from the start.
+#[test]
+fn a_server_that_may_start_no_thread_stops_in_order() {
+    let folder = disk_folder();
+    let data = folder.path().join("data");
+    let server = Frontends::start(Frontends::command(&data, "256M"));
+    let Some(group) = TaskGroup::around(server.pid()) else {
+        skipped("this machine makes no control group for tasks: a stop without a further thread");
+        return;
+    };
+    let url = server.grpc.trim().to_owned();
+    let put = run_with(command(&["put", "key", "-", "--server", &url]), b"value");
+    assert_eq!(put.code, 0, "{}", put.stderr);
+    group.close();
+    // A growth of the cap has a thread, too: it is refused, and the server lives.
+    let grown = run(&["grow", "--size", "300M", "--server", &url]);
+    assert!(grown.code != 0 && grown.stderr.contains("thread"), "{} {}", grown.code, grown.stderr);
+    server.stop();
+    assert_clean(&data);
+    drop(group);
 }

@@ -82,6 +82,7 @@ pub use store::last_backup::BackupNote;
 pub use store::stat::StoreStat;
 pub use write::change::{Change, ReadLevel};
 pub use write::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT};
+pub use write::look::Admit;
 pub use write::receive_buffer::ReceiveBuffer;
 pub use write::stream::PutStream;
 pub use write::ticket::Ticket;

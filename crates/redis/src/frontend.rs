@@ -13,6 +13,7 @@ use shoal_metrics::{Connections, FrontendMetrics};
 use crate::answer::Failed;
 use crate::clients::Clients;
 use crate::cursors::Cursors;
+use crate::memory::Memory;
 use crate::options::{Durability, RedisOptions};
 
 /// The frontend, as the tasks of one thread share it.
@@ -33,6 +34,8 @@ pub(crate) struct Frontend {
     pub clients: Arc<Clients>,
     pub cursors: Cursors,
     pub commands: AtomicU64,
+    /// Commands and answers of all threads.
+    pub memory: Arc<Memory>,
 }
 
 impl Frontend {
@@ -56,6 +59,7 @@ impl Frontend {
             run_id,
             clients: Admission::new(options.limits.connections_max),
             cursors: Cursors::default(),
+            memory: Memory::new(options.limits.memory_bytes_max),
             options,
             commands: AtomicU64::new(0),
         });

@@ -25,6 +25,7 @@ mod answer;
 mod command;
 mod frontend;
 mod kept;
+mod memory;
 mod working_set;
 
 mod clients;

@@ -75,6 +75,12 @@ pub struct Limits {
     pub bulk_bytes_max: usize,
     /// Bytes of all words of one command.
     pub command_bytes_max: usize,
+    /// Bytes of commands and of answers that were not taken, of all threads together. Beyond, long commands are not received any
+    /// further, long values are not read, and a command that reads many of them fails with TRYAGAIN, until there is room; one
+    /// connection or read at a time goes on without it. At least 4 MiB more than [`Self::reply_bytes_max`].
+    pub memory_bytes_max: usize,
+    /// Bytes of the answer of one command, and of the strings that BITOP reads.
+    pub reply_bytes_max: usize,
     /// Bytes of commands in memory that are unfinished or wait, of all connections of a thread; where there are more, those whose
     /// commands wait for them to take their answers are told so and closed, the largest first, and then the connection that needs
     /// more.
@@ -103,6 +109,8 @@ impl Default for Limits {
             unauthenticated_max: Duration::from_secs(10),
             bulk_bytes_max: VALUE_BYTES_SINGLE_MAX as usize,
             command_bytes_max: 64 << 20,
+            memory_bytes_max: 2 << 30,
+            reply_bytes_max: 64 << 20,
             received_bytes_max: 512 << 20,
             commands_in_flight_max: 1024,
             answer_bytes_max: 8 << 20,

@@ -9,6 +9,7 @@ use shoal_engine::{ReadCache, Ticket};
 use smallvec::SmallVec;
 
 use crate::frontend::FrontendRef;
+use crate::memory::Ledger;
 use crate::options::Durability;
 use crate::timing::TurnFigures;
 
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub receive_buffers: usize,
     /// Bytes of answers that were not taken, and of commands under way.
     pub answers: usize,
+    ledger: Ledger,
     /// Memory of the cache that answers keep which were not taken or wait for others, and how much it may be.
     pub pinned: usize,
     pub pinned_max: usize,
@@ -50,9 +52,11 @@ impl Shared {
         let threads = frontend.options.threads.unwrap_or(1).max(1);
         let read_cache = frontend.store.read_cache(frontend.options.limits.read_cache_bytes_max / threads);
         let pinned_max = frontend.store.stat().pool.frames * BLOCK_BYTES / PINNED_SHARE / threads;
+        let ledger = Ledger::new(frontend.memory.clone());
         Self {
             frontend,
             read_cache,
+            ledger,
             block: BytesMut::new(),
             received: 0,
             receive_buffers: 0,
@@ -64,6 +68,11 @@ impl Shared {
             relaxed: VecDeque::new(),
             now_ns,
         }
+    }
+
+    /// Tells the other threads what the connections of this one hold.
+    pub(crate) fn settle_memory(&mut self) {
+        self.ledger.settle(self.received + self.answers);
     }
 
     /// Whether a write may be acknowledged although it is not durable; remembers it then.

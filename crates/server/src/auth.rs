@@ -17,6 +17,7 @@ use std::sync::Arc;
 use shoal_engine::{RequestId, Store};
 use shoal_frontend::{NotAllowed, Rights, Security};
 
+use crate::options::Limits;
 use crate::read_cache::{CachedReads, ReadCaches};
 
 /// The sender of a request as it shows itself, before it is believed.
@@ -104,7 +105,18 @@ impl Gate {
     /// credentials to ask for.
     #[must_use]
     pub fn new(store: Store, insecure: bool, security: Security) -> Self {
-        let read_caches = ReadCaches::new(&store);
+        let bytes_max = Limits::default().read_cache_bytes_max;
+        Self::with_read_caches(store, insecure, security, bytes_max)
+    }
+
+    /// The same with read caches of `bytes_max` bytes together.
+    pub(crate) fn with_read_caches(
+        store: Store,
+        insecure: bool,
+        security: Security,
+        bytes_max: usize,
+    ) -> Self {
+        let read_caches = ReadCaches::new(&store, bytes_max);
         let shared = Shared { store, read_caches, insecure, security, connections: Arc::default() };
         Self { shared: Arc::new(shared) }
     }

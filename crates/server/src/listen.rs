@@ -111,7 +111,12 @@ impl Server {
         let mut changes = security.changes();
         let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
-            gate: Gate::new(store.clone(), insecure, security.clone()),
+            gate: Gate::with_read_caches(
+                store.clone(),
+                insecure,
+                security.clone(),
+                limits.read_cache_bytes_max,
+            ),
             security,
             kv_bucket,
             gzip,
@@ -120,7 +125,8 @@ impl Server {
             standard: Standard::new().await?,
             counters: Counters::new(),
             admission: Admission::new(limits.connections_max),
-            flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
+            flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max)
+                .with_waiting(limits.connection_window_bytes, limits.waiting_bytes_max),
             min_rate: limits.min_rate,
             room_wait_max: limits.room_wait_max,
             backup_permits: Arc::new(Semaphore::new(BACKUPS_MAX)),

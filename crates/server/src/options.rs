@@ -9,6 +9,7 @@ use shoal_frontend::{MinRate, Security};
 use shoal_metrics::Metrics;
 
 use crate::operations::report::ReportSource;
+use crate::wire::CONNECTION_WINDOW_BYTES;
 
 /// How the server is run.
 #[derive(Clone, Debug)]
@@ -75,6 +76,14 @@ pub struct Limits {
     pub bytes_in_flight_max: usize,
     /// The part of [`Self::bytes_in_flight_max`] that one connection may hold, so that a slow client cannot stop others.
     pub connection_bytes_in_flight_max: usize,
+    /// HTTP/2's window of one connection, in bytes, 6 MiB to 32 MiB: so much may come of its requests before the server looks at it.
+    /// All but 4 MiB of it may be of messages that wait for room.
+    pub connection_window_bytes: u32,
+    /// Bytes that HTTP/2 may hold of the messages of all connections that wait for room. Further long requests are refused with
+    /// RESOURCE_EXHAUSTED at once.
+    pub waiting_bytes_max: usize,
+    /// Bytes of short values in the read caches of all threads together.
+    pub read_cache_bytes_max: usize,
     /// How long a message of more than 4 KiB waits in all, on its own or of a stream that its caller sends, where there is no room
     /// for the rest of it; then the call is refused with RESOURCE_EXHAUSTED.
     pub room_wait_max: Duration,
@@ -96,6 +105,9 @@ impl Default for Limits {
             streams_max: 256,
             bytes_in_flight_max: 512 << 20,
             connection_bytes_in_flight_max: 128 << 20,
+            connection_window_bytes: CONNECTION_WINDOW_BYTES,
+            waiting_bytes_max: 384 << 20,
+            read_cache_bytes_max: 16 << 20,
             room_wait_max: Duration::from_secs(30),
             min_rate: MinRate::default(),
             greeting_max: Duration::from_secs(10),

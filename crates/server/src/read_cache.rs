@@ -8,9 +8,6 @@ use std::sync::{Mutex, MutexGuard};
 use shoal_engine::{Lookup, ObjectKey, ReadCache, ShortObject, Store, TryGet};
 use shoal_frontend::Rights;
 
-/// Memory of all threads' caches, in bytes; taken with the first values.
-const BYTES_MAX: usize = 16 << 20;
-
 /// Threads beyond these share the memory of others.
 const THREADS_MAX: usize = 64;
 
@@ -25,9 +22,10 @@ thread_local! {
 pub(crate) struct ReadCaches(Box<[Mutex<ReadCache>]>);
 
 impl ReadCaches {
-    pub(crate) fn new(store: &Store) -> Self {
+    /// Caches that take at most `bytes_max` bytes together, with the first values.
+    pub(crate) fn new(store: &Store, bytes_max: usize) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX);
-        Self((0..threads).map(|_| Mutex::new(store.read_cache(BYTES_MAX / threads))).collect())
+        Self((0..threads).map(|_| Mutex::new(store.read_cache(bytes_max / threads))).collect())
     }
 
     /// Those of this thread, or the store itself where another one has them just now; for a caller with `rights` (none:
@@ -82,7 +80,7 @@ mod tests {
     #[test]
     fn the_newest_value_is_shown_from_anywhere() {
         let store = crate::testing::store();
-        let caches = ReadCaches::new(&store);
+        let caches = ReadCaches::new(&store, 16 << 20);
         let key = ObjectKey::new("default", b"k").unwrap();
         for round in 0..9_u8 {
             let put = store.put(&key, Bytes::from(vec![round; 9]).into(), Default::default());

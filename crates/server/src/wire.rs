@@ -11,7 +11,8 @@ use crate::failure::Failure;
 /// means that fewer may wait. Fixed windows, as adaptive ones cost pings and only pay on long fat networks.
 pub(crate) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 
-/// HTTP/2 window of one connection, in bytes: 112 long messages may wait for room on it, and 4 MiB are left for the others.
+/// HTTP/2 window of one connection where memory allows it, in bytes: 112 long messages may wait for room on it, and 4 MiB are left
+/// for the others.
 pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 
 /// The longest HTTP/2 frame that is accepted, in bytes: a message with a value of 64 KiB. Clients send the frames of their calls by

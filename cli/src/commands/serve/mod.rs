@@ -29,7 +29,7 @@ use crate::notify;
 use crate::objects::Objects;
 use crate::signals::{hang_ups, stop_in_order};
 use crate::size::Size;
-use crate::stopping::{self, StopTime, say_left_over};
+use crate::stopping::{self, StopThread, StopTime, say_left_over};
 use crate::store_file;
 
 /// The danger of an address that asks for no credentials.
@@ -51,6 +51,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         let _ = stop.send(());
     })?;
     let hang_ups = hang_ups()?;
+    let stop_thread = Arc::new(StopThread::start()?);
     if settings.is_resp_open {
         tracing::warn!(
             "the Redis frontend is off: it would let in everybody on this machine, and gRPC asks for credentials; \
@@ -86,7 +87,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     announce(&server, redis.as_ref(), told_at)?;
     notify::tell(notify::READY);
     // A task of its own: after the deadline of the stop this does not wait for it.
-    let serving = tokio::spawn(serve(store.clone(), server, redis, stopped));
+    let serving = tokio::spawn(serve(store.clone(), server, redis, stopped, Arc::clone(&stop_thread)));
     let served = tokio::select! {
         served = serving => served.context("the server ended by an error of the program")?,
         () = time.over() => {
@@ -101,7 +102,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     watching.abort();
     drop(watched);
     tracing::info!("closing {}", settings.data.display());
-    let closed = stopping::close(store, &time, &settings.data).await;
+    let closed = stopping::close(store, &time, &stop_thread, &settings.data).await;
     served?;
     closed
 }
@@ -194,11 +195,12 @@ async fn serve(
     server: Server,
     redis: Option<shoal_redis::Server>,
     stopped: impl Future<Output = ()> + Send,
+    stop: Arc<StopThread>,
 ) -> anyhow::Result<()> {
     let redis = redis.map(|redis| redis.start(store.clone(), Environment::default())).transpose()?;
     let served = server.run(store, stopped).await;
     // Waits for its threads, which finish the turn that they are in.
-    tokio::task::spawn_blocking(move || drop(redis)).await.context("the Redis frontend did not stop")?;
+    stop.run(move || drop(redis)).await.context("the Redis frontend did not stop")?;
     Ok(served?)
 }
 

@@ -27,6 +27,9 @@ use crate::write::change::ReadLevel;
 /// Bytes of all values that one transaction reads: they are in memory at once.
 pub(crate) const LOOKS_BYTES_MAX: u64 = 64 << 20;
 
+/// Whether a value of so many bytes may be read.
+pub type Admit<'a> = dyn Fn(u64) -> Result<()> + Sync + 'a;
+
 /// Keys that a transaction reads at a time.
 const LOOKS_AT_A_TIME: usize = 16;
 
@@ -49,17 +52,18 @@ impl Inner {
     pub(crate) async fn look_at_all(
         &self,
         keys: &[(ObjectKey, ReadLevel)],
+        admit: Option<&Admit<'_>>,
         looked: &mut Looked,
     ) -> Result<()> {
         let bytes = AtomicU64::new(0);
         if let [(key, level)] = keys {
-            let (place, object) = self.look_at_one(key, *level, &bytes).await?;
+            let (place, object) = self.look_at_one(key, *level, (&bytes, admit)).await?;
             looked.seen.push(place);
             looked.objects.push(object);
             return Ok(());
         }
         for some in keys.chunks(LOOKS_AT_A_TIME) {
-            let looks = some.iter().map(|(key, level)| self.look_at_one(key, *level, &bytes));
+            let looks = some.iter().map(|(key, level)| self.look_at_one(key, *level, (&bytes, admit)));
             for (place, object) in all_of(looks).await? {
                 looked.seen.push(place);
                 looked.objects.push(object);
@@ -68,12 +72,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads one key. `bytes` counts the bytes of all values so far.
+    /// Reads one key. `bytes` counts the bytes of all values so far; `admit` is asked before a value is read.
     async fn look_at_one(
         &self,
         key: &ObjectKey,
         level: ReadLevel,
-        bytes: &AtomicU64,
+        (bytes, admit): (&AtomicU64, Option<&Admit<'_>>),
     ) -> Result<(Option<Seen>, Option<Object>)> {
         if level == ReadLevel::Nothing {
             return Ok((None, None));
@@ -87,6 +91,9 @@ impl Inner {
                     return Err(Error::Invalid(format!(
                         "the values that one write batch looks at have more than {LOOKS_BYTES_MAX} bytes together"
                     )));
+                }
+                if let Some(admit) = admit.filter(|_| value_bytes > 0) {
+                    admit(value_bytes)?;
                 }
                 Some(self.object_for(found, level).await?)
             }

@@ -23,7 +23,7 @@ use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::{Change, ReadLevel};
 use crate::write::dedup::ResultSlot;
-use crate::write::look::Looked;
+use crate::write::look::{Admit, Looked};
 use crate::write::ticket::Ticket;
 use crate::write::watch::Watch;
 
@@ -115,6 +115,8 @@ pub struct TransactOptions<'a, T> {
     /// its answer is returned, even if a watched key changed since: the first one changed it. A decision without
     /// changes counts as done, too. At least one key must be named, and a repetition must name the same first one.
     pub request: Option<Keeping<'a, T>>,
+    /// Called with the length of each value before it is read, in bytes. The transaction fails with its error, and does nothing.
+    pub admit: Option<&'a Admit<'a>>,
 }
 
 /// The request id of a transaction, and the function that gives the part of the answer to keep.
@@ -122,7 +124,7 @@ pub type Keeping<'a, T> = (RequestId, &'a (dyn Fn(&T) -> Vec<u8> + Sync));
 
 impl<T> Default for TransactOptions<'_, T> {
     fn default() -> Self {
-        Self { watches: &[], request: None }
+        Self { watches: &[], request: None, admit: None }
     }
 }
 
@@ -153,7 +155,7 @@ impl Store {
             return Err(Error::Invalid("a key of another store is watched".into()));
         }
         let request = options.request.as_ref().map(|(request, _)| *request);
-        let mut trial = Trial::new(self, keys, options.watches, request).await?;
+        let mut trial = Trial::new(self, keys, options, request).await?;
         loop {
             match trial.look().await? {
                 Shown::All => {}
@@ -191,6 +193,7 @@ struct Trial<'a> {
     keys: SmallVec<[ObjectKey; 1]>,
     watches: &'a [Watch],
     request: Option<RequestId>,
+    admit: Option<&'a Admit<'a>>,
     tries: Tries<'a>,
     /// The states that the last try read, by key.
     looked: Looked,
@@ -213,10 +216,10 @@ enum Carried {
 }
 
 impl<'a> Trial<'a> {
-    async fn new(
+    async fn new<T>(
         store: &'a Store,
         named: &'a [(ObjectKey, ReadLevel)],
-        watches: &'a [Watch],
+        options: &TransactOptions<'a, T>,
         request: Option<RequestId>,
     ) -> Result<Self> {
         let inner = &*store.0;
@@ -226,7 +229,9 @@ impl<'a> Trial<'a> {
             keys.push(inner.result_key(first, request));
         }
         let (tries, looked) = (Tries::new(&inner.tablets.turns), Looked::default());
-        let trial = Self { store, named, keys, watches, request, tries, looked, is_first_result: false };
+        let (watches, admit) = (options.watches, options.admit);
+        let trial =
+            Self { store, named, keys, watches, request, admit, tries, looked, is_first_result: false };
         if let Some(key) = trial.keys.first().filter(|_| trial.is_of_one_key()) {
             inner.tablets.pass(key).await;
         }
@@ -263,7 +268,7 @@ impl<'a> Trial<'a> {
             return Ok(Shown::Changed);
         }
         self.looked.seen.clear();
-        inner.look_at_all(self.named, &mut self.looked).await?;
+        inner.look_at_all(self.named, self.admit, &mut self.looked).await?;
         self.looked.seen.extend(result_seen.map(Some));
         Ok(Shown::All)
     }

@@ -75,7 +75,7 @@ fn transact<T>(
     watches: &[Watch],
     decide: impl FnMut(&[Option<Object>]) -> Decision<T>,
 ) -> Result<Option<(T, Option<Lsn>)>> {
-    match block_on(store.transact(keys, &TransactOptions { watches, request: None }, decide))? {
+    match block_on(store.transact(keys, &TransactOptions { watches, ..Default::default() }, decide))? {
         Outcome::Done(done) => {
             let mut version = None;
             for pending in done.pending {
@@ -578,7 +578,8 @@ fn a_transaction_with_a_request_id_is_done_once() {
             Decision::Do((0..KEYS).map(|key| put(vec![key; 10])).collect(), b"answer".to_vec())
         };
         let keep = |answer: &Vec<u8>| answer.clone();
-        let options = TransactOptions { watches: &watches, request: Some((request_id, &keep)) };
+        let options =
+            TransactOptions { watches: &watches, request: Some((request_id, &keep)), ..Default::default() };
         match block_on(store.transact(&keys, &options, decide)).unwrap() {
             Outcome::Done(done) if round == 0 => {
                 assert_eq!(done.pending.len(), 1);

@@ -11,7 +11,6 @@ use super::write::{new_value, set_value};
 use crate::answer::{Answer, Failed};
 
 /// Bytes of all strings that one BITOP reads, and of its keys.
-const OPERANDS_BYTES_MAX: u64 = 64 << 20;
 
 /// The integer that is an offset of a bit.
 fn bit_offset(word: &[u8]) -> Result<usize, Failed> {
@@ -174,8 +173,9 @@ pub(super) async fn bitop(call: Call) -> Outcome {
         if looked.insert(key.encoded()) {
             bytes += call.head(key, false).await?.0.map_or(0, |info| info.bytes);
         }
-        if bytes > OPERANDS_BYTES_MAX {
-            return Err(format!("ERR the strings have more than {OPERANDS_BYTES_MAX} bytes together").into());
+        let most = call.frontend.options.limits.reply_bytes_max;
+        if bytes > most as u64 {
+            return Err(format!("ERR the strings have more than {most} bytes together").into());
         }
     }
     let looks: Vec<_> = keys

@@ -11,6 +11,7 @@ use super::call::{Call, Finished, Outcome, Scope};
 use super::write::update;
 use crate::answer::{Answer, Failed};
 use crate::frontend::FrontendRef;
+use crate::memory::{LONG_BYTES, Room};
 use crate::shared::Shared;
 
 /// The find of a read, and the write that must be durable before the answer leaves.
@@ -29,8 +30,46 @@ pub(crate) fn try_get<T>(
 
 /// Answers the value of a key whose search stands at `lookup`.
 pub(crate) async fn get_from(frontend: FrontendRef, key: ObjectKey, lookup: Lookup) -> Outcome {
-    let object = frontend.store.get_from(lookup, &key, ByteRange::ALL, |_| Ok::<_, Error>(())).await?;
+    let (object, _room) = read_within(&frontend, lookup, &key, ByteRange::ALL).await?;
     Ok(Answer::value(object.map(|object| object.value)).into())
+}
+
+/// Why a value was not read.
+enum Unread {
+    Failed(Error),
+    /// There is no room for its so many bytes.
+    NoRoom(usize),
+}
+
+impl From<Error> for Unread {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Reads an object, a long one when there is room for it.
+async fn read_within<'a>(
+    frontend: &'a FrontendRef,
+    lookup: Lookup,
+    key: &ObjectKey,
+    range: ByteRange,
+) -> Result<(Option<Object>, Room<'a>), Failed> {
+    let (mut lookup, mut room, mut most) = (lookup, frontend.memory.room(), LONG_BYTES);
+    loop {
+        let fits = |bytes: u64| match usize::try_from(bytes).unwrap_or(usize::MAX) {
+            bytes if bytes <= most || room.grow(bytes) => Ok(()),
+            bytes => Err(Unread::NoRoom(bytes)),
+        };
+        match frontend.store.get_from(lookup, key, range, fits).await {
+            Ok(object) => return Ok((object, room)),
+            Err(Unread::Failed(error)) => return Err(error.into()),
+            Err(Unread::NoRoom(bytes)) => {
+                // The view of the search is gone: what it reaches may be reused meanwhile.
+                (lookup, most) = (Lookup::default(), bytes);
+                room = frontend.memory.room_for(bytes).await;
+            }
+        }
+    }
 }
 
 impl Call {
@@ -45,15 +84,21 @@ impl Call {
         }
     }
 
-    /// The value of a key as an answer: a copy where it is short and in memory.
-    pub(crate) async fn read_value(&self, key: &ObjectKey) -> Result<(Answer, Option<Ticket>), Failed> {
+    /// The value of a key as an answer: a copy where it is short and in memory. A command that reads many has one `room` for all of
+    /// them, and fails where there is none.
+    pub(crate) async fn read_value(
+        &self,
+        key: &ObjectKey,
+        room: &Room<'_>,
+    ) -> Result<(Answer, Option<Ticket>), Failed> {
         if !self.newest {
             let store = &self.frontend.store;
             let copy = |found: &ShortObject<'_>| Answer::Bulk(Bytes::copy_from_slice(found.value()));
             return match store.try_get(key, |found| found.map_or(Answer::Null, copy)) {
                 TryGet::Shown(answer) => Ok((answer, None)),
                 TryGet::MustWait(lookup) => {
-                    let object = store.get_from(lookup, key, ByteRange::ALL, |_| Ok::<_, Error>(())).await?;
+                    let fits = |bytes: u64| room.admit(bytes);
+                    let object = store.get_from(lookup, key, ByteRange::ALL, fits).await?;
                     Ok((Answer::value(object.map(|object| object.value)), None))
                 }
             };
@@ -68,7 +113,7 @@ impl Call {
         key: &ObjectKey,
         range: ByteRange,
     ) -> Result<Option<Object>, Failed> {
-        Ok(self.frontend.store.get(key, range).await?)
+        Ok(read_within(&self.frontend, Lookup::default(), key, range).await?.0)
     }
 
     /// The attributes of an object, its value left out.

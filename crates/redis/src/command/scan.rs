@@ -13,7 +13,6 @@ use crate::answer::{Answer, Failed};
 /// Keys that SCAN looks at where nothing else is said.
 const COUNT_DEFAULT: usize = 10;
 /// Bytes of all keys in one answer to KEYS.
-const KEYS_BYTES_MAX: usize = 64 << 20;
 
 /// Waits for what must be durable before a walk.
 async fn begin(call: &Call) -> Result<(), Failed> {
@@ -53,7 +52,11 @@ pub(super) async fn keys(call: Call) -> Outcome {
                 answers.push(Answer::Bulk(key.into()));
             }
         }
-        if bytes > KEYS_BYTES_MAX { Err("ERR too many keys match: use SCAN".into()) } else { Ok(true) }
+        if bytes > call.frontend.options.limits.reply_bytes_max {
+            Err("ERR too many keys match: use SCAN".into())
+        } else {
+            Ok(true)
+        }
     })
     .await?;
     Ok(Answer::Array(answers).into())

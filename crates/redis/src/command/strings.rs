@@ -14,7 +14,6 @@ use super::write::{new_expiry, new_value, set_value};
 use crate::answer::{Answer, Failed};
 
 /// Bytes of all values in one answer to MGET: an answer stays in memory until the client took it.
-const MGET_BYTES_MAX: usize = 64 << 20;
 /// Of those so many bytes may lie in the cache while the others are read; further ones are copied.
 const MGET_PINNED_BYTES_MAX: usize = 1 << 20;
 /// Values that an MGET reads at a time.
@@ -225,15 +224,17 @@ pub(super) async fn strlen(call: Call) -> Outcome {
 }
 
 pub(super) async fn mget(call: Call) -> Outcome {
-    let read = async |word: &Bytes| call.read_value(&call.frontend.key(word)?).await;
+    let room = call.frontend.memory.room();
+    let read = async |word: &Bytes| call.read_value(&call.frontend.key(word)?, &room).await;
+    let most = call.frontend.options.limits.reply_bytes_max;
     let mut finished = Finished::from(Answer::Null);
     let (mut answers, mut bytes) = (Vec::new(), 0);
     let mut reads = pin!(stream::iter(call.rest(1)).map(read).buffered(MGET_READS_MAX));
     while let Some(read) = reads.next().await {
         let (mut answer, pending) = read?;
         bytes += answer.bytes();
-        if bytes > MGET_BYTES_MAX {
-            return Err(format!("ERR the values have more than {MGET_BYTES_MAX} bytes together").into());
+        if bytes > most {
+            return Err(format!("ERR the values have more than {most} bytes together").into());
         }
         if bytes > MGET_PINNED_BYTES_MAX {
             answer.own();

@@ -30,7 +30,6 @@ pub(crate) const WATCHES_MAX: usize = 4_096;
 /// Commands of one transaction.
 const COMMANDS_MAX: usize = 65_536;
 /// Bytes of all answers of one transaction: they stay in memory until the client took them.
-const ANSWERS_BYTES_MAX: usize = 64 << 20;
 /// A word of fewer bytes is copied when it is queued: the memory that it was received into may be much larger.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a queued command besides its words, roughly.
@@ -228,8 +227,9 @@ pub(crate) async fn execute(
                 return Ok(kept::answer_of(answer.as_ref(), version.0)?.into());
             }
             Transacted::Left(_) | Transacted::Done(_) => {
+                let most = frontend.options.limits.reply_bytes_max;
                 return Err(format!(
-                    "EXECABORT Transaction discarded: its answers have more than {ANSWERS_BYTES_MAX} bytes together"
+                    "EXECABORT Transaction discarded: its answers have more than {most} bytes together"
                 )
                 .into());
             }
@@ -244,7 +244,7 @@ fn decide(frontend: &FrontendRef, calls: &[Queued], working: Rc<WorkingSet>) -> 
     if !lacks.is_empty() {
         return Decision::Leave(Ran::Lacks(lacks));
     }
-    if answers.iter().flatten().map(Answer::bytes).sum::<usize>() > ANSWERS_BYTES_MAX {
+    if answers.iter().flatten().map(Answer::bytes).sum::<usize>() > frontend.options.limits.reply_bytes_max {
         return Decision::Leave(Ran::TooMuch);
     }
     let changes = working.take_changes();

@@ -13,6 +13,7 @@ use super::call::{Call, Finished, Outcome, Scope, is};
 use crate::answer::{Answer, Failed};
 use crate::frontend::Frontend;
 use crate::kept;
+use crate::memory::{LONG_BYTES, Room};
 
 /// SETs that have their places in the order of writes.
 pub(crate) struct Placed {
@@ -62,6 +63,11 @@ pub(crate) fn receive_buffer(frontend: &Frontend, key: &[u8], value_bytes: usize
     frontend.store.receive_buffer(&frontend.bucket.key(key).ok()?, value_bytes)
 }
 
+/// Takes room for a value that a write looks at, and for the one that it may make of it; short ones need none.
+fn admit_long(room: &Room<'_>, bytes: u64) -> Result<(), Error> {
+    if bytes < LONG_BYTES as u64 { Ok(()) } else { room.admit(2 * bytes) }
+}
+
 /// Updates one object as `decide` says, which is called again if another write comes between.
 pub(crate) async fn update<T>(
     frontend: &Frontend,
@@ -74,7 +80,10 @@ pub(crate) async fn update<T>(
         Decision::one(change, answer)
     };
     let keys = [(key.clone(), level)];
-    Ok(frontend.store.transact(&keys, &TransactOptions::default(), decide).await?.done())
+    let room = frontend.memory.room();
+    let admit = |bytes: u64| admit_long(&room, bytes);
+    let options = TransactOptions { admit: Some(&admit), ..TransactOptions::default() };
+    Ok(frontend.store.transact(&keys, &options, decide).await?.done())
 }
 
 /// Deletes an object; whether there was one. One in a damaged range counts: nobody knows whether it existed, and it does not any more.
@@ -97,7 +106,10 @@ pub(crate) async fn transact<T>(
     keep: impl Fn(&T) -> Vec<u8> + Sync,
 ) -> Result<Transacted<T>, Failed> {
     let keep: &(dyn Fn(&T) -> Vec<u8> + Sync) = &keep;
-    let options = TransactOptions { watches, request: request_id.map(|request_id| (request_id, keep)) };
+    let room = frontend.memory.room();
+    let admit = |bytes: u64| admit_long(&room, bytes);
+    let request = request_id.map(|request_id| (request_id, keep));
+    let options = TransactOptions { watches, request, admit: Some(&admit) };
     Ok(frontend.store.transact(keys, &options, decide).await?)
 }
 

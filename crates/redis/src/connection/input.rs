@@ -11,6 +11,7 @@ use shoal_resp::{RequestLimits, RequestParser};
 
 use crate::command::call::{Command, is, memory_of};
 use crate::command::write;
+use crate::memory::LONG_BYTES;
 use crate::options::Limits;
 use crate::shared::Shared;
 use crate::socket::{BLOCK_BYTES, Gone, Socket, Wanted};
@@ -54,6 +55,9 @@ pub(super) struct Input {
     pub ended: bool,
     /// How fast the command comes that is under way.
     pub rate: Received,
+    /// Bytes that came since the last check, and checks in a row at which little had come of a long command.
+    pub came_since_check: usize,
+    quiet_checks: u32,
 }
 
 impl Input {
@@ -75,6 +79,8 @@ impl Input {
             held_bytes: 0,
             ended: false,
             rate: Received::default(),
+            came_since_check: 0,
+            quiet_checks: 0,
         }
     }
 
@@ -192,6 +198,18 @@ impl Input {
             return false;
         }
         self.rate.waited(period, &limits.min_rate).is_err()
+    }
+
+    /// Whether the command under way is a long one.
+    pub(super) fn is_long(&self) -> bool {
+        self.bytes() + self.parser.missing_bytes(&self.received) >= LONG_BYTES || self.receiving.is_some()
+    }
+
+    /// Whether hardly anything came between the last two checks of a long command; `is_awaited`: the server waits for it.
+    pub(super) fn sends_nothing(&mut self, is_awaited: bool) -> bool {
+        let is_quiet = is_awaited && std::mem::take(&mut self.came_since_check) < LONG_BYTES;
+        self.quiet_checks = if is_quiet { self.quiet_checks + 1 } else { 0 };
+        self.quiet_checks > 1
     }
 
     /// Throws all of it away.

@@ -7,7 +7,7 @@ use crate::shared::Shared;
 use crate::socket::{Gone, Socket};
 
 /// A client that takes nothing for so long while as much waits as may does not read at all; one that takes something is waited for.
-const TAKES_NOTHING_MIN: Duration = Duration::from_secs(1);
+pub(super) const TAKES_NOTHING_MIN: Duration = Duration::from_secs(1);
 
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,11 +22,13 @@ use self::backlog::Backlog;
 use self::in_flight::InFlight;
 use self::input::Input;
 pub(crate) use self::limits::End;
+use self::limits::TAKES_NOTHING_MIN;
 use crate::answer::{Answer, pinned_bytes};
 use crate::command::call::{Command, ConnectionState};
 use crate::command::table;
 use crate::frontend::FrontendRef;
 use crate::mailbox::ConnectionWaker;
+use crate::memory::LONG_BYTES;
 use crate::shared::Shared;
 use crate::socket::{Gone, Socket, Wanted};
 use crate::timing::FinishedCommands;
@@ -125,6 +127,7 @@ impl Connection {
             if self.sealing.is_some() { self.input.received.len().saturating_sub(before) } else { count };
         shared.figures.received_bytes += opened as u64;
         self.input.rate.came(count);
+        self.input.came_since_check += count;
         self.backlog.came(count);
         Ok(count)
     }
@@ -166,6 +169,7 @@ impl Connection {
 
     /// The connection ends: nothing of it is counted any more among what the thread's connections have in memory.
     pub(crate) fn forget(&mut self, shared: &mut Shared) {
+        shared.frontend.memory.end_exemption(self.session.client.id);
         shared.received -= std::mem::take(&mut self.input.counted);
         shared.answers -= std::mem::take(&mut self.counted_answers);
         shared.pinned -= std::mem::take(&mut self.pinned);
@@ -245,6 +249,29 @@ impl Connection {
             )
             .into(),
         ));
+    }
+
+    /// Returns true if it may receive more: it has little of a command, or there is memory for long ones. Else its client waits.
+    pub(crate) fn may_receive(&mut self, shared: &Shared) -> bool {
+        let (memory, id) = (&shared.frontend.memory, self.session.client.id);
+        if !memory.is_short() || !self.input.is_long() {
+            memory.end_exemption(id);
+            return true;
+        }
+        // A client that is not listened to is not too slow.
+        self.is_listened_to = memory.may_receive(id);
+        self.is_listened_to
+    }
+
+    /// Whether it holds much memory and nothing happens to it: its client takes nothing of its answers, or sends hardly anything of a
+    /// long command. Such connections are closed where memory is short. Asked at every check of the limits of time.
+    pub(crate) fn keeps_memory(&mut self, socket: &Socket, shared: &Shared) -> bool {
+        let stuck_ns = socket.stuck_since_ns().map_or(0, |since| shared.now_ns.saturating_sub(since));
+        let takes_nothing =
+            u128::from(stuck_ns) >= TAKES_NOTHING_MIN.as_nanos() && self.counted_answers >= LONG_BYTES;
+        let is_awaited = self.is_listened_to && self.queue.is_empty() && self.input.counted >= LONG_BYTES;
+        let sends_nothing = self.input.sends_nothing(is_awaited);
+        takes_nothing || sends_nothing
     }
 
     /// Keeps the thread's count of unfinished commands; says whether it is too much with what came for this one.

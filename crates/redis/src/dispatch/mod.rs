@@ -35,6 +35,8 @@ use crate::tls::Sealing;
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Bytes that a connection receives in one turn, so that the others get theirs.
 const TURN_BYTES_MAX: usize = 1 << 20;
+/// The thread looks again for memory so often while its connections wait for it.
+const MEMORY_PAUSE: Duration = Duration::from_millis(2);
 /// Events taken in one call.
 const EVENTS_MAX: usize = 256;
 /// Connections that have shown nothing, which are closed where the process has no file for a new one.
@@ -59,6 +61,8 @@ pub(crate) struct Dispatch<'a> {
     /// Slots with something to do in this turn, and in the next.
     touched: Vec<u32>,
     again: Vec<u32>,
+    /// Slots whose connections wait for memory.
+    short: Vec<u32>,
     /// Accepts for all threads, where this is the first one.
     accepting: Option<Accepting>,
     /// When the limits of time were checked last, and when there was something to do.
@@ -86,6 +90,7 @@ impl<'a> Dispatch<'a> {
             free: Vec::new(),
             touched: Vec::new(),
             again: Vec::new(),
+            short: Vec::new(),
             accepting,
             checked_ns: now_ns,
             worked_ns: now_ns,
@@ -107,6 +112,7 @@ impl<'a> Dispatch<'a> {
             let is_paused = self.accepting.as_ref().is_some_and(Accepting::is_paused);
             let timeout = match (sleeps, is_paused) {
                 (false, _) => Duration::ZERO,
+                (true, _) if !self.short.is_empty() => MEMORY_PAUSE,
                 (true, true) => ACCEPT_PAUSE,
                 (true, false) => CHECK_PERIOD,
             };
@@ -123,7 +129,7 @@ impl<'a> Dispatch<'a> {
             let store = self.shared.frontend.store.clone();
             let nothing =
                 events.is_empty() && woken.is_empty() && sockets.is_empty() && self.again.is_empty();
-            if !nothing || is_paused {
+            if !nothing || is_paused || !self.short.is_empty() {
                 self.worked_ns = self.shared.now_ns;
                 store.gather_and_commit(|| {
                     self.turn(&events, &woken, sockets);
@@ -151,7 +157,7 @@ impl<'a> Dispatch<'a> {
     }
 
     fn turn(&mut self, events: &Events, woken: &[ConnectionToken], sockets: Vec<TcpStream>) {
-        for index in std::mem::take(&mut self.again) {
+        for index in std::mem::take(&mut self.again).into_iter().chain(std::mem::take(&mut self.short)) {
             self.touch(index);
         }
         for socket in sockets {
@@ -214,9 +220,15 @@ impl<'a> Dispatch<'a> {
                 self.again.push(index);
                 break;
             }
+            if !connection.may_receive(shared) {
+                self.short.push(index);
+                break;
+            }
             left = left.saturating_sub(connection.receive(socket, shared)?);
         }
-        if connection.count_received(shared) && !self.refuse_waiting() {
+        let is_too_much = connection.count_received(shared);
+        shared.settle_memory();
+        if is_too_much && !self.refuse_waiting() {
             return Err(End::TooMuch);
         }
         Ok(())
@@ -269,6 +281,7 @@ impl<'a> Dispatch<'a> {
         {
             self.end(index, End::TooMuch);
         }
+        self.shared.settle_memory();
     }
 
     fn send(&mut self, index: u32) -> Result<(), End> {
@@ -312,11 +325,16 @@ impl<'a> Dispatch<'a> {
             return;
         }
         self.checked_ns = now_ns;
+        let is_short = self.shared.frontend.memory.is_short();
         for index in 0..self.slots.len() as u32 {
             let Some((socket, connection)) = at(&mut self.slots, index) else { continue };
             let shared = &mut self.shared;
-            if let Err(end) = connection.check(socket, shared, CHECK_PERIOD) {
+            let checked = connection.check(socket, shared, CHECK_PERIOD);
+            let keeps = connection.keeps_memory(socket, shared);
+            if let Err(end) = checked {
                 self.end(index, end);
+            } else if is_short && keeps {
+                self.end(index, End::TooMuch);
             } else if socket.is_lingering() && socket.drain(&mut shared.block, now_ns) {
                 self.end(index, End::Done);
             }

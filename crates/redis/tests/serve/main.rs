@@ -14,6 +14,7 @@ mod dedup;
 mod expiring;
 mod introspection;
 mod limits;
+mod memory;
 mod pipelines;
 mod support;
 mod tls;

@@ -29,7 +29,7 @@ use crate::admission::AdmittedConnection;
 use crate::dispatch::{Dispatch, Peer};
 use crate::flow::{ConnectionFlow, deadline_after};
 use crate::options::Limits;
-use crate::wire::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
+use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 
 /// Headers of one request, in bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
@@ -204,7 +204,7 @@ fn http2(limits: &Limits, spawner: Spawner) -> http2::Builder<Spawner> {
     let mut http = http2::Builder::new(spawner);
     http.timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(limits.connection_window_bytes)
         .max_frame_size(FRAME_BYTES_MAX)
         .max_concurrent_streams(limits.streams_max)
         .max_header_list_size(HEADER_BYTES_MAX)

@@ -12,11 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use crate::wire::CONNECTION_WINDOW_BYTES;
-
-/// Bytes of a connection's waiting messages in HTTP/2 at most. The rest of the connection's window stays with the
-/// others: the oldest message, short requests, and messages with room.
-pub(crate) const WAITING_BYTES_MAX: usize = CONNECTION_WINDOW_BYTES as usize - (4 << 20);
+/// Bytes of a connection's window that its waiting messages leave to the others: the oldest message, short requests, and messages
+/// with room.
+pub(crate) const WINDOW_LEFT_BYTES: usize = 4 << 20;
 
 /// Bytes that the message that waits for longest may hold where there is no room: more than any message has.
 pub(crate) const OLDEST_BYTES: usize = 8 << 20;
@@ -62,6 +60,8 @@ pub(crate) struct Line {
     order: Mutex<Order<Option<Waker>>>,
     /// The number of messages in the line: usually zero, and then no thread takes the lock.
     count: AtomicUsize,
+    /// Bytes that HTTP/2 may hold of them.
+    pub(super) waiting: AtomicUsize,
 }
 
 impl Line {

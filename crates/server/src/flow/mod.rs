@@ -21,11 +21,11 @@ use shoal_api::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 use tokio::time::Instant;
 
 use self::budget::Budget;
-use self::line::{Line, OLDEST_BYTES};
+use self::line::{Line, OLDEST_BYTES, WINDOW_LEFT_BYTES};
 use self::sending::Sending;
 use self::turn::Waits;
 use crate::failure::Failure;
-use crate::wire::{FRAME_BYTES_MAX, PREFIX_BYTES};
+use crate::wire::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, PREFIX_BYTES};
 
 /// Bytes that an answer in pieces may hold: the chunk in work, and the part of the next one that was read.
 pub(crate) const STREAM_PERMIT_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
@@ -67,12 +67,29 @@ pub(crate) struct Flow {
     refused: Arc<Refused>,
     line: Arc<Line>,
     connection_bytes_max: usize,
+    /// Bytes that HTTP/2 may hold of messages that wait, of a connection and of all.
+    waiting_max: usize,
+    all_waiting_max: usize,
 }
 
 impl Flow {
     pub(crate) fn new(bytes_max: usize, connection_bytes_max: usize) -> Self {
         let budget = Arc::new(Budget::new(bytes_max));
-        Self { budget, refused: Arc::default(), line: Arc::default(), connection_bytes_max }
+        let waiting_max = CONNECTION_WINDOW_BYTES as usize - WINDOW_LEFT_BYTES;
+        Self {
+            budget,
+            refused: Arc::default(),
+            line: Arc::default(),
+            connection_bytes_max,
+            waiting_max,
+            all_waiting_max: usize::MAX,
+        }
+    }
+
+    /// With these bounds of what HTTP/2 holds: the window of a connection, and the bytes of all messages that wait for room.
+    pub(crate) fn with_waiting(self, window_bytes: u32, all_waiting_max: usize) -> Self {
+        let waiting_max = (window_bytes as usize).saturating_sub(WINDOW_LEFT_BYTES);
+        Self { waiting_max, all_waiting_max, ..self }
     }
 
     pub(crate) fn refused(&self) -> &Refused {
@@ -89,6 +106,8 @@ impl Flow {
             refused: Arc::clone(&self.refused),
             line: Arc::clone(&self.line),
             waiting: AtomicUsize::new(0),
+            waiting_max: self.waiting_max,
+            all_waiting_max: self.all_waiting_max,
             own: Budget::new(self.connection_bytes_max),
             moved: AtomicU64::new(0),
             working: AtomicUsize::new(0),
@@ -108,6 +127,8 @@ pub(crate) struct ConnectionFlow {
     line: Arc<Line>,
     /// Bytes that HTTP/2 may hold of those of them that are its own.
     waiting: AtomicUsize,
+    waiting_max: usize,
+    all_waiting_max: usize,
     own: Budget,
     /// Frames of answers that were taken.
     moved: AtomicU64,

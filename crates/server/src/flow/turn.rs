@@ -2,14 +2,14 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::budget::KEPT_SHARE;
-use super::line::{MessagePlace, OLDEST_BYTES, WAITING_BYTES_MAX};
+use super::line::{MessagePlace, OLDEST_BYTES};
 use super::{ConnectionFlow, MemoryPermit, Working};
 use crate::failure::Failure;
 use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
@@ -34,8 +34,13 @@ impl Waits {
             return None;
         }
         let unread = unsent.min(STREAM_WINDOW_BYTES as usize);
-        let one_more = |waiting: usize| (waiting + unread <= WAITING_BYTES_MAX).then_some(waiting + unread);
-        flow.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        if !add_within(&flow.waiting, unread, flow.waiting_max) {
+            return None;
+        }
+        if !add_within(&flow.line.waiting, unread, flow.all_waiting_max) {
+            flow.waiting.fetch_sub(unread, Ordering::Relaxed);
+            return None;
+        }
         Some(Self { place: MessagePlace::join(&flow.line), flow: Arc::clone(flow), unread, on_top: 0 })
     }
 
@@ -48,7 +53,9 @@ impl Waits {
 
     /// The message is there as a whole: HTTP/2 holds nothing of it.
     pub(super) fn is_whole(&mut self) {
-        self.flow.waiting.fetch_sub(std::mem::take(&mut self.unread), Ordering::Relaxed);
+        let unread = std::mem::take(&mut self.unread);
+        self.flow.waiting.fetch_sub(unread, Ordering::Relaxed);
+        self.flow.line.waiting.fetch_sub(unread, Ordering::Relaxed);
     }
 }
 
@@ -58,6 +65,12 @@ impl Drop for Waits {
         self.flow.server.on_top.fetch_sub(self.on_top, Ordering::Relaxed);
         self.flow.own.on_top.fetch_sub(self.on_top, Ordering::Relaxed);
     }
+}
+
+/// Adds `bytes` where the sum stays within `max`.
+fn add_within(sum: &AtomicUsize, bytes: usize, max: usize) -> bool {
+    let more = |sum: usize| sum.checked_add(bytes).filter(|&sum| sum <= max);
+    sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
 }
 
 /// How one message waits for room: not before a frame came for which there is none, and not for longer than it may in all.
