@@ -42,9 +42,9 @@ pub(crate) struct Storage {
     blocks: AtomicU64,
     /// Growers wait for each other, nobody else for them.
     growing: Mutex<()>,
-    /// Whether `RWF_DSYNC` works here, as far as is known. A figure: any order will do.
     /// Whether the file system allocated all that the file grew by.
     allocates: AtomicBool,
+    /// Whether durable writes use `RWF_DSYNC`. A figure: any order will do.
     dsync: AtomicBool,
     counters: Counters,
 }
@@ -71,7 +71,9 @@ impl Storage {
             read_only,
             blocks: AtomicU64::new(bytes / BLOCK_BYTES_U64),
             growing: Mutex::new(()),
-            dsync: AtomicBool::new(true),
+            // In the page cache, the error of a durable write could be that of an earlier write's delayed allocation: the flush is a
+            // call of its own, whose errors are known as such.
+            dsync: AtomicBool::new(direct || kind == Kind::Raw),
             allocates: AtomicBool::new(true),
             counters: Counters::default(),
         }
