@@ -226,7 +226,7 @@ pub(super) fn from_error(error: shoal_engine::Error) -> Error {
     let text = error.to_string();
     match error {
         Engine::ConditionFailed { current, .. } => Error::ConditionFailed { rule: None, current },
-        Engine::Full { .. } => Error::Full(text),
+        Engine::Full { .. } | Engine::NoRoom(_) => Error::Full(text),
         Engine::Busy(_) => Error::Busy(text),
         Engine::Corrupt { .. } => Error::Corrupt(text),
         Engine::Io(_) => Error::Device(text),

@@ -94,6 +94,20 @@ impl DeviceError {
         let (Self::Io { op, .. } | Self::OutOfRange { op, .. } | Self::Abandoned { op, .. }) = self;
         *op != Op::Read.name()
     }
+
+    /// Whether a write found no room: in the file system, in a quota, or below a limit of file sizes. The blocks that were not
+    /// written keep their contents and are not written later; a read shows which ones were.
+    #[must_use]
+    pub fn is_no_room(&self) -> bool {
+        let Self::Io { op, code: Some(code), .. } = self else { return false };
+        (*op == Op::Write.name() || *op == Op::WriteDurable.name()) && is_no_room(*code)
+    }
+}
+
+/// Whether a system error says that there is no room for a write: `ENOSPC`, `EDQUOT` or `EFBIG`.
+#[must_use]
+pub const fn is_no_room(code: i32) -> bool {
+    matches!(code, libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
 }
 
 /// Counts since the device was opened, for benchmarks, `stat` and tests.

@@ -45,7 +45,7 @@ pub(crate) struct Storage {
     growing: Mutex<()>,
     /// Whether the file system allocated all that the file grew by.
     allocates: AtomicBool,
-    /// Whether `RWF_DSYNC` works here, as far as is known. A figure: any order will do.
+    /// Whether durable writes use `RWF_DSYNC`. A figure: any order will do.
     dsync: AtomicBool,
     /// A request found the end of the file or device before its blocks: somebody made it shorter. A figure: any order will do.
     is_cut: AtomicBool,
@@ -76,7 +76,9 @@ impl Storage {
             read_only,
             blocks: AtomicU64::new(bytes / BLOCK_BYTES_U64),
             growing: Mutex::new(()),
-            dsync: AtomicBool::new(true),
+            // In the page cache, the error of a durable write could be that of an earlier write's delayed allocation: the flush is a
+            // call of its own, whose errors are known as such.
+            dsync: AtomicBool::new(direct || kind == Kind::Raw),
             allocates: AtomicBool::new(true),
             is_cut: AtomicBool::new(false),
             below: Vec::new(),

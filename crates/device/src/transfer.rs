@@ -121,6 +121,10 @@ impl<R> Transfer<R> {
                 }
                 Ok(())
             }
+            // The bytes of the write have room. A file system that runs out of room in a flush has failed the flush.
+            _ if action == Action::Sync && self.op != Op::Flush => {
+                Err(io::Error::other(format!("making it durable: {error}")))
+            }
             _ => Err(error),
         }
     }

@@ -224,7 +224,7 @@ impl From<String> for Failed {
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         let code = match error {
-            Error::Full { .. } => "OOM",
+            Error::Full { .. } | Error::NoRoom(_) => "OOM",
             Error::Busy(_) => "TRYAGAIN",
             Error::Poisoned(_) | Error::ReadOnly => "READONLY",
             Error::Unknown(_) => "UNKNOWN",

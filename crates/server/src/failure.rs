@@ -99,7 +99,7 @@ impl Failure {
         let (kind, code) = match error {
             Error::ConditionFailed { .. } => (Kind::ConditionFailed, Code::FailedPrecondition),
             Error::Invalid(_) => (Kind::Invalid, Code::InvalidArgument),
-            Error::Full { .. } => (Kind::Full, Code::ResourceExhausted),
+            Error::Full { .. } | Error::NoRoom(_) => (Kind::Full, Code::ResourceExhausted),
             Error::Busy(_) => (Kind::Busy, Code::Unavailable),
             Error::Corrupt { .. } => (Kind::Corrupt, Code::DataLoss),
             Error::Io(_) => (Kind::Device, Code::Internal),

@@ -20,7 +20,7 @@ use super::history::{History, WriteKind};
 use super::image::{Block, Image};
 use super::line::{Lanes, Line};
 use crate::counters::Counters;
-use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Ticket};
+use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Ticket, is_no_room};
 
 /// The bytes of a discarded block: not zeros, so that nobody comes to rely on them.
 const RUBBISH: u8 = 0xD5;
@@ -122,7 +122,7 @@ impl State {
             return running;
         }
         let effect = self.faults.strike(op, &range);
-        if let Some(Effect::Fail(code)) = effect {
+        if let Some(Effect::Fail(code) | Effect::FailAfter(code, _)) = effect {
             running.result = Err(error(&running.ticket, code));
         }
         match op {
@@ -148,13 +148,31 @@ impl State {
         let block = match effect {
             Some(Effect::Lose) => return,
             Some(Effect::Misdirect(block)) => block,
-            Some(Effect::Fail(_)) | None => running.ticket.block(),
+            Some(Effect::Fail(_) | Effect::FailAfter(..)) | None => running.ticket.block(),
         };
         let room = self.image.blocks().saturating_sub(block);
         data.truncate(usize::try_from(room).unwrap_or(usize::MAX));
-        running.landing = Some((block, data));
+        match effect {
+            Some(Effect::Fail(code)) if is_no_room(code) => return,
+            Some(Effect::FailAfter(_, blocks)) => {
+                data.truncate(usize::try_from(blocks).unwrap_or(usize::MAX));
+                return self.write_part(block, data, record);
+            }
+            _ => running.landing = Some((block, data)),
+        }
         let durable = running.ticket.op() == Op::WriteDurable;
         self.record_write(running, if durable { WriteKind::Durable } else { WriteKind::Plain }, record);
+    }
+
+    /// Writes the first blocks of a write that fails.
+    fn write_part(&mut self, block: u64, data: Vec<Arc<Block>>, record: bool) {
+        if record {
+            let number = self.history.begin_write(WriteKind::Plain, block, data.clone());
+            self.history.end_write(number, true);
+        }
+        for (block, bytes) in (block..).zip(data) {
+            self.image.put(block, bytes);
+        }
     }
 
     fn record_write(&mut self, running: &mut Running, kind: WriteKind, record: bool) {

@@ -23,8 +23,11 @@ pub enum FaultOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The request fails with this error of the system (such as `libc::EIO`). Of a failed write any part may show up
-    /// after a crash. The writes that a failed flush should have made durable stay in doubt: a later flush does not help them.
+    /// after a crash, unless there was no room for it ([`crate::is_no_room`]): then nothing of it was written, or its first blocks
+    /// ([`Fault::leaving`]), which are there at once. The writes that a failed flush should have made durable stay in doubt: a later flush does not help them.
     Fail(i32),
+    /// A write fails with this error, after its first blocks were written.
+    FailAfter(i32, u64),
     /// A write succeeds and reaches nothing.
     Lose,
     /// A write succeeds and lands at another block; the blocks meant keep their contents.
@@ -58,6 +61,15 @@ impl Fault {
     #[must_use]
     pub const fn misdirect(block: u64) -> Self {
         Self { op: FaultOp::Write, effect: Effect::Misdirect(block), skip: 0, repeated: false, blocks: None }
+    }
+
+    /// A write that fails has written its first `blocks` blocks.
+    #[must_use]
+    pub const fn leaving(mut self, blocks: u64) -> Self {
+        if let Effect::Fail(code) = self.effect {
+            self.effect = Effect::FailAfter(code, blocks);
+        }
+        self
     }
 
     /// Lets `count` such requests pass first.

@@ -104,7 +104,8 @@ impl Checkpointer {
     /// Applies one tablet; waits until no other apply runs. Does nothing if there is nothing to apply.
     ///
     /// # Errors
-    /// As the device: the overlay stays frozen, and the next apply tries again. A failed write poisons the store.
+    /// As the device: the overlay stays frozen, and the next apply tries again. A failed write poisons the store, unless it only
+    /// lacked room.
     pub(crate) async fn apply_tablet(&self, tablet: &Tablet) -> Result<()> {
         let fresh = self.apply_alone(tablet).await?;
         self.merge_after(fresh).await;
@@ -235,7 +236,7 @@ impl Checkpointer {
         self.free_replaced(merge.old, &mut new.freed).await;
         new.freed.extend(merge.unplaced);
         new.taken.extend(owned);
-        let dropped = frozen.map(|overlay| overlay.lock().take_dropped()).unwrap_or_default();
+        let dropped = frozen.map(|overlay| overlay.lock().dropped()).unwrap_or_default();
         if !injected(Bug::DroppedNeverFreed) {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }
@@ -349,7 +350,12 @@ impl Checkpointer {
             self.space.give_back(&std::mem::take(&mut freed));
         }
         let published = self.publish(changes).await;
-        // Kept in either case: a superblock whose write failed may be on the device all the same, and the blocks that it names
+        if let Err(error @ Error::NoRoom(_)) = published {
+            // No copy of that superblock is on the device: what it named is free again.
+            self.space.give_back(&between);
+            return Err(error);
+        }
+        // Kept also after an error: a superblock whose write failed may be on the device all the same, and the blocks that it names
         // must not be written over by a put that is under way (R20).
         given.iter().chain(&listed).for_each(|extents| extents.keep());
         let replaced: Vec<Run> = pages.iter().flat_map(|pages| pages.freed.iter().copied()).collect();
@@ -441,19 +447,21 @@ impl Checkpointer {
             let (page, of_page) = layers_page::encode(tree, layers, applied, run.block);
             crc = of_page;
             let written = self.device.write(block, vec![page]).await;
-            written.result.map_err(|error| self.apply_failed(&Error::Io(error)))?;
+            written.result.map_err(|error| self.apply_failed(&error.into()))?;
         }
         layers.stored = Some(LayersRef { block: run.block, crc, copies: run.blocks as u16 });
         Ok(Some(extents))
     }
 
     /// A failed write of an apply poisons the store: the blocks that its pages would have named are not known to be there (R20).
-    /// A failed read leaves everything as it was.
+    /// A failed read, or a write without room, leaves everything as it was.
     pub(crate) fn apply_failed(&self, error: &Error) -> Error {
-        if let Error::Io(device) = error
-            && device.is_write()
-        {
-            self.log.fail(format!("an apply could not write ({error})"));
+        match error {
+            Error::NoRoom(why) => self.log.no_apply(why),
+            Error::Io(device) if device.is_write() => {
+                self.log.fail(format!("an apply could not write ({error})"));
+            }
+            _ => {}
         }
         error.clone()
     }

@@ -120,20 +120,45 @@ pub(crate) async fn write(device: &Device, superblock: &Superblock) -> Result<()
     flush(device).await
 }
 
-/// Writes both copies of `superblock` to its slot; they are durable after a [`flush`].
+/// Writes both copies of `superblock` to its slot; they are durable after a [`flush`]. One copy is enough if there is no room for
+/// the other one, which the next superblock of the slot writes.
 ///
 /// # Errors
-/// As the device; the number must not be used again then (R20).
+/// [`Error::NoRoom`]: neither copy is on the device. As the device; the number must not be used again then (R20).
 pub(crate) async fn write_copies(device: &Device, superblock: &Superblock) -> Result<()> {
     let slot = if injected(Bug::OneSlot) { 0 } else { (superblock.number % 2) as usize };
     let slot = SUPERBLOCK_COPIES[slot];
     let mut batch = device.batch();
     let writes = slot.map(|block| batch.add(device.write(block, superblock.encode())));
     batch.start();
+    let (mut is_written, mut without_room, mut failed) = (false, None, None);
     for write in writes {
-        write.await.ok()?;
+        match write.await.ok() {
+            Ok(_) => is_written = true,
+            Err(error) if error.is_no_room() => without_room = Some(error),
+            Err(error) => failed = Some(error),
+        }
     }
-    Ok(())
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let Some(error) = without_room else { return Ok(()) };
+    if is_written || is_at(device, slot, superblock).await? {
+        tracing::warn!("superblock {} has one copy only: {error}", superblock.number);
+        return Ok(());
+    }
+    Err(error.into())
+}
+
+/// Whether one of these blocks holds `superblock`: a write without room may have written it all the same.
+async fn is_at(device: &Device, blocks: [u64; 2], superblock: &Superblock) -> Result<bool> {
+    let wanted = superblock.encode();
+    for block in blocks {
+        if device.read(block, IoBuf::unfilled(1)).await.ok()?[..] == wanted[..] {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Makes the written copies of a superblock durable.

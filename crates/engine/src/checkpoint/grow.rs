@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES, Run};
-use shoal_device::{Device, DeviceError, IoBuf};
+use shoal_device::{Device, IoBuf, is_no_room};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::Changes;
@@ -40,11 +40,6 @@ enum StepError {
     /// The file system, a quota, or the process's limit of file sizes has no room for it.
     NoRoom(String),
     Other(Error),
-}
-
-fn is_full(code: Option<i32>) -> bool {
-    // ENOSPC, EFBIG, EDQUOT of Linux.
-    matches!(code, Some(28 | 27 | 122))
 }
 
 impl Checkpointer {
@@ -118,7 +113,7 @@ impl Checkpointer {
         let (begin, end) = (first + u64::from(from), first + u64::from(to));
         match zero_by(&self.device, begin, end, ZERO_BLOCKS_BESIDE_COMMITS).await {
             Ok(()) => {}
-            Err(Error::Io(error)) if matches!(&error, DeviceError::Io { code, .. } if is_full(*code)) => {
+            Err(error @ Error::NoRoom(_)) => {
                 drop(self.device.discard(begin, end - begin).await.ok());
                 self.say_full(self.space.data_blocks(), &error.to_string());
                 return Ok(false);
@@ -220,7 +215,7 @@ impl Checkpointer {
     async fn take_step(&self, from: u64, to: u64) -> std::result::Result<(), StepError> {
         if let Err(error) = self.device.inner().grow(to) {
             let what = error.to_string();
-            return Err(match is_full(error.raw_os_error()) {
+            return Err(match error.raw_os_error().is_some_and(is_no_room) {
                 true => StepError::NoRoom(what),
                 false => StepError::Other(Error::Unopenable(format!("growing to {to} blocks: {what}"))),
             });
@@ -234,7 +229,7 @@ impl Checkpointer {
             tracing::warn!("what a growth took of the file system could not be given back: {kept}");
         }
         Err(match &error {
-            Error::Io(DeviceError::Io { code, .. }) if is_full(*code) => StepError::NoRoom(error.to_string()),
+            Error::NoRoom(why) => StepError::NoRoom(why.clone()),
             _ => StepError::Other(error),
         })
     }

@@ -315,6 +315,6 @@ impl HomeWrites {
         for write in others {
             result = result.and(write.await.result);
         }
-        result.map_err(|error| checkpointer.apply_failed(&Error::Io(error)))
+        result.map_err(|error| checkpointer.apply_failed(&error.into()))
     }
 }

@@ -161,7 +161,9 @@ impl Checkpointer {
         self.tablets.admission.set_log_blocks(layout.log_blocks);
         self.layout.store(std::sync::Arc::new(layout));
         // The superblock before this one names the old ring: were this one lost, nobody would look for batches in the new ring.
-        self.publish(Changes::default()).await?;
+        let named_twice = self.publish(Changes::default()).await;
+        named_twice
+            .inspect_err(|error| self.log.fail(format!("the longer log is named once only ({error})")))?;
         drop(stopped);
         tracing::info!(
             "the log got a longer ring, which fits the size of the store: {} instead of {}",

@@ -66,7 +66,7 @@ impl Checkpointer {
     /// Publishes `changes`; returns the new superblock's number.
     ///
     /// # Errors
-    /// As the device; then the store is poisoned.
+    /// [`Error::NoRoom`]: no copy of the superblock is on the device, and nothing changed. As the device; then the store is poisoned.
     pub(crate) async fn publish(&self, changes: Changes) -> Result<u64> {
         self.publish_with(changes, CEILING_STEP).await
     }
@@ -82,10 +82,10 @@ impl Checkpointer {
     async fn publish_with(&self, changes: Changes, step: u64) -> Result<u64> {
         let mut newest = self.publisher.take().await;
         self.log.poison.check()?;
-        *newest = self.compose_and_write(&newest, changes, step).await.inspect_err(|error| {
-            if !injected(Bug::FailedSuperblockForgiven) {
-                self.log.fail(format!("a superblock could not be published ({error})"));
-            }
+        *newest = self.compose_and_write(&newest, changes, step).await.inspect_err(|error| match error {
+            Error::NoRoom(why) => self.log.no_apply(why),
+            _ if injected(Bug::FailedSuperblockForgiven) => {}
+            _ => self.log.fail(format!("a superblock could not be published ({error})")),
         })?;
         Ok(newest.number)
     }

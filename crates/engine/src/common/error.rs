@@ -4,6 +4,10 @@ use shoal_base::Lsn;
 use shoal_base::id::Current;
 use shoal_device::DeviceError;
 
+/// `EDQUOT` and `EFBIG` of Linux.
+const QUOTA: i32 = 122;
+const FILE_SIZE: i32 = 27;
+
 /// The reason why an operation of the store failed. A write that fails with anything but [`Error::Unknown`] had no
 /// effect.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -30,6 +34,11 @@ pub enum Error {
         /// Blocks that the write may take.
         available: u64,
     },
+    /// There is no room for a write within the data file. Reads work, and writes are taken again once there is room.
+    #[error(
+        "the data file has no room for the write: {0}; nothing was changed, and writes are taken again as soon as there is room"
+    )]
+    NoRoom(String),
     /// The store has too much to do; try again.
     #[error("the store is busy: {0}; try again")]
     Busy(&'static str),
@@ -41,9 +50,9 @@ pub enum Error {
         /// Its block number.
         block: u64,
     },
-    /// The device failed to read.
+    /// The device failed a request.
     #[error("device error: {0}")]
-    Io(#[from] DeviceError),
+    Io(#[source] DeviceError),
     /// The write may or may not have taken effect.
     #[error("the outcome of the write is not known: {0}; read the object to find out")]
     Unknown(String),
@@ -76,6 +85,25 @@ pub enum Error {
     /// The device does not hold a store that this program can open.
     #[error("{0}")]
     Unopenable(String),
+}
+
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Self {
+        if error.is_no_room() { Self::NoRoom(no_room(&error)) } else { Self::Io(error) }
+    }
+}
+
+/// The cause of a lack of room, and what to do about it.
+fn no_room(error: &DeviceError) -> String {
+    let DeviceError::Io { code, .. } = error else { return error.to_string() };
+    let what = match *code {
+        Some(QUOTA) => "its quota is used up: raise it, or delete files that count",
+        Some(FILE_SIZE) => {
+            "a limit of file sizes is below its length: raise it (`ulimit -f`, LimitFSIZE of systemd) and start again"
+        }
+        _ => "its file system is full: delete or move other files there",
+    };
+    format!("{what} ({error})")
 }
 
 /// A result of the store.

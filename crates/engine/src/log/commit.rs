@@ -4,9 +4,11 @@
 //! I/O. Batches are written one after the other: a batch starts when the previous one is durable, so the promise (R15)
 //! in its header covers all earlier batches.
 
+mod refuse;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use shoal_base::histogram::{Durations, Histogram};
@@ -27,9 +29,11 @@ use crate::common::event::{Bell, Event, Token, TokenGuard};
 use crate::log::expiry::{ExpiryClock, Newest};
 use crate::log::kept::Kept;
 use crate::log::poison::Poison;
-use crate::log::record::Record;
+use crate::log::record::{Record, Refusal};
 use crate::log::ring::LogPlace;
+use crate::log::room::Room;
 use crate::testing::injected_bug::{Bug, injected};
+pub(crate) use refuse::Unwritten;
 
 /// The state of the driver.
 struct DriverState {
@@ -87,6 +91,10 @@ pub(crate) struct Committer {
     /// Notifies when the durable number, a marker or the tail moves.
     pub(crate) moved: Event,
     poison: Arc<Poison>,
+    /// Whether log and superblock find room in the data file.
+    pub(crate) room: Room,
+    /// Set once the store is open.
+    unwritten: OnceLock<Box<dyn Unwritten>>,
     counters: Mutex<CommitCounters>,
     /// The times of batches, each from the write to the end of its flush.
     times: Histogram,
@@ -138,9 +146,21 @@ impl Committer {
             thread: CommitThread::new(start.bell),
             moved: Event::default(),
             poison,
+            room: Room::default(),
+            unwritten: OnceLock::new(),
             counters: Mutex::default(),
             times: Histogram::default(),
         }
+    }
+
+    /// Sets the overlays of the records. Before this nothing is queued.
+    pub(crate) fn set_unwritten(&self, unwritten: Box<dyn Unwritten>) {
+        assert!(self.unwritten.set(unwritten).is_ok(), "a store is opened once");
+    }
+
+    /// Notes that the superblock of this opening found no room: no batch is written before another one is published (R1).
+    pub(crate) fn await_opening(&self, why: &str) {
+        self.room.no_opening(why);
     }
 
     /// All records up to this one are flushed.
@@ -238,20 +258,21 @@ impl Committer {
         self.ceiling.store(ceiling.0, Ordering::Release);
         let before = self.published.swap(number, Ordering::AcqRel);
         assert!(before < number, "superblock {number} was published after superblock {before} (R9, R20)");
+        self.room.superblock_written();
         self.moved.notify();
     }
 
     /// Waits until `record` is durable. Another thread must drive the commit.
     ///
     /// # Errors
-    /// [`Error::Unknown`] if the store was poisoned before.
+    /// [`Error::Unknown`] if the store was poisoned before; [`Error::NoRoom`] if the log had no room for the record.
     pub(crate) async fn wait_durable(&self, record: &Record) -> Result<Lsn> {
         poll_fn(|context| self.poll_durable(record, context)).await
     }
 
     /// Returns true if the outcome of `record` is known.
     pub(super) fn is_settled(&self, record: &Record) -> bool {
-        record.is_durable(self.durable()) || self.poison.reason().is_some()
+        record.is_durable(self.durable()) || record.refusal().is_some() || self.poison.reason().is_some()
     }
 
     /// As [`Self::wait_durable`], for callers that poll.
@@ -259,6 +280,12 @@ impl Committer {
         for registered in [false, true] {
             if record.is_durable(self.durable()) {
                 return Poll::Ready(Ok(record.lsn()));
+            }
+            if let Some(refusal) = record.refusal() {
+                return Poll::Ready(Err(match refusal {
+                    Refusal::NoRoom => self.room.error(),
+                    Refusal::InDoubt => Error::Unknown(self.room.error().to_string()),
+                }));
             }
             if let Some(reason) = self.poison.reason() {
                 return Poll::Ready(Err(Error::Unknown(reason.to_owned())));
@@ -307,7 +334,8 @@ impl Committer {
     /// Returns true if no batch promises the newest one yet, or none names the newest superblock.
     pub(crate) fn wants_seal(&self) -> bool {
         let unnamed = self.named.load(Ordering::Acquire) < self.published.load(Ordering::Acquire);
-        self.poison.reason().is_none() && (unnamed || !self.sealed.load(Ordering::Acquire))
+        self.poison.reason().is_none()
+            && (unnamed || !self.sealed.load(Ordering::Acquire) || self.room.log_is_full())
     }
 
     /// Nanoseconds since the last batch was written.
@@ -325,16 +353,41 @@ impl Committer {
             self.sealed.store(true, Ordering::Release);
             return;
         }
-        let mut nothing = Drained::new(self);
-        let written = self.write_batch(&mut driver, &mut nothing).await;
-        nothing.is_left = false;
-        if let Err(error) = written {
-            self.fail(&error);
-            return;
+        match self.write_seal(&mut driver).await {
+            Ok(()) => {}
+            // The next seal is for the same place.
+            Err(Error::NoRoom(_)) => return,
+            Err(error) => return self.fail(&error),
         }
-        self.sealed.store(true, Ordering::Release);
         drop(driver);
         self.moved.notify();
+    }
+
+    /// Writes an empty batch at the head. It supersedes whatever a batch left there that found no room, so it is the first one that is
+    /// written after such a batch.
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`]: nothing else may be written at the head before a seal is. As the device.
+    async fn write_seal(&self, driver: &mut DriverState) -> Result<()> {
+        if self.room.awaits_opening() {
+            return Err(self.room.error());
+        }
+        if self.ring.free_blocks() < 2 {
+            // An apply frees blocks of the ring.
+            self.room.no_log("the log's ring is full");
+            return Err(self.room.error());
+        }
+        self.last_batch_ns.store(self.clock.monotonic_ns(), Ordering::Relaxed);
+        let mut nothing = Drained::new(self);
+        let written = self.write_batch(driver, &mut nothing).await;
+        nothing.is_left = false;
+        if let Err(Error::NoRoom(why)) = &written {
+            self.room.no_log(why);
+        }
+        written?;
+        self.sealed.store(true, Ordering::Release);
+        self.room.log_written();
+        Ok(())
     }
 
     async fn commit_batch(&self, driver: &mut TokenGuard<'_, DriverState>) {
@@ -342,6 +395,17 @@ impl Committer {
             // No record gets a number any more (R20). Records that were queued too late get this error.
             let reason = Error::Poisoned(reason.to_owned());
             return self.fail(&reason);
+        }
+        if self.room.log_is_full() {
+            match self.write_seal(driver).await {
+                Ok(()) => {}
+                Err(Error::NoRoom(_)) => {
+                    let mut nothing = Drained::new(self);
+                    nothing.is_left = false;
+                    return self.refuse(driver, &nothing, Refusal::NoRoom);
+                }
+                Err(error) => return self.fail(&error),
+            }
         }
         let mut drained = self.drain(driver);
         let result = if drained.records.is_empty() {
@@ -355,10 +419,15 @@ impl Committer {
             self.times.add(took_ns, 1);
             written
         };
+        let result = match result {
+            Err(Error::NoRoom(why)) => self.supersede(driver, &drained, &why).await,
+            result => result.map(|()| None),
+        };
         drained.is_left = false;
         self.ring.unreserve(drained.reserved);
         match result {
-            Ok(()) => {
+            Ok(Some(refusal)) => self.refuse(driver, &drained, refusal),
+            Ok(None) => {
                 // A thread that many of the records wake is woken for all of them at once.
                 plug(|| drained.records.iter().for_each(|record| record.wake()));
                 for (marker, lsn) in &drained.markers {
@@ -473,6 +542,7 @@ impl Committer {
         );
         let (buf, chain) = builder.finish(&header, self.seed);
         let writes = std::mem::take(&mut drained.writes);
+        drained.place = Some((position, blocks, first_lsn));
         self.write_and_flush(self.ring.block(position), buf, drained.has_extents, writes).await?;
         // Before readers can learn the versions: a read of one of them then finds the value.
         for (record, kept) in drained.kept.drain(..) {
@@ -557,7 +627,7 @@ impl Committer {
         }
         if !has_extents {
             let durable = self.device.write_durable(block, buf);
-            return self.poison.flushed(async { durable.await.ok().map(drop).map_err(Error::Io) }).await;
+            return self.poison.flushed(async { Ok(durable.await.ok().map(drop)?) }).await;
         }
         let mut batch = self.device.batch();
         let log = if injected(Bug::ValuesNotFlushed) {
@@ -567,15 +637,19 @@ impl Committer {
         };
         let writes: Vec<ValueWrite> = writes.into_iter().map(|write| batch.add(write)).collect();
         batch.start();
-        let log = log.await.ok();
+        let mut failed: Option<Error> = log.await.ok().err().map(Error::from);
         for write in writes {
             // R7: the record may be on the device already, but its value is not. No later record may become durable.
-            let written = write.await.ok();
-            if !injected(Bug::ValueErrorIgnored) {
-                written?;
+            if let Err(error) = write.await.ok()
+                && !injected(Bug::ValueErrorIgnored)
+                && failed.as_ref().is_none_or(|failed| matches!(failed, Error::NoRoom(_)))
+            {
+                failed = Some(error.into());
             }
         }
-        log?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
         if injected(Bug::ValuesNotFlushed) {
             return Ok(());
         }
@@ -657,6 +731,8 @@ struct Drained<'a> {
     kept: Vec<(Arc<Record>, Kept)>,
     reserved: u32,
     has_extents: bool,
+    /// The batch on the device, once it was composed: its position, its blocks, and its first number.
+    place: Option<(u64, u32, Lsn)>,
     committer: &'a Committer,
     /// True until the outcome of the batch is known.
     is_left: bool,
@@ -671,6 +747,7 @@ impl<'a> Drained<'a> {
             kept: Vec::new(),
             reserved: 0,
             has_extents: false,
+            place: None,
             committer,
             is_left: true,
         }

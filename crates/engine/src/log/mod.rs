@@ -16,5 +16,6 @@ pub(crate) mod read;
 pub(crate) mod record;
 pub(crate) mod ring;
 pub(crate) mod ring_space;
+pub(crate) mod room;
 
 use crate::common::{event, sync};

@@ -24,6 +24,12 @@ impl Log {
         self.committer.moved.notify();
     }
 
+    /// Notes that an apply or a superblock found no room, and wakes the writers that wait for an apply.
+    pub(crate) fn no_apply(&self, why: &str) {
+        self.committer.room.no_apply(why);
+        self.committer.moved.notify();
+    }
+
     /// How full the ring is, in thousandths.
     pub(crate) fn fill_permille(&self) -> usize {
         self.committer.ring.fill_permille()

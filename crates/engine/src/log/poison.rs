@@ -67,13 +67,17 @@ impl Poison {
     }
 
     /// Runs an operation that ends with a flush, or is a durable write. It succeeds only if no earlier or overlapping
-    /// flush failed (`fence.rs`). If it fails, the store is poisoned before any caller can rely on another flush.
+    /// flush failed (`fence.rs`). If it fails, the store is poisoned before any caller can rely on another flush. A durable write
+    /// without room is no failed flush: it lost nothing but itself.
     ///
     /// # Errors
     /// As `flush`; [`Error::Poisoned`] if another flush failed.
     pub(crate) async fn flushed(&self, flush: impl Future<Output = Result<()>>) -> Result<()> {
-        let failed =
-            |error: &Error| self.set(format!("what was written could not be made durable ({error})"));
+        let failed = |error: &Error| {
+            if !matches!(error, Error::NoRoom(_)) {
+                self.set(format!("what was written could not be made durable ({error})"));
+            }
+        };
         self.fence.pass(flush, failed).await?;
         self.check()
     }

@@ -13,6 +13,21 @@ use crate::log::format::{EncodedRecord, RecordKind};
 /// The number of a record that the committer has not numbered yet.
 pub(crate) const UNNUMBERED: u64 = u64::MAX;
 
+/// The number of a record that found no room in the log, and never has an effect.
+const REFUSED: u64 = u64::MAX - 1;
+
+/// The number of a record that found no room in the log, and that a crash may bring back all the same.
+const IN_DOUBT: u64 = u64::MAX - 2;
+
+/// The end of a record that found no room in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It never has an effect.
+    NoRoom,
+    /// A crash may bring it back.
+    InDoubt,
+}
+
 /// Records that [`fetch`] takes at a time: more than a processor has misses of its cache in flight, and all fit in its cache.
 pub(crate) const FETCHED: usize = 32;
 
@@ -116,8 +131,23 @@ impl Record {
     /// The number. The record must have one.
     pub(crate) fn lsn(&self) -> Lsn {
         let lsn = self.lsn_raw();
-        assert_ne!(lsn, UNNUMBERED, "only numbered records are asked for their number");
+        assert!(lsn < IN_DOUBT, "only numbered records are asked for their number");
         Lsn(lsn)
+    }
+
+    /// Ends the record: it found no room. It loses its number, which durable numbers will pass.
+    pub(super) fn refuse(&self, refusal: Refusal) {
+        let number = if refusal == Refusal::NoRoom { REFUSED } else { IN_DOUBT };
+        self.lsn.store(number, Ordering::Release);
+    }
+
+    /// The refusal of the record, if it found no room.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        match self.lsn_raw() {
+            REFUSED => Some(Refusal::NoRoom),
+            IN_DOUBT => Some(Refusal::InDoubt),
+            _ => None,
+        }
     }
 
     pub(crate) fn number(&self, lsn: Lsn) {
@@ -126,7 +156,7 @@ impl Record {
     }
 
     pub(crate) fn is_durable(&self, durable: Lsn) -> bool {
-        // UNNUMBERED is above every number.
+        // UNNUMBERED, REFUSED and IN_DOUBT are above every number.
         self.lsn_raw() <= durable.0
     }
 

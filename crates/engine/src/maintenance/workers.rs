@@ -218,6 +218,12 @@ fn grower(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Grow, store, worker, |inner| {
         let mut wait = GROWER_PERIOD;
         inner.checkpointer.note_rate();
+        if inner.log.committer.room.awaits_opening() {
+            return Some(match block_on(inner.look_for_room()) {
+                Ok(()) => Duration::ZERO,
+                Err(_) => RETRY_AFTER,
+            });
+        }
         if inner.checkpointer.wants_log() {
             match later("the log could not be prepared", block_on(inner.checkpointer.prepare_log(0))) {
                 Some(true) => return Some(Duration::ZERO),

@@ -116,8 +116,12 @@ impl Store {
             // A record queued while the seal was written relies on this commit, because its writer found a driver.
             inner.log.committer.commit_all().await;
             inner.apply_before_close().await?;
-            let published = inner.checkpointer.publish_last().await;
-            published.map(|()| Closed { records_left: inner.records_left() })
+            match inner.checkpointer.publish_last().await {
+                // As after a crash: the next opening reads the log.
+                Err(error @ Error::NoRoom(_)) => tracing::warn!("closing: the log is kept as it is: {error}"),
+                published => published?,
+            }
+            Ok(Closed { records_left: inner.records_left() })
         })
     }
 }

@@ -43,6 +43,7 @@ use crate::tablet::admission::{Admission, records_max};
 use crate::tablet::layers::Layers;
 use crate::tablet::overlay::hash_of;
 use crate::tablet::tablets::Tablets;
+use crate::tablet::withdraw::Overlays;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 use crate::value::owned::owned_runs;
@@ -71,7 +72,7 @@ impl Store {
                 && !opened.is_cut
                 && opened.damage.is_empty();
             let store = opened.start(options, environment).await?;
-            if may_move_log {
+            if may_move_log && store.0.check_writable().is_ok() {
                 run_to_end(store.0.checkpointer.fit_log());
             }
             Ok(store)
@@ -135,8 +136,7 @@ impl Recovery {
         );
         // Without an opening of its own, the superblock that was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
-        let (log, bell) = self.open_log(replayed, &options, &environment).await?;
-        let worker = bell.map(Worker::new);
+        let (log, worker) = self.open_log(replayed, &options, &environment).await?;
         let mut tuning = options.tuning;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
         let losses = self.superblock.losses;
@@ -165,6 +165,7 @@ impl Recovery {
             helpers: worker.as_ref().map(|worker| worker.helpers()),
             gives_up: options.accept_damaged_log,
         };
+        Overlays::attach_to(&checkpointer.log.committer, &checkpointer.tablets, &checkpointer.space);
         let maintenance = Maintenance { worker: worker.clone(), ..Maintenance::default() };
         let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
         if options.read_only {
@@ -222,13 +223,13 @@ impl Recovery {
     }
 
     /// Publishes the superblock of this opening, unless it is read-only. Returns the log for the following batches, and
-    /// the bell of the thread that commits them.
+    /// the store's threads, which are not started.
     async fn open_log(
         &mut self,
         replayed: Replayed,
         options: &OpenOptions,
         environment: &Environment,
-    ) -> Result<(Log, Option<Arc<Bell>>)> {
+    ) -> Result<(Log, Option<Arc<Worker>>)> {
         let Replayed { mut index, time, next_lsn, epoch } = replayed;
         let (device, superblock) = (&self.device, &mut self.superblock);
         let has_older = !options.read_only && copies::has_older(device).await && !injected(Bug::OldSlotStays);
@@ -239,8 +240,16 @@ impl Recovery {
             "an opening has a new epoch (R1): {} after {epoch}",
             superblock.epoch
         );
+        let mut no_room = None;
         if !options.read_only {
-            copies::write(device, superblock).await?;
+            match copies::write(device, superblock).await {
+                // The next publish is that of this opening: until then only reads are served.
+                Err(Error::NoRoom(why)) if !has_older => {
+                    superblock.number -= 1;
+                    no_room = Some(why);
+                }
+                written => written?,
+            }
         }
         if has_older {
             superblock.number += 1;
@@ -269,7 +278,10 @@ impl Recovery {
             bell: bell.clone(),
         };
         let committer = Committer::new(device.clone(), self.pool.clone(), start, poison.clone());
-        Ok((Log { committer, poison, expiry }, bell))
+        if let Some(why) = no_room {
+            committer.await_opening(&why);
+        }
+        Ok((Log { committer, poison, expiry }, bell.map(Worker::new)))
     }
 }
 

@@ -23,6 +23,7 @@ use shoal_pool::Pool;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::losses::Losses;
+use crate::checkpoint::publish::Changes;
 use crate::checkpoint::relocate::Relocator;
 use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
@@ -136,10 +137,32 @@ impl Inner {
     /// Checks that the store may be written.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Poisoned`].
+    /// [`Error::Closed`], [`Error::Poisoned`], [`Error::NoRoom`].
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
-        self.log.poison.check()
+        self.log.poison.check()?;
+        self.log.committer.room.check()
+    }
+
+    /// As [`check_writable`](Self::check_writable), for a write that may wait: where no thread of the store looks for room, it does.
+    pub(crate) async fn be_writable(&self) -> Result<()> {
+        let checked = self.check_writable();
+        if let Err(Error::NoRoom(_)) = checked
+            && self.maintenance.worker.is_none()
+        {
+            run_to_end(self.look_for_room())?;
+            return self.check_writable();
+        }
+        checked
+    }
+
+    /// Tries to write what found no room: the superblock of the opening, then a batch of the log.
+    pub(crate) async fn look_for_room(&self) -> Result<()> {
+        if self.log.committer.room.awaits_opening() {
+            self.checkpointer.publish(Changes::default()).await?;
+        }
+        self.log.committer.seal().await;
+        Ok(())
     }
 
     /// Where everything lies.
@@ -193,7 +216,7 @@ impl Inner {
         search.steps += 1;
         // An apply without room for its pages: the next steps make some.
         let or_full = |freed| match freed {
-            Err(Error::Full { .. }) => Ok(true),
+            Err(Error::Full { .. } | Error::NoRoom(_)) => Ok(true),
             freed => freed.map(|()| true),
         };
         match search.steps {

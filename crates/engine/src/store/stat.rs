@@ -44,6 +44,9 @@ pub struct StoreStat {
     pub tablets: u16,
     /// The reason why the store is read-only; `None` if it is not.
     pub poisoned: Option<String>,
+    /// Why no write gets room in the data file at present: its file system is full, for instance. Reads work, and the field is `None`
+    /// again as soon as a write got room.
+    pub no_room: Option<String>,
     /// Losses of repairs that no user has acknowledged.
     pub losses: Losses,
     /// Operations since the store was opened.
@@ -320,6 +323,7 @@ impl Store {
             log_blocks: u64::from(inner.layout().log_blocks),
             tablets: inner.tablets.all().len() as u16,
             poisoned: inner.log.poison.failure().map(str::to_owned),
+            no_room: inner.log.committer.room.reason(),
             losses: inner.losses,
             batches: commits.batches,
             records: commits.records,

@@ -140,7 +140,7 @@ pub(crate) async fn mend_copies(device: &Device, tree: Tree, stored: LayersRef) 
     for block in damaged {
         let mut bytes = IoBuf::new(1);
         bytes.copy_from_slice(&whole);
-        device.write(block, vec![bytes]).await.result.map_err(Error::Io)?;
+        device.write(block, vec![bytes]).await.result?;
     }
     Ok(())
 }

@@ -16,4 +16,5 @@ pub(crate) mod trees_walk;
 pub(crate) mod turns;
 pub(crate) mod view;
 pub(crate) mod watch;
+pub(crate) mod withdraw;
 pub(crate) mod write_counts;

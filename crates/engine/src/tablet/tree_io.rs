@@ -248,13 +248,14 @@ impl<'a> PoolSink<'a> {
     /// Waits until every page is on the device (not flushed). Returns the taken and freed blocks.
     ///
     /// # Errors
-    /// As the device. The taken blocks then stay unused, because writes to them may still be running (R8).
+    /// As the device. The taken blocks then stay unused, because what is on them is not known (R8); those of writes without room are
+    /// free again.
     pub(crate) async fn finish(mut self) -> Result<Pages<'a>> {
         if let Some(rest) = self.rest.take() {
             self.space.give_back(&[rest]);
         }
         let finished = self.writer.finish().await.map_err(pool_error);
-        self.pages.kept |= finished.is_err();
+        self.pages.kept |= finished.as_ref().is_err_and(|error| !matches!(error, Error::NoRoom(_)));
         finished.map(|()| self.pages)
     }
 }

@@ -353,7 +353,7 @@ async fn read_manifest(
 /// Turns the pool's failure into the engine's error.
 pub(crate) fn pool_error(error: PoolError) -> Error {
     match error {
-        PoolError::Device(error) => Error::Io(error),
+        PoolError::Device(error) => error.into(),
         PoolError::Corrupt { block, .. } => {
             Error::Corrupt { what: "a checksum does not match".into(), block }
         }

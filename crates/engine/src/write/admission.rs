@@ -2,7 +2,7 @@
 
 use shoal_base::task::Boxed;
 
-use crate::common::error::Result;
+use crate::common::error::{Error, Result};
 use crate::log::commit::Committer;
 use crate::log::driver::run_to_end;
 use crate::store::Inner;
@@ -106,7 +106,7 @@ impl Inner {
                     worker.wake(Duty::Apply);
                     worker.wake(Duty::Grow);
                     let permit = || self.with_log(place.try_admit()?, blocks).map(Ok);
-                    let waited = || self.check_writable().err().map(Err).or_else(permit);
+                    let waited = || self.check_waiting().err().map(Err).or_else(permit);
                     return self.log.committer.moved.wait_until(waited).await;
                 }
                 if self.checkpointer.wants_log() {
@@ -128,6 +128,12 @@ impl Inner {
         })
     }
 
+    /// Checks that a write may wait until the store's threads have made room by an apply.
+    fn check_waiting(&self) -> Result<()> {
+        self.check_writable()?;
+        self.log.committer.room.check_applies()
+    }
+
     fn wait_in_line(&self, records: usize, memory_bytes: usize) -> PlaceInLine<'_> {
         let waiting = Some(self.tablets.admission.wait(records, memory_bytes));
         PlaceInLine { waiting, committer: &self.log.committer }
@@ -142,7 +148,11 @@ impl Inner {
                 if self.checkpointer.wants_log() {
                     run_to_end(self.checkpointer.prepare_log(0))?;
                 }
-                run_to_end(self.checkpointer.apply_fullest())?;
+                match run_to_end(self.checkpointer.apply_fullest()) {
+                    // The permit is there already.
+                    Err(Error::NoRoom(_)) => {}
+                    applied => applied?,
+                }
             }
             None => {}
         }

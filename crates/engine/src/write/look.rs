@@ -139,7 +139,11 @@ impl Inner {
                 && level != ReadLevel::Existence
                 && (level.wants_version() || !found.is_inline())
             {
-                self.log.committer.drive_until(record).await?;
+                match self.log.committer.drive_until(record).await {
+                    // The log had no room for it: the key is in the state before.
+                    Err(Error::NoRoom(_)) => {}
+                    driven => drop(driven?),
+                }
                 continue;
             }
             return Ok((Seen { view, record, expires: None }, found));

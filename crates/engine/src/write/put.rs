@@ -95,7 +95,7 @@ impl Inner {
     fn queue_write<'a>(&'a self, write: Write<'a>) -> Boxed<'a, Result<(Arc<Record>, Option<Lsn>)>> {
         Box::pin(async move {
             let Write { key, what, rules, .. } = write;
-            self.check_writable()?;
+            self.be_writable().await?;
             self.tablets.pass(key).await;
             let mut tree = None;
             if !rules.is_empty() {
@@ -176,7 +176,7 @@ impl Inner {
         let mut result = Ok(());
         for write in writes {
             if let Err(error) = write.await.ok() {
-                result = Err(Error::Io(error));
+                result = Err(error.into());
             }
         }
         result
@@ -264,8 +264,9 @@ impl PreparedBatch<'_> {
             let inner = self.inner;
             let front = if entry.meta_in_front() > 0 { meta } else { &[] };
             let stored = entry.stored_bytes();
-            let mut last_error = None;
-            // A failed write of a value is tried once elsewhere: nothing names the first place, which stays out of use.
+            let (mut last_error, mut without_room) = (None, Vec::new());
+            // A failed write of a value is tried once elsewhere. Nothing names the first place, which stays out of use, or until the end
+            // of the second try if it only lacked room.
             for _ in 0..2 {
                 let (extents, reservation) = inner.claim_extents(key, stored).await?;
                 let (data, manifest) = (&extents[0], extents.get(1));
@@ -276,7 +277,10 @@ impl PreparedBatch<'_> {
                 if with_batch {
                     self.writes.extend(laid.writes);
                 } else if let Err(error) = inner.write_values(laid.writes).await {
-                    extents.iter().for_each(|extent| extent.keep());
+                    match error {
+                        Error::NoRoom(_) => without_room.push(extents),
+                        _ => extents.iter().for_each(|extent| extent.keep()),
+                    }
                     last_error = Some(error);
                     continue;
                 }

@@ -139,7 +139,7 @@ impl PutStream {
         Box::pin(async move {
             let store = self.store.clone();
             let inner = &*store.0;
-            inner.check_writable()?;
+            inner.be_writable().await?;
             if !self.started {
                 self.started = true;
                 // A repetition of a write that was done gets its answer, whatever its rules say of what it left.
@@ -195,7 +195,7 @@ impl PutStream {
         let mut result = Ok(());
         for write in self.under_way.drain(..) {
             if let Err(error) = write.await.ok() {
-                result = Err(Error::Io(error));
+                result = Err(error.into());
             }
         }
         result

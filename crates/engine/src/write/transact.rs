@@ -298,7 +298,7 @@ impl<'a> Trial<'a> {
         }
         let (mut batch, mut last) = (None, None);
         if changes.iter().any(Change::is_write) {
-            inner.check_writable()?;
+            inner.be_writable().await?;
             let prepared = inner.prepare_changes(&self.keys, changes, named).await?;
             let admitted = inner.admit_batch(prepared).await?;
             // The caller wants the version of the last write of a named key; the result comes after it.
@@ -357,7 +357,7 @@ impl Inner {
             if !self.is_over(Some(end), version) && !injected(Bug::ReaperUnconditional) {
                 return Ok(Reaped::Later { end });
             }
-            self.check_writable()?;
+            self.be_writable().await?;
             let mut batch = PreparedBatch::new(self);
             batch.delete(key, Part::LAST).await?;
             let mut batch = Some(self.admit_batch(batch).await?);

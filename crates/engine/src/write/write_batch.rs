@@ -176,7 +176,7 @@ impl Store {
 
     async fn write_blindly(&self, writes: Writes<'_>) -> Result<Ticket> {
         let inner = &*self.0;
-        inner.check_writable()?;
+        inner.be_writable().await?;
         for write in &writes {
             inner.tablets.pass(write.key).await;
         }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
-use shoal_engine::{Error, PutOptions, Store, block_on};
+use shoal_engine::{Error, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::lab;
 use shoal_testkit::wait::within;
-use shoal_testkit::{Model, Observed, Workload, WorkloadOptions};
+use shoal_testkit::{Condition, Effect, Model, Observed, Workload, WorkloadOptions};
 
 use crate::common::{self, assert_clean, formatted, key, open, perform, recover_all, step, tiny};
 
@@ -29,11 +29,13 @@ struct Run {
     model: Model,
     /// A write's outcome was open, or a write was refused because the store is read-only.
     read_only: bool,
+    /// Writes that were refused because the data file had no room.
+    without_room: u32,
 }
 
 impl Run {
     fn new(image: Image) -> Self {
-        Self { sim: SimDevice::from_image(image), model: Model::new(), read_only: false }
+        Self { sim: SimDevice::from_image(image), model: Model::new(), read_only: false, without_room: 0 }
     }
 
     /// One operation; the store may fail it, but only as it says it may.
@@ -51,6 +53,10 @@ impl Run {
             }
             // A write that fails with anything but "unknown" had no effect.
             Err(Error::Full { .. } | Error::Io(_) | Error::Busy(_)) => self.model.refused(id).unwrap(),
+            Err(Error::NoRoom(_)) => {
+                self.without_room += 1;
+                self.model.refused(id).unwrap();
+            }
             Err(error) if is_unread(&error) || corrupt_is_fine && matches!(error, Error::Corrupt { .. }) => {
                 self.model.refused(id).unwrap();
             }
@@ -58,7 +64,8 @@ impl Run {
                 self.read_only = true;
                 self.model.refused(id).unwrap();
             }
-            Err(Error::Unknown(_)) => self.read_only = true,
+            // A batch without room may be on the device in whole. The store is not read-only for that.
+            Err(Error::Unknown(_)) => self.read_only = store.stat().no_room.is_none(),
             Err(error) => panic!("{operation:?}: {error}"),
         }
         let poisoned = store.stat().poisoned;
@@ -96,12 +103,17 @@ fn is_unread(error: &Error) -> bool {
 /// A run with one fault; false if the run ended before the fault.
 fn fails(image: Image, op: FaultOp, number: u64, code: i32, for_good: bool) -> bool {
     let fault = Fault::fail(op, code).after(number);
+    let lacks_room = op == FaultOp::Write && shoal_device::is_no_room(code);
+    // A write without room has written nothing, a part from its start, or all of it.
+    let fault = if lacks_room { fault.leaving([0, 1, 2, u64::MAX][number as usize / 2 % 4]) } else { fault };
     let mut run = Run::new(image);
     run.sim.inject(if for_good { fault.for_good() } else { fault });
     let device = Device::new(run.sim.clone());
     let mut workload = workload(number % 3);
     match open(&device, tiny()) {
-        Err(error) => assert!(matches!(error, Error::Io(_) | Error::Poisoned(_)), "opening: {error}"),
+        Err(error) => {
+            assert!(matches!(error, Error::Io(_) | Error::Poisoned(_)) && !lacks_room, "opening: {error}");
+        }
         Ok(store) => {
             for turn in 0..lab::number("FAULT_OPERATIONS", 150) {
                 run.operate(&store, &mut workload, false);
@@ -115,6 +127,10 @@ fn fails(image: Image, op: FaultOp, number: u64, code: i32, for_good: bool) -> b
                 }
             }
             run.observe_all(&store, |error| op == FaultOp::Read && is_unread(error));
+            assert!(for_good || run.without_room <= 1, "{} writes for one fault", run.without_room);
+            if lacks_room {
+                goes_on(&mut run, &store, &mut workload);
+            }
         }
     }
     run.sim.mark(1);
@@ -130,6 +146,20 @@ fn fails(image: Image, op: FaultOp, number: u64, code: i32, for_good: bool) -> b
         });
     }
     struck
+}
+
+/// Writes had no room, and have it again: the store takes them without another opening.
+fn goes_on(run: &mut Run, store: &Store, workload: &mut Workload) {
+    assert!(!run.read_only, "a lack of room made the store read-only: {:?}", store.stat().poisoned);
+    run.sim.clear_faults();
+    for turn in 0..6 {
+        let name = Workload::key(turn);
+        let id = run.model.begin(&name, Effect::Delete, Condition::None);
+        let deleted = block_on(store.delete(&key(&name), RejectRules::default()));
+        run.model.acknowledge(id, deleted.unwrap().version.0).unwrap();
+        run.operate(store, workload, false);
+    }
+    assert_eq!(store.stat().no_room, None);
 }
 
 /// Opens the device's image to a state that the acknowledgements allow, without leaks, and uses it.

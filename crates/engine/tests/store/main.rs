@@ -33,6 +33,7 @@ mod layers;
 mod listing;
 mod losses;
 mod model;
+mod no_room;
 mod packed;
 mod panics;
 mod past_damage;

@@ -2,7 +2,8 @@
 //!
 //! A write finds its key with one probe of a table and one comparison. A scan needs the keys in order: it sorts the
 //! keys added since the last scan, some at a time, so that it never holds the overlay's lock for long. An apply sorts
-//! the frozen keys once, without this order. Keys are never removed.
+//! the frozen keys once, without this order. A key is removed only if the log had no room for any
+//! record of it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::log::record::{FETCHED, Record, fetch};
 
-/// The records of one key, oldest first; never empty. Most keys that are overwritten have two: a durable one and one in
+/// The records of one key, oldest first; empty once all of them were [removed](Keys::remove). Most keys that are overwritten have two: a durable one and one in
 /// flight.
 pub(super) type Versions = SmallVec<[Arc<Record>; 2]>;
 
@@ -72,7 +73,7 @@ impl Keys {
                 return (at, None);
             }
             let number = place as u32 as usize - 1;
-            if (place >> 32) as u32 == tag && self.versions[number][0].key() == key {
+            if (place >> 32) as u32 == tag && is_of(&self.versions[number], key) {
                 return (at, Some(number));
             }
             at = (at + 1) & (self.places.len() - 1);
@@ -130,14 +131,21 @@ impl Keys {
         &self.versions[first.min(end)..end]
     }
 
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Versions> {
-        self.versions.iter_mut()
+    /// Removes a record; returns false if it is not here. A key without records keeps its number, which nothing finds any more.
+    pub(super) fn remove(&mut self, hash: u64, record: &Arc<Record>) -> bool {
+        let Some(number) = self.place_of(hash, record.key()).1 else { return false };
+        let versions = &mut self.versions[number];
+        let before = versions.len();
+        versions.retain(|version| !Arc::ptr_eq(version, record));
+        versions.len() < before
     }
 
     /// Puts up to `limit` more keys in order. Returns true if the first `wanted` keys are in order.
     pub(super) fn order_some(&mut self, limit: usize, wanted: usize) -> bool {
         for versions in self.versions.iter().skip(self.ordered).take(limit) {
-            self.order.insert(versions[0].key().into(), self.ordered as u32);
+            if let Some(first) = versions.first() {
+                self.order.insert(first.key().into(), self.ordered as u32);
+            }
             self.ordered += 1;
         }
         self.ordered >= wanted.min(self.versions.len())
@@ -149,6 +157,10 @@ impl Keys {
         let range = self.order.range::<[u8], _>((start, Bound::Unbounded));
         range.map(|(_, &number)| &self.versions[number as usize])
     }
+}
+
+fn is_of(versions: &Versions, key: &[u8]) -> bool {
+    versions.first().is_some_and(|record| record.key() == key)
 }
 
 /// Sorts records of different keys by their keys.

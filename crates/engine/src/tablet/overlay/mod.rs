@@ -190,10 +190,11 @@ impl Overlay {
     /// durable: all numbers are up to `last`. Tells `collected` of records as they are collected.
     pub(crate) fn sorted(&self, last: Lsn, mut collected: impl FnMut(usize)) -> Vec<Arc<Record>> {
         let mut records = Vec::with_capacity(self.lock().keys.len());
+        let mut seen = 0;
         loop {
             let inner = self.inner.lock();
             assert!(inner.frozen, "only a frozen overlay is applied");
-            let some = inner.keys.of_numbers(records.len(), KEYS_AT_A_TIME);
+            let some = inner.keys.of_numbers(seen, KEYS_AT_A_TIME);
             if some.is_empty() {
                 break;
             }
@@ -209,6 +210,7 @@ impl Overlay {
                 }
             }
             let count = some.len();
+            seen += count;
             drop(inner);
             collected(count);
         }
@@ -231,11 +233,11 @@ impl Overlay {
     pub(crate) fn puts_and_deletes(&self, sample: usize) -> (u64, u64) {
         let inner = self.inner.lock();
         let looked_at = inner.keys.of_numbers(0, sample);
-        let is_put =
-            |versions: &&Versions| versions.last().is_some_and(|last| last.kind() == RecordKind::Put);
-        let puts = looked_at.iter().filter(is_put).count();
-        let all_puts = inner.keys.len() * puts / looked_at.len().max(1);
-        (all_puts as u64, (inner.keys.len() - all_puts) as u64)
+        let count = |kind| {
+            let is_newest = |versions: &&Versions| versions.last().is_some_and(|last| last.kind() == kind);
+            inner.keys.len() * looked_at.iter().filter(is_newest).count() / looked_at.len().max(1)
+        };
+        (count(RecordKind::Put) as u64, count(RecordKind::Delete) as u64)
     }
 }
 
@@ -281,17 +283,43 @@ impl Inner {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Takes the records that an apply frees although they never reached the tree: of each key all but the newest. The
-    /// overlay must be frozen, and everything in it durable.
-    pub(crate) fn take_dropped(&mut self) -> Vec<Arc<Record>> {
+    /// The records that an apply frees although they never reached the tree: of each key all but the newest. The overlay must be
+    /// frozen, and everything in it durable.
+    pub(crate) fn dropped(&self) -> Vec<Arc<Record>> {
         assert!(self.frozen, "only a frozen overlay is applied");
-        let mut dropped = std::mem::take(&mut self.dropped);
-        for versions in self.keys.all_mut() {
-            while versions.len() > 1 {
-                dropped.push(versions.remove(0));
+        let superseded = |versions: &Versions| versions[..versions.len().saturating_sub(1)].to_vec();
+        let of_keys = self.keys.of_numbers(0, self.keys.len()).iter().flat_map(superseded);
+        self.dropped.iter().cloned().chain(of_keys).collect()
+    }
+
+    /// Takes records out that found no room in the log: those of `records` that are here, which are all that are not durable.
+    /// Returns the size that they had.
+    pub(crate) fn withdraw<'a>(&mut self, records: impl Iterator<Item = &'a Arc<Record>>) -> Size {
+        let before = self.size;
+        for record in records {
+            let hash = hash_of(record.key());
+            if !self.keys.remove(hash, record) {
+                continue;
             }
+            self.size.records -= 1;
+            self.size.bytes -= record.memory_bytes();
+            self.size.reserved_blocks -= record.reserved_blocks();
+            // All that came after the first record is not durable either.
+            self.first.take_if(|first| Arc::ptr_eq(first, record));
         }
-        dropped
+        if self.first.is_none() && before.records > 0 {
+            assert!(
+                self.size.records == 0 && self.size.reserved_blocks == 0,
+                "records stay behind a first one that was withdrawn (R4)"
+            );
+            self.keys = Keys::new(0);
+            self.size = Size::default();
+        }
+        Size {
+            records: before.records - self.size.records,
+            bytes: before.bytes - self.size.bytes,
+            reserved_blocks: before.reserved_blocks - self.size.reserved_blocks,
+        }
     }
 }
 

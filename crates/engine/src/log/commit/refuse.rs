@@ -1,0 +1,106 @@
+//! A batch that finds no room in the data file: its records are refused, and the log goes on at the same place.
+//!
+//! Nothing of the batch was acknowledged. But a part of it may be on the device, or all of it if only a value had no room. So the
+//! next batch at the head is a seal: once it is durable, nothing that was left there can follow the chain any more. Only if there
+//! is no room for the seal either and the whole batch is there, the outcome of its records is unknown: a crash before the seal
+//! brings them back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use shoal_base::Lsn;
+use shoal_base::plug::plug;
+use shoal_device::IoBuf;
+
+use super::{Committer, Drained, DriverState};
+use crate::common::error::{Error, Result};
+use crate::log::format::check_batch;
+use crate::log::queue::Item;
+use crate::log::record::{Record, Refusal};
+
+/// The overlays, from the view of a commit that found no room.
+pub(crate) trait Unwritten: Send + Sync {
+    /// Takes the records that `take` returns out of the overlays, at one moment: while `take` runs, no write can decide or be queued.
+    fn withdraw(&self, take: &mut dyn FnMut() -> Vec<Arc<Record>>);
+
+    /// Gives the extents of such a record back. Nothing names them, and nothing writes to them.
+    fn give_back(&self, record: &Record);
+}
+
+impl Committer {
+    /// Sees to it that a batch without room, or with a value without room, never has an effect: a seal takes its place. Returns the end
+    /// of its records.
+    ///
+    /// # Errors
+    /// As the device.
+    pub(super) async fn supersede(
+        &self,
+        driver: &mut DriverState,
+        drained: &Drained<'_>,
+        why: &str,
+    ) -> Result<Option<Refusal>> {
+        self.room.note(&why);
+        match self.write_seal(driver).await {
+            // The log has room; a value had none.
+            Ok(()) => Ok(Some(Refusal::NoRoom)),
+            Err(Error::NoRoom(_)) if self.is_on_device(drained).await => Ok(Some(Refusal::InDoubt)),
+            Err(Error::NoRoom(_)) => Ok(Some(Refusal::NoRoom)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the batch is whole on the device, or may be: recovery would find it there. All of its requests have ended, so a block
+    /// that reads otherwise was not written and never will be.
+    async fn is_on_device(&self, drained: &Drained<'_>) -> bool {
+        let Some((position, blocks, first_lsn)) = drained.place else { return false };
+        let read = self.device.read(self.ring.block(position), IoBuf::unfilled(blocks as usize)).await.ok();
+        let Ok(bytes) = read else { return true };
+        check_batch(&bytes, self.seed)
+            .is_some_and(|(header, _)| (header.position, header.first_lsn) == (position, first_lsn))
+    }
+
+    /// Refuses the records of a batch that found no room, and all that are queued: those may depend on them. Then the store is as if
+    /// none of them had come; their numbers are not used again.
+    pub(super) fn refuse(&self, driver: &DriverState, drained: &Drained<'_>, refusal: Refusal) {
+        let mut queued = VecDeque::new();
+        let mut take = || {
+            queued = std::mem::take(&mut *self.queue.lock());
+            drained.records.iter().for_each(|record| record.refuse(refusal));
+            let of_queue = records_of(&queued).inspect(|record| record.refuse(Refusal::NoRoom));
+            of_queue.chain(&drained.records).cloned().collect()
+        };
+        match self.unwritten.get() {
+            Some(unwritten) => unwritten.withdraw(&mut take),
+            None => drop(take()),
+        }
+        let last = Lsn(driver.next_lsn.0 - 1);
+        // Nothing before a marker is in flight any more.
+        drained.markers.iter().for_each(|(marker, lsn)| marker.reach(*lsn));
+        let mut records = Vec::new();
+        for item in queued {
+            match item {
+                Item::Marker(marker) => marker.reach(last),
+                Item::Writes { batch, reserved } => {
+                    self.ring.unreserve(reserved);
+                    // The writes of its values, which were not started, end here.
+                    records.extend(batch.records);
+                }
+            }
+        }
+        let dead = records.iter().chain(drained.records.iter().filter(|_| refusal == Refusal::NoRoom));
+        if let Some(unwritten) = self.unwritten.get() {
+            // A batch that may come back at the next opening keeps its extents until then (R8).
+            dead.for_each(|record| unwritten.give_back(record));
+        }
+        plug(|| records.iter().chain(&drained.records).for_each(|record| record.wake()));
+        self.moved.notify();
+    }
+}
+
+/// The records of queued write batches.
+fn records_of(queue: &VecDeque<Item>) -> impl Iterator<Item = &Arc<Record>> {
+    queue.iter().flat_map(|item| match item {
+        Item::Writes { batch, .. } => &batch.records[..],
+        Item::Marker(_) => &[],
+    })
+}

@@ -1,0 +1,102 @@
+//! Whether the log and applies find room in the data file.
+//!
+//! A file can be without room for a write within its length: on a copy-on-write file system, in a hole, beyond a limit of file
+//! sizes. Such a write changed nothing, so the store is not poisoned (R20): writes are refused until one gets room again.
+
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
+
+use crate::common::error::{Error, Result};
+
+/// The parts of a store that have no room at present. Relaxed loads suffice: the flags decide which error a write gets, and nothing is ordered by them.
+#[derive(Default)]
+pub(crate) struct Room {
+    /// The log's newest batch found no room. Only a seal may be written next (`commit.rs`).
+    log: AtomicBool,
+    /// The opening's superblock found no room, so no batch of its epoch may be written (R1). Implies `log`.
+    opening: AtomicBool,
+    /// The newest apply or publish found no room.
+    applies: AtomicBool,
+    why: Mutex<String>,
+}
+
+impl Room {
+    /// Checks that the log has room, as far as is known.
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`].
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.log_is_full() { Err(self.error()) } else { Ok(()) }
+    }
+
+    /// As [`check`](Self::check), for a write that waits for an apply.
+    pub(crate) fn check_applies(&self) -> Result<()> {
+        if self.reason().is_some() { Err(self.error()) } else { Ok(()) }
+    }
+
+    /// The reason if the log or an apply has no room.
+    pub(crate) fn reason(&self) -> Option<String> {
+        let is_full = self.log_is_full() || self.applies.load(Ordering::Relaxed);
+        is_full.then(|| self.why.lock().clone())
+    }
+
+    pub(crate) fn error(&self) -> Error {
+        Error::NoRoom(self.why.lock().clone())
+    }
+
+    pub(super) fn log_is_full(&self) -> bool {
+        self.log.load(Ordering::Relaxed)
+    }
+
+    /// Returns true while the superblock of the opening is not written.
+    pub(crate) fn awaits_opening(&self) -> bool {
+        self.opening.load(Ordering::Acquire)
+    }
+
+    /// Sets the reason of a refusal that only concerns the writes which get it.
+    pub(super) fn note(&self, why: &str) {
+        why.clone_into(&mut self.why.lock());
+    }
+
+    /// Notes that a batch of the log found no room.
+    pub(super) fn no_log(&self, why: &str) {
+        self.set(&self.log, why);
+    }
+
+    /// Notes that an apply or a superblock found no room.
+    pub(super) fn no_apply(&self, why: &str) {
+        self.set(&self.applies, why);
+    }
+
+    /// Notes that the superblock of this opening found no room.
+    pub(super) fn no_opening(&self, why: &str) {
+        self.opening.store(true, Ordering::Release);
+        self.set(&self.log, why);
+    }
+
+    /// Notes that a batch of the log is durable.
+    pub(super) fn log_written(&self) {
+        self.clear(&self.log);
+    }
+
+    /// Notes that a superblock is durable.
+    pub(super) fn superblock_written(&self) {
+        self.opening.store(false, Ordering::Release);
+        self.clear(&self.applies);
+    }
+
+    fn set(&self, flag: &AtomicBool, why: &str) {
+        let is_new = self.reason().is_none();
+        why.clone_into(&mut self.why.lock());
+        flag.store(true, Ordering::Relaxed);
+        if is_new {
+            tracing::warn!("writes are refused: {}", self.error());
+        }
+    }
+
+    fn clear(&self, flag: &AtomicBool) {
+        if flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed) && self.reason().is_none() {
+            tracing::info!("the data file has room again: writes are taken");
+        }
+    }
+}
