@@ -6,9 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
+use shoal_base::limits::VALUE_BYTES_MAX;
 use shoal_client::ObjectInfo;
 
 use crate::failure::output_error;
+use crate::size::Size;
 
 /// Standard output, buffered. Call [`finish`](Self::finish) after the last write.
 pub(crate) struct Output {
@@ -137,6 +139,16 @@ pub(crate) fn show_count(count: u64) -> String {
 pub(crate) fn counted(count: u64, one: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{} {one}{ending}", show_count(count))
+}
+
+/// The refusal of a value of `bytes`, or more than any value may have: the limit and the way out.
+pub(crate) fn value_too_large(bytes: Option<u64>) -> String {
+    let has = bytes.map_or_else(|| "it has more".to_owned(), |bytes| format!("it has {}", show_count(bytes)));
+    format!(
+        "a value has at most {} bytes ({}), and {has}; store it in parts, as `split -b 4G` makes them, under a key each",
+        show_count(VALUE_BYTES_MAX),
+        Size(VALUE_BYTES_MAX)
+    )
 }
 
 #[cfg(test)]

@@ -114,6 +114,26 @@ impl<'a> Summary<'a> {
         lines
     }
 
+    /// Processor time and memory of the server.
+    pub(crate) fn process(&self) -> String {
+        let cores = self.rate("process.cpu_us") / 1e6;
+        let memory = Size(self.now.figure("process.resident"));
+        format!("{cores:.2} cores, {memory} of memory, {} threads", self.now.figure("process.threads"))
+    }
+
+    /// The size of the store's file, and the room of its file system.
+    pub(crate) fn disk(&self) -> String {
+        let file = self.bytes(self.now.blocks);
+        match self.now.figure("file_system.room") {
+            0 => format!("{} in use or usable", Size(file)),
+            most => format!(
+                "{} in the file; {} free on its file system",
+                Size(file),
+                Size(most.saturating_sub(file))
+            ),
+        }
+    }
+
     fn objects(&self) -> String {
         let unapplied = self.now.figure("overlay.puts") + self.now.figure("overlay.deletes");
         let about = if unapplied > 0 { "about " } else { "" };

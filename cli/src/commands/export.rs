@@ -91,6 +91,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if arguments.tar.is_none() && arguments.names.last().is_some_and(|dir| dir.is_empty()) {
+        return Err(Usage("the name of the folder DIR is empty: is a variable not set?".into()).into());
+    }
     match (&arguments.tar, &arguments.names[..]) {
         (Some(tar), []) => run_tar(&arguments, &OsString::new(), tar).await,
         (Some(tar), [prefix]) => run_tar(&arguments, prefix, tar).await,

@@ -6,28 +6,32 @@ use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
 use serde_json::Map;
-use shoal_client::{Expiry, Metadata, PutOptions, PutResult};
+use shoal_base::limits::VALUE_BYTES_MAX;
+use shoal_client::{Error, Expiry, Metadata, PutOptions, PutResult};
 use tokio::sync::mpsc;
 
 use crate::conditions::Conditions;
+use crate::failure::Usage;
 use crate::objects::Objects;
-use crate::output::{Output, about, bytes_of, set_bytes, warn};
+use crate::output::{Output, about, bytes_of, set_bytes, value_too_large, warn};
 use crate::store_file::Access;
 use crate::target::Target;
 
 /// Values up to here travel in one message.
 const SINGLE_BYTES_MAX: usize = 1 << 20;
+/// The words by which server and engine refuse a value that is too large.
+const VALUE_REFUSAL: &str = "a value has at most";
 /// Pieces that were read and wait to be sent.
 const WAITING_PIECES_MAX: usize = 2;
 
 const EXAMPLES: &str = "\
 Examples:
   shoal put notes/today today.txt
-  echo hello | shoal put greeting -
+  echo hello | shoal put greeting
   shoal put page index.html --content-type text/html --meta author=ann
   shoal put lock /dev/null --if-absent      fails where the key exists
   shoal put session state --ttl 1h          exists for an hour
@@ -42,8 +46,8 @@ does not hold, and nothing was stored.";
 pub(crate) struct Arguments {
     /// The key: any 1 to 1,024 bytes.
     key: OsString,
-    /// The file that holds the value; - for standard input.
-    file: PathBuf,
+    /// The file that holds the value; standard input if there is none, or -.
+    file: Option<PathBuf>,
     /// MIME type to store with the object.
     #[arg(long, value_name = "TYPE", default_value = "")]
     content_type: String,
@@ -80,7 +84,7 @@ fn meta(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let pieces = Pieces::read(&arguments.file)?;
+    let pieces = Pieces::read(arguments.file.as_deref())?;
     let user = arguments.meta.into_iter().map(|(name, value)| (name, Bytes::from(value))).collect();
     let options = PutOptions {
         rules: arguments.conditions.rules(),
@@ -93,7 +97,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let json = arguments.json;
     let put = async |objects: &Objects| {
         let done = put(objects, bucket, key, pieces, options).await;
-        say(bucket, key, done.with_context(|| about("cannot put", bucket, key))?, json)
+        let done = done.map_err(with_way_out).with_context(|| about("cannot put", bucket, key))?;
+        say(bucket, key, done, json)
     };
     arguments.target.store.with(Access::Create, put).await
 }
@@ -140,20 +145,42 @@ async fn put(
     Ok((stream.finish().await?, bytes))
 }
 
+/// Opens a file, unless it holds more than a value may: that is known before any of it is sent.
+fn open(path: &Path) -> anyhow::Result<File> {
+    let cannot = |verb: &str| format!("cannot {verb} {}", path.display());
+    let file = File::open(path).with_context(|| cannot("open"))?;
+    let metadata = file.metadata().with_context(|| cannot("read"))?;
+    if metadata.is_file() && metadata.len() > VALUE_BYTES_MAX {
+        bail!("cannot put {}: {}", path.display(), value_too_large(Some(metadata.len())));
+    }
+    Ok(file)
+}
+
+/// Adds the way out to the refusal of a value that is too large.
+fn with_way_out(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(Error::Invalid(why)) if why.contains(VALUE_REFUSAL) => anyhow!(value_too_large(None)),
+        _ => error,
+    }
+}
+
 /// A value as it is read, by a thread of its own: reading may block for long.
 struct Pieces {
     receiver: mpsc::Receiver<anyhow::Result<Bytes>>,
 }
 
 impl Pieces {
-    fn read(path: &Path) -> anyhow::Result<Self> {
-        let source: Box<dyn Read + Send> = if path == Path::new("-") {
-            Box::new(io::stdin())
-        } else {
-            Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?)
+    /// Opens the file, or standard input if `path` is none or `-`. A person who left out the file by mistake would wait in
+    /// front of a terminal, so that is read only if it was asked for.
+    fn read(path: Option<&Path>) -> anyhow::Result<Self> {
+        if path.is_none() && io::stdin().is_terminal() {
+            let problem = "name the FILE that holds the value, or - to type it: standard input is a terminal";
+            return Err(Usage(problem.into()).into());
+        }
+        let (source, name): (Box<dyn Read + Send>, _) = match path.filter(|path| *path != Path::new("-")) {
+            Some(path) => (Box::new(open(path)?), path.display().to_string()),
+            None => (Box::new(io::stdin()), "standard input".to_owned()),
         };
-        let name =
-            if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
         let (sender, receiver) = mpsc::channel(WAITING_PIECES_MAX);
         std::thread::spawn(move || read_pieces(source, &name, &sender));
         Ok(Self { receiver })

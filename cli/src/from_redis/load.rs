@@ -239,7 +239,11 @@ fn databases(text: &[u8]) -> impl Iterator<Item = (u32, u64)> {
 
 fn refuse_long(key: &[u8], bytes: u64, feeder: &Feeder<'_>) {
     let limit = Size(VALUE_BYTES_SINGLE_MAX);
-    feeder.report().refused(&show_key(key), &format!("it has {}; at most {limit} are imported", Size(bytes)));
+    let why = format!(
+        "it has {}; at most {limit} are imported, and `shoal put` stores more from a file",
+        Size(bytes)
+    );
+    feeder.report().refused(&show_key(key), &why);
 }
 
 fn expect_ok(reply: Reply) -> anyhow::Result<()> {

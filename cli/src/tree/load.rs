@@ -11,8 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use shoal_base::limits::VALUE_BYTES_MAX;
 use shoal_client::{Error, PutItem};
 
-use crate::output::show_key;
-use crate::size::Size;
+use crate::output::{show_key, value_too_large};
 use crate::transfer::attributes::{Attributes, Kind};
 use crate::transfer::destination::Destination;
 use crate::transfer::extras::{Extras, now_ns};
@@ -141,8 +140,7 @@ impl Destination {
             return Ok(false);
         }
         if before.bytes > VALUE_BYTES_MAX {
-            let limit = Size(VALUE_BYTES_MAX);
-            return Err(Trouble::File(format!("it has {}; a value has at most {limit}", Size(before.bytes))));
+            return Err(Trouble::File(value_too_large(Some(before.bytes))));
         }
         let options = extras.put_options(&before.attributes);
         let mut stream = self.objects.put_stream(&self.bucket, &found.key, options)?;

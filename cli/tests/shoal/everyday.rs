@@ -279,3 +279,27 @@ fn tokens_may_be_for_reading_or_for_a_bucket() {
         }
     }
 }
+
+/// Symptom: `echo hello | shoal put greeting` was wrong usage, and a file above 5 GiB was sent before it was refused, without
+/// a way out. Fix: a put without a file reads standard input, and the length of a file is looked at first.
+#[test]
+fn a_put_reads_standard_input_and_names_the_limit_of_a_value() {
+    let server = Server::start();
+    assert_eq!(run_with(server.command(&["put", "greeting"]), b"hello").code, 0);
+    assert_eq!(server.ok(&["get", "greeting"]), b"hello");
+    // A file that has no bytes on the disk.
+    let long = server.folder.path().join("long");
+    fs::File::create(&long).unwrap().set_len((5 << 30) + 1).unwrap();
+    let import = server.folder.path().join("import");
+    fs::create_dir(&import).unwrap();
+    fs::rename(&long, import.join("long")).unwrap();
+    let long = import.join("long");
+    for words in [&["put", "k", long.to_str().unwrap()][..], &["import", import.to_str().unwrap()]] {
+        let done = server.run(words);
+        assert_eq!(done.code, 1, "{words:?}: {}", done.stderr);
+        for part in ["5,368,709,120 bytes (5.0 GiB)", "5,368,709,121", "split -b"] {
+            assert!(done.stderr.contains(part), "{words:?}: {part}: {}", done.stderr);
+        }
+    }
+    assert_eq!(server.keys(), ["greeting"]);
+}

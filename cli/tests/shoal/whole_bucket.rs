@@ -98,3 +98,14 @@ fn a_terminal_is_asked_before_a_bucket_goes() {
         assert!(server.keys().is_empty(), "{arguments}");
     }
 }
+
+/// Without a file and without a pipe there is nothing to read: that is a mistake, not a value to wait for.
+#[test]
+fn a_put_without_a_file_does_not_wait_for_a_terminal() {
+    let server = Server::start();
+    let Some(done) = on_terminal(&server, "put greeting", "hello\n") else { return };
+    assert!(done.code == 2 && done.text().contains("FILE"), "{}", done.text());
+    let Some(done) = on_terminal(&server, "put greeting -", "hello\n\u{4}") else { return };
+    assert_eq!(done.code, 0, "{}", done.text());
+    assert_eq!(server.ok(&["get", "greeting"]), b"hello\n");
+}

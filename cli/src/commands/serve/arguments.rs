@@ -1,9 +1,9 @@
 //! The options of `shoal serve`, and the keys of its configuration file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::logging::LogFormat;
 use crate::size::Size;
@@ -24,6 +24,11 @@ environment variable. The command line goes before the environment, the environm
 Ctrl-C or SIGTERM stops the server in order, within --stop-timeout; a second one at once, which loses nothing that was
 acknowledged.";
 
+/// Writes a path for people. A path that is not UTF-8 has replacement characters: TOML cannot hold it, and an option may.
+fn lossy<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.as_deref().map(Path::to_string_lossy).serialize(serializer)
+}
+
 /// The options, and the keys of the configuration file.
 #[derive(Args, Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
 #[command(after_help = EXAMPLES)]
@@ -32,6 +37,7 @@ pub(crate) struct Arguments {
     /// The data file, or a block device that `shoal format` made a store of. A file that does not exist is created; an
     /// existing file or device is never formatted [default: ./shoal.data].
     #[arg(long, value_name = "FILE", env = "SHOAL_DATA", hide_env_values = true)]
+    #[serde(serialize_with = "lossy")]
     pub(crate) data: Option<PathBuf>,
     /// Create nothing: a data file that does not exist is an error.
     #[arg(long, value_name = "BOOL", env = "SHOAL_MUST_EXIST", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -63,12 +69,15 @@ pub(crate) struct Arguments {
     /// Speak TLS, with the certificate (and those between it and its root) in this PEM file. It and the other files with
     /// credentials are read again when they change, and at SIGHUP.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CERT", hide_env_values = true)]
+    #[serde(serialize_with = "lossy")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The certificate's private key, PEM. The file may be open to its owner only.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_KEY", hide_env_values = true)]
+    #[serde(serialize_with = "lossy")]
     pub(crate) tls_key: Option<PathBuf>,
     /// Let in clients that show a certificate of these roots, PEM.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CLIENT_CA", hide_env_values = true)]
+    #[serde(serialize_with = "lossy")]
     pub(crate) tls_client_ca: Option<PathBuf>,
     /// Speak TLS 1.2 too, beside 1.3.
     #[arg(long, value_name = "BOOL", env = "SHOAL_TLS12", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -77,6 +86,7 @@ pub(crate) struct Arguments {
     /// with rights: `TOKEN read-only`, `TOKEN bucket=NAME`, or several with commas; without them a token may do everything.
     /// Only the file's owner may have a right to it.
     #[arg(long, value_name = "FILE", env = "SHOAL_TOKEN_FILE", hide_env_values = true)]
+    #[serde(serialize_with = "lossy")]
     pub(crate) token_file: Option<PathBuf>,
     /// The bucket that the keys of io.grpc.KeyValueService are the objects of [default: default].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_KV_BUCKET", hide_env_values = true)]
@@ -123,6 +133,7 @@ pub(crate) struct Arguments {
     /// The file with the password that Redis clients must send. Only its owner may have a right to it. Without a file
     /// no password is needed.
     #[arg(long, value_name = "FILE", env = "SHOAL_PASSWORD_FILE", hide_env_values = true)]
+    #[serde(serialize_with = "lossy")]
     pub(crate) password_file: Option<PathBuf>,
     /// When a write of a Redis client is acknowledged: when it is durable (sync), or at once, while nothing
     /// acknowledged is older than MS milliseconds without being durable (relaxed:MS) [default: sync].

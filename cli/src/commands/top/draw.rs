@@ -81,9 +81,11 @@ impl View {
     }
 }
 
-pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
+/// Draws the picture, on a terminal with the curve of earlier rates.
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View, has_curve: bool) {
     let summary = view.summary();
-    let (lines, rows) = (summary.lines(), summary.requests());
+    let (mut lines, rows) = (summary.lines(), summary.requests());
+    lines.extend([("process", summary.process()), ("disk", summary.disk())]);
     let table_height = rows.len().max(1) as u16 + 3;
     let areas = Layout::vertical([
         Constraint::Length(1),
@@ -100,7 +102,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     draw_requests(frame, table, rows);
     frame.render_widget(Paragraph::new(store_lines(&summary)).block(titled("store, a second")), device);
     // A curve of one row says nothing.
-    if curve.height >= 4 {
+    if has_curve && curve.height >= 4 {
         draw_curve(frame, curve, &view.history);
     }
 }

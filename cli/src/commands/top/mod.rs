@@ -36,8 +36,8 @@ Keys: q ends it, space holds the picture.";
 
 /// Time between two looks for keys.
 const KEY_PERIOD: Duration = Duration::from_millis(100);
-/// Columns and lines of a picture that is printed as text.
-const TEXT_SIZE: (u16, u16) = (100, 40);
+/// Columns and lines of a picture that is printed as text; lines that nothing needs are left out.
+const TEXT_SIZE: (u16, u16) = (100, 100);
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -94,7 +94,7 @@ fn as_text(view: &View) -> Vec<String> {
     let (width, height) = TEXT_SIZE;
     let mut buffer = Buffer::empty(ratatui::layout::Rect::new(0, 0, width, height));
     let Ok(mut terminal) = Terminal::new(TestBackend::new(width, height));
-    if terminal.draw(|frame| draw(frame, view)).is_ok() {
+    if terminal.draw(|frame| draw(frame, view, false)).is_ok() {
         buffer = terminal.backend().buffer().clone();
     }
     let row = |y: u16| {
@@ -126,7 +126,7 @@ fn show(first: Stat, mut figures: mpsc::Receiver<Result<Stat, String>>) -> anyho
     let mut view = View::new(first);
     let result = (|| -> anyhow::Result<()> {
         loop {
-            terminal.draw(|frame| draw(frame, &view)).context("cannot draw")?;
+            terminal.draw(|frame| draw(frame, &view, true)).context("cannot draw")?;
             let until = Instant::now() + KEY_PERIOD;
             while poll(until.saturating_duration_since(Instant::now())).context("cannot read keys")? {
                 match read().context("cannot read keys")? {
@@ -164,7 +164,17 @@ mod tests {
             block_bytes: 4096,
             objects: 1_234_567,
             uptime_ns: uptime_s * 1_000_000_000,
-            figures: vec![Figure { name: "redis.connections".into(), unit: "count".into(), value: 50 }],
+            blocks: 25_600,
+            figures: [
+                ("redis.connections", 50),
+                ("redis.bucket.cache", 1),
+                ("process.cpu_us", uptime_s * 1_500_000),
+                ("process.resident", 300 << 20),
+                ("process.threads", 12),
+                ("file_system.room", 600 << 20),
+            ]
+            .map(|(name, value)| Figure { name: name.into(), unit: String::new(), value })
+            .into(),
             frontends: vec![FrontendFigures {
                 name: "redis".into(),
                 requests: vec![RequestFigures {
@@ -178,15 +188,26 @@ mod tests {
         let mut view = View::new(stat(10, 100));
         view.take(stat(12, 100_100));
         let text = as_text(&view).join("\n");
-        for words in ["0.1.0", "redis", "get", "2 us", "1,234,567", "takes writes", "50"] {
+        for words in [
+            "0.1.0",
+            "redis",
+            "get",
+            "2 us",
+            "1,234,567",
+            "takes writes",
+            "50 on bucket \"cache\"",
+            "1.50 cores, 300.0 MiB of memory, 12 threads",
+            "100.0 MiB in the file; 500.0 MiB free on its file system",
+        ] {
             assert!(text.contains(words), "{words}: {text}");
         }
+        assert!(!text.contains("up to"), "text has no curve: {text}");
         view.fail("it is gone".into());
         assert!(as_text(&view).join("\n").contains("it is gone"));
         view.hold();
         assert!(as_text(&view).join("\n").contains("held"));
         // An empty answer on a tiny terminal is drawn, too.
         let mut terminal = Terminal::new(TestBackend::new(10, 3)).unwrap();
-        terminal.draw(|frame| draw(frame, &View::new(Stat::default()))).unwrap();
+        terminal.draw(|frame| draw(frame, &View::new(Stat::default()), true)).unwrap();
     }
 }

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use shoal_api::v1;
 use shoal_base::BLOCK_BYTES;
-use shoal_metrics::{FrontendMetrics, Metrics, RequestCounts};
+use shoal_engine::Store;
+use shoal_metrics::{FrontendMetrics, Metrics, RequestCounts, Usage};
 
 use crate::admission::Admission;
 use crate::auth::Authenticated;
@@ -38,7 +39,8 @@ pub(crate) fn stat(
     server: &ServerFigures<'_>,
 ) -> Result<v1::StatResponse, Failure> {
     let ServerFigures { counters, admission, flow, metrics } = server;
-    let (store, refused) = (request.to_read_all()?.stat(), flow.refused());
+    let opened = request.to_read_all()?;
+    let (store, refused) = (opened.stat(), flow.refused());
     let engine = store.figures().into_iter().map(|(name, unit, value)| figure(name, unit, value));
     Ok(v1::StatResponse {
         server_version: env!("CARGO_PKG_VERSION").into(),
@@ -60,6 +62,7 @@ pub(crate) fn stat(
             figure("server.bytes_in_flight", "bytes", flow.bytes() as u64),
         ]
         .into_iter()
+        .chain(figures_of_machine(opened))
         .chain(metrics.serving().flat_map(figures_of))
         .chain(engine)
         .collect(),
@@ -69,6 +72,20 @@ pub(crate) fn stat(
 
 fn figure(name: &str, unit: &str, value: u64) -> v1::Figure {
     v1::Figure { name: name.into(), unit: unit.into(), value }
+}
+
+/// The process, as the system reports it, and the size that the store's file could have on its file system, if that is known.
+fn figures_of_machine(store: &Store) -> Vec<v1::Figure> {
+    let usage = Usage::now();
+    let cpu_us = (usage.user_seconds + usage.system_seconds) * 1e6;
+    let mut figures = vec![
+        figure("process.cpu_us", "us", cpu_us as u64),
+        figure("process.resident", "bytes", usage.resident_bytes),
+        figure("process.threads", "count", usage.threads),
+    ];
+    let room = store.room_blocks().map(|blocks| blocks.saturating_mul(BLOCK_BYTES as u64));
+    figures.extend(room.map(|bytes| figure("file_system.room", "bytes", bytes)));
+    figures
 }
 
 /// The figures of a frontend besides its requests.
