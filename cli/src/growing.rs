@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::bail;
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_device::Device;
+use shoal_engine::Store;
 
 use crate::size::Size;
 
@@ -82,15 +83,31 @@ fn say_larger_device(path: &Path, device: &Device, cap: u64) {
     );
 }
 
-/// Warns if the file system of `folder` has no room for a data file of `blocks` blocks at `path` in it, which may be there already.
-pub(crate) fn warn_beyond_room(folder: &Path, path: &Path, blocks: u64) {
-    let Ok(disk) = rustix::fs::statvfs(folder) else { return };
+/// Bytes that the data file `path` in `folder` may have with what its file system has free; it may be there already. `None`: not known.
+pub(crate) fn room(folder: &Path, path: &Path) -> Option<Size> {
+    let disk = rustix::fs::statvfs(folder).ok()?;
     let has = std::fs::metadata(path).map_or(0, |file| file.blocks() * 512);
-    let room = disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(has);
-    let wanted = blocks.saturating_mul(BLOCK_BYTES_U64);
-    if wanted > room {
-        tracing::warn!("{}", beyond_room(&path.display().to_string(), Size(wanted), Size(room)));
+    Some(Size(disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(has)))
+}
+
+/// Checks that a file that may grow to `wanted` has the room for it; with `force` it is only warned of. A size that no store can have is
+/// the engine's to refuse.
+///
+/// # Errors
+/// The file system has no room for that: the size cannot be taken back, and a map of all of it is made at once.
+pub(crate) fn check_room(file: &str, wanted: Size, room: Option<Size>, force: bool) -> anyhow::Result<()> {
+    let map = Store::map_bytes(wanted.0 / BLOCK_BYTES_U64);
+    let (Some(room), Some(map)) = (room.filter(|room| wanted > *room), map) else { return Ok(()) };
+    if force {
+        tracing::warn!("{}", beyond_room(file, wanted, room));
+        return Ok(());
     }
+    bail!(
+        "{file} cannot get {wanted}: its file system has room for {room} of it. A size cannot be taken back, and the map of the free space \
+         of such a store takes {} of the disk at once. Give a size that fits; if the file system is to be enlarged, --force takes this \
+         one all the same",
+        Size(map)
+    )
 }
 
 /// Says that the file system of `file` has room for `room` of the `wanted` bytes only.
@@ -153,6 +170,28 @@ mod tests {
         let device = Device::new(Arc::new(MemDevice::new(1500)));
         let cap = |size| cap_at_opening(Path::new("/srv/it"), &device, 1024, Some(Size(size)));
         assert_eq!(cap(1 << 40), Some(1500), "all that the device has, as when the store was made");
+    }
+
+    /// 40 TiB on a disk with 66 GiB wrote 5 GiB of map.
+    #[test]
+    fn a_size_beyond_the_room_is_refused_with_what_its_map_takes() {
+        let (wanted, room) = (Size(40 << 40), Size(66 << 30));
+        let check = |wanted, room, force| {
+            check_room("the file", wanted, room, force).map_err(|error| error.to_string())
+        };
+        let why = check(wanted, Some(room), false).unwrap_err();
+        assert!(
+            why.contains("has room for 66.0 GiB") && why.contains("takes 5.0 GiB") && why.contains("--force"),
+            "{why}"
+        );
+        assert_eq!(check(wanted, Some(room), true), Ok(()));
+        assert_eq!(check(room, Some(room), false), Ok(()));
+        assert_eq!(check(wanted, None, false), Ok(()), "not known");
+        assert_eq!(
+            check(Size(65 << 40), Some(room), false),
+            Ok(()),
+            "no store can have that, which is said later"
+        );
     }
 
     #[test]

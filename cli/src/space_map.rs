@@ -5,7 +5,7 @@
 //! that group's figures.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 
 use anyhow::Context;
@@ -56,6 +56,26 @@ pub(crate) struct SpaceMap {
     longest: u64,
 }
 
+/// The first words of a dump.
+const DUMP_START: &str = "# shoal free space";
+
+/// Creates the file of a dump, in place of an older dump at most: a mistyped name may be that of a data file.
+fn create_dump(path: &Path) -> io::Result<File> {
+    if let Ok(found) = File::open(path)
+        && found.metadata()?.is_file()
+    {
+        let mut start = Vec::new();
+        found.take(DUMP_START.len() as u64).read_to_end(&mut start)?;
+        if !start.is_empty() && start != DUMP_START.as_bytes() {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "it exists, and is no dump of free space: name another file",
+            ));
+        }
+    }
+    File::create(path)
+}
+
 /// Reads the free runs of `objects`' store into a map, and into `dump` where one is wanted: a line that begins with `#`,
 /// then a line for each run with its first block and its number of blocks.
 pub(crate) async fn read_space(objects: &Objects, dump: Option<&Path>) -> anyhow::Result<SpaceMap> {
@@ -63,11 +83,11 @@ pub(crate) async fn read_space(objects: &Objects, dump: Option<&Path>) -> anyhow
     let (block_bytes, blocks, group_blocks) = space.layout();
     let mut map = SpaceMap::new(block_bytes.into(), blocks, group_blocks.into());
     let failed = || dump.map_or(String::new(), |path| format!("cannot write {}", path.display()));
-    let mut file = dump.map(File::create).transpose().with_context(failed)?.map(BufWriter::new);
+    let mut file = dump.map(create_dump).transpose().with_context(failed)?.map(BufWriter::new);
     if let Some(file) = &mut file {
         writeln!(
             file,
-            "# shoal free space 1, block_bytes {block_bytes}, blocks {blocks}, group_blocks {group_blocks}"
+            "{DUMP_START} 1, block_bytes {block_bytes}, blocks {blocks}, group_blocks {group_blocks}"
         )
         .with_context(failed)?;
     }

@@ -9,7 +9,7 @@ use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use shoal_engine::{Store, block_on};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -104,27 +104,39 @@ pub(crate) async fn close(
     let closing = stop.run(move || block_on(waiting.close_within(Some(for_applies))));
     let Ok(joined) = timeout(left, closing).await else {
         let what = "the device does not answer in time";
-        say_left_over(path, what);
+        let said = say_left_over(&store, path, what);
         // The store's threads may never end: dropping its last handle would wait for them.
         std::mem::forget(store);
-        return Ok(());
+        return said;
     };
     let closed = joined.context("the store could not be closed")?;
     let closed = closed.with_context(|| format!("cannot close the store {} in order", path.display()))?;
     match closed.records_left {
-        0 => tracing::info!("closed {}: nothing is left in its log", path.display()),
-        count => say_left_over(path, &format!("{count} records are only in the log")),
+        0 if store.failure().is_none() => {
+            tracing::info!("closed {}: nothing is left in its log", path.display())
+        }
+        count => say_left_over(&store, path, &format!("{count} records are only in the log"))?,
     }
     Ok(())
 }
 
 /// Logs that the time was over, or that records could not be applied. No data is lost by that.
-pub(crate) fn say_left_over(path: &Path, what: &str) {
+///
+/// # Errors
+/// The failure after which the store took no writes: then nobody knows that nothing is lost.
+pub(crate) fn say_left_over(store: &Store, path: &Path, what: &str) -> anyhow::Result<()> {
+    if let Some(reason) = store.failure() {
+        bail!(
+            "stopped {}, which took no writes any more: {reason}. Look with `shoal check` before the next start",
+            path.display()
+        );
+    }
     tracing::warn!(
         "stopped {} before everything was applied ({what}): nothing is lost, the next start replays the log as after a crash; \
          --stop-timeout gives the stop more time",
         path.display()
     );
+    Ok(())
 }
 
 #[cfg(test)]

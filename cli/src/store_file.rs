@@ -91,6 +91,8 @@ pub(crate) struct StoreOptions {
     pub(crate) access: Access,
     /// How large the store may grow; one that exists is grown to this, and never shrinks.
     pub(crate) size: Option<Size>,
+    /// Takes a size that the file system has no room for.
+    pub(crate) beyond_room: bool,
     /// For a new store.
     pub(crate) tablets: Option<u16>,
     pub(crate) cache: Size,
@@ -115,6 +117,7 @@ impl Default for StoreOptions {
         Self {
             access: Access::Read,
             size: None,
+            beyond_room: false,
             tablets: None,
             cache: Size(1 << 30),
             overlay: None,
@@ -156,7 +159,7 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
             }
         }
     }
-    let device = open_device(path, options, false).with_context(what)?;
+    let device = open_device(path, options).with_context(what)?;
     let Some(cap) = Store::cap(&device).await.with_context(what)? else {
         return Err(no_store(path, &device, &environment).await.context(what()));
     };
@@ -164,9 +167,11 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         Access::Read => None,
         _ => growing::cap_at_opening(path, &device, cap, options.size),
     };
-    if let Some(blocks) = grow_to {
-        warn_of_file(path, &device, blocks);
-    }
+    // A start that cannot grow the store is a start all the same.
+    let grow_to = grow_to.filter(|&blocks| {
+        let checked = check_room_of_file(path, &device, blocks, false);
+        checked.inspect_err(|error| tracing::error!("the store keeps its present size: {error}")).is_ok()
+    });
     tracing::info!("{}", device.inner().describe());
     if options.cache < HUGE_PAGES_FROM {
         // A hint only: where the kernel does not know it, the process takes more memory.
@@ -193,13 +198,16 @@ pub(crate) struct Grown {
 }
 
 /// Raises the cap of the closed store at `path` to `size`; without a size, to all of its device.
-pub(crate) async fn grow(path: &Path, size: Option<Size>, io: Io) -> anyhow::Result<Grown> {
+///
+/// # Errors
+/// A size that the store cannot have, or, unless `force` is set, that the file system has no room for.
+pub(crate) async fn grow(path: &Path, size: Option<Size>, io: Io, force: bool) -> anyhow::Result<Grown> {
     let what = || format!("cannot grow the store {}", path.display());
     if Existing::at(path).with_context(what)? != Existing::There {
         bail!("{}: there is no store; `shoal format` creates one", what());
     }
     let options = StoreOptions { access: Access::Write, io, cache: GROW_CACHE, ..StoreOptions::default() };
-    let device = match file::open(path, &file_options(&options, false)) {
+    let device = match file::open(path, &file_options(&options)) {
         Err(OpenError::InUse { .. }) => bail!(
             "{}: a server or another program has it open. A server that runs grows its store, too: leave out --data, and name the \
              server with --server unless it has the default address",
@@ -214,18 +222,20 @@ pub(crate) async fn grow(path: &Path, size: Option<Size>, io: Io) -> anyhow::Res
     let Some(to) = growing::new_cap(path, &device, from, size).with_context(what)? else {
         return Ok(Grown { from, to: from });
     };
-    warn_of_file(path, &device, to);
+    check_room_of_file(path, &device, to, force).with_context(what)?;
     let options = OpenOptions { grow_to: Some(to), pause_relocation: true, ..open_options(&options) };
     let store = Store::open(device, options, environment).await.with_context(what)?;
     store.close().await.with_context(what)?;
     Ok(Grown { from, to })
 }
 
-/// As [`growing::warn_beyond_room`], for a file.
-fn warn_of_file(path: &Path, device: &Device, blocks: u64) {
-    if device.inner().can_grow() {
-        growing::warn_beyond_room(folder_of(path), path, blocks);
+/// As [`growing::check_room`]; a block device has what it has.
+fn check_room_of_file(path: &Path, device: &Device, blocks: u64, force: bool) -> anyhow::Result<()> {
+    if !device.inner().can_grow() {
+        return Ok(());
     }
+    let wanted = Size(blocks.saturating_mul(BLOCK_BYTES_U64));
+    growing::check_room(&path.display().to_string(), wanted, growing::room(folder_of(path), path), force)
 }
 
 fn open_options(options: &StoreOptions) -> OpenOptions {
@@ -277,7 +287,7 @@ pub(crate) fn open_existing(path: &Path, access: Access, io: Io) -> anyhow::Resu
     if Existing::at(path).with_context(what)? == Existing::Nothing {
         bail!("there is no store {}", path.display());
     }
-    open_device(path, &StoreOptions { access, io, ..StoreOptions::default() }, false).with_context(what)
+    open_device(path, &StoreOptions { access, io, ..StoreOptions::default() }).with_context(what)
 }
 
 /// The outcome of a format.
@@ -302,7 +312,7 @@ pub(crate) async fn format(
     if Existing::at(path).with_context(what)? == Existing::Nothing {
         return Ok(Formatted::New(create(path, options, &environment).await?));
     }
-    let device = open_device(path, options, false).with_context(what)?;
+    let device = open_device(path, options).with_context(what)?;
     if if_blank && matches!(Store::probe(&device).await, Ok(true)) {
         return Ok(Formatted::Kept);
     }
@@ -318,9 +328,10 @@ pub(crate) async fn format(
     }
 }
 
-/// A new store that is being filled. A file has a temporary name until it is [finished](Self::finish).
+/// A new store that is being filled. A file has a temporary name until it is [finished](Self::finish), and the mark of one that is not.
 pub(crate) struct NewStore {
     pub(crate) store: Store,
+    device: Device,
     path: PathBuf,
     /// The name of the file meanwhile; none: it is a device.
     unfinished: Option<PathBuf>,
@@ -336,38 +347,36 @@ impl NewStore {
         value_bytes: u64,
     ) -> anyhow::Result<Self> {
         let what = || format!("cannot create the store {}", path.display());
-        let unfinished = match Existing::at(path).with_context(what)? {
+        let is_new = match Existing::at(path).with_context(what)? {
             Existing::Nothing if is_place_of_devices(folder_of(path)) => {
                 bail!("there is no device {}, and no file is made in its place", path.display())
             }
-            Existing::Nothing => Some(unfinished_name(path)),
-            Existing::There if !fs::metadata(path).with_context(what)?.is_file() => None,
+            Existing::Nothing => true,
+            Existing::There if !fs::metadata(path).with_context(what)?.is_file() => false,
             Existing::There | Existing::Empty => bail!("{}: it exists; name a file that does not", what()),
         };
-        let place = unfinished.as_deref().unwrap_or(path);
-        let device = match unfinished {
-            Some(_) => open_unfinished(place, options).await,
-            None => open_device(place, options, false),
+        let environment = Environment::default();
+        let (unfinished, device) = if is_new {
+            let (unfinished, device) =
+                take_unfinished(path, options, &environment).await.with_context(what)?;
+            (Some(unfinished), device)
+        } else {
+            (None, open_device(path, options).with_context(what)?)
         };
-        let device = device.with_context(what)?;
         let layout = layout(path, &device, options)?;
         let needed = (value_bytes / BLOCK_BYTES_U64).saturating_mul(3) / 2 + NEW_BLOCKS_MIN;
         let blocks_max = match options.size {
             None if device.inner().can_grow() => layout.blocks_max.max(needed),
             _ => layout.blocks_max,
         };
-        // A restore that was cut short leaves the file under its temporary name.
-        let overwrite = unfinished.is_some();
-        let layout = FormatOptions {
-            overwrite,
-            first_version,
-            tablets: layout.tablets,
-            ..FormatOptions::for_blocks(blocks_max)
-        };
-        let environment = Environment::default();
+        let layout =
+            FormatOptions { first_version, tablets: layout.tablets, ..FormatOptions::for_blocks(blocks_max) };
         Store::format(&device, &layout, &environment).await.with_context(what)?;
-        let store = Store::open(device, open_options(options), environment).await.with_context(what)?;
-        Ok(Self { store, path: path.to_owned(), unfinished })
+        if unfinished.is_some() {
+            Store::mark_unfinished(&device, true).await.with_context(what)?;
+        }
+        let opened = Store::open(device.clone(), open_options(options), environment).await;
+        Ok(Self { store: opened.with_context(what)?, device, path: path.to_owned(), unfinished })
     }
 
     /// Closes the store and gives the file its name.
@@ -375,6 +384,7 @@ impl NewStore {
         let what = || format!("cannot finish the store {}", self.path.display());
         self.store.close().await.with_context(what)?;
         let Some(unfinished) = &self.unfinished else { return Ok(()) };
+        Store::mark_unfinished(&self.device, false).await.with_context(what)?;
         file::give_name(unfinished, &self.path)
             .with_context(|| format!("{}: all is in {}", what(), unfinished.display()))
     }
@@ -391,10 +401,23 @@ impl NewStore {
     }
 }
 
-fn unfinished_name(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".unfinished");
-    name.into()
+/// The file under which the new store `path` is made: a new one, or one that an interrupted creation left, emptied. Returns its name,
+/// too. While another command holds it this waits: the lock of a killed command ends with its last request, which takes a while
+/// on a busy disk. No server ever holds a file of this name for long.
+async fn take_unfinished(
+    path: &Path,
+    options: &StoreOptions,
+    environment: &Environment,
+) -> anyhow::Result<(PathBuf, Device)> {
+    let started = Instant::now();
+    let (unfinished, device) = loop {
+        match file::open_unfinished(path, &file_options(options)) {
+            Err(OpenError::InUse { .. }) if started.elapsed() < HELD_MAX => tokio::time::sleep(HELD_PAUSE).await,
+            opened => break opened.map_err(in_use)?,
+        }
+    };
+    Store::take_over(&device, environment).await?;
+    Ok((unfinished, device))
 }
 
 /// Creates the file under a temporary name and gives it its own when it is formatted: a start that was cut short leaves
@@ -408,11 +431,8 @@ async fn create(
     if is_place_of_devices(folder_of(path)) {
         bail!("there is no device {}, and no file is made in its place", path.display());
     }
-    let unfinished = unfinished_name(path);
-    let device = open_unfinished(&unfinished, options).await.with_context(what)?;
-    // A start that was cut short leaves this file behind; a device has no business here.
-    let overwrite = device.inner().can_grow();
-    let layout = FormatOptions { overwrite, ..layout(path, &device, options)? };
+    let (unfinished, device) = take_unfinished(path, options, environment).await.with_context(what)?;
+    let layout = layout(path, &device, options)?;
     Store::format(&device, &layout, environment).await.with_context(what)?;
     // The file stays locked until it has its name: no other process takes it for one that was left behind.
     file::give_name(&unfinished, path).with_context(|| {
@@ -433,34 +453,19 @@ fn is_place_of_devices(folder: &Path) -> bool {
     folder.starts_with("/dev") && !folder.starts_with("/dev/shm")
 }
 
-fn open_device(path: &Path, options: &StoreOptions, create: bool) -> anyhow::Result<Device> {
-    file::open(path, &file_options(options, create)).map_err(open_error)
+fn open_device(path: &Path, options: &StoreOptions) -> anyhow::Result<Device> {
+    file::open(path, &file_options(options)).map_err(in_use)
 }
 
-/// Opens a file under its temporary name. While another command holds it this waits: the lock of a command that was killed ends
-/// with its last request, which takes a while on a busy disk. No server ever holds a file of this name for long.
-async fn open_unfinished(path: &Path, options: &StoreOptions) -> anyhow::Result<Device> {
-    let started = Instant::now();
-    loop {
-        match file::open(path, &file_options(options, true)) {
-            Err(OpenError::InUse { .. }) if started.elapsed() < HELD_MAX => {
-                tokio::time::sleep(HELD_PAUSE).await;
-            }
-            opened => return opened.map_err(open_error),
-        }
-    }
-}
-
-fn open_error(error: OpenError) -> anyhow::Error {
+fn in_use(error: OpenError) -> anyhow::Error {
     match error {
         OpenError::InUse { .. } => anyhow!("{error}; a server that runs on it is reached with --server"),
         error => error.into(),
     }
 }
 
-fn file_options(options: &StoreOptions, create: bool) -> FileOptions {
-    let read_only = options.access == Access::Read;
-    FileOptions { create, read_only, io: options.io.into(), ..FileOptions::default() }
+fn file_options(options: &StoreOptions) -> FileOptions {
+    FileOptions { read_only: options.access == Access::Read, io: options.io.into(), ..FileOptions::default() }
 }
 
 /// The thing at the path of the data file.
@@ -500,13 +505,22 @@ fn layout(path: &Path, device: &Device, options: &StoreOptions) -> anyhow::Resul
         }
     } else {
         let whole = device.blocks() * BLOCK_BYTES_U64;
-        options.size.map_or(whole, |size| size.0.min(whole))
+        if let Some(size) = options.size.filter(|size| size.0 > whole) {
+            bail!(
+                "the device {} has {}, and a store in it cannot get {size}: give a size that fits, or none",
+                path.display(),
+                Size(whole)
+            );
+        }
+        options.size.map_or(whole, |size| size.0)
     };
     let tablets = options.tablets.unwrap_or_else(|| {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         cores.clamp(TABLETS_MIN, TABLETS_MAX) as u16
     });
-    warn_of_file(path, device, bytes / BLOCK_BYTES_U64);
+    // Without a size it is a part of the room, or what a backup needs.
+    let force = options.beyond_room || options.size.is_none();
+    check_room_of_file(path, device, bytes / BLOCK_BYTES_U64, force)?;
     let grows = if device.inner().can_grow() { "; the file grows as it fills" } else { "" };
     tracing::info!(
         "creating the store {}: at most {}, {tablets} tablets{grows}",

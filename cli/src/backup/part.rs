@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use shoal_backup::{Contents, End, Event, IncrementWriter};
 use shoal_base::{Entropy, SystemEntropy};
 
-use crate::backup::sink::Sink;
+use crate::backup::sink::{self, Sink};
 use crate::backup::source::Source;
 
 /// Makes the file `part` of the file `unfinished`, which stays.
@@ -25,7 +25,7 @@ pub(crate) fn make(unfinished: &Path, part: &Path) -> anyhow::Result<()> {
     }
     let whole = whole_bytes(unfinished)?;
     let mut source = Source::open(unfinished)?;
-    let mut sink = Sink::open(part, false)?;
+    let mut sink = Sink::open(part, false, sink::Contents::Backup)?;
     let mut writer = IncrementWriter::of_part(SystemEntropy.next_u64());
     let mut out = Vec::new();
     while let Some(Ok(event)) = source.next()? {

@@ -1,8 +1,11 @@
 //! The place of a new backup or tar: standard output, or a file that has its name only when it is whole.
+//!
+//! Until then the file is NAME.unfinished, and a file of that name that an interrupted run left is taken over. It is recognised by what it
+//! holds: the start of a backup without its end, or, in place of the first bytes of a tar, a mark. Any other file stays.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
@@ -11,6 +14,20 @@ use anyhow::{Context, bail};
 
 use crate::failure::output_error;
 use crate::store_file::{HELD_MAX, HELD_PAUSE};
+
+/// The bytes of a tar that are written last: its first header.
+const HEAD_BYTES: usize = 512;
+/// Stands in their place in a tar that is not whole.
+const MARK: &[u8] = b"Shoal: this tar is unfinished\n";
+/// Bytes that are read at either end of a file, to recognise it: more than a header has, or an end.
+const RECOGNISED_BYTES: u64 = 64 << 10;
+
+/// The kind of file that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contents {
+    Backup,
+    Tar,
+}
 
 /// The file that has the name of `dest` with an ending.
 pub(crate) fn beside(dest: &Path, ending: &str) -> PathBuf {
@@ -31,14 +48,17 @@ pub(crate) struct Unfinished {
     path: PathBuf,
     dest: PathBuf,
     force: bool,
+    /// The first bytes of a tar so far; none of a backup.
+    head: Option<Vec<u8>>,
     is_done: bool,
     /// It stays under its temporary name where it is not finished.
     is_kept: bool,
 }
 
 impl Sink {
-    /// A sink for `dest`, `-` for standard output. A file that exists is refused unless `force` says so.
-    pub(crate) fn open(dest: &Path, force: bool) -> anyhow::Result<Self> {
+    /// A sink for `dest`, `-` for standard output. A file that exists is refused unless `force` says so, and a file of its temporary name
+    /// in any case, unless an interrupted run left it.
+    pub(crate) fn open(dest: &Path, force: bool, contents: Contents) -> anyhow::Result<Self> {
         if dest == Path::new("-") {
             return Ok(Self::Stdout(io::stdout()));
         }
@@ -47,7 +67,10 @@ impl Sink {
         let what = || format!("cannot write {}", path.display());
         // It holds all objects in clear text: it is for its owner alone, as the data file is.
         let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600);
+        options.create(true).truncate(false).read(true).write(true).mode(0o600);
+        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
+            bail!("{}: it is no file; move it elsewhere, or remove it", what());
+        }
         let file = options.open(&path).with_context(what)?;
         let started = Instant::now();
         // The lock of a command that was killed ends with its last write.
@@ -57,12 +80,28 @@ impl Sink {
             }
             thread::sleep(HELD_PAUSE);
         }
+        if !is_ours(&file).with_context(what)? {
+            bail!(
+                "{}: it is there already, and not left by an interrupted backup or export. Move it elsewhere, or remove it, and try again",
+                what()
+            );
+        }
         file.set_len(0).with_context(what)?;
+        let head = match contents {
+            Contents::Backup => None,
+            Contents::Tar => {
+                let mut block = [0; HEAD_BYTES];
+                block[..MARK.len()].copy_from_slice(MARK);
+                (&file).write_all(&block).with_context(what)?;
+                Some(Vec::new())
+            }
+        };
         Ok(Self::File(Unfinished {
             file,
             path,
             dest: dest.to_owned(),
             force,
+            head,
             is_done: false,
             is_kept: false,
         }))
@@ -88,6 +127,7 @@ impl Sink {
         match self {
             Self::Stdout(stdout) => stdout.write_all(bytes).map_err(output_error),
             Self::File(it) => {
+                let bytes = it.hold_head(bytes);
                 it.file.write_all(bytes).with_context(|| format!("cannot write {}", it.dest.display()))
             }
         }
@@ -99,6 +139,9 @@ impl Sink {
             Self::Stdout(mut stdout) => stdout.flush().map_err(output_error),
             Self::File(mut it) => {
                 let what = || format!("cannot finish {}", it.dest.display());
+                if let Some(head) = &it.head {
+                    it.file.write_all_at(head, 0).with_context(what)?;
+                }
                 it.file.sync_all().with_context(what)?;
                 check_free(&it.dest, it.force)?;
                 fs::rename(&it.path, &it.dest).with_context(what)?;
@@ -111,6 +154,26 @@ impl Sink {
             }
         }
     }
+}
+
+impl Unfinished {
+    /// Keeps the first bytes of a tar back; returns the others.
+    fn hold_head<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let Some(head) = &mut self.head else { return bytes };
+        let (held, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES - head.len()));
+        head.extend_from_slice(held);
+        rest
+    }
+}
+
+/// Whether an interrupted run left what is in the file, or nothing is.
+fn is_ours(file: &File) -> io::Result<bool> {
+    let length = file.metadata()?.len();
+    let mut start = vec![0; length.min(RECOGNISED_BYTES) as usize];
+    let mut end = start.clone();
+    file.read_exact_at(&mut start, 0)?;
+    file.read_exact_at(&mut end, length - start.len() as u64)?;
+    Ok(length == 0 || start.starts_with(MARK) || shoal_backup::is_unfinished(&start, &end))
 }
 
 impl Drop for Unfinished {
@@ -131,5 +194,53 @@ fn check_free(dest: &Path, force: bool) -> anyhow::Result<()> {
             bail!("{} exists: name another file, or replace it with --force", dest.display())
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(dest: &Path, contents: Contents) -> anyhow::Result<Sink> {
+        Sink::open(dest, false, contents)
+    }
+
+    /// The file of another program was emptied in silence.
+    #[test]
+    fn a_foreign_file_of_the_temporary_name_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let dest = folder.path().join("it");
+        let unfinished = beside(&dest, ".unfinished");
+        for bytes in [b"mine".to_vec(), vec![0; 10_000], b"SHBK".repeat(100)] {
+            fs::write(&unfinished, &bytes).unwrap();
+            for contents in [Contents::Backup, Contents::Tar] {
+                let error = format!("{:#}", open(&dest, contents).err().unwrap());
+                assert!(error.contains("it.unfinished") && error.contains("Move it elsewhere"), "{error}");
+                assert_eq!(fs::read(&unfinished).unwrap(), bytes);
+            }
+            fs::remove_file(&unfinished).unwrap();
+        }
+        std::os::unix::fs::symlink(folder.path().join("elsewhere"), &unfinished).unwrap();
+        assert!(open(&dest, Contents::Tar).is_err() && !folder.path().join("elsewhere").exists());
+    }
+
+    #[test]
+    fn an_unfinished_tar_is_marked_and_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let dest = folder.path().join("it");
+        let unfinished = beside(&dest, ".unfinished");
+        let tar: Vec<u8> = (0..5_000).map(|at| (at % 251) as u8).collect();
+        let mut sink = open(&dest, Contents::Tar).unwrap();
+        tar.chunks(300).for_each(|piece| sink.write(piece).unwrap());
+        // As after a kill.
+        std::mem::forget(sink);
+        assert!(fs::read(&unfinished).unwrap().starts_with(MARK));
+        assert_eq!(fs::metadata(&unfinished).unwrap().len(), 5_000);
+        let other = folder.path().join("other");
+        fs::copy(&unfinished, beside(&other, ".unfinished")).unwrap();
+        let mut sink = open(&other, Contents::Tar).unwrap();
+        tar.chunks(300).for_each(|piece| sink.write(piece).unwrap());
+        sink.finish().unwrap();
+        assert_eq!(fs::read(&other).unwrap(), tar);
     }
 }

@@ -17,7 +17,7 @@ use crate::backup::chain::{Link, check_link};
 use crate::backup::last::Last;
 use crate::backup::part;
 use crate::backup::progress::{self, Sofar};
-use crate::backup::sink::{Sink, beside};
+use crate::backup::sink::{self, Sink, beside};
 use crate::backup::source::Source;
 use crate::failure::{Reported, Usage};
 use crate::objects::Objects;
@@ -107,7 +107,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         return Err(Usage("an increment cannot replace the backup that it goes on from".into()).into());
     }
     // The destination first: a backup that cannot be kept is not begun.
-    let mut sink = Sink::open(dest, arguments.force)?;
+    let mut sink = Sink::open(dest, arguments.force, sink::Contents::Backup)?;
     let shown = progress::start("backup", &sofar, arguments.json);
     let mut found = None;
     let work = async |objects: &Objects| {

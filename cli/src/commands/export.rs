@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use shoal_client::ListRequest;
 use tokio::runtime::Handle;
 
-use crate::backup::sink::Sink;
+use crate::backup::sink::{Contents, Sink};
 use crate::buckets::hint_if_empty;
 use crate::commands::stop_on_signal;
 use crate::failure::{Usage, one_line};
@@ -150,7 +150,7 @@ async fn run_folder(arguments: &Arguments, prefix: &OsString, dir: &Path) -> any
 
 async fn run_tar(arguments: &Arguments, prefix: &OsString, path: &Path) -> anyhow::Result<()> {
     // The destination first: a tar that cannot be kept is not begun.
-    let sink = (!arguments.dry_run).then(|| Sink::open(path, arguments.force)).transpose()?;
+    let sink = (!arguments.dry_run).then(|| Sink::open(path, arguments.force, Contents::Tar)).transpose()?;
     let objects = arguments.target.store.open(Access::Read).await?;
     let on_error = path == Path::new("-") && !arguments.dry_run;
     let report = Arc::new(Report::new(EXPORT_TAR, arguments.manner(on_error), progress::bar(arguments.json)));

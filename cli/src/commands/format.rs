@@ -35,8 +35,8 @@ pub(crate) struct Arguments {
     /// The number of tablets, 1 to 32 [default: as many as cores, at least 4].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
     tablets: Option<u16>,
-    /// Also format a device or file that is not blank, and destroy its contents. Repeats the name of the device or
-    /// file.
+    /// Also format a device or file that is not blank, and destroy its contents; also take a size that the file system has no room
+    /// for. Repeats the name of the device or file.
     #[arg(long, value_name = "DEV|FILE", require_equals = true, conflicts_with = "if_blank")]
     force: Option<OsString>,
     /// Where a store of ours is there already, change nothing and succeed.
@@ -59,6 +59,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let options = StoreOptions {
         access: Access::Create,
         size: arguments.size,
+        beyond_room: arguments.force.is_some(),
         tablets: arguments.tablets,
         io: arguments.io,
         ..StoreOptions::default()

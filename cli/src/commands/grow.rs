@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::json;
 use shoal_base::BLOCK_BYTES_U64;
+use shoal_client::Client;
 
 use crate::failure::Usage;
 use crate::growing;
@@ -27,6 +28,9 @@ pub(crate) struct Arguments {
     /// How large the store may be from now on [default for a device: all of it].
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
+    /// Take a size that the file system has no room for: it is to be enlarged. A size cannot be taken back.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -35,6 +39,18 @@ pub(crate) struct Arguments {
     io: Option<Io>,
     #[command(flatten)]
     store: StoreArguments,
+}
+
+/// Checks that the file system of the server has room for `size`. Growing a store to the size that it has changes nothing, and the
+/// answer names the room.
+async fn check_server(client: &Client, size: Size) -> anyhow::Result<()> {
+    let stat = client.stat().await?;
+    let cap = stat.figure("space.device_max").saturating_mul(BLOCK_BYTES_U64);
+    if size.0 <= cap {
+        return Ok(());
+    }
+    let room = client.grow(Some(cap)).await?.room;
+    growing::check_room("its file", size, room.map(Size), false)
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -47,12 +63,18 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     let (name, from, to) = match store.data() {
         Some(path) => {
-            let grown = store_file::grow(path, arguments.size, arguments.io.unwrap_or_default()).await?;
+            let grown =
+                store_file::grow(path, arguments.size, arguments.io.unwrap_or_default(), arguments.force)
+                    .await?;
             let bytes = |blocks| Size(blocks * BLOCK_BYTES_U64);
             (path.display().to_string(), bytes(grown.from), bytes(grown.to))
         }
         None => {
-            let grown = store.connect().await?.grow(arguments.size.map(|size| size.0)).await?;
+            let client = store.connect().await?;
+            if let Some(size) = arguments.size.filter(|_| !arguments.force) {
+                check_server(&client, size).await?;
+            }
+            let grown = client.grow(arguments.size.map(|size| size.0)).await?;
             if let Some(room) = grown.room.filter(|&room| room < grown.now) {
                 warn(&growing::beyond_room("its file", Size(grown.now), Size(room)));
             }

@@ -5,12 +5,14 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use shoal_testkit::skipped::skipped;
 use shoal_testkit::wait::eventually;
 
 use crate::harness::{Process, assert_clean, command, run, run_with, signal};
+use crate::machine::LoopDevice;
 
 const MIB: u64 = 1 << 20;
 
@@ -39,6 +41,13 @@ impl Watched {
         put.arg(&self.url);
         let done = run_with(put, &vec![7; bytes]);
         if done.code == 0 { Ok(()) } else { Err(done.stderr) }
+    }
+
+    /// A stop after the file was lost: no success, and nothing is claimed.
+    fn stop_without_its_file(mut self) {
+        signal(&self.child, Signal::TERM);
+        assert_eq!(self.child.wait().unwrap().code(), Some(1), "{}", self.said());
+        assert!(!self.said().contains("nothing is lost"), "{}", self.said());
     }
 
     fn stop(mut self) {
@@ -191,8 +200,61 @@ fn a_data_file_that_is_not_there_any_more_is_noticed() {
         // It can still be saved.
         let got = run(&["get", "key", "--server", &server.url]);
         assert_eq!((got.code, got.stdout.len()), (0, 100), "{}", got.stderr);
-        server.stop();
+        server.stop_without_its_file();
     }
+}
+
+/// Writes to a file that had been cut were acknowledged for a minute, the stop said that nothing was lost, and the store did not open.
+#[test]
+fn a_data_file_that_is_cut_is_noticed() {
+    for length in [0, 12 * MIB] {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let server =
+            Watched::start(command(&["serve", "--size", "256M"]), &data, &folder.path().join("said"));
+        (0..4).for_each(|which| server.put(&format!("key-{which}"), 4 << 20).unwrap());
+        // What was put is applied: nothing is going on.
+        std::thread::sleep(Duration::from_secs(4));
+        fs::OpenOptions::new().write(true).open(&data).unwrap().set_len(length).unwrap();
+        let began = Instant::now();
+        while server.put("small", 100).is_ok() {
+            assert!(began.elapsed() < Duration::from_secs(10), "writes are still acknowledged");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let refused = server.put("small", 100).unwrap_err();
+        assert!(refused.contains("was cut"), "{refused}");
+        let stat = run(&["stat", "--server", &server.url]);
+        assert!(stat.text().contains("was cut"), "{}", stat.text());
+        server.stop_without_its_file();
+    }
+}
+
+/// A second program wrote to the file of a running server through a loop device.
+#[test]
+fn a_loop_device_over_the_data_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let path = data.to_str().unwrap();
+    let server = Watched::start(command(&["serve", "--size", "256M"]), &data, &folder.path().join("said"));
+    server.put("key", 100).unwrap();
+    let Some(device) = LoopDevice::over(&data, &[]) else { return };
+    let name = &device.0[..];
+    for done in [
+        run_with(command(&["put", "key", "-", "--data", name]), b"value"),
+        run(&["check", "--repair", "--data", name]),
+        run(&["serve", "--listen", "127.0.0.1:0", "--data", name]),
+        run(&["format", &format!("--force={name}"), name]),
+    ] {
+        assert_eq!(done.code, 1, "{}", done.stderr);
+        let words = format!("{name} is in use by another process through {path}");
+        assert!(done.stderr.contains(&words), "{}", done.stderr);
+    }
+    server.put("key", 100).unwrap();
+    server.stop();
+    let put = run_with(command(&["put", "key", "-", "--data", name]), b"value");
+    assert_eq!(put.code, 0, "{}", put.stderr);
+    drop(device);
+    assert_clean(&data);
 }
 
 /// An empty store of default size took 613 MB of the disk.

@@ -159,7 +159,7 @@ fn a_missing_file_is_created_and_a_missing_device_is_not() {
     let data = folder.path().join("data");
     let path = data.to_str().unwrap();
     // A start that was cut short left this.
-    fs::write(folder.path().join("data.unfinished"), vec![1; 300_000]).unwrap();
+    fs::write(folder.path().join("data.unfinished"), vec![0; 300_000]).unwrap();
     let done = run(&["format", path, "--size", "96M", "--tablets", "3", "--json"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let report = done.json();
@@ -173,4 +173,89 @@ fn a_missing_file_is_created_and_a_missing_device_is_not() {
         refused(&run(arguments), "there is no device");
     }
     assert!(!Path::new("/dev/shoal-no-device").exists());
+}
+
+/// Text, and data after the last whole block, were destroyed.
+#[test]
+fn a_file_with_one_byte_in_it_is_no_blank_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let path = data.to_str().unwrap();
+    let random = shoal_testkit::bytes::random(4_095, 7);
+    let cases: [Vec<u8>; 4] = [
+        b"Dear Ann,\n.".to_vec(),
+        [vec![0; 4_096], random].concat(),
+        [vec![0; 200_000], b"word".to_vec()].concat(),
+        [vec![0; 40_960], vec![1]].concat(),
+    ];
+    for bytes in cases {
+        fs::write(&data, &bytes).unwrap();
+        for arguments in
+            [&["format", path][..], &["format", "--if-blank", path], &["format", path, "--size", "64M"]]
+        {
+            refused(&run(arguments), "it is not blank");
+        }
+        let done = [
+            serve_once(path, &[]),
+            run_with(command(&["put", "key", "-", "--data", path]), b"value"),
+            run(&["ls", "--data", path]),
+        ];
+        done.iter().for_each(|done| refused(done, "restore it from your backup"));
+        assert!(fs::read(&data).unwrap() == bytes, "{} bytes were changed", bytes.len());
+    }
+    // Zeros of any length are blank.
+    fs::write(&data, vec![0; 200_001]).unwrap();
+    assert_eq!(run(&["format", path, "--size", "64M"]).code, 0);
+    serves(&data);
+}
+
+/// A file of somebody else's was deleted, because its name was that of a store that is being made.
+#[test]
+fn a_foreign_file_under_the_temporary_name_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (data, new, backup, tar) = (at("data"), at("new"), at("backup"), at("tar"));
+    assert_eq!(run_with(command(&["put", "key", "-", "--data", &data]), b"value").code, 0);
+    assert_eq!(run(&["backup", &backup, "--data", &data]).code, 0);
+    let used = fs::read(&data).unwrap();
+    for bytes in [b"my notes".to_vec(), vec![1; 300_000], used] {
+        for place in [&new, &tar] {
+            fs::write(format!("{place}.unfinished"), &bytes).unwrap();
+        }
+        let done = [
+            run(&["format", &new, "--size", "64M"]),
+            serve_once(&new, &[]),
+            run_with(command(&["put", "key", "-", "--data", &new]), b"value"),
+            run(&["restore", "--data", &new, &backup]),
+            run(&["backup", &new, "--data", &data]),
+            run(&["export", "--tar", &tar, "--data", &data]),
+        ];
+        for (number, done) in done.iter().enumerate() {
+            assert_eq!(done.code, 1, "{number}: {}", done.stderr);
+            assert!(
+                done.stderr.contains(".unfinished") && done.stderr.contains("elsewhere"),
+                "{number}: {}",
+                done.stderr
+            );
+        }
+        assert!(!Path::new(&new).exists() && !Path::new(&tar).exists());
+        for place in [&new, &tar] {
+            assert!(fs::read(format!("{place}.unfinished")).unwrap() == bytes, "it was changed");
+        }
+    }
+    // What an interrupted run leaves is taken over: a restore, as it is killed.
+    fs::remove_file(format!("{new}.unfinished")).unwrap();
+    let big = shoal_testkit::bytes::random(30 << 20, 1);
+    assert_eq!(run_with(command(&["put", "big", "-", "--data", &data]), &big).code, 0);
+    assert_eq!(run(&["backup", &backup, "--data", &data, "--force"]).code, 0);
+    let mut restore = command(&["restore", "--data", &new, "-"]);
+    let mut child = restore.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let bytes = fs::read(&backup).unwrap();
+    std::io::Write::write_all(child.stdin.as_mut().unwrap(), &bytes[..20 << 20]).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(Path::new(&format!("{new}.unfinished")).exists());
+    let done = run(&["restore", "--data", &new, &backup]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert_eq!(run(&["get", "big", "--data", &new]).stdout.len(), big.len());
 }

@@ -121,12 +121,38 @@ fn an_impossible_growth_is_refused_with_its_reason() {
     assert_eq!(put(&url, 0).code, 0);
     stop(server);
     assert_eq!(grow(&data, "64M").json()["bytes_before"].as_u64(), Some(64 * MIB));
-    // More than the file system has: that may come, so it is only said.
+}
+
+/// A growth to 40 TiB on a disk with 66 GiB wrote a map of 5 GiB, and could not be taken back.
+#[test]
+fn a_size_beyond_the_file_system_is_refused_unless_it_is_forced() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (data, new) = (at("data"), at("new"));
+    let (path, new_path) = (data.to_str().unwrap(), new.to_str().unwrap());
     let disk = rustix::fs::statvfs(folder.path()).unwrap();
-    let beyond = disk.f_bavail * disk.f_frsize + 512 * MIB;
-    let done = grow(&data, &beyond.to_string());
+    let beyond = (disk.f_bavail * disk.f_frsize + 4096 * MIB).to_string();
+    let refused = |done: &Done| {
+        assert_eq!(done.code, 1, "{}", done.stderr);
+        assert!(done.stderr.contains("has room for") && done.stderr.contains("--force"), "{}", done.stderr);
+        assert!(done.stderr.contains("map of the free space"), "{}", done.stderr);
+    };
+    refused(&run(&["format", new_path, "--size", &beyond]));
+    refused(&run(&["serve", "--listen", "127.0.0.1:0", "--data", new_path, "--size", &beyond]));
+    assert!(!new.exists(), "nothing was made");
+    assert_eq!(run(&["format", path, "--size", "64M"]).code, 0);
+    refused(&grow(&data, &beyond));
+    refused(&grow(&data, "40T"));
+    // A server that runs grows no further, and one that starts with such a size starts with the present one.
+    let (server, url) = serve_sized(&data, &beyond, &[]);
+    refused(&grow_server(&url, &beyond));
+    let stat = run(&["stat", "--server", &url, "--json"]).json();
+    assert_eq!(stat["figures"]["space.device_max"].as_u64(), Some(64 * 256), "{stat}");
+    stop(server);
+    let done = run(&["grow", "--data", path, "--size", &beyond, "--force"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert!(done.stderr.contains("its file system has room for"), "{}", done.stderr);
+    assert_eq!(run(&["format", &format!("--force={new_path}"), new_path, "--size", &beyond]).code, 0);
 }
 
 /// Kills of a growth, spread over the time that one takes.

@@ -9,6 +9,8 @@ use crate::record::{End, Header, Loss};
 pub const FRAME_HEAD_BYTES: usize = 32;
 /// Bytes of a frame's body at most.
 pub const FRAME_BODY_BYTES_MAX: usize = 1 << 19;
+/// Bytes of the body of an end, in either version of the format.
+const END_BODIES_BYTES: [usize; 2] = [52, 68];
 /// The first bytes of each frame, and so of the backup.
 pub(crate) const MAGIC: [u8; 4] = *b"SHBK";
 
@@ -151,6 +153,19 @@ pub(crate) fn frame_start(bytes: &[u8]) -> FrameStart {
     } else {
         FrameStart::Wrong("the frame's checksum is wrong")
     }
+}
+
+/// Whether `start`, the first bytes of a file, and `end`, its last ones, are those of a backup that was not finished: its header is
+/// there, and its end is not.
+#[must_use]
+pub fn is_unfinished(start: &[u8], end: &[u8]) -> bool {
+    let is_backup = matches!(frame_start(start), FrameStart::Frame(head) if head.kind == Some(Kind::Header));
+    let ends = |body_bytes: usize| {
+        let from = end.len().checked_sub(FRAME_HEAD_BYTES + body_bytes);
+        let last = from.map(|from| frame_start(&end[from..]));
+        matches!(last, Some(FrameStart::Frame(head)) if head.kind == Some(Kind::End) && head.body_bytes == body_bytes)
+    };
+    is_backup && !END_BODIES_BYTES.into_iter().any(ends)
 }
 
 fn read_head(head: &[u8]) -> Option<(FrameHead, u32)> {

@@ -14,7 +14,7 @@ pub mod record;
 
 pub use decode::{Damage, Decoder, Event, Skipped};
 pub use encode::{BackupStream, LastBackup, PAGES_MAX, PIECE_BYTES_MAX, SHORT_BYTES_MAX};
-pub use frame::{FRAME_BODY_BYTES_MAX, FRAME_HEAD_BYTES};
+pub use frame::{FRAME_BODY_BYTES_MAX, FRAME_HEAD_BYTES, is_unfinished};
 pub use increment::{IncrementWriter, NotChanges};
 pub use index::{IndexKeys, index_of_frame};
 pub use record::{Contents, End, ExpiresAt, Header, Loss, ObjectHead, ObjectRecord};

@@ -131,6 +131,21 @@ pub fn open(path: &Path, options: &FileOptions) -> Result<Device, OpenError> {
     open_with(path, options, ring::shared)
 }
 
+/// Opens the file under which the new file `path` is made, and creates it if there is none. Returns its name, too.
+///
+/// # Errors
+/// As [`open`]; [`OpenError::WrongKind`] if the name is not that of a file itself, but of a link, say.
+pub fn open_unfinished(path: &Path, options: &FileOptions) -> Result<(PathBuf, Device), OpenError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".unfinished");
+    let name = PathBuf::from(name);
+    if std::fs::symlink_metadata(&name).is_ok_and(|found| !found.is_file()) {
+        return Err(OpenError::WrongKind { path: name });
+    }
+    let device = open(&name, &FileOptions { create: true, ..options.clone() })?;
+    Ok((name, device))
+}
+
 /// Gives the file at `from` the name `to`, durably. A file that has that name already stays, and so does the one at `from`.
 ///
 /// # Errors

@@ -26,7 +26,7 @@ fn a_store_is_made_once_and_then_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     // Of an opening that was cut short.
-    std::fs::write(unfinished_name(&path), [7; 8192]).unwrap();
+    std::fs::write(unfinished_name(&path), [0; 8192]).unwrap();
     let key = ObjectKey::new("default", b"k").unwrap();
     let store = block_on(Store::open_path(&path, small())).unwrap();
     block_on(store.put(&key, b"v"[..].into(), PutOptions::default())).unwrap();
@@ -52,6 +52,10 @@ fn nothing_is_made_for_readers_and_nothing_foreign_is_touched() {
         assert!(refusal(&path, options).contains("does not exist"));
         assert!(!path.exists());
     }
+    std::fs::write(unfinished_name(&path), b"mine").unwrap();
+    assert!(refusal(&path, small()).contains("data.unfinished is in the way"));
+    assert_eq!(std::fs::read(unfinished_name(&path)).unwrap(), b"mine");
+    std::fs::remove_file(unfinished_name(&path)).unwrap();
     for text in [vec![], b"mine".repeat(5000)] {
         std::fs::write(&path, &text).unwrap();
         refusal(&path, small());

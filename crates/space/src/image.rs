@@ -19,7 +19,7 @@ pub use delta::Delta;
 pub(crate) use delta::{sorted, without};
 pub use format::{DELTA_HEADER_BYTES, SNAPSHOT_PIECE_BYTES_MAX};
 pub use free_image::FreeImage;
-pub use snapshot_read::{LostGroups, SnapshotReader};
+pub use snapshot_read::{LostGroups, SnapshotReader, published_piece};
 pub use snapshot_write::{SnapshotPiece, SnapshotWriter};
 
 /// Identity of a device, as in its superblock: bytes of another store are never taken for this one's.

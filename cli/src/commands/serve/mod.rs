@@ -91,10 +91,10 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let served = tokio::select! {
         served = serving => served.context("the server ended by an error of the program")?,
         () = time.over() => {
-            say_left_over(&settings.data, "requests under way did not end in time");
+            let said = say_left_over(&store, &settings.data, "requests under way did not end in time");
             // Requests that hold the store go on until the program ends.
             std::mem::forget(store);
-            return Ok(());
+            return said;
         }
     };
     // Where it ended by itself.

@@ -62,6 +62,7 @@ impl Settings {
             store: StoreOptions {
                 access: if must_exist { Access::Write } else { Access::Create },
                 size: arguments.size.or(file.size),
+                beyond_room: false,
                 tablets: arguments.tablets.or(file.tablets),
                 cache: arguments.cache.or(file.cache).unwrap_or_else(|| default_cache(DEFAULT_CACHE)),
                 overlay: arguments.overlay.or(file.overlay),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use shoal_base::Clock;
 use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::AtomicU64;
 use shoal_device::Device;
 use shoal_pool::Pool;
 
@@ -36,6 +37,8 @@ pub(crate) struct Checkpointer {
     pub identity: [u8; 16],
     pub tuning: Tuning,
     pub clock: Arc<dyn Clock>,
+    /// When the superblocks on the device were last compared with the newest. A figure: any order will do.
+    pub looked_ns: AtomicU64,
     pub log: Arc<Log>,
     pub space: Arc<SpaceManager>,
     pub own: Arc<OwnSpace>,

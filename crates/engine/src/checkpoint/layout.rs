@@ -194,7 +194,7 @@ impl Layout {
 }
 
 /// Blocks of an area of the space image. A snapshot costs at most a bit a block; deltas get as much again and at least 64 KiB.
-fn space_area_blocks_for(blocks_max: u64) -> Result<u32> {
+pub(crate) fn space_area_blocks_for(blocks_max: u64) -> Result<u32> {
     let too_large = || {
         Error::Invalid(format!(
             "a store of {blocks_max} blocks of 4 KiB is too large: it has at most {SPACE_BLOCKS_MAX} blocks (64 TiB)"

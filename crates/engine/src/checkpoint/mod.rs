@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`apply`], [`home`] (the places of values), [`replace`] (the entries that a tree gets and loses),
 //! [`progress`] and [`pause`] (room for writers meanwhile), [`liveness`] (the live values of packed runs), [`compact`] (the choice of
-//! runs to rewrite), [`publish`], [`superblock`], [`space_image`], [`grow`] (growth of the file, which a publish makes usable), [`longer_log`],
+//! runs to rewrite), [`publish`], [`sole_writer`] (nobody else publishes), [`superblock`], [`space_image`], [`grow`] (growth of the file, which a publish makes usable), [`longer_log`],
 //! [`relocate`] (an apply that empties groups).
 
 pub(crate) mod apply;
@@ -32,5 +32,6 @@ pub(crate) mod replace;
 pub(crate) mod route;
 pub(crate) mod runs;
 pub(crate) mod snapshot;
+pub(crate) mod sole_writer;
 pub(crate) mod space_image;
 pub(crate) mod superblock;

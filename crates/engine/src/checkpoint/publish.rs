@@ -68,7 +68,7 @@ impl Checkpointer {
     /// # Errors
     /// [`Error::NoRoom`]: no copy of the superblock is on the device, and nothing changed. As the device; then the store is poisoned.
     pub(crate) async fn publish(&self, changes: Changes) -> Result<u64> {
-        self.publish_with(changes, CEILING_STEP).await
+        self.publish_with(changes, CEILING_STEP, false).await
     }
 
     /// Publishes the last superblock of a clean end: the next opening continues the numbering without a gap.
@@ -76,12 +76,13 @@ impl Checkpointer {
     /// # Errors
     /// As [`publish`](Self::publish).
     pub(crate) async fn publish_last(&self) -> Result<()> {
-        self.publish_with(Changes::default(), 0).await.map(|_| ())
+        self.publish_with(Changes::default(), 0, true).await.map(|_| ())
     }
 
-    async fn publish_with(&self, changes: Changes, step: u64) -> Result<u64> {
+    async fn publish_with(&self, changes: Changes, step: u64, is_last: bool) -> Result<u64> {
         let mut newest = self.publisher.take().await;
         self.log.poison.check()?;
+        self.check_sole_writer(&newest, is_last).await?;
         *newest = self.compose_and_write(&newest, changes, step).await.inspect_err(|error| match error {
             Error::NoRoom(why) => self.log.no_apply(why),
             _ if injected(Bug::FailedSuperblockForgiven) => {}

@@ -30,6 +30,12 @@ impl Log {
         self.committer.moved.notify();
     }
 
+    /// Makes the store read-only because its data file is gone, or not its own any more, and wakes the writers that wait for room in vain.
+    pub(crate) fn lose_file(&self, reason: String) {
+        self.poison.set_displaced(reason);
+        self.committer.moved.notify();
+    }
+
     /// How full the ring is, in thousandths.
     pub(crate) fn fill_permille(&self) -> usize {
         self.committer.ring.fill_permille()

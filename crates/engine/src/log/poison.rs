@@ -12,6 +12,8 @@ use crate::testing::injected_bug::{Bug, injected};
 #[derive(Default)]
 pub(crate) struct Poison {
     reason: OnceLock<String>,
+    /// The reason why the data file is not this store's any more: what it acknowledged may be gone.
+    displaced: OnceLock<String>,
     /// The store was opened read-only: no operation failed.
     opened_read_only: bool,
     fence: Fence,
@@ -21,7 +23,7 @@ impl Poison {
     /// The poison of a store that is opened read-only.
     pub(crate) fn read_only() -> Self {
         let reason = OnceLock::from("it was opened read-only".to_owned());
-        Self { reason, opened_read_only: true, fence: Fence::default() }
+        Self { reason, opened_read_only: true, ..Self::default() }
     }
 
     /// Poisons the store, and logs it once; the first reason stays.
@@ -36,13 +38,19 @@ impl Poison {
         }
     }
 
-    /// Poisons a store whose data file was moved or removed: a restart would not find it.
+    /// Poisons a store whose data file was moved, removed or cut, or that another program writes to: a restart would not find all of it.
     pub(crate) fn set_displaced(&self, reason: String) {
+        let _ = self.displaced.set(reason.clone());
         if self.reason.set(reason.clone()).is_ok() {
             tracing::error!(
                 "the store is read-only from now on: {reason}; reads go on; do not restart before that"
             );
         }
+    }
+
+    /// The reason if the data file is not this store's any more.
+    pub(crate) fn displaced(&self) -> Option<&str> {
+        self.displaced.get().map(String::as_str)
     }
 
     /// The reason if the store is poisoned or was opened read-only.

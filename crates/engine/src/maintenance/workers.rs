@@ -44,6 +44,8 @@ const REAPER_ROUNDS: u32 = 600;
 const SCRUB_FIRST_NS: u64 = 600_000_000_000;
 /// The scrubber checks for work this often.
 const SCRUBBER_PERIOD: Duration = Duration::from_secs(1);
+/// How often the length of the data file is looked at: a file that was cut gets longer again with the next write.
+const LENGTH_PERIOD: Duration = Duration::from_millis(250);
 /// Wait after a failed apply: the device may recover.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -266,15 +268,20 @@ fn reaper(store: &Weak<Inner>, worker: &Worker) {
     });
 }
 
-/// Checks that the data file is where it was opened: writes to a deleted file would be lost at the end of this process.
+/// Checks that the data file is where it was opened, as long as it was, and nobody else's: what is written to it would be lost.
 fn watcher(store: &Weak<Inner>, worker: &Worker) {
+    let mut looked_ns = None;
     rounds(Duty::Watch, store, worker, |inner| {
-        let Some(what) = inner.device.inner().displaced() else {
-            return Some(Duration::from_nanos(inner.tuning.file_look_ns));
+        let (now_ns, period_ns) = (inner.now_ns(), inner.tuning.file_look_ns);
+        let is_due = looked_ns.is_none_or(|looked_ns: u64| now_ns.saturating_sub(looked_ns) >= period_ns);
+        if is_due {
+            looked_ns = Some(now_ns);
+        }
+        let Some(what) = block_on(inner.checkpointer.lost_file(is_due)) else {
+            return Some(LENGTH_PERIOD.min(Duration::from_nanos(period_ns)));
         };
-        inner.log.poison.set_displaced(what);
         // The next driver refuses the queued records.
-        inner.log.committer.moved.notify();
+        inner.log.lose_file(what);
         block_on(inner.log.committer.commit_all());
         None
     });

@@ -67,7 +67,8 @@ impl Store {
     /// call fails with [`Error::Closed`].
     ///
     /// # Errors
-    /// As the device. [`Error::Poisoned`] where a write of the close itself failed.
+    /// As the device. [`Error::Poisoned`] if a write of the close itself failed, or if the data file was deleted, replaced or cut, or another
+    /// program writes to it: what was acknowledged may be gone.
     pub fn close(&self) -> Boxed<'_, Result<()>> {
         Box::pin(async { self.finish(None).await.map(|_| ()) })
     }
@@ -83,6 +84,12 @@ impl Store {
 
     async fn finish(&self, limit: Option<Duration>) -> Result<Closed> {
         let inner = &*self.0;
+        if inner.check_open().is_ok()
+            && !matches!(inner.check_writable(), Err(Error::ReadOnly))
+            && let Some(what) = inner.checkpointer.lost_file(true).await
+        {
+            inner.log.lose_file(what);
+        }
         let was_poisoned = inner.log.poison.reason().is_some();
         inner.checkpointer.closing.begin(limit, inner.records_left());
         if inner.check_writable().is_ok() {
@@ -107,6 +114,9 @@ impl Store {
         }
         run_to_end(async {
             inner.log.committer.commit_all().await;
+            if let Some(reason) = inner.log.poison.displaced() {
+                return Err(Error::Poisoned(reason.to_owned()));
+            }
             if was_poisoned {
                 return Ok(Closed { records_left: inner.records_left() });
             }

@@ -6,10 +6,12 @@
 //! superblock is whole, nothing that an older one names has changed: a crash leaves the store with its old cap. The log keeps its
 //! ring and its records: the replay that follows starts from an image with the same owners of blocks.
 
+use shoal_base::BLOCK_BYTES_U64;
 use shoal_base::task::Boxed;
 use shoal_device::Device;
 
 use crate::checkpoint::copies::{self, Found};
+use crate::checkpoint::layout::space_area_blocks_for;
 use crate::checkpoint::space_image;
 use crate::common::error::{Error, Result};
 use crate::maintenance::raise_cap::Plan;
@@ -18,6 +20,13 @@ use crate::store::Store;
 use crate::testing::injected_bug::{Bug, injected};
 
 impl Store {
+    /// Bytes of the map of the free space of a store with a cap of `blocks_max` blocks: its size follows from the cap, and the file has
+    /// room for all of it from the start. `None` if no store can have that cap.
+    #[must_use]
+    pub fn map_bytes(blocks_max: u64) -> Option<u64> {
+        space_area_blocks_for(blocks_max).ok().map(|blocks| 2 * u64::from(blocks) * BLOCK_BYTES_U64)
+    }
+
     /// The cap of the store on `device`: the largest number of blocks that it may have. `None` where `device` holds only zeros.
     /// [`OpenOptions::grow_to`](crate::OpenOptions::grow_to) raises it.
     ///

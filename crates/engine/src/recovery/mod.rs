@@ -11,5 +11,6 @@ pub(crate) mod rebuild;
 pub(crate) mod recount;
 pub(crate) mod repair;
 pub(crate) mod report;
+pub(crate) mod unfinished;
 #[cfg(test)]
 mod warm_tests;

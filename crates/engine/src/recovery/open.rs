@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use shoal_base::limits::VALUE_UNIT_BYTES;
-use shoal_base::sync::atomic::AtomicBool;
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64};
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, Run};
 use shoal_device::Device;
@@ -146,6 +146,7 @@ impl Recovery {
             layout: ArcSwap::from_pointee(self.superblock.layout),
             identity: self.superblock.identity,
             tuning,
+            looked_ns: AtomicU64::new(environment.clock.monotonic_ns()),
             clock: environment.clock.clone(),
             log: Arc::new(log),
             space,

@@ -1,7 +1,7 @@
 //! Opens the store in a file or on a block device by its path, and makes the file first where there is none.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_base::task::Boxed;
@@ -51,10 +51,10 @@ impl Store {
     pub fn open_path(path: impl AsRef<Path>, options: PathOptions) -> Boxed<'static, Result<Self>> {
         let path = path.as_ref().to_owned();
         Box::pin(async move {
-            let device = match open_file(&path, &options, false) {
+            let device = match open_file(&path, &options) {
                 Err(OpenError::Missing { .. }) if options.create && !options.open.read_only => {
                     create(&path, &options).await?;
-                    open_file(&path, &options, false)
+                    open_file(&path, &options)
                 }
                 opened => opened,
             };
@@ -66,14 +66,11 @@ impl Store {
 /// Makes the file under a temporary name, and gives it its own when it is formatted: a crash between the two leaves nothing that
 /// looks like a damaged store.
 async fn create(path: &Path, options: &PathOptions) -> Result<()> {
-    let unfinished = unfinished_name(path);
-    let device = open_file(&unfinished, options, true).map_err(unopenable)?;
-    // An opening that was cut short leaves a file of this name.
-    let layout = FormatOptions {
-        overwrite: device.inner().can_grow(),
-        ..FormatOptions::for_blocks(options.bytes_max / BLOCK_BYTES_U64)
-    };
-    Store::format(&device, &layout, &Environment::default()).await?;
+    let (unfinished, device) = file::open_unfinished(path, &file_options(options)).map_err(unopenable)?;
+    let environment = Environment::default();
+    Store::take_over(&device, &environment).await?;
+    let layout = FormatOptions::for_blocks(options.bytes_max / BLOCK_BYTES_U64);
+    Store::format(&device, &layout, &environment).await?;
     // The file stays locked until it has its name: no other process takes it for one that was left behind.
     let named = file::give_name(&unfinished, path);
     drop(device);
@@ -84,15 +81,12 @@ async fn create(path: &Path, options: &PathOptions) -> Result<()> {
     }
 }
 
-fn unfinished_name(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".unfinished");
-    name.into()
+fn open_file(path: &Path, options: &PathOptions) -> Result<Device, OpenError> {
+    file::open(path, &file_options(options))
 }
 
-fn open_file(path: &Path, options: &PathOptions, create: bool) -> Result<Device, OpenError> {
-    let read_only = options.open.read_only;
-    file::open(path, &FileOptions { create, read_only, io: options.io, ..FileOptions::default() })
+fn file_options(options: &PathOptions) -> FileOptions {
+    FileOptions { read_only: options.open.read_only, io: options.io, ..FileOptions::default() }
 }
 
 fn unopenable(error: OpenError) -> Error {

@@ -62,6 +62,12 @@ impl Store {
         self.0.tablets.of(key).id
     }
 
+    /// The reason why the store takes no writes any more since something failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.0.log.poison.failure().map(str::to_owned)
+    }
+
     /// The damaged ranges of encoded keys met since the store was opened, at most about 64, with neighbours joined. A
     /// [listing](Store::list) of all keys finds all damaged ranges.
     #[must_use]

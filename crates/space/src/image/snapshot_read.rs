@@ -109,6 +109,15 @@ fn blocks_of(groups: Range<u32>, shift: u32) -> Range<u64> {
     u64::from(groups.start) << shift..u64::from(groups.end) << shift
 }
 
+/// The number of the superblock that publishes the snapshot of a piece, and how many pieces the snapshot has; `None` if no whole piece
+/// begins in `bytes`. Of any device: a new layout is recognised by this.
+#[must_use]
+pub fn published_piece(bytes: &[u8]) -> Option<(u64, u32)> {
+    let device: DeviceIdentity = bytes.get(16..32)?.try_into().ok()?;
+    let piece = Piece::parse(bytes, &device).ok()?;
+    Some((piece.superblock, piece.pieces))
+}
+
 /// A piece whose checksum and header are right.
 struct Piece<'a> {
     group_shift: u32,
