@@ -138,6 +138,7 @@ impl Recovery {
         let (log, bell) = self.open_log(replayed, &options, &environment).await?;
         let worker = bell.map(Worker::new);
         let mut tuning = options.tuning;
+        let deadlines_bytes_max = tuning.deadlines_bytes_max;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
         let losses = self.superblock.losses;
         let checkpointer = Checkpointer {
@@ -166,6 +167,7 @@ impl Recovery {
             gives_up: options.accept_damaged_log,
         };
         let maintenance = Maintenance { worker: worker.clone(), ..Maintenance::default() };
+        maintenance.expiring.0.lock().bytes_max = deadlines_bytes_max;
         let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
         if options.read_only {
             return Ok(Store(inner));
