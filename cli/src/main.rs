@@ -3,11 +3,12 @@
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`transfer`] (the parts of every import and export), [`tree`] (folders in and out), [`tarball`] (tars in and out),
 //! [`from_redis`] (strings of Redis), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
-//! [`memory_limit`], [`notify`],
+//! [`memory_limit`], [`memory_budget`], [`allocator`], [`notify`],
 //! [`space_map`], [`summary`], [`progress`], [`range`], [`buckets`], [`conditions`], [`copying`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`], [`whole_bucket`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
+mod allocator;
 mod args;
 mod backup;
 mod buckets;
@@ -21,6 +22,7 @@ mod failures;
 mod from_redis;
 mod growing;
 mod logging;
+mod memory_budget;
 mod memory_limit;
 mod notify;
 mod objects;
@@ -71,6 +73,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     }
     if let Command::Bench(arguments) = cli.command {
         return commands::bench::run(arguments, cli.log.as_deref());
+    }
+    if memory_limit::is_scarce() {
+        allocator::keep_nothing();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,24 +1,49 @@
 //! The memory that this program may use: that of the machine, or less where a control group (a container, a systemd unit)
-//! limits it. The default of a cache is a share of it.
+//! limits it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::size::Size;
 
-/// A default cache has at most one part in so many of the memory: the rest is for connections, recent writes, and others.
-const SHARE: u64 = 2;
+/// A server takes one part in so many of the memory of a machine, unless a control group has a limit: it is not alone there.
+const MACHINE_SHARE: u64 = 2;
+
+/// The cache of a command has at most one part in so many of the memory: the rest is for values under way, recent writes and others.
+const CACHE_SHARE: u64 = 8;
 
 /// The smallest default cache, in bytes.
 const CACHE_MIN: u64 = 16 << 20;
 
-/// `usual`, or half of the memory that this program may use, where that is less.
+/// A program that may use less gives freed memory back at once.
+const SCARCE_BELOW: u64 = 512 << 20;
+
+/// Whether this program may use little memory.
+pub(crate) fn is_scarce() -> bool {
+    limit(Path::new("/")).is_some_and(|limit| limit < SCARCE_BELOW)
+}
+
+/// The memory that a server takes at most unless it is told: the limit of its control group, or half of the machine's memory. None
+/// where nothing says how much there is.
+pub(crate) fn default_memory() -> Option<Size> {
+    memory_within(Path::new("/"))
+}
+
+fn memory_within(root: &Path) -> Option<Size> {
+    let machine = machine(root);
+    match (limit(root), machine) {
+        (Some(limit), Some(machine)) if limit >= machine => Some(Size(machine / MACHINE_SHARE)),
+        (limit, _) => limit.map(Size),
+    }
+}
+
+/// The cache of a command that opens a data file: `usual`, or an eighth of the memory that this program may use, where that is less.
 pub(crate) fn default_cache(usual: Size) -> Size {
     cache_within(usual, limit(Path::new("/")))
 }
 
 fn cache_within(usual: Size, limit: Option<u64>) -> Size {
-    let share = limit.map_or(u64::MAX, |limit| (limit / SHARE).max(CACHE_MIN));
+    let share = limit.map_or(u64::MAX, |limit| (limit / CACHE_SHARE).max(CACHE_MIN));
     Size(usual.0.min(share))
 }
 
@@ -120,11 +145,31 @@ mod tests {
     }
 
     #[test]
-    fn a_default_cache_is_at_most_half_of_the_memory() {
-        let usual = Size(1 << 30);
+    fn a_command_s_cache_is_at_most_an_eighth_of_the_memory() {
+        let usual = Size(256 * MIB);
         assert_eq!(cache_within(usual, None), usual);
-        assert_eq!(cache_within(usual, Some(64 << 30)), usual);
-        assert_eq!(cache_within(usual, Some(512 * MIB)), Size(256 * MIB));
+        assert_eq!(cache_within(usual, Some(2 << 30)), usual);
+        assert_eq!(cache_within(usual, Some(512 * MIB)), Size(64 * MIB));
         assert_eq!(cache_within(usual, Some(0)), Size(CACHE_MIN));
+    }
+
+    #[test]
+    fn a_server_takes_its_group_s_memory_or_half_of_the_machine() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, content: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        };
+        assert_eq!(memory_within(root.path()), None);
+        write("proc/meminfo", "MemTotal: 4194304 kB\n");
+        assert_eq!(memory_within(root.path()), Some(Size(2048 * MIB)));
+        write("proc/self/cgroup", "0::/\n");
+        write("sys/fs/cgroup/memory.max", "max\n");
+        assert_eq!(memory_within(root.path()), Some(Size(2048 * MIB)));
+        write("sys/fs/cgroup/memory.max", "536870912\n");
+        assert_eq!(memory_within(root.path()), Some(Size(512 * MIB)));
+        write("sys/fs/cgroup/memory.max", "8589934592\n");
+        assert_eq!(memory_within(root.path()), Some(Size(2048 * MIB)), "more than the machine has");
     }
 }

@@ -97,6 +97,8 @@ pub(crate) struct StoreOptions {
     pub(crate) tablets: Option<u16>,
     pub(crate) cache: Size,
     pub(crate) overlay: Option<Size>,
+    /// Keys whose time ends that the store remembers.
+    pub(crate) deadlines: Size,
     pub(crate) io: Io,
     /// Buckets with space of their own.
     pub(crate) own_space: Vec<String>,
@@ -121,6 +123,7 @@ impl Default for StoreOptions {
             tablets: None,
             cache: Size(1 << 30),
             overlay: None,
+            deadlines: Size(16 << 20),
             io: Io::Auto,
             own_space: Vec::new(),
             discard: false,
@@ -261,6 +264,7 @@ fn tuning(options: &StoreOptions) -> Tuning {
         snapshot_max_age_ns: options
             .snapshot_max_age
             .map_or(u64::MAX, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
+        deadlines_bytes_max: usize::try_from(options.deadlines.0).unwrap_or(usize::MAX),
         ..Tuning::default()
     }
 }

@@ -17,7 +17,7 @@ use crate::store_file::{self, Access, StoreOptions};
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7411";
 
 /// The cache of a data file that a command opens, where memory is not scarce.
-const DEFAULT_CACHE: Size = Size(256 << 20);
+pub(crate) const DEFAULT_CACHE: Size = Size(256 << 20);
 
 /// A server, or a data file that no server has open.
 #[derive(Args, Clone, Debug)]
@@ -56,8 +56,8 @@ pub(crate) struct StoreArguments {
     /// With --data: write nothing to it. Commands that only read never write; with this option any write is an error.
     #[arg(long, requires = "data")]
     read_only: bool,
-    /// With --data: memory for cached pages and values [default: 256M, or half of the memory of the machine or of the program's
-    /// control group where that is less].
+    /// With --data: memory for cached pages and values [default: 256M, or an eighth of the memory of the machine or of the
+    /// program's control group where that is less].
     #[arg(long, value_name = "SIZE", requires = "data")]
     cache: Option<Size>,
 }

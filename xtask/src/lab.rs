@@ -165,7 +165,12 @@ const EXPERIMENTS: [Experiment; 21] = [
     program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600), ("OVERLOAD_KEYS", 1_000, 1_000)]),
     // Each judges its own server: what survives, what memory it takes, whom it cuts.
     beside(program("kills", "T8", "kill::rounds_of_the_laboratory", &[("KILLS", 30, 2_000)])),
-    beside(program("memory", "T7", "memory::", &[("MEMORY_S", 60, 600)])),
+    beside(program(
+        "memory",
+        "T7",
+        "memory:: containers::",
+        &[("MEMORY_S", 60, 600), ("CONTAINER_S", 15, 150)],
+    )),
     beside(program("abuse", "T17 to T20", "abuse::", ABUSE)),
 ];
 

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use shoal_engine::{CheckOptions, CheckProblem, CheckReport, DamagedRange, Losses};
 
 use crate::failure::{Reported, Usage};
+use crate::memory_limit::default_cache;
 use crate::output::{Output, counted, set_bytes, show_count, show_key, warn};
 use crate::progress::{self, Ticker};
 use crate::size::Size;
@@ -30,6 +31,8 @@ nobody has acknowledged since, 2 wrong usage.";
 
 /// The data file where none is named: as that of `shoal serve`.
 const DEFAULT_DATA: &str = "./shoal.data";
+/// The cache of a check where memory is not scarce.
+const DEFAULT_CACHE: Size = Size(64 << 20);
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -55,9 +58,10 @@ pub(crate) struct Arguments {
     /// Print one JSON object, and no progress.
     #[arg(long)]
     json: bool,
-    /// Memory for cached pages.
-    #[arg(long, value_name = "SIZE", default_value = "64M")]
-    cache: Size,
+    /// Memory for cached pages [default: 64M, or an eighth of the memory of the machine or of the program's control group where
+    /// that is less].
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<Size>,
     /// How the device is driven.
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     io: Io,
@@ -75,13 +79,14 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
     let sofar = Arc::new(Sofar::default());
     let shown = (!arguments.json).then(|| show(sofar.clone()));
+    let cache = arguments.cache.unwrap_or_else(|| default_cache(DEFAULT_CACHE));
     let options = |repair| {
         let sofar = sofar.clone();
         CheckOptions {
             repair,
             acknowledge: repair && arguments.acknowledge,
             in_part: arguments.in_part,
-            cache_bytes: usize::try_from(arguments.cache.0).unwrap_or(usize::MAX),
+            cache_bytes: usize::try_from(cache.0).unwrap_or(usize::MAX),
             progress: Some(Arc::new(move |objects, bytes| sofar.set(objects, bytes))),
             before_writing: Some(Arc::new(warn)),
         }

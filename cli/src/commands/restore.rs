@@ -19,11 +19,12 @@ use crate::backup::progress::{self, Sofar};
 use crate::backup::source::Source;
 use crate::commands::backup::{damage_json, words};
 use crate::failure::{Reported, Usage};
+use crate::memory_limit::default_cache;
 use crate::output::{Output, bytes_of, counted, show_count, show_key, show_time, warn};
 use crate::signals::stop_in_order;
 use crate::size::Size;
 use crate::store_file::{Access, NewStore, StoreOptions};
-use crate::target::bucket;
+use crate::target::{DEFAULT_CACHE, bucket};
 
 /// Versions of the new store begin so far behind those of the backup: no condition of a client on a version that the old store gave
 /// out after the backup holds by chance.
@@ -71,9 +72,10 @@ pub(crate) struct Arguments {
     /// Print one JSON object, and no progress.
     #[arg(long)]
     json: bool,
-    /// Memory for cached pages.
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
-    cache: Size,
+    /// Memory for cached pages [default: 256M, or an eighth of the memory of the machine or of the program's control group where
+    /// that is less].
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<Size>,
 }
 
 /// A backup of the chain that is restored.
@@ -95,7 +97,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let options = StoreOptions {
         access: Access::Create,
         size: arguments.size,
-        cache: arguments.cache,
+        cache: arguments.cache.unwrap_or_else(|| default_cache(DEFAULT_CACHE)),
         ..StoreOptions::default()
     };
     let new = NewStore::create(&arguments.data, &options, version, value_bytes).await?;

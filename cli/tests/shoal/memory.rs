@@ -37,22 +37,33 @@ pub(crate) const LEVEL_AFTER: Duration = Duration::from_secs(20);
 const TIMES_MAX: u64 = 3;
 
 /// A control group of its own, and the process in it.
-struct Group(PathBuf);
+pub(crate) struct Group(PathBuf);
 
 impl Group {
-    /// None where the machine does not let us.
+    /// A group with the process. None where the machine does not let us.
     fn limit(pid: u32, bytes: u64) -> Option<Self> {
+        let group = Self::of(&format!("shoal-test-{pid}"), bytes)?;
+        fs::write(group.processes(), pid.to_string()).ok()?;
+        Some(group)
+    }
+
+    /// A group without processes. None where the machine does not let us.
+    pub(crate) fn of(name: &str, bytes: u64) -> Option<Self> {
         let (first, second) = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup");
         let (root, limit) =
             if Path::new(first).exists() { (first, "memory.limit_in_bytes") } else { (second, "memory.max") };
-        let group = Self(Path::new(root).join(format!("shoal-test-{pid}")));
+        let group = Self(Path::new(root).join(name));
         fs::create_dir(&group.0).ok()?;
         fs::write(group.0.join(limit), bytes.to_string()).ok()?;
         // A process that leaks shall be killed and not swapped; a machine without swap has neither file, and needs none.
         let with_swap = [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)];
         with_swap.iter().for_each(|(file, most)| drop(fs::write(group.0.join(file), most.to_string())));
-        fs::write(group.0.join("cgroup.procs"), pid.to_string()).ok()?;
         Some(group)
+    }
+
+    /// The file that takes the ids of processes.
+    pub(crate) fn processes(&self) -> PathBuf {
+        self.0.join("cgroup.procs")
     }
 }
 

@@ -12,7 +12,7 @@ use crate::store_file::Io;
 const EXAMPLES: &str = "\
 Examples:
   shoal serve                                        data in ./shoal.data, on 127.0.0.1:7411 (gRPC) and 7412 (Redis)
-  shoal serve --data /srv/shoal.data --size 200G --cache 4G
+  shoal serve --data /srv/shoal.data --size 200G --memory 8G --cache 4G
   shoal format /dev/nvme1n1                          a whole device: once, it must be blank; and then
   shoal serve --data /dev/nvme1n1 --must-exist
   shoal serve --listen 0.0.0.0:7411 --tls-cert cert.pem --tls-key key.pem --token-file tokens
@@ -47,8 +47,11 @@ pub(crate) struct Arguments {
     /// store that exists: its present one].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SIZE", hide_env_values = true)]
     pub(crate) size: Option<Size>,
-    /// Memory for cached pages and values [default: 1G, or half of the memory of the machine or of the program's control group
-    /// where that is less].
+    /// Memory that the server may take in all: its cache and the bounds of requests, answers, recent writes and connections are parts of
+    /// it [default: the limit of the program's control group, or half of the machine's memory].
+    #[arg(long, value_name = "SIZE", env = "SHOAL_MEMORY", hide_env_values = true)]
+    pub(crate) memory: Option<Size>,
+    /// Memory for cached pages and values, a part of --memory [default: 1G, or what --memory leaves for it where that is less].
     #[arg(long, value_name = "SIZE", env = "SHOAL_CACHE", hide_env_values = true)]
     pub(crate) cache: Option<Size>,
     /// Memory for recent writes that are in the log only [default: follows from cache and log].

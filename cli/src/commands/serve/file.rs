@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn every_key_is_understood() {
-        let text = "data = '/srv/shoal.data'\nmust-exist = true\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
+        let text = "data = '/srv/shoal.data'\nmust-exist = true\nsize = '64G'\nmemory = '2G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
                     io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\n\
                     tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\n\
                     kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
@@ -78,6 +78,7 @@ mod tests {
             data: Some("/srv/shoal.data".into()),
             must_exist: Some(true),
             size: Some(Size(64 << 30)),
+            memory: Some(Size(2 << 30)),
             cache: Some(Size(1 << 20)),
             overlay: Some(Size(64 << 20)),
             tablets: Some(8),

@@ -22,6 +22,7 @@ pub(crate) use self::arguments::Arguments;
 pub(crate) use self::file::{keys, read as read_file};
 use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
 use self::watch::Watching;
+use crate::allocator;
 use crate::buckets::{default_of_redis, log_choice};
 use crate::failure::{Usage, one_line, output_error};
 use crate::logging;
@@ -51,7 +52,13 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         let _ = stop.send(());
     })?;
     let hang_ups = hang_ups()?;
+    if settings.memory.is_lean() {
+        allocator::keep_nothing();
+    }
     let stop_thread = Arc::new(StopThread::start()?);
+    if let Some(warning) = &settings.memory_warning {
+        tracing::warn!("{warning}");
+    }
     if settings.is_resp_open {
         tracing::warn!(
             "the Redis frontend is off: it would let in everybody on this machine, and gRPC asks for credentials; \
@@ -226,6 +233,7 @@ fn say_start(
         cap = %bytes(stat.blocks_max),
         free = %bytes(stat.free_blocks + stat.blocks_max.saturating_sub(stat.device_blocks)),
         cache = %bytes(stat.pool.frames as u64),
+        memory = settings.memory.words(),
         "serving {}",
         settings.data.display(),
     );
@@ -303,7 +311,7 @@ async fn bind(
         report: settings.watch.report(),
         limits: ServerLimits {
             drain_max: StopTime::new(settings.stop_timeout).drain_max(),
-            ..ServerLimits::default()
+            ..settings.memory.grpc_limits()
         },
     };
     match Server::bind(options).await {

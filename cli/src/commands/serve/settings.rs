@@ -13,7 +13,8 @@ use super::watch::WatchSettings;
 use crate::credentials::{CredentialFiles, read_secret};
 use crate::failure::Usage;
 use crate::logging::LogFormat;
-use crate::memory_limit::default_cache;
+use crate::memory_budget::{MemoryBudget, TooLittle, Wanted};
+use crate::memory_limit::default_memory;
 use crate::size::Size;
 use crate::stopping::STOP_TIMEOUT_S;
 use crate::store_file::{Access, SCRUB_EVERY, SCRUB_RATE, SNAPSHOT_MAX_AGE, StoreOptions};
@@ -23,13 +24,17 @@ pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 pub(super) const DEFAULT_RESP: &str = "127.0.0.1:7412";
 /// Requests of this duration or longer get a line in the log.
 const SLOW: Duration = Duration::from_secs(1);
-/// Where the memory that the program may use is not less than twice as much.
-const DEFAULT_CACHE: Size = Size(1 << 30);
+/// The memory of a server where nothing says how much there is.
+const DEFAULT_MEMORY: Size = Size(2 << 30);
 
 /// The settings in force: of the command line, the environment, the configuration file and the defaults.
 pub(super) struct Settings {
     pub(super) data: PathBuf,
     pub(super) store: StoreOptions,
+    /// How the memory is divided.
+    pub(super) memory: MemoryBudget,
+    /// What is to be said of it at the start.
+    pub(super) memory_warning: Option<String>,
     pub(super) listen: String,
     pub(super) insecure: bool,
     pub(super) credentials: CredentialFiles,
@@ -56,6 +61,13 @@ impl Settings {
         let file = arguments.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
         let configuration = in_force(&arguments, &file)?;
         let is_resp_named = arguments.resp.is_some() || file.resp.is_some();
+        let is_resp_on = arguments.resp.as_deref().or(file.resp.as_deref()) != Some("off");
+        let (memory, memory_warning) = memory(
+            arguments.memory.or(file.memory),
+            arguments.cache.or(file.cache),
+            arguments.overlay.or(file.overlay),
+            is_resp_on,
+        )?;
         let must_exist = arguments.must_exist.or(file.must_exist).unwrap_or(false);
         let settings = Self {
             data: arguments.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA.into()),
@@ -64,8 +76,9 @@ impl Settings {
                 size: arguments.size.or(file.size),
                 beyond_room: false,
                 tablets: arguments.tablets.or(file.tablets),
-                cache: arguments.cache.or(file.cache).unwrap_or_else(|| default_cache(DEFAULT_CACHE)),
-                overlay: arguments.overlay.or(file.overlay),
+                cache: Size(memory.cache),
+                overlay: Some(Size(memory.overlay)),
+                deadlines: Size(memory.deadlines),
                 io: arguments.io.or(file.io).unwrap_or_default(),
                 own_space: arguments.own_space.or(file.own_space).unwrap_or_default(),
                 discard: arguments.discard.or(file.discard).unwrap_or(false),
@@ -102,7 +115,10 @@ impl Settings {
                 arguments.durability.or(file.durability).as_deref(),
                 Duration::from_micros(arguments.poll.or(file.poll).unwrap_or(0)),
                 arguments.resp_pending.or(file.resp_pending),
+                memory.redis_limits(),
             )?,
+            memory,
+            memory_warning,
             stop_timeout: Duration::from_secs(
                 arguments.stop_timeout.or(file.stop_timeout).unwrap_or(STOP_TIMEOUT_S),
             ),
@@ -150,6 +166,42 @@ impl Settings {
         let is_tls = self.resp_tls.unwrap_or(true);
         is_tls && self.credentials.client_roots.is_some() && self.credentials.tokens.is_none()
     }
+}
+
+/// Divides the memory. Without --memory it is what the program may use; a given --cache that leaves too little of that is kept, with
+/// the least of everything else beside it.
+fn memory(
+    given: Option<Size>,
+    cache: Option<Size>,
+    overlay: Option<Size>,
+    redis: bool,
+) -> anyhow::Result<(MemoryBudget, Option<String>)> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let total = given.or_else(default_memory).unwrap_or(DEFAULT_MEMORY).0;
+    let (cache, overlay) = (cache.map(|size| size.0), overlay.map(|size| size.0));
+    let wanted = Wanted { total, cache, overlay, redis, cores };
+    match MemoryBudget::divide(&wanted) {
+        Ok(budget) => Ok((budget, None)),
+        Err(TooLittle { needed }) if given.is_none() && (cache.is_some() || overlay.is_some()) => {
+            let (needed, total) = (Size(needed), Size(total));
+            let warning = format!(
+                "--cache and --overlay need {needed} of memory with the least of everything else, and this program may take {total}: \
+                 under load the kernel may kill it. Give a smaller --cache, or only --memory"
+            );
+            let divided = MemoryBudget::divide(&Wanted { total: needed.0, ..wanted });
+            let budget = divided.map_err(|_| too_little(total, needed, cache.map(Size)))?;
+            Ok((budget, Some(warning)))
+        }
+        Err(TooLittle { needed }) => Err(too_little(Size(total), Size(needed), cache.map(Size)).into()),
+    }
+}
+
+fn too_little(total: Size, needed: Size, cache: Option<Size>) -> Usage {
+    let with_cache = cache.map(|cache| format!(" with --cache {cache}")).unwrap_or_default();
+    Usage(format!(
+        "{total} of memory are too little: a server needs {needed}{with_cache}; give it that by --memory, or by the memory limit of its \
+         container or unit"
+    ))
 }
 
 /// The given options: those of the file, replaced by those of command line and environment. They name files with secrets
@@ -206,6 +258,7 @@ fn resp(
     durability: Option<&str>,
     poll: Duration,
     pending: Option<Size>,
+    limits: Limits,
 ) -> anyhow::Result<Option<(String, RedisOptions)>> {
     let defaults = RedisOptions::default();
     let options = RedisOptions {
@@ -213,7 +266,7 @@ fn resp(
         password: password_file.map(password).transpose()?,
         durability: durability.map_or(Ok(Durability::Sync), parse_durability)?,
         poll,
-        limits: pending.map_or(Ok(defaults.limits), pending_limits)?,
+        limits: pending_limits(limits, pending)?,
         ..RedisOptions::default()
     };
     let address = address.unwrap_or_else(|| DEFAULT_RESP.into());
@@ -221,11 +274,11 @@ fn resp(
 }
 
 /// The bounds of the Redis frontend where so much may wait at a connection.
-fn pending_limits(pending: Size) -> Result<Limits, Usage> {
-    let defaults = Limits::default();
-    let least = 2 * defaults.answer_bytes_max as u64;
+fn pending_limits(limits: Limits, pending: Option<Size>) -> Result<Limits, Usage> {
+    let Some(pending) = pending else { return Ok(limits) };
+    let least = 2 * limits.answer_bytes_max as u64;
     match usize::try_from(pending.0) {
-        Ok(bytes) if pending.0 >= least => Ok(Limits { pending_bytes_max: bytes, ..defaults }),
+        Ok(bytes) if pending.0 >= least => Ok(Limits { pending_bytes_max: bytes, ..limits }),
         _ => {
             Err(Usage(format!("--resp-pending {} is too little; at least {least} bytes may wait", pending.0)))
         }
@@ -299,7 +352,7 @@ mod tests {
         let defaults = Settings::new(Arguments::default(), None).unwrap();
         assert_eq!(
             (defaults.listen.as_str(), defaults.store.cache),
-            (DEFAULT_LISTEN, default_cache(DEFAULT_CACHE))
+            (DEFAULT_LISTEN, Size(defaults.memory.cache))
         );
         assert_eq!(defaults.store.access, Access::Create);
         let given = Arguments { must_exist: Some(true), ..Arguments::default() };

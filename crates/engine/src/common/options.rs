@@ -154,6 +154,8 @@ pub struct Tuning {
     pub searches_per_entry: u64,
     /// Bytes of entries that one slice of a merge takes from the layers.
     pub merge_slice_bytes: usize,
+    /// Bytes of the keys whose time ends soonest, which the store remembers.
+    pub deadlines_bytes_max: usize,
     /// Bytes of records in one batch of the log.
     pub batch_bytes_max: usize,
     /// Records in all overlays.
@@ -205,6 +207,7 @@ impl Default for Tuning {
             merge_permille: 500,
             searches_per_entry: 4,
             merge_slice_bytes: 4 << 20,
+            deadlines_bytes_max: 16 << 20,
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,
             lend_bytes_min: 1 << 20,

@@ -138,6 +138,7 @@ impl Recovery {
         let found = options.read_only.then(|| self.superblock.clone());
         let (log, worker) = self.open_log(replayed, &options, &environment).await?;
         let mut tuning = options.tuning;
+        let deadlines_bytes_max = tuning.deadlines_bytes_max;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
         let losses = self.superblock.losses;
         let checkpointer = Checkpointer {
@@ -168,6 +169,7 @@ impl Recovery {
         };
         Overlays::attach_to(&checkpointer.log.committer, &checkpointer.tablets, &checkpointer.space);
         let maintenance = Maintenance { worker: worker.clone(), ..Maintenance::default() };
+        maintenance.expiring.0.lock().bytes_max = deadlines_bytes_max;
         let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
         if options.read_only {
             return Ok(Store(inner));

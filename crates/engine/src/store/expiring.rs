@@ -6,7 +6,7 @@ use shoal_base::sync::Mutex;
 
 use crate::common::object::End;
 
-/// Bytes of remembered keys, with the overhead of their places, at most.
+/// Bytes of remembered keys, with the overhead of their places, unless `Tuning::deadlines_bytes_max` says otherwise.
 const REMEMBERED_BYTES_MAX: usize = 16 << 20;
 /// Overhead of a remembered key, in bytes, roughly.
 const PLACE_BYTES: usize = 64;
@@ -16,14 +16,22 @@ pub(crate) const DELETED_MAX: usize = 1_000;
 /// Deadlines of one kind with their keys, the earliest first.
 type Deadlines = BTreeSet<(u64, Box<[u8]>)>;
 
-#[derive(Default)]
 pub(crate) struct Due {
     /// Deadlines of store time.
     pub store: Deadlines,
     /// Deadlines of the wall clock.
     wall: Deadlines,
     bytes: usize,
+    /// Bytes of keys that may be remembered.
+    pub bytes_max: usize,
     forgot: bool,
+}
+
+impl Default for Due {
+    fn default() -> Self {
+        let (store, wall) = (Deadlines::new(), Deadlines::new());
+        Self { store, wall, bytes: 0, bytes_max: REMEMBERED_BYTES_MAX, forgot: false }
+    }
 }
 
 impl Due {
@@ -56,7 +64,7 @@ impl Expiring {
         if is_new {
             due.bytes += key.len() + PLACE_BYTES;
         }
-        while due.bytes > REMEMBERED_BYTES_MAX
+        while due.bytes > due.bytes_max
             && let Some((_, latest)) = due.take_latest()
         {
             due.bytes -= latest.len() + PLACE_BYTES;

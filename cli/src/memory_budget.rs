@@ -1,0 +1,398 @@
+//! How a server divides its memory.
+//!
+//! Every part of a server has a bound in bytes. The bounds follow from one figure, the memory that the process may take
+//! (`--memory`), so that their sum holds: a load makes clients wait or get a refusal, and never makes the kernel kill the process.
+//! [`MemoryBudget::divide`] is a pure function. Each part gets its minimum first; what remains goes to the parts by their weights,
+//! until each has its maximum. With enough memory all bounds are at their maximum, whatever the machine has beyond.
+//!
+//! The parts are memory *taken*, which is more than the bytes that a frontend counts: a value is in memory as it was received and
+//! as it goes to the device, and the allocator keeps some of what was freed. The factors are measured (`docs/operate/sizing.md`).
+
+use shoal_redis::Limits as RedisLimits;
+use shoal_server::Limits as ServerLimits;
+
+use crate::size::Size;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The program with its threads, buffers of the log and of io_uring, and stacks; and for each core two more threads.
+const PROGRAM: u64 = 16 * MIB;
+const PROGRAM_A_CORE: u64 = MIB / 2;
+/// Two backups at the same time.
+const BACKUPS: u64 = 2 * 5 * MIB;
+/// One part of this many is for the allocator, which keeps freed memory, and for what the kernel counts besides.
+const SLACK_SHARE: u64 = 8;
+
+/// With less memory freed memory goes back to the system at once: the slack has no room for what the allocator keeps.
+const LEAN_BELOW: u64 = 512 * MIB;
+
+/// The cache, if it is not given.
+const CACHE_MIN: u64 = 16 * MIB;
+const CACHE_MAX: u64 = GIB;
+/// Caches have whole units of this.
+const CACHE_UNIT: u64 = 64 << 10;
+
+/// Bytes in flight of gRPC, and how much memory each takes.
+const GRPC_FACTOR: (u64, u64) = (5, 2);
+const GRPC_MIN: u64 = 6 * MIB;
+/// The message that has waited for longest comes on top, and messages that wait.
+const GRPC_OLDEST: u64 = 8 * MIB;
+const GRPC_WAITING_MIN: u64 = 2 * MIB;
+/// Of what gRPC has beyond its least, one part of this many is for messages that wait.
+const GRPC_WAITING_SHARE: u64 = 4;
+
+/// Commands and answers of the Redis frontend, and how much memory each byte takes.
+const REDIS_FACTOR: u64 = 2;
+const REDIS_MIN: u64 = 9 * MIB;
+/// One command or answer has at least so many bytes: a value of 4 MiB and its key.
+const REDIS_COMMAND_MIN: u64 = 5 * MIB;
+
+/// Memory of a connection without commands under way.
+const GRPC_CONNECTION: u64 = 32 << 10;
+const REDIS_CONNECTION: u64 = 8 << 10;
+const CONNECTIONS_MIN: u64 = 64;
+
+/// The memory that is to be divided, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// All of it, in bytes.
+    pub(crate) total: u64,
+    /// The cache, where it is given.
+    pub(crate) cache: Option<u64>,
+    /// Records that the log has and the trees have not, where it is given.
+    pub(crate) overlay: Option<u64>,
+    /// Whether the Redis frontend is on.
+    pub(crate) redis: bool,
+    pub(crate) cores: u64,
+}
+
+/// The memory is not enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLittle {
+    /// The least that is enough, with the given cache.
+    pub(crate) needed: u64,
+}
+
+/// The division: what each part may take, in bytes, and the bounds that follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryBudget {
+    pub(crate) total: u64,
+    /// The given or chosen cache, a part of [`Self::store`].
+    pub(crate) cache: u64,
+    pub(crate) overlay: u64,
+    pub(crate) deadlines: u64,
+    /// Cache and its tables, recent writes, applies, memory of I/O that is kept.
+    store: u64,
+    grpc: u64,
+    redis: u64,
+    short_values: u64,
+    connections: u64,
+    /// The program, and backups.
+    fixed: u64,
+    slack: u64,
+}
+
+/// A part that has a choice: its least and most memory, and its weight.
+#[derive(Clone, Copy)]
+struct Part {
+    min: u64,
+    max: u64,
+    weight: u64,
+}
+
+impl MemoryBudget {
+    /// Divides `wanted.total`.
+    ///
+    /// # Errors
+    /// [`TooLittle`]: it is not enough for the least of each part.
+    pub(crate) fn divide(wanted: &Wanted) -> Result<Self, TooLittle> {
+        let parts = parts(wanted);
+        let fixed = PROGRAM + BACKUPS + wanted.cores.saturating_mul(PROGRAM_A_CORE);
+        let least = parts.iter().map(|part| part.min).fold(fixed, u64::saturating_add);
+        let slack = wanted.total / SLACK_SHARE;
+        let Some(rest) = (wanted.total - slack).checked_sub(least) else {
+            // The least total of which all but the slack is enough.
+            let needed = least.saturating_add(least.div_ceil(SLACK_SHARE - 1)).saturating_add(1);
+            return Err(TooLittle { needed: needed.checked_next_multiple_of(MIB).unwrap_or(u64::MAX) });
+        };
+        let [store, grpc, redis, short_values, connections] = share(parts, rest);
+        let cache = wanted.cache.unwrap_or_else(|| cache_within(wanted, store));
+        let overlay = overlay_of(wanted, cache);
+        let (total, deadlines) = (wanted.total, deadlines_of(cache));
+        Ok(Self {
+            total,
+            cache,
+            overlay,
+            deadlines,
+            store,
+            grpc,
+            redis,
+            short_values,
+            connections,
+            fixed,
+            slack,
+        })
+    }
+
+    /// Whether freed memory is to go back to the system at once.
+    pub(crate) fn is_lean(&self) -> bool {
+        self.total < LEAN_BELOW
+    }
+
+    /// The bounds of the gRPC server.
+    pub(crate) fn grpc_limits(&self) -> ServerLimits {
+        let most = ServerLimits::default();
+        let waiting =
+            GRPC_WAITING_MIN + (self.grpc - grpc_bytes(GRPC_MIN, GRPC_WAITING_MIN)) / GRPC_WAITING_SHARE;
+        let (times, of) = GRPC_FACTOR;
+        let in_flight = bytes((self.grpc - GRPC_OLDEST - waiting) * of / times).min(most.bytes_in_flight_max);
+        ServerLimits {
+            connections_max: count(self.connections / 2 / GRPC_CONNECTION).min(most.connections_max),
+            bytes_in_flight_max: in_flight,
+            connection_bytes_in_flight_max: (in_flight / 4)
+                .max(bytes(GRPC_MIN))
+                .min(most.connection_bytes_in_flight_max),
+            connection_window_bytes: u32::try_from(in_flight / 4)
+                .unwrap_or(u32::MAX)
+                .clamp(6 << 20, most.connection_window_bytes),
+            waiting_bytes_max: bytes(waiting).min(most.waiting_bytes_max),
+            read_cache_bytes_max: bytes(self.short_values / 2).min(most.read_cache_bytes_max),
+            ..most
+        }
+    }
+
+    /// The bounds of the Redis frontend.
+    pub(crate) fn redis_limits(&self) -> RedisLimits {
+        let most = RedisLimits::default();
+        let held = bytes(redis_bytes(self.redis)).min(most.memory_bytes_max);
+        let command = bytes(redis_command(held as u64)).min(most.command_bytes_max);
+        let answer = (held / 4).min(most.answer_bytes_max);
+        RedisLimits {
+            connections_max: count(self.connections / 2 / REDIS_CONNECTION).min(most.connections_max),
+            memory_bytes_max: held,
+            command_bytes_max: command,
+            reply_bytes_max: command.min(most.reply_bytes_max),
+            answer_bytes_max: answer,
+            pending_bytes_max: (held / 2).max(2 * answer).min(most.pending_bytes_max),
+            read_cache_bytes_max: bytes(self.short_values / 2).min(most.read_cache_bytes_max),
+            ..most
+        }
+    }
+
+    /// The parts and their names; together at most the total.
+    pub(crate) fn parts(&self) -> [(&'static str, u64); 7] {
+        [
+            ("store", self.store),
+            ("gRPC", self.grpc),
+            ("Redis", self.redis),
+            ("short values", self.short_values),
+            ("connections", self.connections),
+            ("program", self.fixed),
+            ("slack", self.slack),
+        ]
+    }
+
+    /// The division in one line.
+    pub(crate) fn words(&self) -> String {
+        let parts = self.parts().map(|(name, bytes)| format!("{name} {}", Size(bytes)));
+        format!("{}: {}", Size(self.total), parts.join(", "))
+    }
+}
+
+fn bytes(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+fn count(number: u64) -> usize {
+    bytes(number.max(CONNECTIONS_MIN))
+}
+
+/// The parts in the order of [`MemoryBudget::divide`].
+fn parts(wanted: &Wanted) -> [Part; 5] {
+    let store = |cache: u64| store_bytes(wanted, cache);
+    let (least, most) = (wanted.cache.unwrap_or(CACHE_MIN), wanted.cache.unwrap_or(CACHE_MAX));
+    let grpc_min = grpc_bytes(GRPC_MIN, GRPC_WAITING_MIN);
+    let in_flight_max = ServerLimits::default().bytes_in_flight_max as u64;
+    let redis_max = RedisLimits::default().memory_bytes_max as u64;
+    let redis = |held: u64| if wanted.redis { REDIS_FACTOR * held + redis_command(held) } else { 0 };
+    [
+        Part { min: store(least), max: store(most), weight: 10 },
+        Part {
+            min: grpc_min,
+            max: grpc_min
+                + (grpc_bytes(in_flight_max, GRPC_WAITING_MIN) - grpc_min) * GRPC_WAITING_SHARE
+                    / (GRPC_WAITING_SHARE - 1)
+                + MIB,
+            weight: 2,
+        },
+        Part { min: redis(REDIS_MIN), max: redis(redis_max), weight: 3 },
+        Part { min: MIB, max: 32 * MIB, weight: 1 },
+        Part { min: 3 * MIB, max: 2 * 80 * MIB, weight: 1 },
+    ]
+}
+
+/// What gRPC takes with so many bytes in flight, and so many of messages that wait.
+fn grpc_bytes(in_flight: u64, waiting: u64) -> u64 {
+    let (times, of) = GRPC_FACTOR;
+    in_flight * times / of + GRPC_OLDEST + waiting
+}
+
+/// What a store with this cache takes: the cache and its tables, the values that an apply rewrites, the memory of I/O that is kept,
+/// deadlines, and the records of the overlays with those that an apply lends and brings home.
+fn store_bytes(wanted: &Wanted, cache: u64) -> u64 {
+    let rewritten = (cache / 8).min(64 * MIB);
+    let kept = (cache / 8).min(16 * MIB);
+    let overlays = overlay_of(wanted, cache).saturating_mul(3) / 2;
+    [cache / 32, rewritten, kept, deadlines_of(cache), overlays].into_iter().fold(cache, u64::saturating_add)
+}
+
+/// Bytes of the keys whose time ends, as many as the engine remembers.
+fn deadlines_of(cache: u64) -> u64 {
+    (cache / 8).clamp(2 * MIB, 16 * MIB)
+}
+
+/// The limit of the overlays: as the engine chooses it, but less where the cache is very small.
+fn overlay_of(wanted: &Wanted, cache: u64) -> u64 {
+    let usual = (cache / 10).clamp(12 * MIB, 104 * MIB);
+    wanted.overlay.unwrap_or(usual.min((cache / 4).max(4 * MIB)))
+}
+
+/// The largest cache with which a store takes no more than `bytes`.
+fn cache_within(wanted: &Wanted, bytes: u64) -> u64 {
+    let (mut fits, mut too_much) = (CACHE_MIN / CACHE_UNIT, CACHE_MAX / CACHE_UNIT + 1);
+    while too_much - fits > 1 {
+        let middle = fits.midpoint(too_much);
+        *(if store_bytes(wanted, middle * CACHE_UNIT) <= bytes { &mut fits } else { &mut too_much }) = middle;
+    }
+    fits * CACHE_UNIT
+}
+
+/// The longest command, and the longest answer of one, of a Redis frontend that may hold `held` bytes.
+fn redis_command(held: u64) -> u64 {
+    (held / 2).clamp(REDIS_COMMAND_MIN, RedisLimits::default().command_bytes_max as u64)
+}
+
+/// The bytes that a Redis frontend may hold which takes at most `taken` bytes of memory, its longest command included.
+fn redis_bytes(taken: u64) -> u64 {
+    let longest = RedisLimits::default().command_bytes_max as u64;
+    // The longest command is half of what it holds, between two bounds.
+    let with_half = taken * 2 / (2 * REDIS_FACTOR + 1);
+    let with = |command: u64| taken.saturating_sub(command) / REDIS_FACTOR;
+    match with_half / 2 {
+        half if half < REDIS_COMMAND_MIN => with(REDIS_COMMAND_MIN),
+        half if half > longest => with(longest),
+        _ => with_half,
+    }
+}
+
+/// Gives each part its least, and divides `rest` by weights; a part that has its most leaves the others what it does not take.
+fn share<const N: usize>(parts: [Part; N], mut rest: u64) -> [u64; N] {
+    let mut shares = parts.map(|part| part.min);
+    loop {
+        let mut open = parts.iter().zip(&mut shares).filter(|(part, share)| **share < part.max);
+        let weights: u64 = open.by_ref().map(|(part, _)| part.weight).sum();
+        if weights == 0 {
+            return shares;
+        }
+        let unit = rest / weights;
+        let mut is_one_full = false;
+        for (part, share) in parts.iter().zip(&mut shares) {
+            let more = unit.saturating_mul(part.weight).min(part.max - *share);
+            is_one_full |= more > 0 && *share + more == part.max;
+            *share += more;
+            rest -= more;
+        }
+        if !is_one_full {
+            return shares;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn wanted(total: u64) -> Wanted {
+        Wanted { total, cache: None, overlay: None, redis: true, cores: 2 }
+    }
+
+    fn any_wanted() -> impl Strategy<Value = Wanted> {
+        let total = prop_oneof![0..GIB, 0..64 * GIB, any::<u64>()];
+        let cache = prop::option::of(prop_oneof![0..64 * MIB, 0..8 * GIB, any::<u64>()]);
+        let overlay = prop::option::of(prop_oneof![0..64 * MIB, any::<u64>()]);
+        (total, cache, overlay, any::<bool>(), 1..256_u64)
+            .prop_map(|(total, cache, overlay, redis, cores)| Wanted { total, cache, overlay, redis, cores })
+    }
+
+    proptest! {
+        /// All parts together stay within the total, each has its least, and what needs more is refused with a figure that is enough.
+        #[test]
+        fn the_sum_holds(wanted in any_wanted()) {
+            let budget = match MemoryBudget::divide(&wanted) {
+                Ok(budget) => budget,
+                Err(TooLittle { needed }) => {
+                    prop_assert!(needed > wanted.total);
+                    // Only with a cache near the end of the numbers nothing is enough.
+                    prop_assume!(needed < 1 << 60);
+                    MemoryBudget::divide(&Wanted { total: needed, ..wanted }).unwrap()
+                }
+            };
+            let sum: u64 = budget.parts().iter().map(|(_, bytes)| bytes).sum();
+            prop_assert!(sum <= budget.total, "{budget:?}");
+            prop_assert!(budget.cache >= wanted.cache.unwrap_or(CACHE_MIN));
+            prop_assert!(store_bytes(&wanted, budget.cache) <= budget.store, "{budget:?}");
+            let grpc = budget.grpc_limits();
+            let taken = grpc_bytes(grpc.bytes_in_flight_max as u64, grpc.waiting_bytes_max as u64);
+            prop_assert!(taken <= budget.grpc, "{grpc:?} {budget:?}");
+            prop_assert!(grpc.bytes_in_flight_max as u64 >= GRPC_MIN, "{grpc:?}");
+            prop_assert!(grpc.connection_bytes_in_flight_max <= grpc.bytes_in_flight_max);
+            if wanted.redis {
+                let redis = budget.redis_limits();
+                let held = redis.memory_bytes_max as u64;
+                prop_assert!(REDIS_FACTOR * held + redis.command_bytes_max as u64 <= budget.redis + 2, "{redis:?} {budget:?}");
+                prop_assert!(redis.command_bytes_max as u64 >= REDIS_COMMAND_MIN, "{redis:?}");
+                prop_assert!(redis.reply_bytes_max <= redis.memory_bytes_max - (4 << 20), "{redis:?}");
+                prop_assert!(redis.pending_bytes_max >= 2 * redis.answer_bytes_max);
+            }
+        }
+
+        /// More memory makes no part smaller.
+        #[test]
+        fn more_memory_is_more_of_each(total in 0..16 * GIB, more in 0..4 * GIB) {
+            let Ok(less) = MemoryBudget::divide(&wanted(total)) else { return Ok(()) };
+            let more = MemoryBudget::divide(&wanted(total + more)).unwrap();
+            for ((name, less), (_, more)) in less.parts().into_iter().zip(more.parts()) {
+                prop_assert!(more + MIB >= less, "{name}: {less} and {more}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_enough_memory_all_bounds_are_the_usual_ones() {
+        let budget = MemoryBudget::divide(&wanted(12 * GIB)).unwrap();
+        assert_eq!((budget.cache, budget.overlay), (GIB, GIB / 10));
+        let (grpc, usual) = (budget.grpc_limits(), ServerLimits::default());
+        assert_eq!(format!("{grpc:?}"), format!("{usual:?}"));
+        let (redis, usual) = (budget.redis_limits(), RedisLimits::default());
+        assert_eq!(format!("{redis:?}"), format!("{usual:?}"));
+    }
+
+    #[test]
+    fn small_containers_are_enough() {
+        for (total, cache) in
+            [(128 * MIB, 16 * MIB), (256 * MIB, 48 * MIB), (512 * MIB, 144 * MIB), (GIB, 320 * MIB)]
+        {
+            let budget = MemoryBudget::divide(&wanted(total)).unwrap();
+            println!("{}; cache {}, overlays {}", budget.words(), Size(budget.cache), Size(budget.overlay));
+            println!("  {:?}\n  {:?}", budget.grpc_limits(), budget.redis_limits());
+            assert!(budget.cache >= cache, "{}", budget.words());
+        }
+        let TooLittle { needed } = MemoryBudget::divide(&wanted(64 * MIB)).unwrap_err();
+        assert!(needed <= 128 * MIB, "{needed}");
+        let large = Wanted { cache: Some(480 * MIB), ..wanted(512 * MIB) };
+        assert!(MemoryBudget::divide(&large).unwrap_err().needed > 560 * MIB);
+    }
+}

@@ -1,0 +1,350 @@
+//! Servers in small containers (T7): with default options in control groups of 128 MiB to 1 GiB, under large and small values of both
+//! protocols, imports, backups and listings. The kernel kills none, each answers afterwards, and nothing acknowledged is lost.
+//!
+//! Symptom: with 512 MiB and default options the kernel killed the server after ten seconds. Cause: the cache was half of the limit, and
+//! the bounds of requests and answers were constants. Fix: all of them are parts of one figure.
+//!
+//! Where control groups cannot be made the server is told its memory, and its own memory is held to that.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use shoal_base::SeededEntropy;
+use shoal_testkit::{lab, resp};
+
+use crate::harness::{Frontends, assert_clean, command, run};
+use crate::machine::disk_folder;
+use crate::memory::{Group, LOOK_EVERY};
+use crate::process::{mib, own_memory};
+
+const MIB: u64 = 1 << 20;
+const SIZES: [u64; 4] = [128 * MIB, 256 * MIB, 512 * MIB, 1024 * MIB];
+/// Clients of the Redis protocol: some with long values, some with short ones.
+const LONG: u64 = 12;
+const SHORT: u64 = 4;
+/// The longest value is 4 MiB.
+const LONG_BYTES: usize = 4_000_000;
+const KEYS: u64 = 12;
+/// Commands of `shoal` that run at the same time.
+const IMPORTS: usize = 3;
+const FILES: usize = 12;
+/// A server that answers nothing for so long hangs.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// What the clients have seen.
+#[derive(Default)]
+struct Seen {
+    end: AtomicBool,
+    done: AtomicU64,
+    /// Commands that were refused, as there was no room.
+    refused: AtomicU64,
+    /// Connections that the server closed.
+    closed: AtomicU64,
+}
+
+/// A connection that speaks the Redis protocol.
+struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+/// An answer: the bytes of a string, or an error, or something else.
+#[derive(Debug, PartialEq)]
+enum Answer {
+    Bulk(Option<Vec<u8>>),
+    Error(String),
+    Other,
+}
+
+impl Connection {
+    fn new(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the server is gone");
+        stream.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        stream.set_write_timeout(Some(ANSWER_MAX)).unwrap();
+        Self { stream: BufReader::new(stream) }
+    }
+
+    /// None where the connection was closed.
+    fn ask(&mut self, words: &[&[u8]]) -> Option<Answer> {
+        self.stream.get_mut().write_all(&resp::encode(words)).ok()?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Option<Answer> {
+        let mut line = String::new();
+        match self.stream.read_line(&mut line) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(error) => {
+                assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "no answer within {ANSWER_MAX:?}");
+                return None;
+            }
+        }
+        let (kind, rest) = line.trim_end().split_at(1);
+        let count = || rest.parse::<i64>().unwrap();
+        Some(match kind {
+            "-" => Answer::Error(rest.to_owned()),
+            "$" if count() < 0 => Answer::Bulk(None),
+            "$" => {
+                let mut bytes = vec![0; count() as usize + 2];
+                self.stream.read_exact(&mut bytes).ok()?;
+                bytes.truncate(count() as usize);
+                Answer::Bulk(Some(bytes))
+            }
+            "*" => {
+                for _ in 0..count() {
+                    self.answer()?;
+                }
+                Answer::Other
+            }
+            _ => Answer::Other,
+        })
+    }
+}
+
+/// The value that the `turn`th write of a key gives it.
+fn value(key: u64, turn: u64, bytes: usize) -> Vec<u8> {
+    let mut value = vec![(key * 31 + turn * 7) as u8; bytes];
+    let head = format!("{key}:{turn}:");
+    value[..head.len()].copy_from_slice(head.as_bytes());
+    value
+}
+
+/// Writes and reads keys of its own until told to end; then everything acknowledged must be there.
+fn client(address: SocketAddr, id: u64, longest: usize, seen: &Seen) {
+    let dice = SeededEntropy::new(id);
+    let name = |key: u64| format!("c{id}:{key}").into_bytes();
+    let mut connection = Connection::new(address);
+    // Of each key the turns of its last acknowledged write and of a later one whose outcome is unknown.
+    let mut known: Vec<(Option<u64>, Option<u64>)> = vec![(None, None); KEYS as usize];
+    let length = |key: u64| longest - key as usize * (longest / 16);
+    let mut turn = 0;
+    while !seen.end.load(Ordering::Relaxed) {
+        turn += 1;
+        let key = dice.below(KEYS);
+        let answer = match dice.below(10) {
+            0..5 => {
+                let answer = connection.ask(&[b"set", &name(key), &value(key, turn, length(key))]);
+                let known = &mut known[key as usize];
+                match answer {
+                    Some(Answer::Error(_)) => {}
+                    Some(_) => *known = (Some(turn), None),
+                    None => known.1 = Some(turn),
+                }
+                answer
+            }
+            5..8 => connection.ask(&[b"get", &name(key)]),
+            8 => connection.ask(&[b"mget", &name(key), &name((key + 1) % KEYS), b"absent"]),
+            _ => connection.ask(&[b"scan", b"0", b"count", b"100"]),
+        };
+        seen.done.fetch_add(1, Ordering::Relaxed);
+        match answer {
+            Some(Answer::Error(text)) => {
+                assert!(
+                    ["TRYAGAIN", "ERR the values have more"].iter().any(|it| text.starts_with(it)),
+                    "{text}"
+                );
+                seen.refused.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Some(_) => {}
+            None => {
+                seen.closed.fetch_add(1, Ordering::Relaxed);
+                connection = Connection::new(address);
+            }
+        }
+    }
+    for (key, (acknowledged, unknown)) in (0..).zip(known) {
+        let got = loop {
+            match connection.ask(&[b"get", &name(key)]) {
+                Some(Answer::Bulk(got)) => break got,
+                Some(Answer::Error(text)) => assert!(text.starts_with("TRYAGAIN"), "{text}"),
+                Some(Answer::Other) => panic!("GET gives a string"),
+                None => connection = Connection::new(address),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let turns = [acknowledged, unknown].into_iter().flatten();
+        let may = turns.map(|turn| Some(value(key, turn, length(key)))).any(|value| value == got);
+        assert!(
+            may || acknowledged.is_none() && got.is_none(),
+            "c{id}:{key}: neither {acknowledged:?} nor {unknown:?}"
+        );
+    }
+}
+
+/// A command of `shoal` that talks to the server.
+fn spawn(url: &str, words: &[&str]) -> Child {
+    let mut command = command(words);
+    command.arg("--server").arg(url).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// The command of a server with default options in the group, or with this memory where there is none.
+fn server(data: &Path, bytes: u64, group: Option<&Group>) -> Command {
+    let plain = command(&[] as &[&str]);
+    let mut command = match group {
+        Some(group) => {
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+                .arg(group.processes())
+                .arg(plain.get_program());
+            for (name, value) in plain.get_envs() {
+                match value {
+                    Some(value) => shell.env(name, value),
+                    None => shell.env_remove(name),
+                };
+            }
+            shell.stdin(Stdio::null());
+            shell
+        }
+        None => plain,
+    };
+    command.args([
+        "serve",
+        "--size",
+        "6G",
+        "--log",
+        "error",
+        "--listen",
+        "127.0.0.1:0",
+        "--resp",
+        "127.0.0.1:0",
+    ]);
+    command.arg("--data").arg(data);
+    if group.is_none() {
+        command.arg("--memory").arg(bytes.to_string());
+    }
+    command
+}
+
+/// Runs commands until `end`, one after the other; gives how many.
+fn commands(url: &str, source: &Path, id: usize, seen: &Seen) -> u64 {
+    let mut count = 0;
+    while !seen.end.load(Ordering::Relaxed) {
+        let prefix = format!("i{id}.{}/", count % 4);
+        let source = source.to_str().unwrap();
+        let imports = ["import", source, "--prefix", &prefix];
+        let words: &[&str] = match (id, count % 3) {
+            (0, 1) => &["backup", "/dev/stdout"],
+            (0, 2) => &["ls"],
+            _ => &imports,
+        };
+        let mut child = spawn(url, words);
+        while child.try_wait().unwrap().is_none() {
+            if seen.end.load(Ordering::Relaxed) {
+                child.kill().unwrap();
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        count += 1;
+    }
+    count
+}
+
+/// The most memory that the process has for itself until `wanted` is over; it must live.
+fn watch(server: &mut Frontends, bytes: u64, wanted: Duration) -> u64 {
+    let (began, mut peak) = (Instant::now(), 0);
+    while began.elapsed() < wanted {
+        std::thread::sleep(LOOK_EVERY);
+        let ended = server.child.try_wait().unwrap();
+        assert_eq!(
+            ended,
+            None,
+            "the server was killed: more than {} MiB; at most {:.1} were seen",
+            bytes / MIB,
+            mib(peak)
+        );
+        peak = own_memory(server.pid()).max(peak);
+    }
+    peak
+}
+
+fn survives(bytes: u64, source: &Path, folder: &Path, wanted: Duration) {
+    let data: PathBuf = folder.join(format!("data{}", bytes / MIB));
+    let group = Group::of(&format!("shoal-test-{}-{}", std::process::id(), bytes / MIB), bytes);
+    let mut server = Frontends::start(server(&data, bytes, group.as_ref()));
+    let (seen, address) = (Seen::default(), server.resp_address());
+    let url = server.grpc.trim().to_owned();
+    let (peak, ran) = std::thread::scope(|scope| {
+        let seen = &seen;
+        let clients: Vec<_> = (0..LONG + SHORT)
+            .map(|id| {
+                scope.spawn(move || client(address, id, if id < LONG { LONG_BYTES } else { 900 }, seen))
+            })
+            .collect();
+        let url = &url;
+        let ran: Vec<_> =
+            (0..IMPORTS).map(|id| scope.spawn(move || commands(url, source, id, seen))).collect();
+        // Also where it panics: the clients see the end.
+        struct End<'a>(&'a AtomicBool);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let end = End(&seen.end);
+        let peak = watch(&mut server, bytes, wanted);
+        drop(end);
+        let ran: u64 = ran.into_iter().map(|thread| thread.join().unwrap()).sum();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        (peak, ran)
+    });
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    println!(
+        "{} MiB ({}): {} commands of Redis clients, {} refused, {} connections closed, {ran} imports, backups and listings; \
+         at most {:.1} MiB",
+        bytes / MIB,
+        if group.is_some() { "control group" } else { "measured" },
+        count(&seen.done),
+        count(&seen.refused),
+        count(&seen.closed),
+        mib(peak),
+    );
+    assert!(peak <= bytes, "{peak} bytes at the peak");
+    assert_eq!(count(&seen.closed), 0, "clients that take their answers are not closed");
+    assert!(count(&seen.done) > 100 && ran > 0, "there was load");
+    let stat = run(&["stat", "--server", &url]);
+    assert_eq!(stat.code, 0, "{}", stat.stderr);
+    server.stop();
+    assert_clean(&data);
+    fs::remove_file(&data).unwrap();
+}
+
+#[test]
+fn a_server_with_default_options_survives_in_small_containers() {
+    let folder = disk_folder();
+    let source = folder.path().join("source");
+    fs::create_dir(&source).unwrap();
+    for file in 0..FILES {
+        fs::write(source.join(file.to_string()), value(file as u64, 0, 3_900_000)).unwrap();
+    }
+    let wanted = Duration::from_secs(lab::number("CONTAINER_S", 3));
+    for bytes in SIZES {
+        survives(bytes, &source, folder.path(), wanted);
+    }
+}
+
+/// Below the least that works a server does not start, and says what it needs.
+#[test]
+fn too_little_memory_is_refused_with_what_is_needed() {
+    let folder = disk_folder();
+    let data = folder.path().join("data");
+    let data = data.to_str().unwrap();
+    let start =
+        |options: &[&str]| run(&[&["serve", "--data", data, "--listen", "127.0.0.1:0"], options].concat());
+    for options in [&["--memory", "48M"][..], &["--memory", "512M", "--cache", "480M"]] {
+        let refused = start(options);
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        assert!(
+            refused.stderr.contains("a server needs ") && refused.stderr.contains("--memory"),
+            "{}",
+            refused.stderr
+        );
+    }
+    assert!(!Path::new(data).exists(), "nothing was created");
+}
