@@ -68,7 +68,8 @@ pub struct Limits {
     /// Connections; for a further one the oldest that has not shown the password (without one: sent a command) makes room, and where
     /// there is none it is told so and closed.
     pub connections_max: usize,
-    /// How long a connection may take to show the password, or without one to send a command; looked at every second.
+    /// How long a connection may take to agree on TLS and to show the password; looked at every second. Without a password an idle
+    /// connection has no such limit.
     pub unauthenticated_max: Duration,
     /// Bytes of one bulk string, and so of a value (Redis: `proto-max-bulk-len`).
     pub bulk_bytes_max: usize,
