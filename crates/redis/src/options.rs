@@ -20,6 +20,29 @@ pub enum Durability {
     Relaxed(Duration),
 }
 
+/// Whether clients are told that the server is a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ClusterMode {
+    /// It is a server on its own: CLUSTER commands are refused, as by Redis without cluster support.
+    #[default]
+    Off,
+    /// It is a cluster of one node, which has all slots.
+    On {
+        /// The address of the node in replies to CLUSTER. None: the one that the client's connection reached, which behind a
+        /// mapped port is not the one that the client used.
+        announce: Option<Announced>,
+    },
+}
+
+/// An address that clients reach the server at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// A name or an IP address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
 /// How the frontend is run.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
@@ -33,6 +56,8 @@ pub struct RedisOptions {
     pub tls: Option<Tls>,
     /// The bucket whose objects are the keys.
     pub bucket: String,
+    /// Whether it is a cluster for its clients.
+    pub cluster: ClusterMode,
     /// When a write is acknowledged.
     pub durability: Durability,
     /// Dispatch threads; none: one per core.
@@ -53,6 +78,7 @@ impl Default for RedisOptions {
             password: None,
             tls: None,
             bucket: "redis".into(),
+            cluster: ClusterMode::default(),
             durability: Durability::Sync,
             threads: None,
             poll: Duration::ZERO,
