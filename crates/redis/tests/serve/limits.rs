@@ -12,9 +12,10 @@ use shoal_testkit::process::raise_open_files;
 use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::support::{Client, Seen, serve};
+use crate::support::{Client, Seen, serve, serve_in};
 
-const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len): a value has at most 4194304 bytes, and a \
+                        command 67108864; gRPC and `shoal put` take longer values";
 
 #[test]
 fn long_words_are_refused_before_memory_is_taken() {
