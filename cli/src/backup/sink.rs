@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use crate::failure::output_error;
+use crate::failure::whole_output_error;
 
 /// The file that has the name of `dest` with an ending.
 pub(crate) fn beside(dest: &Path, ending: &str) -> PathBuf {
@@ -78,7 +78,7 @@ impl Sink {
     /// Appends `bytes`.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         match self {
-            Self::Stdout(stdout) => stdout.write_all(bytes).map_err(output_error),
+            Self::Stdout(stdout) => stdout.write_all(bytes).map_err(whole_output_error),
             Self::File(it) => {
                 it.file.write_all(bytes).with_context(|| format!("cannot write {}", it.dest.display()))
             }
@@ -88,7 +88,7 @@ impl Sink {
     /// The backup is whole: makes it durable, and gives it its name.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         match self {
-            Self::Stdout(mut stdout) => stdout.flush().map_err(output_error),
+            Self::Stdout(mut stdout) => stdout.flush().map_err(whole_output_error),
             Self::File(mut it) => {
                 let what = || format!("cannot finish {}", it.dest.display());
                 it.file.sync_all().with_context(what)?;
