@@ -1,6 +1,6 @@
 //! How commands end: exit codes, and one line that says what happened, to what, and what to do.
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Everything was done.
@@ -86,6 +86,21 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
 #[derive(Debug, thiserror::Error)]
 #[error("standard output was closed")]
 pub(crate) struct OutputClosed;
+
+/// Prints the addresses of a server to standard output. A server runs on without it: a full disk, or a reader that has gone, is
+/// only logged.
+pub(crate) fn announce(lines: &str) {
+    let mut stdout = io::stdout();
+    if let Err(error) = stdout.write_all(lines.as_bytes()).and_then(|()| stdout.flush()) {
+        let lines = lines.trim_end().replace('\n', ", ");
+        tracing::warn!("cannot write the addresses to standard output: {error}; the server runs on: {lines}");
+    }
+}
+
+/// The error of a write to standard output of a whole file: a part of it is of no use, so a reader that has gone is a failure.
+pub(crate) fn whole_output_error(error: io::Error) -> anyhow::Error {
+    anyhow::Error::new(error).context("cannot write to standard output; what was written there is not whole")
+}
 
 /// The error of a write to standard output.
 pub(crate) fn output_error(error: io::Error) -> anyhow::Error {

@@ -1,6 +1,7 @@
 //! Which store and which bucket a command means.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use shoal_client::{Client, ConnectOptions};
@@ -50,6 +51,10 @@ pub(crate) struct StoreArguments {
         requires = "client_cert"
     )]
     client_key: Option<PathBuf>,
+    /// Wait this long for a server that does not answer: for the answer of a call with all its attempts, and for the next bytes
+    /// of a stream; as 500ms, 30s, 5m.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = timeout)]
+    timeout: Duration,
     /// Work on this data file (or device) itself, while no server runs on it.
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     data: Option<PathBuf>,
@@ -113,6 +118,8 @@ impl StoreArguments {
     /// The options of a connection to the server, with credentials.
     fn connection(&self) -> anyhow::Result<ConnectOptions> {
         let mut options = ConnectOptions::new(self.server());
+        (options.answer_timeout, options.call_timeout) = (self.timeout, Some(self.timeout));
+        options.connect_timeout = options.connect_timeout.min(self.timeout);
         options.token = self.token_file.as_deref().map(read_token).transpose()?.map(Into::into);
         if options.server.starts_with("https://") {
             options.ca_pem = self.ca_file.as_deref().map(read_pem).transpose()?;
@@ -150,6 +157,16 @@ impl Target {
     pub(crate) fn named_bucket(&self) -> Option<&str> {
         self.bucket.as_deref()
     }
+}
+
+/// The longest `--timeout`.
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Reads a `--timeout` for clap.
+fn timeout(text: &str) -> Result<Duration, String> {
+    let wanted = "write a time as 500ms, 30s or 5m, up to 24h";
+    let time = humantime::parse_duration(text).map_err(|_| wanted)?;
+    if time.is_zero() || time > TIMEOUT_MAX { Err(wanted.into()) } else { Ok(time) }
 }
 
 /// Checks the name of a bucket for clap.

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::failure::output_error;
+use crate::failure::whole_output_error;
 use crate::store_file::{HELD_MAX, HELD_PAUSE};
 
 /// The bytes of a tar that are written last: its first header.
@@ -125,7 +125,7 @@ impl Sink {
     /// Appends `bytes`.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         match self {
-            Self::Stdout(stdout) => stdout.write_all(bytes).map_err(output_error),
+            Self::Stdout(stdout) => stdout.write_all(bytes).map_err(whole_output_error),
             Self::File(it) => {
                 let bytes = it.hold_head(bytes);
                 it.file.write_all(bytes).with_context(|| format!("cannot write {}", it.dest.display()))
@@ -136,7 +136,7 @@ impl Sink {
     /// The backup is whole: makes it durable, and gives it its name.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         match self {
-            Self::Stdout(mut stdout) => stdout.flush().map_err(output_error),
+            Self::Stdout(mut stdout) => stdout.flush().map_err(whole_output_error),
             Self::File(mut it) => {
                 let what = || format!("cannot finish {}", it.dest.display());
                 if let Some(head) = &it.head {

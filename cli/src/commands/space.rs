@@ -1,7 +1,6 @@
 //! `shoal space serve`: the disk-space allocator as a service of its own, for programs that lay out a device themselves.
 
 use std::fmt::Display;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use shoal_base::{SystemClock, SystemEntropy};
 use shoal_space_service::{Owner, OwnerOptions, ServeError, SpaceServer};
 use tokio::sync::oneshot;
 
-use crate::failure::{Usage, output_error};
+use crate::failure::{Usage, announce};
 use crate::signals::stop_in_order;
 use crate::size::Size;
 
@@ -70,10 +69,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let options = OwnerOptions { size: arguments.size.map(|size| size.0), sync: !arguments.no_sync };
     let owner = Owner::open(&arguments.file, &options, Arc::new(SystemClock::new()), &SystemEntropy)
         .context("the space service was not started")?;
-    let mut stdout = std::io::stdout();
-    writeln!(stdout, "gRPC  http://{}", server.address())
-        .and_then(|()| stdout.flush())
-        .map_err(output_error)?;
+    announce(&format!("gRPC  http://{}\n", server.address()));
     server.run(owner.clone(), async { drop(stopped.await) }).await;
     owner.close();
     Ok(())

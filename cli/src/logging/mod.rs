@@ -10,10 +10,11 @@ mod queue;
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt;
@@ -80,8 +81,13 @@ pub(crate) fn say(line: &str) -> bool {
     let Some(server) = SERVER.get() else { return false };
     match server.format {
         LogFormat::Text => server.queue.push(format!("{line}\n").into_bytes()),
-        // Every line is an object, the last words, too.
-        LogFormat::Json => tracing::error!("{line}"),
+        // Every line is an object, the last words, too. No filter and no limit applies to them.
+        LogFormat::Json => {
+            let timestamp = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+            let object =
+                json!({"timestamp": timestamp, "level": "ERROR", "message": line, "target": "shoal"});
+            server.queue.push(format!("{object}\n").into_bytes());
+        }
     }
     true
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -11,9 +11,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use shoal_testkit::certificates::Root;
 use shoal_testkit::skipped::skipped;
-use shoal_testkit::wait::eventually;
+use shoal_testkit::wait::{HANGS_AFTER, eventually};
 
-use crate::harness::{Process, Server, command, run, serve, signal};
+use crate::harness::{Frontends, Process, Server, command, run, run_with, serve, signal, started};
 
 #[test]
 fn stops_in_order_at_a_signal() {
@@ -22,6 +22,142 @@ fn stops_in_order_at_a_signal() {
         assert_eq!(server.ok(&["ls"]), b"");
         signal(&server.child, stop);
         assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// Symptom: a server that was paused for 70 s closed clients that did as they should. Cause: it counted its own standstill as their
+/// silence. Fix: a look at the clock that is late counts nothing. Here it is paused for longer than the 10 s in which a client
+/// must show the password, or begin to speak HTTP.
+#[test]
+fn a_paused_server_keeps_its_clients() {
+    let folder = tempfile::tempdir().unwrap();
+    let password = folder.path().join("password");
+    fs::write(&password, "tide\n").unwrap();
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut command = Frontends::command(&folder.path().join("data"), "64M");
+    command.arg("--password-file").arg(&password);
+    let server = Frontends::start(command);
+    let connect = |address| {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
+        stream
+    };
+    let (mut redis, mut grpc) = (connect(server.resp_address()), connect(server.grpc_address()));
+    // It has taken both when it answers a later one.
+    let mut late = connect(server.resp_address());
+    let mut answer = [0; 5];
+    late.write_all(b"AUTH tide\r\n").unwrap();
+    late.read_exact(&mut answer).unwrap();
+    assert_eq!(run(&["ls", "--server", &server.grpc]).code, 0);
+    signal(&server.child, Signal::STOP);
+    std::thread::sleep(Duration::from_millis(11_500));
+    signal(&server.child, Signal::CONT);
+    // Its timers fire first.
+    std::thread::sleep(Duration::from_millis(500));
+    redis.write_all(b"AUTH tide\r\n").unwrap();
+    redis.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"+OK\r\n");
+    // The preface of HTTP/2 and empty settings, which are answered with the server's.
+    grpc.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    grpc.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[3], 4, "a frame of settings: {answer:?}");
+    server.stop();
+}
+
+/// A port that is free now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A standard output whose reader has gone.
+fn closed_pipe() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+/// Symptom: `shoal serve | true` ended with exit code 0, which no supervisor restarts, and `shoal serve > /dev/full` with 1. Cause: the
+/// addresses could not be printed. Fix: that is a warning.
+#[test]
+fn a_server_survives_a_standard_output_that_takes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = || -> Stdio { fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into() };
+    let outputs: [(Stdio, bool); 3] = [(full(), false), (closed_pipe(), false), (closed_pipe(), true)];
+    for (which, (output, is_space)) in outputs.into_iter().enumerate() {
+        let (data, address) = (folder.path().join(which.to_string()), format!("127.0.0.1:{}", free_port()));
+        let mut command = if is_space {
+            let mut command = command(&["space", "serve", "--size", "64M"]);
+            command.arg("--file").arg(&data);
+            command
+        } else {
+            let mut command =
+                command(&["serve", "--size", "64M", "--cache", "16M", "--resp", "off", "--metrics", "off"]);
+            command.arg("--data").arg(&data);
+            command
+        };
+        let log = folder.path().join("log");
+        command.args(["--listen", &address]).stdout(output).stderr(fs::File::create(&log).unwrap());
+        let mut child = command.spawn().unwrap();
+        eventually("the server answers", || {
+            assert_eq!(child.try_wait().unwrap(), None, "{}", fs::read_to_string(&log).unwrap());
+            TcpStream::connect(&address).is_ok()
+        });
+        let is_told = || fs::read_to_string(&log).unwrap().contains("cannot write the addresses");
+        eventually("the warning", is_told);
+        if !is_space {
+            assert_eq!(run(&["ls", "--server", &format!("http://{address}")]).code, 0);
+        }
+        signal(&child, Signal::TERM);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// A backup of which a part is missing is no success; the log of a server may go nowhere.
+#[test]
+fn a_backup_into_a_closed_pipe_fails_and_a_closed_log_stops_no_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command =
+        command(&["serve", "--size", "64M", "--cache", "16M", "--listen", "127.0.0.1:0", "--log", "debug"]);
+    command.arg("--data").arg(folder.path().join("data")).stderr(closed_pipe());
+    let (mut child, url) = started(command);
+    let mut put = crate::harness::command(&["put", "k", "-", "--server", &url]);
+    put.stderr(closed_pipe());
+    assert_eq!(run_with(put, &[7; 1 << 20]).code, 0);
+    for arguments in [&["backup", "-"][..], &["export", "--tar", "-"]] {
+        let mut command = crate::harness::command(arguments);
+        let done = command.args(["--server", &url]).stdout(closed_pipe()).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("standard output") || said.contains("roken pipe"), "{arguments:?}: {said}");
+    }
+    child.stop();
+}
+
+/// Every line on standard error is an object, also if the server does not start.
+#[test]
+fn a_log_in_json_is_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("shoal.toml");
+    fs::write(&config, "log-format = 'json'\nslow = 'soon'\n").unwrap();
+    let foreign = folder.path().join("letters");
+    fs::write(&foreign, "Dear Ann,\n".repeat(1000)).unwrap();
+    let (config, foreign) = (config.to_str().unwrap(), foreign.to_str().unwrap());
+    let wrong: [(&[&str], i32); 5] = [
+        (&["--announce", "nowhere", "--log-format", "json"], 2),
+        (&["--config", config], 2),
+        (&["--data", foreign, "--log-format=json", "--listen", "127.0.0.1:0", "--resp", "off"], 1),
+        (&["--data", foreign, "--log-format=json", "--listen", "0.0.0.0:0"], 2),
+        (&["--data", foreign, "--log-format=json", "--listen", "nonsense", "--log", "off"], 2),
+    ];
+    for (options, code) in wrong {
+        let done = run(&[&["serve", "--metrics", "off"][..], options].concat());
+        assert_eq!(done.code, code, "{options:?}: {}", done.stderr);
+        assert!(!done.stderr.is_empty(), "{options:?}");
+        for line in done.stderr.lines() {
+            let object: serde_json::Value =
+                serde_json::from_str(line).unwrap_or_else(|_| panic!("{options:?}: {line}"));
+            assert!(object["message"].is_string() && object["level"].is_string(), "{line}");
+        }
     }
 }
 

@@ -9,10 +9,13 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 import shoal
+from shoal.options import Options
 
 from .conftest import Connect
 from .harness import Server
@@ -46,6 +49,91 @@ def test_values_of_all_sizes(client: shoal.Client, size: int) -> None:
     assert found is not None
     assert found.value == value
     assert (found.version, found.info.size, found.info.modified_ns) == (version, size, 12345)
+
+
+def test_a_time_to_live_is_given_and_shown(client: shoal.Client) -> None:
+    hour = 3_600_000_000_000
+
+    def about(key: str) -> shoal.ObjectInfo:
+        info = client.head(key)
+        assert info is not None
+        return info
+
+    def lives_an_hour(info: shoal.ObjectInfo) -> bool:
+        left, end = info.ttl_ns, info.expire_time_ns
+        if left is None or end is None:
+            return False
+        return hour - 120 * 10**9 < left <= hour and abs(end - time.time_ns() - left) < 60 * 10**9
+
+    at = time.time_ns() + hour
+    client.put("seconds", b"v", ttl=3600)
+    client.put("delta", b"v", ttl=timedelta(hours=1))
+    client.put("wall", b"v", expire_time_ns=at)
+    client.put("long", bytes(2 * MIB), ttl=3600.0)
+    with client.put_stream("stream", ttl=3600) as stream:
+        stream.write(b"v")
+    client.put_from("from", io.BytesIO(b"v"), ttl=3600)
+    assert client.create_or_get("created", b"v", ttl=3600).created
+    assert client.compare_and_set("compared", b"v", None, ttl=3600)
+    for outcome in client.multi_put([shoal.PutItem("multi", b"v", ttl=3600)]):
+        outcome.result()
+    client.put_together([shoal.PutItem("together", b"v", ttl=3600), shoal.PutItem("ever", b"v")])
+    keys = "seconds delta wall long stream from created compared multi together".split()
+    for key in keys:
+        assert lives_an_hour(about(key)), (key, about(key))
+        found = client.get(key)
+        assert found is not None
+        assert lives_an_hour(found.info)
+    assert about("wall").expire_time_ns == at
+    listed = {entry.key.decode(): entry.info for entry in client.list()}
+    assert set(listed) == {*keys, "ever"}
+    assert all(lives_an_hour(info) == (key != "ever") for key, info in listed.items())
+    assert (listed["ever"].ttl_ns, listed["ever"].expire_time_ns) == (None, None)
+    # A new value of an update lives as long; a put without an end has none.
+    client.update("seconds", lambda old: (old or b"") + b"w")
+    assert lives_an_hour(about("seconds"))
+    client.put("seconds", b"v")
+    assert about("seconds").ttl_ns is None
+
+
+def test_an_object_is_gone_when_its_time_is_over(client: shoal.Client) -> None:
+    client.put("k", b"v", ttl=0.05)
+    deadline = time.monotonic() + 60
+    while client.get("k") is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert client.head("k") is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ttl": 0},
+        {"ttl": -1},
+        {"ttl": float("nan")},
+        {"ttl": 1e12},
+        {"ttl": 1, "expire_time_ns": 1},
+        {"expire_time_ns": 0},
+    ],
+)
+def test_a_wrong_time_to_live_is_refused(client: shoal.Client, wrong: dict[str, Any]) -> None:
+    with pytest.raises(shoal.InvalidError):
+        client.put("k", b"v", **wrong)
+    assert client.head("k") is None
+
+
+def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, connect: Connect, shared_server: Server, bucket: str
+) -> None:
+    # Nothing listens there.
+    for name in ("http_proxy", "grpc_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    client = connect(shared_server.address, bucket=bucket, attempts=1)
+    client.put("k", b"v")
+    far = dict(Options("shoal.example:7411").checked().channel())
+    assert "grpc.enable_http_proxy" not in far
 
 
 def test_kinds_of_values(client: shoal.Client) -> None:

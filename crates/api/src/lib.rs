@@ -1,8 +1,9 @@
 //! Shoal's messages on the wire, shared by server and client: the protobuf schema of `proto/` as Rust types, one
-//! marker type a method, and how a failure travels.
+//! marker type a method, how a failure travels, and the timeouts that both keep.
 //!
 //! Nothing here does I/O or decides anything. The rules that a schema cannot say are in `docs/format/grpc.md`.
 
+mod awake;
 mod failure;
 pub mod fields;
 mod limits;
@@ -21,6 +22,7 @@ pub mod key_value {
     tonic::include_proto!("io.grpc");
 }
 
+pub use awake::{AwakeSleep, within};
 pub use failure::{Code, Described};
 pub use limits::*;
 pub use method::{Bidirectional, ClientStreaming, Method, ServerStreaming, Unary};

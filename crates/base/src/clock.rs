@@ -22,6 +22,43 @@ pub trait Clock: Send + Sync {
     fn boot_id(&self) -> [u8; 16];
 }
 
+/// A process that looks at the clock this much later than it meant to stood still: it was stopped, or had no CPU.
+pub const STALL: Duration = Duration::from_secs(1);
+
+/// Returns the part of `elapsed` that counts as silence of a peer, between two looks at the clock that were meant to be at most
+/// `period` apart.
+///
+/// A look that is late by [`STALL`] counts nothing: bytes that came while this process stood still have not been read yet.
+#[must_use]
+pub fn awake_time(elapsed: Duration, period: Duration) -> Duration {
+    if elapsed >= period.saturating_add(STALL) { Duration::ZERO } else { elapsed.min(period) }
+}
+
+/// A clock for the timeouts of peers: it stands still while this process does. Its owner looks at the clock at least once a
+/// period.
+#[derive(Clone, Copy, Debug)]
+pub struct AwakeClock {
+    period: Duration,
+    looked_ns: u64,
+    awake_ns: u64,
+}
+
+impl AwakeClock {
+    /// A clock that shows `now_ns`, the monotonic time, and is looked at once in `period` or more often.
+    #[must_use]
+    pub fn new(now_ns: u64, period: Duration) -> Self {
+        Self { period, looked_ns: now_ns, awake_ns: now_ns }
+    }
+
+    /// Looks at the clock when monotonic time is `now_ns`; returns the nanoseconds that it shows.
+    pub fn look(&mut self, now_ns: u64) -> u64 {
+        let elapsed = Duration::from_nanos(now_ns.saturating_sub(self.looked_ns));
+        self.looked_ns = now_ns;
+        self.awake_ns += awake_time(elapsed, self.period).as_nanos() as u64;
+        self.awake_ns
+    }
+}
+
 /// The machine's clocks.
 pub struct SystemClock {
     start: Instant,
@@ -155,6 +192,21 @@ mod tests {
         let before = one.boot_ns();
         assert!(before > 0 && other.boot_ns() >= before);
         assert_eq!(one.boot_id(), other.boot_id());
+    }
+
+    /// Symptom: a server that was stopped for 70 s closed clients as silent. Cause: timers counted its own standstill. Fix: a late
+    /// look counts nothing.
+    #[test]
+    fn a_standstill_is_no_silence_of_a_peer() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let mut clock = AwakeClock::new(5, Duration::from_secs(1));
+        assert_eq!(clock.look(5 + SECOND_NS / 4), 5 + SECOND_NS / 4);
+        assert_eq!(clock.look(5 + SECOND_NS), 5 + SECOND_NS);
+        assert_eq!(clock.look(5 + 71 * SECOND_NS), 5 + SECOND_NS, "it was stopped");
+        assert_eq!(clock.look(5 + 72 * SECOND_NS), 5 + 2 * SECOND_NS);
+        // A little late: no more than a period counts.
+        assert_eq!(clock.look(5 + 73 * SECOND_NS + SECOND_NS / 2), 5 + 3 * SECOND_NS);
+        assert_eq!(clock.look(0), 5 + 3 * SECOND_NS, "it never goes back");
     }
 
     #[test]

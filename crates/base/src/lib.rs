@@ -26,7 +26,7 @@ pub mod sync;
 pub mod task;
 
 pub use checksum::Crc32c;
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{AwakeClock, Clock, ManualClock, STALL, SystemClock, awake_time};
 pub use congestion::set_congestion_control;
 pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
 pub use id::{Lsn, RequestId, TabletId};

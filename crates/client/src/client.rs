@@ -35,8 +35,10 @@ impl Client {
         Box::pin(async move {
             options.check()?;
             let transport = Transport::connect(&options).await?;
+            let (server, progress) = (transport.server(), transport.progress().clone());
+            let retry = Retry::new(server, progress, options.attempts, options.call_timeout);
             let request_ids = options.dedup.then(Arc::default);
-            Ok(Self { transport: Arc::new(transport), retry: Retry::new(options.attempts), request_ids })
+            Ok(Self { transport: Arc::new(transport), retry, request_ids })
         })
     }
 

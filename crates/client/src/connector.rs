@@ -1,20 +1,150 @@
-//! How the client opens a TCP connection.
+//! How the client opens a TCP connection, and what it watches on it: that bytes move, and that a server that is called without TLS
+//! does not answer in TLS.
 
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use shoal_api::within;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tower::ServiceExt;
-use tower::util::MapResponse;
+use tower::{Service, ServiceExt};
 
-type Opened = TokioIo<TcpStream>;
+/// Fewer bytes than this in the time of a timeout are no progress: pings of HTTP/2 are shorter.
+const PROGRESS_BYTES_MIN: u64 = 4 << 10;
+
+/// The first two bytes of an alert of TLS, with which a server that speaks TLS answers plain text.
+const TLS_ALERT: [u8; 2] = [0x15, 0x03];
+
+/// The bytes that moved over all connections to one server, in both directions; and whether it answered plain text in TLS.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress(Arc<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    bytes: AtomicU64,
+    tls_alert: AtomicBool,
+}
+
+impl Progress {
+    /// The present count, to be compared later.
+    pub(crate) fn mark(&self) -> u64 {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether enough has moved since `mark`.
+    pub(crate) fn is_past(&self, mark: u64) -> bool {
+        self.mark().wrapping_sub(mark) >= PROGRESS_BYTES_MIN
+    }
+
+    /// The result of `work`, or none after `limit` in which there was no progress.
+    pub(crate) async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let mark = self.mark();
+            match within(limit, work.as_mut()).await {
+                None if self.is_past(mark) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Whether the server speaks TLS, and this client does not: it takes no call then.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.0.tls_alert.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, bytes: usize) {
+        self.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// A connection whose bytes are counted.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    progress: Progress,
+    /// Nothing came yet on a connection without TLS.
+    awaits_first: bool,
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        target: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = target.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, target))?;
+        let came = target.filled().get(before..).unwrap_or_default();
+        if std::mem::take(&mut self.awaits_first) && came.starts_with(&TLS_ALERT) {
+            self.progress.0.tls_alert.store(true, Ordering::Relaxed);
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "the server answers in TLS")));
+        }
+        self.progress.add(came.len());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Connection {
+    fn sent(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = sent {
+            self.progress.add(bytes);
+        }
+        sent
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let sent = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.sent(sent)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let sent = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.sent(sent)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
 
 /// Opens TCP connections for an [`Endpoint`](tonic::transport::Endpoint), as [`Client`](crate::Client) does: without Nagle's
 /// delay, and without a pace on this machine ([`shoal_base::set_congestion_control`]). The addresses of a name share
 /// `timeout`, so that one that does not answer leaves time for the next.
 #[must_use]
-pub fn connector(timeout: Option<Duration>) -> MapResponse<HttpConnector, fn(Opened) -> Opened> {
+pub fn connector(
+    timeout: Option<Duration>,
+) -> impl Service<
+    Uri,
+    Response = TokioIo<TcpStream>,
+    Error: std::error::Error + Send + Sync + 'static,
+    Future: Send,
+> + Clone
++ Send {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
@@ -22,11 +152,58 @@ pub fn connector(timeout: Option<Duration>) -> MapResponse<HttpConnector, fn(Ope
     http.map_response(opened)
 }
 
-fn opened(stream: Opened) -> Opened {
+/// As [`connector`], with connections that count in `progress`.
+pub(crate) fn counting(
+    timeout: Duration,
+    progress: Progress,
+    is_tls: bool,
+) -> impl Service<
+    Uri,
+    Response = TokioIo<Connection>,
+    Error: std::error::Error + Send + Sync + 'static,
+    Future: Send,
+> + Clone
++ Send {
+    connector(Some(timeout)).map_response(move |opened: TokioIo<TcpStream>| {
+        let (stream, progress) = (opened.into_inner(), progress.clone());
+        TokioIo::new(Connection { stream, progress, awaits_first: !is_tls })
+    })
+}
+
+fn opened(stream: TokioIo<TcpStream>) -> TokioIo<TcpStream> {
     let socket = stream.inner();
     // A connection that has ended has no address, and the first call notices it.
     if let Ok(peer) = socket.peer_addr() {
         shoal_base::set_congestion_control(socket, peer);
     }
     stream
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    /// A slow link is no silent server.
+    #[tokio::test]
+    async fn work_that_makes_progress_is_not_cut() {
+        let progress = Progress::default();
+        let slow = async {
+            for _ in 0..8 {
+                sleep(LIMIT / 2).await;
+                progress.add(PROGRESS_BYTES_MIN as usize);
+            }
+        };
+        assert_eq!(progress.within(LIMIT, slow).await, Some(()));
+        let pings = async {
+            loop {
+                sleep(LIMIT / 2).await;
+                progress.add(17);
+            }
+        };
+        assert_eq!(progress.within::<()>(LIMIT, pings).await, None);
+    }
 }

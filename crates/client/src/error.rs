@@ -68,6 +68,15 @@ pub enum Error {
 /// A result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The failure of a server that did not answer for `waited`.
+pub(crate) fn silent(server: &str, waited: std::time::Duration) -> Error {
+    let reason = format!(
+        "nothing came for {} s, the longest wait (--timeout of a command, answer_timeout and call_timeout of a program)",
+        waited.as_secs_f64()
+    );
+    Error::Unavailable { server: server.into(), reason }
+}
+
 /// The words of the innermost cause of an error: "Connection refused", not "transport error".
 pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;

@@ -9,9 +9,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use shoal_api::v1;
 use shoal_api::v1::operation::Action;
-use tokio::time::{Sleep, sleep};
+use shoal_api::{AwakeSleep, v1};
 use tonic::Streaming;
 
 use crate::operation::{Done, Operation, Results};
@@ -68,7 +67,7 @@ enum Link {
 
 /// A wait for the server, and what there was when it began.
 struct Silence {
-    bell: Pin<Box<Sleep>>,
+    bell: AwakeSleep,
     heard: u64,
     sent: u64,
 }
@@ -190,11 +189,11 @@ impl<T> Exchange<T> {
             let (heard, sent) = (self.heard, locked(&self.outgoing).sent());
             let answer_timeout = self.transport.answer_timeout();
             let silence = self.silence.get_or_insert_with(|| Silence {
-                bell: Box::pin(sleep(answer_timeout)),
+                bell: AwakeSleep::new(answer_timeout),
                 heard,
                 sent,
             });
-            ready!(silence.bell.as_mut().poll(context));
+            ready!(Pin::new(&mut silence.bell).poll(context));
             let is_silent = silence.heard == heard;
             let sent = silence.sent;
             self.silence = None;

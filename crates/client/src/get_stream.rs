@@ -107,15 +107,13 @@ impl GetStream {
 
     fn next_piece(&mut self) -> Boxed<'_, Result<Option<Bytes>>> {
         Box::pin(async move {
-            let mut attempt = 1;
+            let retry = self.client.retry.clone();
+            let mut budget = retry.budget();
             while self.rest_bytes > 0 {
                 match self.piece().await {
                     Ok(piece) if piece.is_empty() => {}
                     Ok(piece) => return self.take(piece).map(Some),
-                    Err(failed)
-                        if failed.outcome != Outcome::Refused && self.client.retry.pause(attempt).await =>
-                    {
-                        attempt += 1;
+                    Err(failed) if failed.outcome != Outcome::Refused && budget.again().await => {
                         self.reopen().await?;
                     }
                     Err(failed) => return Err(failed.error),

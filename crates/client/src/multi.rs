@@ -227,7 +227,7 @@ impl Client {
         let mut results: Vec<Option<Result<T, Failed>>> = (0..count).map(|_| None).collect();
         let mut pending: VecDeque<usize> = (0..count).collect();
         let mut failed = VecDeque::new();
-        let mut attempt = 1;
+        let mut budget = self.retry.budget();
         while !pending.is_empty() {
             let batch = next_batch(&mut pending, &bytes);
             let mut omitted = Vec::new();
@@ -245,8 +245,7 @@ impl Client {
                 }
             }
             omitted.into_iter().rev().for_each(|index| pending.push_front(index));
-            if pending.is_empty() && !failed.is_empty() && self.retry.pause(attempt).await {
-                attempt += 1;
+            if pending.is_empty() && !failed.is_empty() && budget.again().await {
                 std::mem::swap(&mut pending, &mut failed);
             }
         }

@@ -53,8 +53,11 @@ pub struct ConnectOptions {
     pub connections: usize,
     /// How long opening a connection may take.
     pub connect_timeout: Duration,
-    /// How long the server may be silent: the longest wait for an answer, and for each part of a stream.
+    /// How long the server may be silent: the longest wait for an answer, and for each part of a stream, while no bytes move.
     pub answer_timeout: Duration,
+    /// How long a call may take with all its attempts and pauses while no bytes move. None: attempts and
+    /// [`Self::answer_timeout`] bound it.
+    pub call_timeout: Option<Duration>,
     /// How often a call is sent at most: reads, writes with an id, and writes of which it is known that they were not
     /// applied.
     pub attempts: u32,
@@ -76,6 +79,7 @@ impl ConnectOptions {
             connections: CONNECTIONS_DEFAULT,
             connect_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(60),
+            call_timeout: None,
             attempts: 4,
             dedup: false,
         }

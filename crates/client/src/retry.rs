@@ -5,11 +5,14 @@
 //! client wrote in between, or fail its own condition. With an id (`request_id.rs`) that is safe, and a write is sent again
 //! like a read.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use shoal_base::{Entropy, SystemEntropy};
+use shoal_base::{Entropy, SystemEntropy, awake_time};
+use tokio::time::Instant;
 
-use crate::error::{Error, Result};
+use crate::connector::Progress;
+use crate::error::{Error, Result, silent};
 
 /// The first pause; each further one is four times as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
@@ -44,26 +47,65 @@ impl Failed {
     pub(crate) fn of_write(self) -> Error {
         match (self.outcome, self.error) {
             (Outcome::Open, error @ Error::Unknown(_)) => error,
-            (Outcome::Open, Error::Unavailable { reason, .. }) => Error::Unknown(reason),
             (Outcome::Open, error) => Error::Unknown(error.to_string()),
             (_, error) => error,
         }
     }
 }
 
-/// How often a call is sent.
-#[derive(Clone, Copy, Debug)]
+/// How often and for how long a call is sent.
+#[derive(Clone, Debug)]
 pub(crate) struct Retry {
+    server: Arc<str>,
+    progress: Progress,
     attempts: u32,
+    time: Option<Duration>,
+}
+
+/// The attempts and the time that are left for one call, or for one step of a stream.
+pub(crate) struct Budget<'a> {
+    retry: &'a Retry,
+    attempt: u32,
+    /// The rest of the time when the attempt under way began.
+    left: Option<Duration>,
+    began: Instant,
+    mark: u64,
+}
+
+impl Budget<'_> {
+    /// Whether a further attempt is due; waits for its time.
+    pub(crate) async fn again(&mut self) -> bool {
+        let now = Instant::now();
+        if self.retry.progress.is_past(self.mark) {
+            self.left = self.retry.time;
+        } else {
+            // Time in which this process stood still is not the server's.
+            self.left = self.left.map(|left| left - awake_time(now - self.began, left));
+        }
+        (self.began, self.mark) = (now, self.retry.progress.mark());
+        if self.attempt >= self.retry.attempts || self.left.is_some_and(|left| left.is_zero()) {
+            return false;
+        }
+        let pause = pause(self.attempt);
+        tokio::time::sleep(self.left.map_or(pause, |left| left.min(pause))).await;
+        self.attempt += 1;
+        true
+    }
 }
 
 impl Retry {
-    pub(crate) fn new(attempts: u32) -> Self {
-        Self { attempts }
+    /// At most `attempts`, and no longer than `time` without progress.
+    pub(crate) fn new(server: &str, progress: Progress, attempts: u32, time: Option<Duration>) -> Self {
+        Self { server: server.into(), progress, attempts, time }
+    }
+
+    /// For a new call.
+    pub(crate) fn budget(&self) -> Budget<'_> {
+        Budget { retry: self, attempt: 1, left: self.time, began: Instant::now(), mark: self.progress.mark() }
     }
 
     /// Runs `attempt` until it succeeds, it cannot, or it was made often enough. For calls that change nothing.
-    pub(crate) async fn read<T, F>(self, attempt: impl Fn() -> F) -> Result<T>
+    pub(crate) async fn read<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,
     {
@@ -71,7 +113,7 @@ impl Retry {
     }
 
     /// As [`Self::read`] for writes: stops also where one was perhaps applied.
-    pub(crate) async fn write<T, F>(self, attempt: impl Fn() -> F) -> Result<T>
+    pub(crate) async fn write<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,
     {
@@ -80,7 +122,7 @@ impl Retry {
 
     /// As [`Self::read`] for writes that the server does once. Where an attempt was perhaps applied, only a success and a
     /// condition that did not hold are certain afterwards.
-    pub(crate) async fn write_with_id<T, F>(self, attempt: impl Fn() -> F) -> Result<T>
+    pub(crate) async fn write_with_id<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,
     {
@@ -97,30 +139,32 @@ impl Retry {
         })
     }
 
-    /// Whether a further attempt is due after attempt number `attempt`; waits for its time.
-    pub(crate) async fn pause(self, attempt: u32) -> bool {
-        let again = attempt < self.attempts;
-        if again {
-            tokio::time::sleep(pause(attempt)).await;
-        }
-        again
-    }
-
     async fn run<T, F>(
-        self,
+        &self,
         attempt: impl Fn() -> F,
         mut again: impl FnMut(Outcome) -> bool,
     ) -> Result<T, Failed>
     where
         F: Future<Output = Result<T, Failed>>,
     {
-        let mut count = 1;
+        let mut budget = self.budget();
         loop {
-            match attempt().await {
-                Err(failed) if again(failed.outcome) && self.pause(count).await => count += 1,
+            match self.once(&budget, attempt()).await {
+                Err(failed) if again(failed.outcome) && budget.again().await => {}
                 result => return result,
             }
         }
+    }
+
+    /// One attempt, for the rest of the time.
+    async fn once<T>(
+        &self,
+        budget: &Budget<'_>,
+        attempt: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Failed> {
+        let Some((left, time)) = budget.left.zip(self.time) else { return attempt.await };
+        let is_over = || Err(Failed { error: silent(&self.server, time), outcome: Outcome::Open });
+        self.progress.within(left, attempt).await.unwrap_or_else(is_over)
     }
 }
 
@@ -142,6 +186,10 @@ mod tests {
     use super::*;
     use crate::object::Lsn;
 
+    fn retry(attempts: u32) -> Retry {
+        Retry::new("nowhere", Progress::default(), attempts, None)
+    }
+
     fn failed(outcome: Outcome) -> Failed {
         Failed { error: Error::Busy("b".into()), outcome }
     }
@@ -158,9 +206,9 @@ mod tests {
                 count.set(count.get() + 1);
                 Err::<(), _>(failed(outcome))
             };
-            assert_eq!(runtime.block_on(Retry::new(3).read(attempt)), Err(Error::Busy("b".into())));
+            assert_eq!(runtime.block_on(retry(3).read(attempt)), Err(Error::Busy("b".into())));
             assert_eq!(count.replace(0), reads, "{outcome:?}");
-            let error = runtime.block_on(Retry::new(3).write(attempt)).unwrap_err();
+            let error = runtime.block_on(retry(3).write(attempt)).unwrap_err();
             assert_eq!(count.replace(0), writes, "{outcome:?}");
             assert_eq!(matches!(error, Error::Unknown(_)), outcome == Outcome::Open);
         }
@@ -174,7 +222,7 @@ mod tests {
         let lost = || Failed { error: Error::Busy("lost".into()), outcome: Outcome::Open };
         let run = |then: Result<u32, Failed>| {
             let first = Cell::new(true);
-            runtime.block_on(Retry::new(3).write_with_id(|| {
+            runtime.block_on(retry(3).write_with_id(|| {
                 let result = if first.replace(false) { Err(lost()) } else { then.clone() };
                 async { result }
             }))
@@ -186,7 +234,7 @@ mod tests {
         assert!(matches!(refused, Err(Error::Unknown(_))), "{refused:?}");
         assert!(matches!(run(Err(lost())), Err(Error::Unknown(_))));
         let only = runtime.block_on(
-            Retry::new(3)
+            retry(3)
                 .write_with_id(|| async { Err::<(), _>(Failed::refused(Error::ReadOnly("broken".into()))) }),
         );
         assert_eq!(only, Err(Error::ReadOnly("broken".into())));
@@ -195,7 +243,36 @@ mod tests {
     #[test]
     fn one_attempt_means_no_pause() {
         // Without a runtime a pause would panic.
-        assert!(!block_on(Retry::new(1).pause(1)));
+        assert!(!block_on(retry(1).budget().again()));
+    }
+
+    /// Symptom: a command waited for 570 s for a server that took its connection and said nothing. Cause: attempts were bounded by
+    /// their number only. Fix: they have a time in common.
+    #[test]
+    fn attempts_end_with_the_time_of_the_call() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let limit = Duration::from_millis(600);
+        let retry = Retry::new("nowhere", Progress::default(), 1_000_000, Some(limit));
+        let count = Cell::new(0);
+        // Some fail, then one hears nothing.
+        let attempt = || {
+            count.set(count.get() + 1);
+            let number = count.get();
+            async move {
+                tokio::time::sleep(Duration::from_millis(if number < 3 { 10 } else { 1_000_000 })).await;
+                Err::<(), _>(failed(Outcome::Open))
+            }
+        };
+        let began = std::time::Instant::now();
+        let error = runtime.block_on(retry.read(attempt)).unwrap_err().to_string();
+        assert!(began.elapsed() < Duration::from_secs(100), "{:?}", began.elapsed());
+        assert_eq!(count.get(), 3);
+        for word in ["nowhere", "0.6 s", "--timeout"] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        // Those that fail at once end, too.
+        let refused = || async { Err::<(), _>(failed(Outcome::NotApplied)) };
+        assert_eq!(runtime.block_on(retry.write(refused)), Err(Error::Busy("b".into())));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use futures_util::Stream;
 use http::uri::PathAndQuery;
 use shoal_api::{
     Bidirectional, ClientStreaming, MESSAGE_BYTES_MAX, Method, SEQUENCE_HEADER, SESSION_HEADER,
-    ServerStreaming, Unary,
+    ServerStreaming, Unary, within,
 };
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -22,8 +22,8 @@ use tonic::transport::{self, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::connector::connector;
-use crate::error::{Error, Result, innermost};
+use crate::connector::{Progress, counting};
+use crate::error::{Error, Result, innermost, silent};
 use crate::options::{ConnectOptions, Secret};
 use crate::request_id::RequestId;
 use crate::retry::{Failed, Outcome};
@@ -48,6 +48,7 @@ pub(crate) struct Transport {
     next: AtomicUsize,
     server: Arc<str>,
     answer_timeout: Duration,
+    progress: Progress,
     /// The value of the header `authorization:` of every call.
     authorization: Option<MetadataValue<Ascii>>,
 }
@@ -66,10 +67,14 @@ impl Transport {
             .keep_alive_timeout(KEEPALIVE);
         let endpoint = if is_tls { with_tls(endpoint, options)? } else { endpoint };
         let authorization = options.token.as_ref().map(authorization).transpose()?;
-        let connector = connector(Some(options.connect_timeout));
+        let progress = Progress::default();
+        let connector = counting(options.connect_timeout, progress.clone(), is_tls);
         // The first connection is opened now, so that a wrong address is noticed here and not by the first call.
-        let first = endpoint.connect_with_connector(connector.clone()).await.map_err(|error| {
-            Error::Unavailable { server: server.to_string(), reason: explained(innermost(&error)) }
+        let first = within(options.answer_timeout, endpoint.connect_with_connector(connector.clone())).await;
+        let first = first.ok_or_else(|| silent(&server, options.answer_timeout))?;
+        let first = first.map_err(|error| Error::Unavailable {
+            server: server.to_string(),
+            reason: explained(innermost(&error)),
         })?;
         let more = (1..options.connections).map(|_| endpoint.connect_with_connector_lazy(connector.clone()));
         let channels = std::iter::once(first).chain(more).collect();
@@ -78,6 +83,7 @@ impl Transport {
             next: AtomicUsize::new(0),
             server,
             answer_timeout: options.answer_timeout,
+            progress,
             authorization,
         })
     }
@@ -87,11 +93,17 @@ impl Transport {
     pub(crate) fn nowhere() -> Self {
         let (channels, next) = (Box::default(), AtomicUsize::new(0));
         let answer_timeout = Duration::from_secs(60);
-        Self { channels, next, server: "nowhere".into(), answer_timeout, authorization: None }
+        let progress = Progress::default();
+        Self { channels, next, server: "nowhere".into(), answer_timeout, progress, authorization: None }
     }
 
     pub(crate) fn server(&self) -> &str {
         &self.server
+    }
+
+    /// The bytes that move.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// One message there, one message back.
@@ -171,24 +183,31 @@ impl Transport {
         request
     }
 
-    /// Waits for `answer` as long as the server may be silent.
+    /// Waits for `answer` as long as the server may be silent; bytes that move are no silence.
     pub(crate) async fn within<T>(
         &self,
         answer: impl Future<Output = Result<T, Failed>>,
     ) -> Result<T, Failed> {
-        let silent = |_| Failed { error: self.silent(), outcome: Outcome::Open };
-        tokio::time::timeout(self.answer_timeout, answer).await.unwrap_or_else(|elapsed| Err(silent(elapsed)))
+        let silent = || Err(Failed { error: self.silent(), outcome: Outcome::Open });
+        self.progress.within(self.answer_timeout, answer).await.unwrap_or_else(silent)
     }
 
     /// The failure that `status` stands for.
     pub(crate) fn failed(&self, status: &Status) -> Failed {
-        wire::failed(status, &self.server)
+        self.speaks_tls().unwrap_or_else(|| wire::failed(status, &self.server))
+    }
+
+    /// The failure of a server that answered in TLS. It has understood nothing.
+    fn speaks_tls(&self) -> Option<Failed> {
+        self.progress.is_tls().then(|| {
+            let reason = format!("it speaks TLS: try https://{}", self.server);
+            Failed::refused(Error::Unavailable { server: self.server.to_string(), reason })
+        })
     }
 
     /// The failure of a server that was silent for too long.
     pub(crate) fn silent(&self) -> Error {
-        let reason = format!("silent for {} s", self.answer_timeout.as_secs_f64());
-        Error::Unavailable { server: self.server.to_string(), reason }
+        silent(&self.server, self.answer_timeout)
     }
 
     /// The next connection.
@@ -203,12 +222,11 @@ impl Transport {
 
     /// Waits until the connection takes a call. Nothing was sent where this fails.
     async fn ready(&self, grpc: &mut Grpc<Channel>) -> Result<(), Failed> {
-        grpc.ready().await.map_err(|error| Failed {
-            error: Error::Unavailable {
-                server: self.server.to_string(),
-                reason: explained(innermost(&error)),
-            },
-            outcome: Outcome::NotApplied,
+        grpc.ready().await.map_err(|error| {
+            self.speaks_tls().unwrap_or_else(|| {
+                let (server, reason) = (self.server.to_string(), explained(innermost(&error)));
+                Failed { error: Error::Unavailable { server, reason }, outcome: Outcome::NotApplied }
+            })
         })
     }
 }

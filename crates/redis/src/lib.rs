@@ -33,6 +33,6 @@ mod cursors;
 mod number;
 
 pub use listen::{ListenError, Running, Server};
-pub use options::{Durability, Limits, RedisOptions};
+pub use options::{Announced, ClusterMode, Durability, Limits, RedisOptions};
 pub use shoal_frontend::MinRate;
 pub use tls::Tls;

@@ -21,6 +21,29 @@ pub enum Durability {
     Relaxed(Duration),
 }
 
+/// Whether clients are told that the server is a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ClusterMode {
+    /// It is a server on its own: CLUSTER commands are refused, as by Redis without cluster support.
+    #[default]
+    Off,
+    /// It is a cluster of one node, which has all slots.
+    On {
+        /// The address of the node in replies to CLUSTER. None: the one that the client's connection reached, which behind a
+        /// mapped port is not the one that the client used.
+        announce: Option<Announced>,
+    },
+}
+
+/// An address that clients reach the server at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// A name or an IP address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
 /// How the frontend is run.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
@@ -34,6 +57,8 @@ pub struct RedisOptions {
     pub tls: Option<Tls>,
     /// The bucket whose objects are the keys: by default that of all other clients, so all of them see the same objects.
     pub bucket: String,
+    /// Whether it is a cluster for its clients.
+    pub cluster: ClusterMode,
     /// When a write is acknowledged.
     pub durability: Durability,
     /// Dispatch threads; none: one per core.
@@ -54,6 +79,7 @@ impl Default for RedisOptions {
             password: None,
             tls: None,
             bucket: DEFAULT_BUCKET.into(),
+            cluster: ClusterMode::default(),
             durability: Durability::Sync,
             threads: None,
             poll: Duration::ZERO,
@@ -69,7 +95,8 @@ pub struct Limits {
     /// Connections; for a further one the oldest that has not shown the password (without one: sent a command) makes room, and where
     /// there is none it is told so and closed.
     pub connections_max: usize,
-    /// How long a connection may take to show the password, or without one to send a command; looked at every second.
+    /// How long a connection may take to agree on TLS and to show the password; looked at every second. Without a password an idle
+    /// connection has no such limit.
     pub unauthenticated_max: Duration,
     /// Bytes of one bulk string, and so of a value (Redis: `proto-max-bulk-len`).
     pub bulk_bytes_max: usize,

@@ -2,9 +2,10 @@
 //! the writes that were acknowledged and are not durable yet.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::BytesMut;
-use shoal_base::BLOCK_BYTES;
+use shoal_base::{AwakeClock, BLOCK_BYTES};
 use shoal_engine::{ReadCache, Ticket};
 use smallvec::SmallVec;
 
@@ -12,6 +13,9 @@ use crate::frontend::FrontendRef;
 use crate::memory::Ledger;
 use crate::options::Durability;
 use crate::timing::TurnFigures;
+
+/// A thread checks the limits of time of its connections this often, and sleeps no longer.
+pub(crate) const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// Acknowledged writes that need not be durable yet, of one thread in the relaxed mode.
 const RELAXED_WRITES_MAX: usize = 65_536;
@@ -44,6 +48,9 @@ pub(crate) struct Shared {
     relaxed: VecDeque<(Ticket, u64)>,
     /// Now, on the monotonic clock; read once a turn.
     pub now_ns: u64,
+    /// The clock for the timeouts of clients, and its time in this turn.
+    awake: AwakeClock,
+    pub awake_ns: u64,
 }
 
 impl Shared {
@@ -67,12 +74,20 @@ impl Shared {
             commands: 0,
             relaxed: VecDeque::new(),
             now_ns,
+            awake: AwakeClock::new(now_ns, CHECK_PERIOD),
+            awake_ns: now_ns,
         }
     }
 
     /// Tells the other threads what the connections of this one hold.
     pub(crate) fn settle_memory(&mut self) {
         self.ledger.settle(self.received + self.answers);
+    }
+
+    /// Reads the clocks for a turn.
+    pub(crate) fn look_at_clocks(&mut self) {
+        self.now_ns = self.frontend.clock.monotonic_ns();
+        self.awake_ns = self.awake.look(self.now_ns);
     }
 
     /// Whether a write may be acknowledged although it is not durable; remembers it then.

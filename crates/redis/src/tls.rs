@@ -59,6 +59,11 @@ impl Sealing {
         Some(Self { tls, raw: Buffer::new(), sealed: Buffer::new(), said_end: false })
     }
 
+    /// Whether the handshake is complete.
+    pub(crate) fn is_agreed(&self) -> bool {
+        !self.tls.is_handshaking()
+    }
+
     /// Where what is received goes to.
     pub(crate) fn raw(&mut self) -> &mut Buffer {
         &mut self.raw

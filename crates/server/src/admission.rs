@@ -1,12 +1,14 @@
 //! How long a connection may take to show credentials, and how it learns that it has to go for a new one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::poll_fn;
+use shoal_api::AwakeSleep;
+use shoal_frontend::Security;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
 
 /// A connection whose time is over gets an error in its protocol, and is cut this much later.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
@@ -33,17 +35,26 @@ pub(crate) enum Leaves {
     Overdue,
 }
 
-/// A connection's place among all of them, and until when it has to show credentials.
+/// A connection's place among all of them, and the time in which it has to show credentials where the server asks for some.
 pub(crate) struct AdmittedConnection {
     entered: shoal_frontend::Admitted<Eviction>,
-    deadline: Instant,
+    unauthenticated_max: Duration,
+    security: Security,
+    /// Its time is over, and the notice of that.
+    is_overdue: AtomicBool,
+    overdue: Notify,
 }
 
 impl AdmittedConnection {
     /// Takes a new connection; none where there is no room.
-    pub(crate) fn enter(all: &Arc<Admission>, unauthenticated_max: Duration) -> Option<Self> {
+    pub(crate) fn enter(
+        all: &Arc<Admission>,
+        unauthenticated_max: Duration,
+        security: Security,
+    ) -> Option<Self> {
         let entered = all.enter(|_| Eviction::default())?;
-        Some(Self { entered, deadline: Instant::now() + unauthenticated_max })
+        let (is_overdue, overdue) = (AtomicBool::new(false), Notify::new());
+        Some(Self { entered, unauthenticated_max, security, is_overdue, overdue })
     }
 
     /// Its peer has shown that it may come in.
@@ -51,17 +62,29 @@ impl AdmittedConnection {
         self.entered.set_authenticated();
     }
 
-    /// Ends at `time`, where its peer has shown nothing by then.
-    async fn overdue_at(&self, time: Instant) {
-        sleep_until(time).await;
+    /// Ends when it should say farewell, as its peer has shown nothing in time. [`Self::hold`] watches the time.
+    pub(crate) async fn overdue(&self) {
+        self.overdue.notified().await;
+    }
+
+    /// Ends when its peer has had time to say farewell.
+    async fn watch(&self) {
+        // A server that asks for nothing now may do so after its credentials were read again.
+        loop {
+            AwakeSleep::new(self.unauthenticated_max).await;
+            if self.entered.may_stay() {
+                std::future::pending().await
+            }
+            if self.security.asks() {
+                break;
+            }
+        }
+        self.is_overdue.store(true, Ordering::Relaxed);
+        self.overdue.notify_one();
+        AwakeSleep::new(FAREWELL_MAX).await;
         if self.entered.may_stay() {
             std::future::pending().await
         }
-    }
-
-    /// Ends when it should say farewell, as its peer has shown nothing in time.
-    pub(crate) async fn overdue(&self) {
-        self.overdue_at(self.deadline).await;
     }
 
     /// Runs `connection` to its end, or until it has to go.
@@ -73,13 +96,13 @@ impl AdmittedConnection {
         let mut leaves = std::pin::pin!(async {
             tokio::select! {
                 () = self.entered.0.notified() => Leaves::Evicted,
-                () = self.overdue_at(self.deadline + FAREWELL_MAX) => Leaves::Overdue,
+                () = self.watch() => Leaves::Overdue,
             }
         });
         let mut is_awaited = false;
         poll_fn(|context| {
             if let Poll::Ready(ended) = connection.as_mut().poll(context) {
-                let is_overdue = !self.entered.may_stay() && Instant::now() >= self.deadline;
+                let is_overdue = !self.entered.may_stay() && self.is_overdue.load(Ordering::Relaxed);
                 return Poll::Ready(if is_overdue { Err(Leaves::Overdue) } else { Ok(ended) });
             }
             // An eviction wakes this task, once it has been here.
@@ -98,13 +121,20 @@ mod tests {
     use std::future::pending;
 
     use futures_util::FutureExt;
+    use shoal_frontend::{Credentials, Tokens};
 
     use super::*;
+
+    /// Asks for a token.
+    fn security() -> Security {
+        let tokens = Tokens::parse(b"correct-horse-battery").unwrap();
+        Security::new(Credentials::new(None, tokens).unwrap())
+    }
 
     #[tokio::test]
     async fn an_evicted_connection_ends() {
         let all = Admission::new(2);
-        let enter = || AdmittedConnection::enter(&all, Duration::from_secs(3600)).unwrap();
+        let enter = || AdmittedConnection::enter(&all, Duration::from_secs(3600), security()).unwrap();
         let (first, second) = (enter(), enter());
         first.set_authenticated();
         let _third = enter();
@@ -121,16 +151,24 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_shows_nothing_has_little_time() {
         let all = Admission::new(3);
-        let enter = || AdmittedConnection::enter(&all, Duration::from_millis(10)).unwrap();
+        let enter = || AdmittedConnection::enter(&all, Duration::from_millis(10), security()).unwrap();
         let (silent, known) = (enter(), enter());
         let mut held = Box::pin(known.hold(pending::<()>()));
         assert!((&mut held).now_or_never().is_none());
         known.set_authenticated();
-        silent.overdue().await;
         assert_eq!(silent.hold(pending::<()>()).await, Err(Leaves::Overdue));
+        silent.overdue().await;
         let ended = silent.hold(std::future::ready(5)).await;
         assert_eq!(ended, Err(Leaves::Overdue), "it ended because of that");
         assert!((&mut held).now_or_never().is_none(), "it may be idle for as long as it likes");
         assert!(known.overdue().now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_peer_may_be_silent_if_no_credentials_are_asked_for() {
+        let all = Admission::new(3);
+        let max = Duration::from_millis(10);
+        let silent = AdmittedConnection::enter(&all, max, Security::default()).unwrap();
+        assert_eq!(shoal_api::within(max * 20, silent.hold(pending::<()>())).await, None);
     }
 }

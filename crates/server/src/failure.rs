@@ -3,6 +3,7 @@
 
 use shoal_api::v1::failure::{Kind, Rule};
 use shoal_api::{Code, Described, v1};
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_engine::{Error, Lsn, ObjectKey, RejectRules};
 use shoal_frontend::{NotAllowed, TooSlow};
 use tonic::Status;
@@ -33,7 +34,10 @@ impl Failure {
 
     /// The message has more bytes than are allowed: nothing was done, and a repetition is useless.
     pub(crate) fn too_long(message_bytes_max: usize) -> Self {
-        let message = format!("the message has more than the {message_bytes_max} bytes that are taken");
+        let message = format!(
+            "the message has more than the {message_bytes_max} bytes that are taken; a value of more than \
+             {VALUE_BYTES_SINGLE_MAX} bytes is sent in parts (PutStream), and many keys in several batches"
+        );
         Self::new(Kind::Invalid, Code::ResourceExhausted, message)
     }
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use shoal_api::within;
 use shoal_base::task::Boxed;
 use shoal_engine::{Store, check_bucket};
 use shoal_frontend::{ListenError, listen};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::admission::{Admission, AdmittedConnection, Leaves};
 use crate::auth::Gate;
@@ -222,7 +223,9 @@ impl Connections {
 
     fn add(&mut self, stream: TcpStream, peer: SocketAddr) {
         while self.tasks.try_join_next().is_some() {}
-        let admitted = AdmittedConnection::enter(&self.dispatch.admission, self.limits.unauthenticated_max);
+        let security = self.dispatch.security.clone();
+        let admitted =
+            AdmittedConnection::enter(&self.dispatch.admission, self.limits.unauthenticated_max, security);
         let Some(admitted) = admitted.map(Arc::new) else { return };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "closed: it ended at once");
@@ -248,7 +251,7 @@ impl Connections {
     /// Waits for the requests under way, for a while.
     async fn finish(mut self) {
         let ended = async { while self.tasks.join_next().await.is_some() {} };
-        if timeout(self.limits.drain_max, ended).await.is_err() {
+        if within(self.limits.drain_max, ended).await.is_none() {
             let cut = self.tasks.len();
             tracing::warn!("{cut} connection(s) still had requests under way after the time to finish: cut");
             self.tasks.shutdown().await;

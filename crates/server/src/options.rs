@@ -67,7 +67,7 @@ pub struct Limits {
     /// closed at once.
     pub connections_max: usize,
     /// The longest time of a connection from its beginning, TLS included, to its first request that is let in. Without
-    /// credentials that is the first valid request.
+    /// credentials a connection may be idle.
     pub unauthenticated_max: Duration,
     /// Requests at the same time on one connection; a client waits with further ones.
     pub streams_max: u32,

@@ -133,6 +133,14 @@ pub(crate) struct Arguments {
     /// bucket has objects at the start].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_RESP_BUCKET", hide_env_values = true)]
     pub(crate) resp_bucket: Option<String>,
+    /// Be a Redis cluster of one node for clients that ask; cluster clients connect to the address that the server sees [default:
+    /// no cluster].
+    #[arg(long, value_name = "BOOL", env = "SHOAL_CLUSTER", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) cluster: Option<bool>,
+    /// As --cluster, and tell cluster clients to connect to this address: the one that they reach, where the server's port is mapped
+    /// to another one.
+    #[arg(long, value_name = "HOST:PORT", env = "SHOAL_ANNOUNCE", hide_env_values = true)]
+    pub(crate) announce: Option<String>,
     /// The file with the password that Redis clients must send. Only its owner may have a right to it. Without a file
     /// no password is needed.
     #[arg(long, value_name = "FILE", env = "SHOAL_PASSWORD_FILE", hide_env_values = true)]

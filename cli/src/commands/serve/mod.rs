@@ -6,7 +6,6 @@ mod settings;
 mod watch;
 
 use std::fmt::Display;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -24,8 +23,8 @@ use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
 use self::watch::Watching;
 use crate::allocator;
 use crate::buckets::{default_of_redis, log_choice};
-use crate::failure::{Usage, one_line, output_error};
-use crate::logging;
+use crate::failure::{Usage, announce, one_line};
+use crate::logging::{self, LogFormat};
 use crate::notify;
 use crate::objects::Objects;
 use crate::signals::{hang_ups, stop_in_order};
@@ -38,8 +37,7 @@ const OPEN: &str = "whoever reaches it may read, change and delete everything";
 const UNENCRYPTED: &str = "tokens and values go through the network as plain text";
 
 pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
-    let settings = Settings::new(arguments, log)?;
-    logging::start_server(&settings.log, settings.log_format)?;
+    let settings = with_log(arguments, log)?;
     let metrics = settings.watch.metrics();
     let (stop, stopped) = oneshot::channel();
     let time = Arc::new(StopTime::new(settings.stop_timeout));
@@ -91,7 +89,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     say_start(&settings, &store, &server, redis.as_ref(), told_at);
     // Before the addresses are told: a reader of them may ask for the health at once.
     watched.health().serves(store.clone());
-    announce(&server, redis.as_ref(), told_at)?;
+    announce(&addresses(&server, redis.as_ref(), told_at));
     notify::tell(notify::READY);
     // A task of its own: after the deadline of the stop this does not wait for it.
     let serving = tokio::spawn(serve(store.clone(), server, redis, stopped, Arc::clone(&stop_thread)));
@@ -130,6 +128,25 @@ async fn with_bucket(
     let chosen = chosen.context("cannot learn which bucket Redis clients see; --resp-bucket names it")?;
     log_choice(&objects, chosen).await;
     Ok(Some(redis.with_bucket(Bucket::new(chosen)?)))
+}
+
+/// The settings, with the log started.
+fn with_log(arguments: Arguments, log: Option<String>) -> anyhow::Result<Settings> {
+    let format = log_format(&arguments);
+    let settings = Settings::new(arguments, log);
+    if settings.is_err() && format == LogFormat::Json {
+        // The error is a line of the log, too.
+        logging::start_server("error", format)?;
+    }
+    let settings = settings?;
+    logging::start_server(&settings.log, settings.log_format)?;
+    Ok(settings)
+}
+
+/// The format of the log as far as it is known before all settings are checked.
+fn log_format(arguments: &Arguments) -> LogFormat {
+    let of_file = || read_file(arguments.config.as_deref()?).ok()?.log_format;
+    arguments.log_format.or_else(of_file).unwrap_or_default()
 }
 
 fn warn_of_losses(settings: &Settings, store: &Store) {
@@ -239,12 +256,8 @@ fn say_start(
     );
 }
 
-/// Prints one line for each frontend, all at once: the reader of the first line may be gone before another one came.
-fn announce(
-    server: &Server,
-    redis: Option<&shoal_redis::Server>,
-    metrics: Option<SocketAddr>,
-) -> anyhow::Result<()> {
+/// One line for each frontend. They are printed at once: the reader of the first line may be gone before another one came.
+fn addresses(server: &Server, redis: Option<&shoal_redis::Server>, metrics: Option<SocketAddr>) -> String {
     let scheme = if server.is_encrypted() { "https" } else { "http" };
     let mut lines = format!("gRPC  {scheme}://{}\n", server.address());
     if let Some(redis) = redis {
@@ -254,8 +267,7 @@ fn announce(
     if let Some(address) = metrics {
         lines += &format!("Metrics http://{address}/metrics\n");
     }
-    let mut stdout = std::io::stdout();
-    stdout.write_all(lines.as_bytes()).and_then(|()| stdout.flush()).map_err(output_error)
+    lines
 }
 
 /// The address that `given` names.
@@ -263,8 +275,19 @@ async fn resolve(given: &str, example: &str) -> anyhow::Result<SocketAddr> {
     let wrong = |why: &dyn Display| {
         Usage(format!("cannot listen on {given:?}: {why}; write HOST:PORT, as {example}"))
     };
-    let address = tokio::net::lookup_host(given).await.map_err(|error| wrong(&error))?.next();
-    Ok(address.ok_or_else(|| wrong(&"the host has no address"))?)
+    let mut addresses = tokio::net::lookup_host(given).await.map_err(|error| wrong(&error))?;
+    let first = addresses.next().ok_or_else(|| wrong(&"the host has no address"))?;
+    let mut others: Vec<String> =
+        addresses.filter(|other| other.ip() != first.ip()).map(|other| other.ip().to_string()).collect();
+    others.dedup();
+    if !others.is_empty() {
+        tracing::warn!(
+            "{given:?} has several addresses: listening on {} only, and not on {}; name an address to choose one",
+            first.ip(),
+            others.join(", ")
+        );
+    }
+    Ok(first)
 }
 
 /// Takes the address of the Redis frontend, where it is on.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shoal_engine::DEFAULT_BUCKET;
-use shoal_redis::{Durability, Limits, RedisOptions};
+use shoal_redis::{Announced, ClusterMode, Durability, Limits, RedisOptions};
 
 use super::arguments::Arguments;
 use super::file;
@@ -68,6 +68,7 @@ impl Settings {
             arguments.overlay.or(file.overlay),
             is_resp_on,
         )?;
+        let cluster = cluster_mode(arguments.cluster.or(file.cluster), arguments.announce.or(file.announce))?;
         let must_exist = arguments.must_exist.or(file.must_exist).unwrap_or(false);
         let settings = Self {
             data: arguments.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA.into()),
@@ -116,7 +117,8 @@ impl Settings {
                 Duration::from_micros(arguments.poll.or(file.poll).unwrap_or(0)),
                 arguments.resp_pending.or(file.resp_pending),
                 memory.redis_limits(),
-            )?,
+            )?
+            .map(|(address, options)| (address, RedisOptions { cluster, ..options })),
             memory,
             memory_warning,
             stop_timeout: Duration::from_secs(
@@ -273,6 +275,28 @@ fn resp(
     Ok((address != "off").then_some((address, options)))
 }
 
+/// Whether the Redis frontend is a cluster, and the address that it announces.
+fn cluster_mode(cluster: Option<bool>, announce: Option<String>) -> Result<ClusterMode, Usage> {
+    let Some(text) = announce else {
+        return Ok(if cluster == Some(true) { ClusterMode::On { announce: None } } else { ClusterMode::Off });
+    };
+    if cluster == Some(false) {
+        return Err(Usage("--announce is for a cluster, and --cluster is off; leave one of them out".into()));
+    }
+    let wrong = || Usage(format!("--announce {text:?}: write HOST:PORT, as shoal.example:7412"));
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let is_v6 = host.starts_with('[') && host.ends_with(']');
+    let host = if is_v6 { host.trim_start_matches('[').trim_end_matches(']') } else { host };
+    let port = port.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?;
+    // It goes into a line of words, and a name has no colon.
+    let is_odd =
+        |character: char| character.is_whitespace() || character.is_control() || ",@/".contains(character);
+    if host.is_empty() || host.contains(is_odd) || host.contains(':') != is_v6 {
+        return Err(wrong());
+    }
+    Ok(ClusterMode::On { announce: Some(Announced { host: host.to_owned(), port }) })
+}
+
 /// The bounds of the Redis frontend where so much may wait at a connection.
 fn pending_limits(limits: Limits, pending: Option<Size>) -> Result<Limits, Usage> {
     let Some(pending) = pending else { return Ok(limits) };
@@ -392,6 +416,30 @@ mod tests {
         for wrong in ["", "relaxed", "relaxed:", "relaxed:-1", "fast"] {
             assert!(settings(None, Some(wrong)).err().unwrap().is::<Usage>(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_cluster_is_asked_for() {
+        let mode = |cluster, announce: &str| {
+            let announce = (!announce.is_empty()).then(|| announce.to_owned());
+            let given = Arguments { cluster, announce, ..Arguments::default() };
+            Settings::new(given, None).map(|settings| settings.resp.unwrap().1.cluster)
+        };
+        assert_eq!(mode(None, "").unwrap(), ClusterMode::Off);
+        assert_eq!(mode(Some(true), "").unwrap(), ClusterMode::On { announce: None });
+        for (text, host, port) in [
+            ("shoal.example:7412", "shoal.example", 7412),
+            ("10.0.0.1:1", "10.0.0.1", 1),
+            ("[::1]:65535", "::1", 65_535),
+        ] {
+            let announce = Some(Announced { host: host.into(), port });
+            assert_eq!(mode(None, text).unwrap(), ClusterMode::On { announce });
+        }
+        for wrong in ["host", "host:", ":7412", "host:0", "host:65536", "::1:7412", "a b:1", "a,b:1", "[]:1"]
+        {
+            assert!(mode(None, wrong).unwrap_err().is::<Usage>(), "{wrong}");
+        }
+        assert!(mode(Some(false), "host:7412").unwrap_err().is::<Usage>());
     }
 
     #[test]

@@ -45,6 +45,7 @@ from .objects import (
     Outcome,
     PutItem,
     Stat,
+    TimeToLive,
     UserMetadata,
     Value,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "ShoalError",
     "SourceError",
     "Stat",
+    "TimeToLive",
     "TimedOutError",
     "Tls",
     "Token",

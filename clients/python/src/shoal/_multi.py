@@ -104,6 +104,7 @@ def _put_item(item: PutItem) -> pb.MultiPutItem:
         rules=_wire.rules(item),
         metadata=_wire.metadata(item),
         modified_ns=item.modified_ns,
+        **_wire.deadline(item),
         value=_wire.value_bytes(item.value),
     )
 

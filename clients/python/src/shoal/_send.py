@@ -29,6 +29,7 @@ class Upload:
             rules=_wire.rules(item),
             metadata=_wire.metadata(item),
             modified_ns=item.modified_ns,
+            **_wire.deadline(item),
         )
         self._limit = limit
         self._call: Any = None

@@ -55,6 +55,7 @@ def _put_request(bucket: str, item: PutItem) -> pb.PutRequest:
         rules=_wire.rules(item),
         metadata=_wire.metadata(item),
         modified_ns=item.modified_ns,
+        **_wire.deadline(item),
         value=_wire.value_bytes(item.value),
     )
 

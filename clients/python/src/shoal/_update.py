@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from . import _single, _wire
@@ -82,8 +83,9 @@ def update(
 
 
 def _again(key: Key, value: Value, info: ObjectInfo) -> PutItem:
-    """A new value; what else is known about the object stays."""
-    return PutItem(key, value, content_type=info.content_type, user_metadata=info.user_metadata)
+    """A new value; what else is known about the object stays, and its time ends when it would have ended."""
+    ttl = None if info.ttl_ns is None else timedelta(microseconds=max(1, info.ttl_ns // 1000))
+    return PutItem(key, value, content_type=info.content_type, user_metadata=info.user_metadata, ttl=ttl)
 
 
 def _changed(change: Callable[[bytes | None], Any], old: bytes | None) -> Verb[Value | None]:

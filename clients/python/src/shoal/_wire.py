@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, Protocol
 
 import grpc
@@ -103,6 +105,29 @@ def metadata(item: PutItem) -> pb.Metadata | None:
     return pb.Metadata(content_type=item.content_type, user=entries)
 
 
+def deadline(item: PutItem) -> dict[str, int]:
+    """The end of an object's time, as fields of a message; none where it has none."""
+    if item.ttl is not None and item.expire_time_ns is not None:
+        raise InvalidError("ttl and expire_time_ns: one of them, or neither")
+    if item.ttl is not None:
+        if isinstance(item.ttl, timedelta):
+            ns = item.ttl // timedelta(microseconds=1) * 1000
+        elif isinstance(item.ttl, (int, float)) and math.isfinite(item.ttl):
+            ns = round(item.ttl * 1_000_000_000)
+        else:
+            raise InvalidError(f"ttl: seconds or a timedelta, not {item.ttl!r}")
+        return {"ttl_ns": _unsigned("ttl", ns)}
+    if item.expire_time_ns is not None:
+        return {"expire_time_ns": _unsigned("expire_time_ns", item.expire_time_ns)}
+    return {}
+
+
+def _unsigned(name: str, ns: int) -> int:
+    if not 0 < ns < 1 << 64:
+        raise InvalidError(f"{name}: above 0, and nanoseconds that fit in 64 bits")
+    return ns
+
+
 def byte_range(offset: int, length: int | None) -> pb.ByteRange | None:
     """`None` for the whole value."""
     if offset < 0 or (length is not None and length < 0):
@@ -125,7 +150,15 @@ def info(
         raise protocol("it says nothing about the object")
     about = message.info
     user = tuple((entry.name, entry.value) for entry in about.metadata.user)
-    return ObjectInfo(about.version, about.bytes, about.modified_ns, about.metadata.content_type, user)
+    return ObjectInfo(
+        about.version,
+        about.bytes,
+        about.modified_ns,
+        about.metadata.content_type,
+        user,
+        about.ttl_ns if about.HasField("ttl_ns") else None,
+        about.expire_time_ns if about.HasField("expire_time_ns") else None,
+    )
 
 
 def protocol(what: str) -> Failed:

@@ -31,6 +31,7 @@ from .objects import (
     Outcome,
     PutItem,
     Stat,
+    TimeToLive,
     UserMetadata,
     Value,
 )
@@ -124,6 +125,8 @@ class AsyncClient:
         content_type: str = "",
         user_metadata: UserMetadata | None = None,
         modified_ns: int | None = None,
+        ttl: TimeToLive | None = None,
+        expire_time_ns: int | None = None,
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> int:
@@ -132,6 +135,9 @@ class AsyncClient:
         The conditions say when it is done; where one does not hold: :class:`~shoal.ConditionFailedError` with the current
         version. `if_missing`: there is no object. `if_exists`: there is one. `if_version_at`: there is one of just this
         version. `if_version_above`: there is none, or it is newer than this version.
+
+        `ttl`: the object is gone after so many seconds (or a timedelta), in elapsed time. `expire_time_ns`: it is gone when the
+        wall clock shows this, in nanoseconds since the Unix epoch. Without either it stays, also if the key had an end before.
         """
         item = PutItem(
             key,
@@ -143,6 +149,8 @@ class AsyncClient:
             content_type,
             user_metadata,
             modified_ns,
+            ttl,
+            expire_time_ns,
         )
         return await self._run(_single.put(self._core, self._bucket(bucket), item, timeout))
 
@@ -193,6 +201,8 @@ class AsyncClient:
         content_type: str = "",
         user_metadata: UserMetadata | None = None,
         modified_ns: int | None = None,
+        ttl: TimeToLive | None = None,
+        expire_time_ns: int | None = None,
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> AsyncPutStream:
@@ -212,6 +222,8 @@ class AsyncClient:
             content_type,
             user_metadata,
             modified_ns,
+            ttl,
+            expire_time_ns,
         )
         return AsyncPutStream(self._wire, Upload(self._core, self._bucket(bucket), item, self._core.limit(timeout)))
 
@@ -227,6 +239,8 @@ class AsyncClient:
         content_type: str = "",
         user_metadata: UserMetadata | None = None,
         modified_ns: int | None = None,
+        ttl: TimeToLive | None = None,
+        expire_time_ns: int | None = None,
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> int:
@@ -245,6 +259,8 @@ class AsyncClient:
             content_type=content_type,
             user_metadata=user_metadata,
             modified_ns=modified_ns,
+            ttl=ttl,
+            expire_time_ns=expire_time_ns,
             bucket=bucket,
             timeout=timeout,
         )
@@ -311,11 +327,20 @@ class AsyncClient:
         *,
         content_type: str = "",
         user_metadata: UserMetadata | None = None,
+        ttl: TimeToLive | None = None,
+        expire_time_ns: int | None = None,
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> CreateOrGet:
         """Stores the object where there is none, else gives the one that is there. Of several callers one creates."""
-        item = PutItem(key, value, content_type=content_type, user_metadata=user_metadata)
+        item = PutItem(
+            key,
+            value,
+            content_type=content_type,
+            user_metadata=user_metadata,
+            ttl=ttl,
+            expire_time_ns=expire_time_ns,
+        )
         return await self._run(_update.create_or_get(self._core, self._bucket(bucket), item, timeout))
 
     async def compare_and_set(
@@ -326,6 +351,8 @@ class AsyncClient:
         *,
         content_type: str = "",
         user_metadata: UserMetadata | None = None,
+        ttl: TimeToLive | None = None,
+        expire_time_ns: int | None = None,
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> CompareAndSet:
@@ -333,7 +360,14 @@ class AsyncClient:
 
         The answer is true where it was stored; its `version` is the current one either way.
         """
-        item = PutItem(key, value, content_type=content_type, user_metadata=user_metadata)
+        item = PutItem(
+            key,
+            value,
+            content_type=content_type,
+            user_metadata=user_metadata,
+            ttl=ttl,
+            expire_time_ns=expire_time_ns,
+        )
         return await self._run(_update.compare_and_set(self._core, self._bucket(bucket), item, expected, timeout))
 
     async def update(
@@ -348,7 +382,7 @@ class AsyncClient:
         """Replaces the value by `change(value)` (`None`: there is no object), if nobody else wrote; the new version.
 
         `change` may be a coroutine. It is called again where somebody else was faster, so it should have no other effects.
-        Where it gives `None`, the object stays as it is. Content type and user metadata stay. After `rounds` times:
+        Where it gives `None`, the object stays as it is. Content type, user metadata and the end of its time stay. After `rounds` times:
         :class:`~shoal.ChangedError`.
         """
         return await self._run(_update.update(self._core, self._bucket(bucket), key, change, rounds, timeout))

@@ -29,6 +29,7 @@ from .objects import (
     Outcome,
     PutItem,
     Stat,
+    TimeToLive,
     UserMetadata,
     Value,
 )
@@ -124,6 +125,8 @@ class Client:
         content_type: str = "",
         user_metadata: UserMetadata | None = None,
         modified_ns: int | None = None,
+        ttl: TimeToLive | None = None,
+        expire_time_ns: int | None = None,
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> int:
@@ -132,6 +135,9 @@ class Client:
         The conditions say when it is done; where one does not hold: :class:`~shoal.ConditionFailedError` with the current
         version. `if_missing`: there is no object. `if_exists`: there is one. `if_version_at`: there is one of just this
         version. `if_version_above`: there is none, or it is newer than this version.
+
+        `ttl`: the object is gone after so many seconds (or a timedelta), in elapsed time. `expire_time_ns`: it is gone when the
+        wall clock shows this, in nanoseconds since the Unix epoch. Without either it stays, also if the key had an end before.
         """
         item = PutItem(
             key,
@@ -143,6 +149,8 @@ class Client:
             content_type,
             user_metadata,
             modified_ns,
+            ttl,
+            expire_time_ns,
         )
         return self._run(_single.put(self._core, self._bucket(bucket), item, timeout))
 
@@ -193,6 +201,8 @@ class Client:
         content_type: str = "",
         user_metadata: UserMetadata | None = None,
         modified_ns: int | None = None,
+        ttl: TimeToLive | None = None,
+        expire_time_ns: int | None = None,
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> PutStream:
@@ -212,6 +222,8 @@ class Client:
             content_type,
             user_metadata,
             modified_ns,
+            ttl,
+            expire_time_ns,
         )
         return PutStream(self._wire, Upload(self._core, self._bucket(bucket), item, self._core.limit(timeout)))
 
@@ -227,6 +239,8 @@ class Client:
         content_type: str = "",
         user_metadata: UserMetadata | None = None,
         modified_ns: int | None = None,
+        ttl: TimeToLive | None = None,
+        expire_time_ns: int | None = None,
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> int:
@@ -243,6 +257,8 @@ class Client:
             content_type=content_type,
             user_metadata=user_metadata,
             modified_ns=modified_ns,
+            ttl=ttl,
+            expire_time_ns=expire_time_ns,
             bucket=bucket,
             timeout=timeout,
         )
@@ -309,11 +325,20 @@ class Client:
         *,
         content_type: str = "",
         user_metadata: UserMetadata | None = None,
+        ttl: TimeToLive | None = None,
+        expire_time_ns: int | None = None,
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> CreateOrGet:
         """Stores the object where there is none, else gives the one that is there. Of several callers one creates."""
-        item = PutItem(key, value, content_type=content_type, user_metadata=user_metadata)
+        item = PutItem(
+            key,
+            value,
+            content_type=content_type,
+            user_metadata=user_metadata,
+            ttl=ttl,
+            expire_time_ns=expire_time_ns,
+        )
         return self._run(_update.create_or_get(self._core, self._bucket(bucket), item, timeout))
 
     def compare_and_set(
@@ -324,6 +349,8 @@ class Client:
         *,
         content_type: str = "",
         user_metadata: UserMetadata | None = None,
+        ttl: TimeToLive | None = None,
+        expire_time_ns: int | None = None,
         bucket: str | None = None,
         timeout: float | None = None,
     ) -> CompareAndSet:
@@ -331,7 +358,14 @@ class Client:
 
         The answer is true where it was stored; its `version` is the current one either way.
         """
-        item = PutItem(key, value, content_type=content_type, user_metadata=user_metadata)
+        item = PutItem(
+            key,
+            value,
+            content_type=content_type,
+            user_metadata=user_metadata,
+            ttl=ttl,
+            expire_time_ns=expire_time_ns,
+        )
         return self._run(_update.compare_and_set(self._core, self._bucket(bucket), item, expected, timeout))
 
     def update(
@@ -346,7 +380,7 @@ class Client:
         """Replaces the value by `change(value)` (`None`: there is no object), if nobody else wrote; the new version.
 
         `change` is called again where somebody else was faster, so it should have no other effects. Where it gives `None`,
-        the object stays as it is, and so does this. Content type and user metadata stay. After `rounds` times:
+        the object stays as it is, and so does this. Content type, user metadata and the end of its time stay. After `rounds` times:
         :class:`~shoal.ChangedError`.
         """
         return self._run(_update.update(self._core, self._bucket(bucket), key, change, rounds, timeout))

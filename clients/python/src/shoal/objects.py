@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 from .errors import ShoalError
@@ -15,6 +16,9 @@ Key = bytes | str
 
 #: A user's own metadata: names and values, together at most 2 KiB.
 UserMetadata = Mapping[str, bytes] | Sequence[tuple[str, bytes]]
+
+#: How long an object lives: seconds, or a timedelta.
+TimeToLive = float | timedelta
 
 #: A value. What is no `bytes` is copied.
 Value = bytes | bytearray | memoryview
@@ -34,6 +38,10 @@ class ObjectInfo:
     content_type: str = ""
     #: The user's own metadata, in the order in which it was given.
     user_metadata: tuple[tuple[str, bytes], ...] = ()
+    #: Nanoseconds that are left until the object's time is over, as the server counted them when it answered; `None`: it has no end.
+    ttl_ns: int | None = None
+    #: What the wall clock will show then, in nanoseconds since the Unix epoch; `None`: it has no end.
+    expire_time_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,10 @@ class PutItem:
     content_type: str = ""
     user_metadata: UserMetadata | None = None
     modified_ns: int | None = None
+    #: How long the object lives, in seconds or as a timedelta; `None`: see `expire_time_ns`.
+    ttl: TimeToLive | None = None
+    #: Until when it lives by the wall clock, in nanoseconds since the Unix epoch; `None`, as `ttl`: for ever.
+    expire_time_ns: int | None = None
 
     def user_entries(self) -> list[tuple[str, bytes]]:
         """The user's metadata in order."""

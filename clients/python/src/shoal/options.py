@@ -125,6 +125,9 @@ class Options:
             # Clients of one program share nothing, so that closing one is that.
             ("grpc.use_local_subchannel_pool", 1),
         ]
+        if _is_loopback(_address(self.server)[0]):
+            # A proxy of the environment (http_proxy) does not lead to this machine.
+            settings.append(("grpc.enable_http_proxy", 0))
         if self.tls is not None and self.tls.server_name is not None:
             settings.append(("grpc.ssl_target_name_override", self.tls.server_name))
         return settings

@@ -2,6 +2,7 @@
 
 use shoal_engine::{Change, ReadLevel};
 
+use super::bits::READ_BYTES_MAX;
 use super::call::{Call, Outcome, SYNTAX, integer, is};
 use super::strings::{VALUE_BYTES_MAX, bytes_of};
 use super::write::new_value;
@@ -21,8 +22,8 @@ struct Kind {
 impl Kind {
     fn parse(word: &[u8]) -> Result<Self, Failed> {
         let (signed, digits) = match word {
-            [b'i' | b'I', digits @ ..] => (true, digits),
-            [b'u' | b'U', digits @ ..] => (false, digits),
+            [b'i', digits @ ..] => (true, digits),
+            [b'u', digits @ ..] => (false, digits),
             _ => return Err(WRONG_TYPE.into()),
         };
         let bits = integer(digits).map_err(|_| WRONG_TYPE)?;
@@ -138,15 +139,15 @@ impl Operation {
     }
 }
 
-/// An offset in bits, or in widths of the integer where it begins with `#`.
-fn offset(word: &[u8], kind: Kind) -> Result<usize, Failed> {
+/// An offset in bits, or in widths of the integer where it begins with `#`, in a string of up to `bytes_max`.
+fn offset(word: &[u8], kind: Kind, bytes_max: usize) -> Result<usize, Failed> {
     let (digits, scale) = match word {
         [b'#', digits @ ..] => (digits, i64::from(kind.bits)),
         digits => (digits, 1),
     };
     let offset = integer(digits).map_err(|_| WRONG_OFFSET)?.checked_mul(scale).ok_or(WRONG_OFFSET)?;
     let offset = usize::try_from(offset).map_err(|_| WRONG_OFFSET)?;
-    let fits = offset.saturating_add(kind.bits as usize) <= VALUE_BYTES_MAX * 8;
+    let fits = offset.saturating_add(kind.bits as usize) <= bytes_max * 8;
     if fits { Ok(offset) } else { Err(WRONG_OFFSET.into()) }
 }
 
@@ -158,7 +159,8 @@ fn parse(call: &Call) -> Result<Vec<Operation>, Failed> {
             [] => return Ok(operations),
             [name, kind, at, rest @ ..] if is(name, "get") => {
                 let kind = Kind::parse(kind)?;
-                operations.push(Operation { what: What::Get, kind, offset: offset(at, kind)?, overflow });
+                let offset = offset(at, kind, READ_BYTES_MAX)?;
+                operations.push(Operation { what: What::Get, kind, offset, overflow });
                 rest
             }
             [name, word, rest @ ..] if is(name, "overflow") => {
@@ -167,7 +169,7 @@ fn parse(call: &Call) -> Result<Vec<Operation>, Failed> {
             }
             [name, kind, at, number, rest @ ..] if is(name, "set") || is(name, "incrby") => {
                 let kind = Kind::parse(kind)?;
-                let offset = offset(at, kind)?;
+                let offset = offset(at, kind, VALUE_BYTES_MAX)?;
                 let number = integer(number)?;
                 let what = if is(name, "set") { What::Set(number) } else { What::Increase(number) };
                 operations.push(Operation { what, kind, offset, overflow });
@@ -221,9 +223,9 @@ mod tests {
     #[test]
     fn kinds_have_a_width() {
         assert_eq!(kind("i64").least_and_most(), (i64::MIN.into(), i64::MAX.into()));
-        assert_eq!(kind("U8").least_and_most(), (0, 255));
+        assert_eq!(kind("u8").least_and_most(), (0, 255));
         assert_eq!(kind("i1").least_and_most(), (-1, 0));
-        for wrong in ["u64", "i65", "u0", "x8", "8", "", "i", "i-1", "u 8"] {
+        for wrong in ["u64", "i65", "u0", "x8", "8", "", "i", "i-1", "u 8", "I8", "U8"] {
             assert!(Kind::parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }
@@ -264,6 +266,7 @@ mod tests {
 
     #[test]
     fn offsets_count_bits_or_integers() {
+        let offset = |word: &[u8], kind| offset(word, kind, VALUE_BYTES_MAX);
         assert_eq!(offset(b"17", kind("u8")).unwrap(), 17);
         assert_eq!(offset(b"#3", kind("u5")).unwrap(), 15);
         let last = VALUE_BYTES_MAX * 8 - 8;

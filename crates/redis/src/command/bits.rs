@@ -12,15 +12,18 @@ use crate::answer::{Answer, Failed};
 
 /// Bytes of all strings that one BITOP reads, and of its keys.
 
-/// The integer that is an offset of a bit.
-fn bit_offset(word: &[u8]) -> Result<usize, Failed> {
+/// The longest string of Redis: a bit up to there may be read, and is 0 behind the end of a string.
+pub(super) const READ_BYTES_MAX: usize = 512 << 20;
+
+/// The integer that is an offset of a bit in a string of up to so many bytes.
+fn bit_offset(word: &[u8], bytes_max: usize) -> Result<usize, Failed> {
     const WRONG: &str = "ERR bit offset is not an integer or out of range";
     let offset = integer(word).ok().and_then(|offset| usize::try_from(offset).ok());
-    offset.filter(|offset| offset / 8 < VALUE_BYTES_MAX).ok_or(WRONG.into())
+    offset.filter(|offset| offset / 8 < bytes_max).ok_or(WRONG.into())
 }
 
 pub(super) async fn getbit(call: Call) -> Outcome {
-    let offset = bit_offset(call.word(2))?;
+    let offset = bit_offset(call.word(2), READ_BYTES_MAX)?;
     call.answer_object(|object| {
         let byte = object.and_then(|object| object.value.peek(offset / 8).first().copied()).unwrap_or(0);
         Answer::flag(byte & (0x80 >> (offset % 8)) != 0)
@@ -29,7 +32,7 @@ pub(super) async fn getbit(call: Call) -> Outcome {
 }
 
 pub(super) async fn setbit(call: Call) -> Outcome {
-    let offset = bit_offset(call.word(2))?;
+    let offset = bit_offset(call.word(2), VALUE_BYTES_MAX)?;
     let on = match &call.word(3)[..] {
         b"0" => false,
         b"1" => true,
@@ -79,13 +82,16 @@ impl Part {
         Ok(Self { start, end, in_bits })
     }
 
+    /// Whether both ends count from the end of the string, and the last one is before the first. BITCOUNT finds nothing there, also
+    /// if both are before the start; BITPOS looks at the first byte then, as Redis does.
+    fn is_reversed(self) -> bool {
+        self.start < 0 && self.end < 0 && self.start > self.end
+    }
+
     /// The first bit and the one behind the last, of a string of so many bytes; none where there is no such bit.
     fn within(self, bytes: usize) -> Option<(usize, usize)> {
         let scale = if self.in_bits { 1 } else { 8 };
         let total = (bytes * 8 / scale) as i64;
-        if self.start < 0 && self.end < 0 && self.start > self.end {
-            return None;
-        }
         let from_start = |place: i64| if place < 0 { place.saturating_add(total).max(0) } else { place };
         let (first, last) = (from_start(self.start), from_start(self.end).min(total - 1));
         let place = |unit: i64| usize::try_from(unit).ok().map(|unit| unit * scale);
@@ -111,7 +117,8 @@ pub(super) async fn bitcount(call: Call) -> Outcome {
         let count = |(first, end)| {
             masked(&value, first, end).map(|(_, byte, mask)| i64::from((byte & mask).count_ones())).sum()
         };
-        Answer::Integer(part.within(value.len()).map_or(0, count))
+        let place = part.within(value.len()).filter(|_| !part.is_reversed());
+        Answer::Integer(place.map_or(0, count))
     })
     .await
 }
@@ -241,6 +248,8 @@ mod tests {
         assert_eq!(part(-3, -1, true).within(2), Some((13, 16)));
         assert_eq!(part(i64::MIN, i64::MAX, true).within(2), Some((0, 16)));
         assert_eq!(part(-1, -5, true).within(2), None);
+        assert_eq!(part(-20, -50, true).within(2), Some((0, 1)));
+        assert!(part(-20, -50, true).is_reversed() && !part(-50, -20, true).is_reversed());
     }
 
     #[test]

@@ -22,7 +22,8 @@ use crate::working_set::WorkingSet;
 pub(crate) const SYNTAX: &str = "ERR syntax error";
 pub(crate) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 pub(crate) const NO_SUCH_KEY: &str = "ERR no such key";
-pub(crate) const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+pub(crate) const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len): a value has at most 4194304 bytes, and a \
+                                   command 67108864; gRPC and `shoal put` take longer values";
 
 /// The longest name of a command.
 pub(super) const NAME_BYTES_MAX: usize = 16;

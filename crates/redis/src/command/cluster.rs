@@ -1,12 +1,10 @@
-//! Redis Cluster's discovery: one node that has all slots, so that cluster clients work today and against several nodes
-//! later.
-
-use std::net::SocketAddr;
+//! Redis Cluster's discovery, if the server is run as a cluster: one node that has all slots.
 
 use shoal_base::slot::{SLOT_COUNT, hash_slot};
 
 use super::call::{Call, ConnectionState, Part};
 use crate::answer::{Answer, Failed};
+use crate::options::{Announced, ClusterMode};
 
 /// The last slot.
 const SLOT_LAST: i64 = SLOT_COUNT as i64 - 1;
@@ -21,13 +19,36 @@ pub(super) const PARTS: &[Part] = &[
     Part::new("slots", 0..=0, "", "The slots with their nodes, as arrays."),
 ];
 
+/// The answer of Redis without cluster support.
+const DISABLED: &str = "ERR This instance has cluster support disabled";
+
+/// For commands that only a cluster's clients send, and that change nothing here.
+pub(super) fn accept(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
+    if is_on(call) { Ok(Answer::Ok) } else { Err(DISABLED.into()) }
+}
+
+/// Whether clients are told of a cluster.
+pub(super) fn is_on(call: &Call) -> bool {
+    call.frontend.options.cluster != ClusterMode::Off
+}
+
+/// The address that a cluster's clients connect to.
+fn announced(session: &ConnectionState, call: &Call) -> Option<Announced> {
+    match &call.frontend.options.cluster {
+        ClusterMode::Off => None,
+        ClusterMode::On { announce: Some(announced) } => Some(announced.clone()),
+        ClusterMode::On { announce: None } => {
+            let local = session.client.addresses.local;
+            Some(Announced { host: local.ip().to_canonical().to_string(), port: local.port() })
+        }
+    }
+}
+
 pub(super) fn cluster(session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     let run_id = &call.frontend.run_id;
     let id = || Answer::string(run_id.clone());
-    // Where the client reached this server is what a cluster's client is told to connect to.
-    let local = session.client.addresses.local;
-    let address = SocketAddr::new(local.ip().to_canonical(), local.port());
-    let (host, port) = (|| Answer::string(address.ip().to_string()), Answer::Integer(address.port().into()));
+    let address = announced(session, call).ok_or(DISABLED)?;
+    let (host, port) = (|| Answer::string(address.host.clone()), Answer::Integer(address.port.into()));
     Ok(match call.part()? {
         "slots" => {
             let node = Answer::Array(vec![host(), port, id(), Answer::Array(Vec::new())]);
@@ -47,9 +68,10 @@ pub(super) fn cluster(session: &mut ConnectionState, call: &Call) -> Result<Answ
             Answer::Array(vec![Answer::map([("slots", slots), ("nodes", Answer::Array(vec![node]))])])
         }
         "nodes" => {
-            let bus = u32::from(address.port()) + 10_000;
+            let Announced { host, port } = &address;
+            let bus = u32::from(*port) + 10_000;
             Answer::Verbatim(format!(
-                "{run_id} {address}@{bus} myself,master - 0 0 1 connected 0-{SLOT_LAST}\n"
+                "{run_id} {host}:{port}@{bus} myself,master - 0 0 1 connected 0-{SLOT_LAST}\n"
             ))
         }
         "keyslot" => Answer::Integer(hash_slot(call.word(2)).into()),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use shoal_base::{BLOCK_BYTES, glob};
 
 use super::call::{Call, ConnectionState, Outcome, Part, integer, is};
-use super::{figures, scan};
+use super::{cluster, figures, scan};
 use crate::answer::{Answer, Failed};
 use crate::options::Durability;
 use shoal_metrics::Usage;
@@ -112,7 +112,7 @@ fn configuration(call: &Call) -> Vec<(&'static str, String)> {
         ("appendonly", text("yes")),
         ("bind", address.ip().to_string()),
         ("client-query-buffer-limit", number(options.limits.pending_bytes_max)),
-        ("cluster-enabled", text("yes")),
+        ("cluster-enabled", text(if cluster::is_on(call) { "yes" } else { "no" })),
         ("daemonize", text("no")),
         ("databases", text("1")),
         ("io-threads", number(options.threads.unwrap_or(1))),
@@ -172,9 +172,10 @@ fn about_server(call: &Call) -> String {
     let frontend = &call.frontend;
     let up = frontend.clock.monotonic_ns().saturating_sub(frontend.since_ns) / 1_000_000_000;
     format!(
-        "# Server\r\nredis_version:{VERSION}\r\nshoal_version:{}\r\nredis_mode:cluster\r\nos:Linux\r\narch_bits:64\r\n\
+        "# Server\r\nredis_version:{VERSION}\r\nshoal_version:{}\r\nredis_mode:{}\r\nos:Linux\r\narch_bits:64\r\n\
          process_id:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{up}\r\nuptime_in_days:{}\r\n",
         env!("CARGO_PKG_VERSION"),
+        if cluster::is_on(call) { "cluster" } else { "standalone" },
         std::process::id(),
         frontend.run_id,
         frontend.address.port(),
@@ -232,8 +233,8 @@ fn about_replication(call: &Call) -> String {
     )
 }
 
-fn about_cluster(_call: &Call) -> String {
-    "# Cluster\r\ncluster_enabled:1\r\n".to_owned()
+fn about_cluster(call: &Call) -> String {
+    format!("# Cluster\r\ncluster_enabled:{}\r\n", u8::from(cluster::is_on(call)))
 }
 
 /// Damage that reads and listings met since the store was opened; `SHOAL.DAMAGE` looks at everything.

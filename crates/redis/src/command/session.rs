@@ -90,7 +90,7 @@ pub(super) fn hello(session: &mut ConnectionState, call: &Call) -> Result<Answer
         ("version", Answer::text(super::server::VERSION)),
         ("proto", Answer::Integer(if protocol == Protocol::V3 { 3 } else { 2 })),
         ("id", Answer::Integer(session.client.id as i64)),
-        ("mode", Answer::text("cluster")),
+        ("mode", Answer::text(if super::cluster::is_on(call) { "cluster" } else { "standalone" })),
         ("role", Answer::text("master")),
         ("modules", Answer::Array(Vec::new())),
     ]))

@@ -125,19 +125,21 @@ pub(super) async fn getdel(call: Call) -> Outcome {
 }
 
 pub(super) async fn getex(call: Call) -> Outcome {
+    // As in Redis, a wrong time matters only if there is the key.
     let expiry = match call.rest(2) {
-        [] => None,
-        [word] if is(word, "persist") => Some(Expiry::Never),
+        [] => Ok(None),
+        [word] if is(word, "persist") => Ok(Some(Expiry::Never)),
         [word, amount] => {
             let unit = Unit::of_word(word).ok_or(SYNTAX)?;
-            Some(expiry_of(&call, unit, integer(amount)?)?)
+            integer(amount).and_then(|amount| expiry_of(&call, unit, amount)).map(Some)
         }
         _ => return Err(SYNTAX.into()),
     };
     call.update(ReadLevel::Value, |object| {
-        let change = match (object, expiry) {
-            (Some(object), Some(expiry)) if object.info.expiry.is_some() || expiry != Expiry::Never => {
-                new_expiry(object, expiry)
+        let change = match (object, &expiry) {
+            (Some(_), Err(Failed(problem))) => return (Change::NoChange, Answer::Error(problem.clone())),
+            (Some(object), Ok(Some(expiry))) if object.info.expiry.is_some() || *expiry != Expiry::Never => {
+                new_expiry(object, *expiry)
             }
             _ => Change::NoChange,
         };

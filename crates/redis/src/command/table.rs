@@ -36,7 +36,7 @@ const fn family(name: &'static str, order: Order, parts: &'static [Part], run: R
 /// All commands, in the order of their names.
 pub(crate) static COMMANDS: &[Command] = &[
     write("append", 3, Keys::ONE, |call| Box::pin(strings::append(call))),
-    now("asking", 1, Order::Free, |_, _| Ok(Answer::Ok)),
+    now("asking", 1, Order::Free, cluster::accept),
     now("auth", -2, Order::All, session::auth),
     read("bitcount", -2, Keys::ONE, |call| Box::pin(bits::bitcount(call))),
     write("bitfield", -2, Keys::ONE, |call| Box::pin(bitfield::bitfield(call))),
@@ -94,8 +94,8 @@ pub(crate) static COMMANDS: &[Command] = &[
     read("pttl", 2, Keys::ONE, |call| Box::pin(expiry::tell(call, Unit::Milliseconds))),
     now("quit", -1, Order::All, session::quit),
     whole("randomkey", 1, false, |call| Box::pin(scan::randomkey(call))),
-    now("readonly", 1, Order::Free, |_, _| Ok(Answer::Ok)),
-    now("readwrite", 1, Order::Free, |_, _| Ok(Answer::Ok)),
+    now("readonly", 1, Order::Free, cluster::accept),
+    now("readwrite", 1, Order::Free, cluster::accept),
     write("rename", 3, Keys::TWO, |call| Box::pin(keys::rename(call, true))),
     write("renamenx", 3, Keys::TWO, |call| Box::pin(keys::rename(call, false))),
     now("reset", 1, Order::All, session::reset),

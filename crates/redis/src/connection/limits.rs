@@ -24,8 +24,8 @@ pub(crate) enum End {
     Slow,
     /// It needs more memory than there is for all connections of the thread.
     TooMuch,
-    /// It has shown nothing in time.
-    Overdue,
+    /// Its client did not do this in time, which has to be done first.
+    Overdue(&'static str),
     /// Too much waits in it: it is told so, and ends when it took its answers.
     Refused,
 }
@@ -55,18 +55,16 @@ impl Connection {
         self.input.check_buffer(shared);
         let limits = &shared.frontend.options.limits;
         let is_slow = self.input.is_too_slow(limits, self.is_listened_to, period) && !socket.is_lingering();
-        let since = |ns: u64| shared.now_ns.saturating_sub(ns);
-        let fed_ns = self.backlog.fed_ns(shared.now_ns, period, limits.min_rate.bytes_a_second);
+        let since = |ns: u64| shared.awake_ns.saturating_sub(ns);
+        let fed_ns = self.backlog.fed_ns(shared.awake_ns, period, limits.min_rate.bytes_a_second);
         let silent_ns = socket.stuck_since_ns().map_or(0, since).min(since(fed_ns));
         self.check_stuck(socket, shared)?;
-        let client = &self.session.client;
-        let age_ms = (shared.now_ns / 1_000_000).saturating_sub(client.since_ms);
         if u128::from(silent_ns) > limits.min_rate.silence_max.as_nanos() {
             Err(End::Silent)
         } else if is_slow {
             Err(End::Slow)
-        } else if !client.may_stay() && u128::from(age_ms) > limits.unauthenticated_max.as_millis() {
-            Err(End::Overdue)
+        } else if u128::from(since(self.began_ns)) > limits.unauthenticated_max.as_nanos() {
+            self.is_due().map_or(Ok(()), |due| Err(End::Overdue(due)))
         } else {
             Ok(())
         }
@@ -78,8 +76,8 @@ impl Connection {
     /// It has to end.
     pub(crate) fn check_stuck(&self, socket: &Socket, shared: &Shared) -> Result<(), End> {
         let Some(since_ns) = socket.stuck_since_ns() else { return Ok(()) };
-        let stuck_ns = shared.now_ns.saturating_sub(since_ns);
-        if self.backlog.is_given_up(stuck_ns, shared.now_ns) {
+        let stuck_ns = shared.awake_ns.saturating_sub(since_ns);
+        if self.backlog.is_given_up(stuck_ns, shared.awake_ns) {
             return Err(End::TooMuch);
         }
         let is_over_full = u128::from(stuck_ns) >= TAKES_NOTHING_MIN.as_nanos()

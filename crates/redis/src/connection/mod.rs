@@ -58,6 +58,8 @@ pub(crate) struct Connection {
     has_begun_all: bool,
     /// Commands that were answered in this turn.
     finished: FinishedCommands,
+    /// Its beginning, on the clock for timeouts.
+    began_ns: u64,
 }
 
 impl Connection {
@@ -67,6 +69,7 @@ impl Connection {
         waker: Arc<ConnectionWaker>,
         frontend: &FrontendRef,
         sealing: Option<Box<Sealing>>,
+        began_ns: u64,
     ) -> Self {
         Self {
             input: Input::new(&frontend.options.limits, session.authenticated),
@@ -83,6 +86,18 @@ impl Connection {
             came_ns: 0,
             has_begun_all: true,
             finished: FinishedCommands::default(),
+            began_ns,
+        }
+    }
+
+    /// The step that its client must take before the time for that is over; none if it may be idle. Without a password a client need not
+    /// send anything.
+    pub(crate) fn is_due(&self) -> Option<&'static str> {
+        let is_agreed = self.sealing.as_ref().is_none_or(|sealing| sealing.is_agreed());
+        match (self.session.client.may_stay(), self.session.authenticated, is_agreed) {
+            (true, ..) | (false, true, true) => None,
+            (false, true, false) => Some("agree on TLS"),
+            (false, false, _) => Some("show the password"),
         }
     }
 
@@ -138,7 +153,7 @@ impl Connection {
     /// [`Gone`].
     pub(crate) fn send(&mut self, socket: &mut Socket, shared: &mut Shared) -> Result<(), Gone> {
         let before = self.out.len();
-        let sent = self.send_some(socket, shared.now_ns);
+        let sent = self.send_some(socket, shared.awake_ns);
         shared.figures.sent_bytes += (before - self.out.len()) as u64;
         sent
     }
@@ -241,7 +256,7 @@ impl Connection {
         let most = shared.frontend.options.limits.pending_bytes_max;
         self.input.clear(shared);
         self.session.closing = true;
-        self.backlog.refuse(shared.now_ns);
+        self.backlog.refuse(shared.awake_ns);
         self.answer(Answer::Error(
             format!(
                 "ERR this connection's commands and untaken answers have more than {most} bytes, or those of all connections \
@@ -371,7 +386,7 @@ mod tests {
         let new = |id| Client::new(id, addresses, 0, waker.clone());
         let client = frontend.clients.enter(new).unwrap();
         let frontend: FrontendRef = Rc::new(frontend);
-        let connection = Connection::new(ConnectionState::new(client, true), waker, &frontend, None);
+        let connection = Connection::new(ConnectionState::new(client, true), waker, &frontend, None, 0);
         (connection, Shared::new(frontend))
     }
 

@@ -27,12 +27,10 @@ use crate::command::call::ConnectionState;
 use crate::connection::{Connection, End};
 use crate::frontend::Frontend;
 use crate::mailbox::{BELL, ConnectionToken, ConnectionWaker, LISTENER, Mailbox};
-use crate::shared::Shared;
+use crate::shared::{CHECK_PERIOD, Shared};
 use crate::socket::{KEEPALIVE, Socket};
 use crate::tls::Sealing;
 
-/// The thread checks the limits of time of its connections so often.
-const CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Bytes that a connection receives in one turn, so that the others get theirs.
 const TURN_BYTES_MAX: usize = 1 << 20;
 /// The thread looks again for memory so often while its connections wait for it.
@@ -65,7 +63,7 @@ pub(crate) struct Dispatch<'a> {
     short: Vec<u32>,
     /// Accepts for all threads, where this is the first one.
     accepting: Option<Accepting>,
-    /// When the limits of time were checked last, and when there was something to do.
+    /// When the limits of time were checked last, on the clock for timeouts, and when there was something to do.
     checked_ns: u64,
     worked_ns: u64,
 }
@@ -121,7 +119,7 @@ impl<'a> Dispatch<'a> {
                 _ => {}
             }
             self.mailbox.awake();
-            self.shared.now_ns = self.shared.frontend.clock.monotonic_ns();
+            self.shared.look_at_clocks();
             let (sockets, stop) = self.mailbox.take(&mut woken);
             if stop {
                 return Ok(());
@@ -212,7 +210,7 @@ impl<'a> Dispatch<'a> {
             return Err(End::Killed);
         }
         if socket.is_lingering() {
-            return if socket.drain(&mut shared.block, shared.now_ns) { Err(End::Done) } else { Ok(()) };
+            return if socket.drain(&mut shared.block, shared.awake_ns) { Err(End::Done) } else { Ok(()) };
         }
         let mut left = TURN_BYTES_MAX;
         while connection.advance(shared) && socket.is_readable() {
@@ -296,9 +294,9 @@ impl<'a> Dispatch<'a> {
             if !connection.is_closing() {
                 return Err(End::Done);
             }
-            socket.linger(shared.now_ns);
+            socket.linger(shared.awake_ns);
             socket.set_ready(true, true, false);
-            if socket.drain(&mut shared.block, shared.now_ns) {
+            if socket.drain(&mut shared.block, shared.awake_ns) {
                 return Err(End::Done);
             }
         } else if connection.wants_more(shared) && !self.again.contains(&index) {
@@ -320,7 +318,7 @@ impl<'a> Dispatch<'a> {
 
     /// Ends the connections that are above a limit of time: that do not take their answers, send too slowly, or do not go.
     fn check_limits(&mut self) {
-        let now_ns = self.shared.now_ns;
+        let now_ns = self.shared.awake_ns;
         if now_ns.saturating_sub(self.checked_ns) < CHECK_PERIOD.as_nanos() as u64 {
             return;
         }
@@ -398,7 +396,7 @@ impl<'a> Dispatch<'a> {
         let both = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), token.into(), both)?;
         let session = ConnectionState::new(client, frontend.options.password.is_none());
-        let connection = Connection::new(session, waker, &frontend, sealing);
+        let connection = Connection::new(session, waker, &frontend, sealing, self.shared.awake_ns);
         slot.connection = Some(Box::new((Socket::new(socket.into()), connection)));
         Ok(true)
     }
@@ -415,9 +413,14 @@ impl<'a> Dispatch<'a> {
             self.shared.frontend.metrics().add_refusal(cause);
             tracing::warn!("connection {} was closed: {end:?}", connection.client_id());
         }
-        if end == End::Overdue {
-            self.shared.frontend.clients.note_overdue();
-            tracing::info!("connection {} was closed: it showed no password in time", connection.client_id());
+        if let End::Overdue(due) = end {
+            let frontend = &self.shared.frontend;
+            frontend.clients.note_overdue();
+            let limit_s = frontend.options.limits.unauthenticated_max.as_secs_f64();
+            tracing::info!(
+                "connection {} was closed: it did not {due} within {limit_s} s",
+                connection.client_id()
+            );
         }
         connection.forget(&mut self.shared);
         self.free.push(index);

@@ -42,7 +42,7 @@ fn strings() {
         setrange s 6 x => :7
         get s => abcd\\x00\\x00x
         setrange s -1 x => -ERR offset is out of range
-        setrange s 536870911 x => -ERR string exceeds maximum allowed size (proto-max-bulk-len)
+        setrange s 536870911 x => -ERR string exceeds maximum allowed size (proto-max-bulk-len): a value has at most 4194304 bytes, and a command 67108864; gRPC and `shoal put` take longer values
         mset x 1 y 2 => +OK
         mset x 1 y => -ERR wrong number of arguments for 'mset' command
         mget x y z => [1, 2, (nil)]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use shoal_redis::{Durability, RedisOptions};
+use shoal_redis::{Announced, ClusterMode, Durability, RedisOptions};
 use shoal_testkit::resp::encode;
 
 use crate::support::{Client, Seen, serve};
@@ -186,7 +186,7 @@ fn objects_are_described() {
     assert!(
         matches!(client.run("object freq k"), Seen::Error(text) if text.starts_with("ERR An LFU maxmemory policy"))
     );
-    for command in ["object", "client", "command", "config", "cluster", "function"] {
+    for command in ["object", "client", "command", "config", "function"] {
         let Seen::Array(lines) = client.run(&format!("{command} help")) else { panic!("lines") };
         let first =
             format!("{} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", command.to_uppercase());
@@ -245,16 +245,70 @@ fn settings_are_told_as_they_are() {
          config get nothing => []
          config get => -ERR wrong number of arguments for 'config|get' command",
     );
-    // A cluster of one node, for every command.
-    client.script("config get cluster-enabled => [cluster-enabled, yes]");
+}
+
+/// The mode that HELLO tells.
+fn mode(client: &mut Client) -> Seen {
+    let Seen::Array(pairs) = client.run("hello 2") else { panic!("pairs") };
+    let at = pairs.iter().position(|word| *word == "mode".into()).expect("a mode");
+    pairs[at + 1].clone()
+}
+
+/// Symptom: a cluster's client behind a mapped port was sent to an address that it cannot reach, and went there by itself. Cause:
+/// every server called itself a cluster, and told its own view of its address. Fix: a cluster only if asked for, with an address
+/// that can be announced.
+#[test]
+fn a_server_is_no_cluster_unless_it_is_asked_for() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    client.script("config get cluster-enabled => [cluster-enabled, no]");
     let info = text(client.run("info"));
-    assert_eq!((figure(&info, "cluster_enabled:"), figure(&info, "redis_mode:")), ("1", "cluster"));
-    assert_eq!(figure(&text(client.run("cluster info")), "cluster_enabled:"), "1");
-    let hello = client.run("hello 2");
-    assert!(
-        matches!(&hello, Seen::Array(pairs) if pairs.windows(2).any(|pair| pair == ["mode".into(), "cluster".into()])),
-        "{hello:?}"
-    );
+    assert_eq!((figure(&info, "cluster_enabled:"), figure(&info, "redis_mode:")), ("0", "standalone"));
+    assert_eq!(mode(&mut client), "standalone".into());
+    let commands = ["asking", "readonly", "readwrite"].map(str::to_owned);
+    let parts = ["help", "info", "keyslot k", "myid", "nodes", "shards", "slots"];
+    for command in commands.into_iter().chain(parts.map(|part| format!("cluster {part}"))) {
+        let disabled = Seen::Error("ERR This instance has cluster support disabled".into());
+        assert_eq!(client.run(&command), disabled, "{command}");
+    }
+}
+
+#[test]
+fn a_cluster_has_one_node_at_the_announced_address() {
+    let announced = Announced { host: "shoal.example".into(), port: 17_412 };
+    for announce in [None, Some(announced)] {
+        let cluster = ClusterMode::On { announce: announce.clone() };
+        let served = serve(RedisOptions { cluster, ..RedisOptions::default() });
+        let (host, port) = match announce {
+            None => ("127.0.0.1".to_owned(), served.address.port()),
+            Some(Announced { host, port }) => (host, port),
+        };
+        let mut client = Client::new(&served);
+        client.script(
+            "config get cluster-enabled => [cluster-enabled, yes]
+             asking => +OK
+             readonly => +OK
+             readwrite => +OK
+             cluster keyslot foo => :12182",
+        );
+        let info = text(client.run("info"));
+        assert_eq!((figure(&info, "cluster_enabled:"), figure(&info, "redis_mode:")), ("1", "cluster"));
+        assert_eq!(figure(&text(client.run("cluster info")), "cluster_enabled:"), "1");
+        assert_eq!(mode(&mut client), "cluster".into());
+        let Seen::Array(slots) = client.run("cluster slots") else { panic!("slots") };
+        let Seen::Array(range) = &slots[0] else { panic!("a range") };
+        let Seen::Array(node) = &range[2] else { panic!("a node") };
+        assert_eq!(range[..2], [Seen::Integer(0), Seen::Integer(16_383)]);
+        assert_eq!(node[..2], [host.as_str().into(), Seen::Integer(port.into())]);
+        let nodes = text(client.run("cluster nodes"));
+        let expected = format!(" {host}:{port}@{} myself,master ", u32::from(port) + 10_000);
+        assert!(nodes.contains(&expected), "{nodes}");
+        let shards = format!("{:?}", client.run("cluster shards"));
+        assert!(
+            shards.contains(&format!("endpoint, {host}")) && shards.contains(&format!("port, :{port}")),
+            "{shards}"
+        );
+    }
 }
 
 #[test]

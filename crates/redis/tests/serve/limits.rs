@@ -2,16 +2,20 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use shoal_base::ManualClock;
+use shoal_engine::Environment;
 use shoal_redis::{Limits, MinRate, RedisOptions};
 use shoal_testkit::process::raise_open_files;
 use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
-use crate::support::{Client, Seen, serve};
+use crate::support::{Client, Seen, serve, serve_in};
 
-const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len): a value has at most 4194304 bytes, and a \
+                        command 67108864; gRPC and `shoal put` take longer values";
 
 #[test]
 fn long_words_are_refused_before_memory_is_taken() {
@@ -157,6 +161,35 @@ fn a_client_that_takes_no_answers_is_held_up_alone_and_then_closed() {
         assert!(Instant::now() < until, "the slow one is still there");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Symptom: a server that was paused for 70 s (SIGSTOP, a virtual machine) closed clients that do as they should. Cause: its own
+/// standstill counted as their silence. Fix: a look at the clock that is late counts nothing.
+#[test]
+fn a_standstill_of_the_server_is_no_silence_of_its_clients() {
+    let clock = Arc::new(ManualClock::new(1));
+    let environment = Environment { clock: clock.clone(), ..Environment::default() };
+    let served = serve_in(RedisOptions { threads: Some(1), ..RedisOptions::default() }, environment);
+    let mut other = Client::new(&served);
+    assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 1 << 20]]), Seen::ok());
+    let mut takes_nothing = TcpStream::connect(served.address).unwrap();
+    takes_nothing.write_all(&encode(&[b"get", b"k"]).repeat(20)).unwrap();
+    let mut half = TcpStream::connect(served.address).unwrap();
+    half.write_all(b"*3\r\n$3\r\nSET").unwrap();
+    let mut clients_after = |seconds: u64| {
+        clock.advance(seconds * 1_000_000_000);
+        let Seen::Bulk(list) = other.run("client list") else { panic!("text") };
+        list.iter().filter(|&&byte| byte == b'\n').count()
+    };
+    let until = Instant::now() + HANGS_AFTER;
+    while clients_after(0) < 3 {
+        assert!(Instant::now() < until, "they do not come in");
+    }
+    for seconds in [70, 1, 70, 1] {
+        assert_eq!(clients_after(seconds), 3, "a late look was their silence");
+    }
+    // Second by second it is.
+    assert!((0..100).any(|_| clients_after(1) == 1), "they are still there");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::thread;
 
 use shoal_engine::Environment;
-use shoal_redis::{Durability, RedisOptions};
+use shoal_redis::{ClusterMode, Durability, RedisOptions};
 use shoal_testkit::resp::encode;
 
 use crate::support::{Client, Seen, cold_store, kit, serve, serve_store};
@@ -332,7 +332,8 @@ fn every_command_is_the_same_inside() {
         flushall flushdb scan keys dbsize randomkey shoal.damage info time shoal.session multi exec discard watch unwatch quit reset
         client|info client|reply cluster|myid cluster|nodes cluster|shards cluster|slots";
     let samples: Vec<&str> = samples.split(';').map(str::trim).filter(|sample| !sample.is_empty()).collect();
-    let (inside, outside) = (serve(RedisOptions::default()), serve(RedisOptions::default()));
+    let options = || RedisOptions { cluster: ClusterMode::On { announce: None }, ..RedisOptions::default() };
+    let (inside, outside) = (serve(options()), serve(options()));
     let (mut inside, mut outside) = (Client::new(&inside), Client::new(&outside));
     let Seen::Array(all) = outside.run("command list") else { panic!("a list") };
     let named = |sample: &&str| {

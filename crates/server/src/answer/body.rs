@@ -12,6 +12,7 @@ use futures_util::Stream;
 use http::HeaderMap;
 use http_body::Frame;
 use shoal_buffer::Buffer;
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
@@ -65,6 +66,8 @@ pub(crate) struct ResponseBody {
     deadline: Option<Pin<Box<Sleep>>>,
     /// When its caller may not have it any more: it ends then, too.
     revoked: Option<Revoked>,
+    /// When the server is told to stop: a stream without an end of its own ends then.
+    drained: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     web: Option<web::Encoder>,
     is_packed: bool,
     /// Whether it is not the client's turn while there is no frame: of a stream both ways, which may be idle.
@@ -150,6 +153,15 @@ impl ResponseBody {
         Self { revoked: Some(revoked), ..self }
     }
 
+    /// Of a stream without an end of its own: ends as done when the server is told to stop.
+    pub(crate) fn until_draining(self, mut draining: watch::Receiver<bool>) -> Self {
+        let drained = async move {
+            // Ends also with the server.
+            let _ = draining.wait_for(|draining| *draining).await;
+        };
+        Self { drained: Some(Box::pin(drained)), ..self }
+    }
+
     /// Its messages are packed where that makes them shorter; those of tonic, which are short, stay as they are.
     pub(crate) fn packed(mut self) -> Self {
         self.is_packed = true;
@@ -207,6 +219,15 @@ impl ResponseBody {
         }
     }
 
+    /// Ends a stream whose server is told to stop, behind the message that is under way.
+    fn look_at_drain(&mut self, context: &mut Context<'_>) {
+        let Some(drained) = self.drained.as_mut().filter(|_| self.rest.is_none()) else { return };
+        if drained.as_mut().poll(context).is_ready() {
+            self.drained = None;
+            self.source = Source::Trailers(Some(succeeded()));
+        }
+    }
+
     fn cut(&mut self, failure: Failure) {
         (self.deadline, self.revoked) = (None, None);
         self.rest = None;
@@ -237,6 +258,7 @@ impl Default for ResponseBody {
             rest: None,
             deadline: None,
             revoked: None,
+            drained: None,
             web: None,
             is_packed: false,
             is_open_ended: false,
@@ -257,6 +279,7 @@ impl http_body::Body for ResponseBody {
         let this = &mut *self;
         this.look_at_deadline(context);
         this.look_at_credentials(context);
+        this.look_at_drain(context);
         loop {
             if this.rest_bytes() > 0 {
                 return this.poll_piece(context).map(|piece| Some(Ok(piece)));

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use shoal_base::awake_time;
 use shoal_frontend::{MinRate, Received, TooSlow};
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -42,8 +43,7 @@ impl Watch {
         loop {
             ready!(timer.as_mut().poll(context));
             let now = Instant::now();
-            // Of the time between two looks no more counts than there should be: see `Received::waited`.
-            if let Err(slow) = self.received.waited((now - since).min(look), &self.least) {
+            if let Err(slow) = self.received.waited(awake_time(now - since, look), &self.least) {
                 return Poll::Ready(slow);
             }
             since = now;
@@ -59,7 +59,7 @@ impl Watch {
     pub(crate) fn came(&mut self, bytes: usize) -> Result<(), TooSlow> {
         self.received.came(bytes);
         let Some(since) = self.since.take() else { return Ok(()) };
-        let waited = self.received.waited(since.elapsed().min(self.look), &self.least);
+        let waited = self.received.waited(awake_time(since.elapsed(), self.look), &self.least);
         self.received.came(0);
         waited
     }

@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use shoal_api::AwakeSleep;
 use shoal_metrics::Metrics;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep};
 
 use super::frames::Frames;
 use crate::flow::ConnectionFlow;
@@ -25,7 +25,7 @@ pub(super) struct Rewound<S> {
     /// How long headers may take.
     greeting_max: Duration,
     /// Runs while the rest of them is awaited.
-    late: Option<Pin<Box<Sleep>>>,
+    late: Option<AwakeSleep>,
     /// The counters of its bytes.
     metrics: Arc<Metrics>,
 }
@@ -52,9 +52,9 @@ impl<S> Rewound<S> {
                 return Ok(());
             }
             let greeting_max = self.greeting_max;
-            let late = self.late.get_or_insert_with(|| Box::pin(sleep(greeting_max)));
+            let late = self.late.get_or_insert_with(|| AwakeSleep::new(greeting_max));
             let too_late = || io::Error::new(io::ErrorKind::TimedOut, "its headers did not end in time");
-            return if late.as_mut().poll(context).is_ready() { Err(too_late()) } else { Ok(()) };
+            return if Pin::new(late).poll(context).is_ready() { Err(too_late()) } else { Ok(()) };
         };
         if frames.take(bytes) {
             self.late = None;

@@ -5,6 +5,7 @@
 mod frames;
 mod io;
 mod tasks;
+mod timer;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -15,16 +16,19 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
+use shoal_api::within;
+use shoal_base::awake_time;
 use shoal_frontend::{name_of, rest_of_life};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_rustls::TlsAcceptor;
 
 use self::io::Rewound;
 use self::tasks::{Cork, Spawner, WithTasks};
+use self::timer::AwakeTimer;
 use crate::admission::AdmittedConnection;
 use crate::dispatch::{Dispatch, Peer};
 use crate::flow::{ConnectionFlow, deadline_after};
@@ -67,11 +71,11 @@ pub(crate) async fn serve(
         return speak(stream, cork, peer, dispatch, limits, drain).await;
     };
     let accepted = tokio::select! {
-        accepted = timeout(limits.greeting_max, acceptor.accept(stream)) => accepted,
+        accepted = within(limits.greeting_max, acceptor.accept(stream)) => accepted,
         _ = drain.wait_for(|drain| *drain) => return,
     };
     match accepted {
-        Ok(Ok(stream)) => {
+        Some(Ok(stream)) => {
             let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let rest = rest_of_life(chain);
             // TLS does not look at the certificates again where a session is resumed.
@@ -91,8 +95,8 @@ pub(crate) async fn serve(
             }
             speak(stream, cork, peer, dispatch, limits, drain).await;
         }
-        Ok(Err(error)) => tracing::debug!(peer = %address, %error, "closed: no agreement on TLS"),
-        Err(_) => tracing::debug!(peer = %address, "closed: it took too long to agree on TLS"),
+        Some(Err(error)) => tracing::debug!(peer = %address, %error, "closed: no agreement on TLS"),
+        None => tracing::debug!(peer = %address, "closed: it took too long to agree on TLS"),
     }
 }
 
@@ -202,7 +206,7 @@ async fn until(time: Option<Instant>) {
 
 fn http2(limits: &Limits, spawner: Spawner) -> http2::Builder<Spawner> {
     let mut http = http2::Builder::new(spawner);
-    http.timer(TokioTimer::new())
+    http.timer(AwakeTimer)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(limits.connection_window_bytes)
         .max_frame_size(FRAME_BYTES_MAX)
@@ -219,7 +223,7 @@ fn http2(limits: &Limits, spawner: Spawner) -> http2::Builder<Spawner> {
 /// For gRPC-Web only: `dispatch` refuses whatever else comes.
 fn http1(limits: &Limits) -> http1::Builder {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
+    http.timer(AwakeTimer)
         .header_read_timeout(limits.greeting_max)
         .max_headers(HEADERS_MAX)
         .max_buf_size(HTTP1_BUFFER_BYTES)
@@ -246,27 +250,21 @@ async fn greeting<S: AsyncRead + Unpin>(
         Some(bytes)
     };
     tokio::select! {
-        greeting = timeout(greeting_max, preface) => greeting.ok().flatten(),
+        greeting = within(greeting_max, preface) => greeting.flatten(),
         _ = drain.wait_for(|drain| *drain) => None,
     }
 }
 
-/// Ends where the peer has not taken a byte of its answers for `silence_max`.
+/// Ends if the peer has not taken a byte of its answers for `silence_max`, in which this process ran.
 async fn stalled(flow: &ConnectionFlow, silence_max: Duration) {
-    let mut ticks = interval(silence_max / 4);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut waits: Option<(u64, Instant)> = None;
-    loop {
-        let now = ticks.tick().await;
-        waits = match (flow.waits_at(), waits) {
-            (Some(at), Some((before, since))) if at == before => {
-                if now.duration_since(since) >= silence_max {
-                    return;
-                }
-                Some((at, since))
-            }
-            (Some(at), _) => Some((at, now)),
-            (None, _) => None,
-        };
+    let look = silence_max / 4;
+    let mut silent = Duration::ZERO;
+    let (mut before, mut since) = (flow.waits_at(), Instant::now());
+    while silent < silence_max {
+        sleep(look).await;
+        let (waits, now) = (flow.waits_at(), Instant::now());
+        let waited = awake_time(now - since, look);
+        silent = if waits.is_some() && waits == before { silent + waited } else { Duration::ZERO };
+        (before, since) = (waits, now);
     }
 }

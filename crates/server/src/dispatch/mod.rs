@@ -328,7 +328,7 @@ impl Dispatch {
                 server_streaming::<v1::FreeSpace, _, _, _>(call, runs).boxed()
             }
             _ => async move {
-                match self.standard.answer(path, call).await {
+                match self.standard.answer(path, call, &self.draining).await {
                     Ok(response) => response,
                     Err(_call) => Status::unimplemented(format!("there is no method {path}")).into_http(),
                 }

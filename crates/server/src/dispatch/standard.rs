@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic_health::ServingStatus;
@@ -80,20 +81,26 @@ impl Standard {
         serve(self.health.clone(), request).await.map(|body| ResponseBody::new(body, permit))
     }
 
-    /// Answers `call` where its path is one of these services'; gives it back otherwise.
-    pub(crate) async fn answer(&self, path: &str, call: Call) -> Result<HttpResponse, Call> {
-        let answer = if path.starts_with("/grpc.health.v1.Health/") {
-            let (http, _admitted) = call.request.take();
-            serve(self.health.clone(), http)
-        } else if let Some((_, handler)) = self.reflection.iter().find(|(prefix, _)| path.starts_with(prefix))
-        {
-            let (http, _admitted) = call.request.take();
-            handler(http)
-        } else {
-            return Err(call);
-        };
+    /// Answers `call` where its path is one of these services'; gives it back otherwise. A stream ends when `draining`: those of
+    /// the health by [`Self::end_watches`], those of the reflection here.
+    pub(crate) async fn answer(
+        &self,
+        path: &str,
+        call: Call,
+        draining: &watch::Receiver<bool>,
+    ) -> Result<HttpResponse, Call> {
         let permit = Arc::clone(&call.permit);
-        Ok(answer.await.map(|body| ResponseBody::new(body, permit)))
+        if path.starts_with("/grpc.health.v1.Health/") {
+            let (http, _admitted) = call.request.take();
+            let answer = serve(self.health.clone(), http).await;
+            return Ok(answer.map(|body| ResponseBody::new(body, permit)));
+        }
+        if let Some((_, handler)) = self.reflection.iter().find(|(prefix, _)| path.starts_with(prefix)) {
+            let (http, _admitted) = call.request.take();
+            let answer = handler(http).await;
+            return Ok(answer.map(|body| ResponseBody::new(body, permit).until_draining(draining.clone())));
+        }
+        Err(call)
     }
 }
 

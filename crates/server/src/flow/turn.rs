@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::time::{Instant, Sleep, sleep};
+use shoal_api::AwakeSleep;
 
 use super::budget::KEPT_SHARE;
 use super::line::{MessagePlace, OLDEST_BYTES};
@@ -77,10 +77,10 @@ fn add_within(sum: &AtomicUsize, bytes: usize, max: usize) -> bool {
 #[derive(Default)]
 pub(crate) struct Turn {
     waits: Option<Waits>,
-    /// How long it has waited before.
-    waited: Duration,
-    /// While it waits: since when, until when it may, and that it is not the client's turn.
-    waiting: Option<(Instant, Pin<Box<Sleep>>, Working)>,
+    /// How long it may still wait, after a first wait.
+    left: Option<Duration>,
+    /// While it waits: the rest of that time, and that it is not the client's turn.
+    waiting: Option<(AwakeSleep, Working)>,
 }
 
 impl Turn {
@@ -116,15 +116,14 @@ impl Turn {
         }
         let Some(waits) = &self.waits else { return Poll::Ready(Err(permit.no_room())) };
         if waits.place.may_go_on(held, FRAME_BYTES_MAX as usize, context.waker(), has_room) {
-            if let Some((since, ..)) = self.waiting.take() {
-                self.waited += since.elapsed();
+            if let Some((timer, _)) = self.waiting.take() {
+                self.left = Some(timer.left());
             }
             return Poll::Ready(Ok(()));
         }
-        let left = wait_max.saturating_sub(self.waited);
-        let (_, timer, _) =
-            self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left)), flow.working()));
-        ready!(timer.as_mut().poll(context));
+        let left = self.left.unwrap_or(wait_max);
+        let (timer, _) = self.waiting.get_or_insert_with(|| (AwakeSleep::new(left), flow.working()));
+        ready!(Pin::new(timer).poll(context));
         self.waiting = None;
         Poll::Ready(Err(permit.no_room()))
     }

@@ -1,6 +1,6 @@
 //! Health, reflection, and the table of routes.
 
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http::uri::PathAndQuery;
 use shoal_api::{key_value, v1};
 use shoal_client::{ByteRange, Error, PutOptions};
@@ -97,6 +97,21 @@ async fn reflection_tells_the_services() {
         );
     }
     server.stop().await;
+}
+
+/// Symptom: an open reflection stream held up the end of a server for all of the time of a drain. Cause: nothing ended the stream.
+/// Fix: it ends when the server is told to stop, as a watch of the health does.
+#[tokio::test]
+async fn an_open_reflection_stream_does_not_hold_up_the_end() {
+    let server = Running::with(Limits { drain_max: FOR_EVER, ..Limits::default() }).await;
+    let mut reflection = ServerReflectionClient::new(server.channel().await);
+    let list = MessageRequest::ListServices(String::new());
+    let ask = ServerReflectionRequest { host: String::new(), message_request: Some(list) };
+    let requests = stream::once(async { ask }).chain(stream::pending());
+    let mut answers = reflection.server_reflection_info(requests).await.unwrap().into_inner();
+    assert!(answers.message().await.unwrap().is_some());
+    server.stop().await;
+    assert_eq!(answers.message().await.unwrap().map(|_| ()), None);
 }
 
 #[tokio::test]
