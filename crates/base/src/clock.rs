@@ -2,13 +2,17 @@
 //!
 //! Three clocks. The *wall clock* says what people say, and is set forth and back while programs run. *Monotonic time* measures how long
 //! something took within one process. *Boot time* is elapsed time that goes on while the machine is suspended, and that two processes of
-//! the same boot share: with the boot's id it tells how long a store was closed.
+//! the same boot share, unless they are in different time namespaces: with the clock's identity it tells how long a store was closed.
 
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::hash::hash64;
 
 /// Source of wall-clock, monotonic and boot time.
 pub trait Clock: Send + Sync {
@@ -18,7 +22,8 @@ pub trait Clock: Send + Sync {
     fn monotonic_ns(&self) -> u64;
     /// Nanoseconds since the machine was started, suspension included; never goes back.
     fn boot_ns(&self) -> u64;
-    /// Which start of the machine [`Self::boot_ns`] counts from; zeros where it is not known.
+    /// The identity of the clock behind [`Self::boot_ns`]; zeros if it is unknown. Two readings with the same identity
+    /// have the same origin: the same start of the machine, and the same offset of the time namespace.
     fn boot_id(&self) -> [u8; 16];
 }
 
@@ -97,10 +102,50 @@ impl Clock for SystemClock {
     fn boot_id(&self) -> [u8; 16] {
         static ID: LazyLock<[u8; 16]> = LazyLock::new(|| {
             let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-            id_of(&text)
+            namespace_offset().map_or([0; 16], |offset| clock_id(id_of(&text), &offset))
         });
         *ID
     }
+}
+
+/// The inode of the initial time namespace, a constant of the kernel.
+const INITIAL_TIME_NAMESPACE: u64 = 0xEFFF_FFFA;
+
+/// The offset of the boot-time clock of this process from that of the machine, as text; empty if they are the same
+/// clock, and `None` if that cannot be determined.
+fn namespace_offset() -> Option<String> {
+    let inode = |name: &str| match std::fs::metadata(format!("/proc/self/ns/{name}")) {
+        Ok(found) => Some(found.ino()),
+        // The kernel has no time namespaces.
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(INITIAL_TIME_NAMESPACE),
+        Err(_) => None,
+    };
+    let namespace = inode("time")?;
+    if namespace == INITIAL_TIME_NAMESPACE {
+        return Some(String::new());
+    }
+    // The offsets are those of the namespace for children. It differs from that of the process after `unshare`.
+    if inode("time_for_children")? != namespace {
+        return Some(format!("namespace {namespace}"));
+    }
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").ok()?;
+    boot_offset(&offsets)
+}
+
+/// The line for the boot-time clock in the text of `timens_offsets`; empty if it is zero.
+fn boot_offset(offsets: &str) -> Option<String> {
+    let mut words = offsets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = words.find(|words| words.first() == Some(&"boottime"))?;
+    let is_zero = line[1..].iter().all(|&number| number == "0");
+    Some(if is_zero { String::new() } else { line.join(" ") })
+}
+
+/// The identity of a clock: that of the boot, changed by the offset of a time namespace if there is one.
+fn clock_id(boot: [u8; 16], offset: &str) -> [u8; 16] {
+    if boot == [0; 16] || offset.is_empty() {
+        return boot;
+    }
+    (u128::from_be_bytes(boot) ^ u128::from(hash64(offset.as_bytes()))).to_be_bytes()
 }
 
 /// The id that a text of 32 hexadecimal digits, with hyphens, stands for; zeros where it is none.
@@ -148,6 +193,19 @@ impl ManualClock {
             .try_update(Ordering::Relaxed, Ordering::Relaxed, |wall| Some(wall.saturating_add_signed(by_ns)));
     }
 
+    /// The process moves to a time namespace whose boot-time clock differs by `by_ns`. Monotonic time, too, so no store
+    /// may be open.
+    pub fn enter_time_namespace(&self, by_ns: i64) {
+        self.boots.fetch_add(1 << 32, Ordering::Relaxed);
+        self.skew_boot(by_ns);
+    }
+
+    /// The boot-time clock jumps and keeps its identity, as in a virtual machine that is restored from a snapshot.
+    pub fn skew_boot(&self, by_ns: i64) {
+        let skewed = |boot: u64| Some(boot.saturating_add_signed(by_ns));
+        let _ = self.boot.try_update(Ordering::Relaxed, Ordering::Relaxed, skewed);
+    }
+
     /// The machine starts anew: boot time begins at 0. Monotonic time, too, so no store may be open.
     pub fn reboot(&self) {
         self.boots.fetch_add(1, Ordering::Relaxed);
@@ -184,6 +242,46 @@ mod tests {
         for odd in ["", "00112233-4455-6677-8899-aabbccddee", "0011223344556677889900aabbccddeezz"] {
             assert_eq!(id_of(odd), [0; 16]);
         }
+    }
+
+    #[test]
+    fn a_time_namespace_with_an_offset_has_a_clock_of_another_identity() {
+        let boot = id_of("00112233-4455-6677-8899-aabbccddeeff");
+        let id = |offsets| boot_offset(offsets).map(|offset| clock_id(boot, &offset));
+        let shifted = id("monotonic           0         0\nboottime    100000000         0\n");
+        assert!(shifted.is_some_and(|id| id != boot));
+        assert_eq!(shifted, id("monotonic  7 0\nboottime 100000000 0\n"), "only boot time counts");
+        assert_ne!(shifted, id("monotonic  0 0\nboottime 100000000 1\n"));
+        assert_ne!(shifted, id("monotonic  0 0\nboottime -100000000 0\n"));
+        // Stores without a time namespace keep the identity that they know.
+        assert_eq!(id("monotonic           5         0\nboottime            0         0\n"), Some(boot));
+        assert_eq!(id(""), None, "unknown");
+        assert_eq!(clock_id([0; 16], "boottime 1 0"), [0; 16], "unknown stays unknown");
+    }
+
+    /// Run again in a time namespace: prints the identity of its clock there.
+    #[test]
+    fn a_process_in_a_time_namespace_has_another_clock() {
+        let clock = |name: &str| format!("{name}={:x}", u128::from_be_bytes(SystemClock::new().boot_id()));
+        if std::env::var_os("SHOAL_PRINT_CLOCK").is_some() {
+            println!("{};", clock("clock"));
+            return;
+        }
+        let shifted = |offset: &str| {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["-T", "--boottime", offset]).arg(std::env::current_exe().unwrap());
+            command.args(["a_process_in_a_time_namespace", "--nocapture"]).env("SHOAL_PRINT_CLOCK", "1");
+            let output = command.output().ok().filter(|output| output.status.success())?;
+            let output = String::from_utf8(output.stdout).unwrap();
+            Some(output.split("clock=").nth(1)?.split(';').next()?.to_owned())
+        };
+        let (Some(ahead), Some(same)) = (shifted("100000000"), shifted("0")) else {
+            println!("skipped: this machine makes no time namespace");
+            return;
+        };
+        let own = clock("");
+        assert_ne!(format!("={ahead}"), own);
+        assert_eq!(format!("={same}"), own, "an offset of zero is the same clock");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! A *relative* deadline ("for 60 seconds") is a moment of **store time**, which runs with the machine's boot-time
 //! clock: setting the wall clock does not move it, and the time of a suspended machine counts. While the store is
-//! closed, store time continues by boot time within the same boot, else by the wall clock's difference, and never goes
-//! back.
+//! closed, store time continues by boot time if the boot-time clock is the same one, else by the wall clock's
+//! difference, and never goes back. If both clocks measured the time and differ by more than [`DISAGREEMENT_NS`], the
+//! shorter time counts: an object that lives longer is better than a lost one.
 //!
 //! An *absolute* deadline ("at noon") is a moment of the **wall clock** as it is then. If the wall clock was ahead and
 //! is set back, versions that a reader may have seen absent stay absent: a [`WallMark`] says up to which deadline and
@@ -27,6 +28,9 @@ use crate::testing::injected_bug::{Bug, injected};
 
 /// A sudden move of the wall clock against boot time counts as a step from this size on.
 const STEP_NS: u64 = 1_000_000_000;
+/// A time by the boot-time clock counts, while a store is closed, if it is longer than that by the wall clock by this
+/// much at most.
+const DISAGREEMENT_NS: u64 = 3_600_000_000_000;
 /// Two clocks are read one after the other: a difference of this size means nothing.
 const JITTER_NS: u64 = 1_000_000;
 /// The longest time without a stored clock, while any object has a deadline.
@@ -145,18 +149,16 @@ impl FoundTime {
             (self.record, self.wall_high_ns) = (ClockRecord::default(), 0);
         }
         let (wall_ns, boot_ns, boot_id) = (clock.wall_ns(), clock.boot_ns(), clock.boot_id());
-        let is_same_boot =
+        let is_same_clock =
             boot_id != [0; 16] && boot_id == self.record.boot_id && boot_ns >= self.record.boot_ns;
-        let by_wall = wall_ns.saturating_sub(self.record.wall_ns);
-        let elapsed_ns = if is_same_boot { boot_ns - self.record.boot_ns } else { by_wall };
-        let store_ns = self.record.store_ns.saturating_add(elapsed_ns).min(CLOCK_MAX_NS);
-        let expected_ns = self.record.wall_ns.saturating_add(if is_same_boot { elapsed_ns } else { 0 });
-        if wall_ns.saturating_add(STEP_NS) < expected_ns || is_same_boot && wall_ns > expected_ns + STEP_NS {
-            tracing::warn!(
-                "the wall clock was set while the store was closed: it shows {} than was expected. {MEANING}",
-                difference(wall_ns as i64 - expected_ns as i64)
-            );
+        let closed = ClosedTime {
+            by_boot: is_same_clock.then(|| boot_ns - self.record.boot_ns),
+            by_wall: (wall_ns as i64).wrapping_sub(self.record.wall_ns as i64),
+        };
+        if let Some(what) = closed.disagreement() {
+            tracing::warn!("{what}");
         }
+        let store_ns = self.record.store_ns.saturating_add(closed.elapsed_ns()).min(CLOCK_MAX_NS);
         self.see_wall(wall_ns, newest);
         Arc::new(ExpiryClock {
             clock,
@@ -173,6 +175,54 @@ impl FoundTime {
             saved_ns: AtomicU64::new(store_ns),
             is_unsaved: AtomicBool::new(false),
         })
+    }
+}
+
+/// The time in which a store was closed, in nanoseconds, by the two clocks.
+#[derive(Clone, Copy)]
+struct ClosedTime {
+    /// `None` if the boot-time clock is not the one that the store knows.
+    by_boot: Option<u64>,
+    /// Negative if the wall clock went back.
+    by_wall: i64,
+}
+
+impl ClosedTime {
+    /// The time that counts.
+    fn elapsed_ns(self) -> u64 {
+        let by_wall = self.by_wall.max(0) as u64;
+        match self.by_boot {
+            Some(by_boot) if !self.is_too_long(by_boot) => by_boot,
+            _ => by_wall,
+        }
+    }
+
+    /// Returns true if the time by the boot-time clock is not to be believed.
+    fn is_too_long(self, by_boot: u64) -> bool {
+        by_boot > (self.by_wall.max(0) as u64).saturating_add(DISAGREEMENT_NS)
+    }
+
+    /// A warning if the clocks disagree; `None` if they do not.
+    fn disagreement(self) -> Option<String> {
+        let step = |by_boot: u64| self.by_wall.wrapping_sub(by_boot as i64);
+        match self.by_boot {
+            Some(by_boot) if self.is_too_long(by_boot) => Some(format!(
+                "the store was closed for {:.1} s by the clock since boot, but the wall clock shows only {:.1} s: one of \
+                 them was set, or the machine was restored from a snapshot. Times to live continue by the shorter time",
+                by_boot as f64 / 1e9,
+                self.by_wall.max(0) as f64 / 1e9,
+            )),
+            Some(by_boot) if step(by_boot).unsigned_abs() > STEP_NS => Some(format!(
+                "the wall clock was set while the store was closed: it shows {} than was expected. {MEANING}",
+                difference(step(by_boot))
+            )),
+            None if self.by_wall.saturating_add(STEP_NS as i64) < 0 => Some(format!(
+                "the wall clock shows {} than when the store was last open, and the clock since boot is another one: \
+                 nobody knows how long the store was closed. Times to live continue as if it had not been closed",
+                difference(self.by_wall)
+            )),
+            Some(_) | None => None,
+        }
     }
 }
 
@@ -418,4 +468,47 @@ impl Moment {
 
 fn ns_of(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000_000;
+    const HOUR: i64 = DISAGREEMENT_NS as i64;
+
+    /// The time that counts, and the start of the warning, for each combination of the two clocks.
+    #[test]
+    fn the_shorter_time_counts_if_the_clocks_disagree_by_much() {
+        let year = 365 * 24 * HOUR;
+        let cases = [
+            // Both clocks ran.
+            (Some(10 * SECOND), 10 * SECOND, 10 * SECOND, None),
+            (Some(year), year, year, None),
+            // The wall clock was set, by little and by much.
+            (Some(10 * SECOND), 100 * SECOND, 10 * SECOND, Some("the wall clock was set")),
+            (Some(10 * SECOND), year, 10 * SECOND, Some("the wall clock was set")),
+            (Some(100 * SECOND), 10 * SECOND, 100 * SECOND, Some("the wall clock was set")),
+            (Some(HOUR), -year, HOUR, Some("the wall clock was set")),
+            // The clock since boot jumped, or the wall clock was set back by more than an hour.
+            (Some(year), 10 * SECOND, 10 * SECOND, Some("the store was closed for")),
+            (Some(HOUR + 1), 0, 0, Some("the store was closed for")),
+            (Some(2 * HOUR), -year, 0, Some("the store was closed for")),
+            // Another clock since boot: only the wall clock knows.
+            (None, 10 * SECOND, 10 * SECOND, None),
+            (None, year, year, None),
+            (None, -10 * SECOND, 0, Some("the wall clock shows 10.0 s less")),
+        ];
+        for (by_boot, by_wall, counts, warning) in cases {
+            let closed = ClosedTime { by_boot: by_boot.map(|ns| ns as u64), by_wall };
+            assert_eq!(closed.elapsed_ns(), counts as u64, "{by_boot:?}, {by_wall}");
+            let said = closed.disagreement();
+            let is_right = match (&said, warning) {
+                (None, None) => true,
+                (Some(said), Some(start)) => said.starts_with(start),
+                _ => false,
+            };
+            assert!(is_right, "{by_boot:?}, {by_wall}: {said:?}");
+        }
+    }
 }

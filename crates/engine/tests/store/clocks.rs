@@ -380,6 +380,38 @@ fn clocks_that_jump_agree_with_the_model() {
     }
 }
 
+/// Symptom: a key with an hour to live was over at once when its store was opened in a container. Cause: the boot id
+/// identifies a boot, and not the clock of a time namespace.
+#[test]
+fn a_clock_since_boot_that_is_another_one_ends_no_time_to_live() {
+    const YEARS: i64 = 3_000 * DAY as i64;
+    type Change = fn(&ManualClock);
+    let changes: [(&str, Change); 5] = [
+        ("a time namespace that is ahead", |clock| clock.enter_time_namespace(YEARS)),
+        ("a time namespace that is behind", |clock| clock.enter_time_namespace(-YEARS)),
+        ("another clock with the same identity, ahead", |clock| clock.skew_boot(YEARS)),
+        ("another clock with the same identity, behind", |clock| clock.skew_boot(-YEARS)),
+        ("a boot", ManualClock::reboot),
+    ];
+    for (what, change) in changes {
+        for clean in [false, true] {
+            let mut timed = Timed::new();
+            timed.clock.advance(20 * DAY);
+            timed.put("k", after(3_600));
+            timed.again(clean, |clock| {
+                change(clock);
+                clock.advance(60 * SECOND);
+            });
+            assert!(timed.is_there("k"), "{what}, {clean}");
+            assert_eq!(timed.left("k").0, 3_540, "{what}, {clean}");
+            // The first write there makes the time durable.
+            timed.put("other", Expiry::Never);
+            timed.again(clean, |clock| clock.advance(60 * SECOND));
+            assert_eq!(timed.left("k").0, 3_480, "{what}, {clean}");
+        }
+    }
+}
+
 /// After every crash state an object with time left exists, and an object that was seen expired does not.
 #[test]
 fn crashes_keep_time() {
