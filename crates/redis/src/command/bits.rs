@@ -10,8 +10,6 @@ use super::strings::{VALUE_BYTES_MAX, bytes_of};
 use super::write::{new_value, set_value};
 use crate::answer::{Answer, Failed};
 
-/// Bytes of all strings that one BITOP reads, and of its keys.
-
 /// The integer that is an offset of a bit.
 fn bit_offset(word: &[u8]) -> Result<usize, Failed> {
     const WRONG: &str = "ERR bit offset is not an integer or out of range";
