@@ -10,12 +10,10 @@ use super::strings::{VALUE_BYTES_MAX, bytes_of};
 use super::write::{new_value, set_value};
 use crate::answer::{Answer, Failed};
 
-/// Bytes of all strings that one BITOP reads, and of its keys.
-
 /// The longest string of Redis: a bit up to there may be read, and is 0 behind the end of a string.
 pub(super) const READ_BYTES_MAX: usize = 512 << 20;
 
-/// The integer that is an offset of a bit in a string of up to so many bytes.
+/// The integer that is an offset of a bit in a string of up to `bytes_max` bytes.
 fn bit_offset(word: &[u8], bytes_max: usize) -> Result<usize, Failed> {
     const WRONG: &str = "ERR bit offset is not an integer or out of range";
     let offset = integer(word).ok().and_then(|offset| usize::try_from(offset).ok());

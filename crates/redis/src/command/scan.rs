@@ -12,7 +12,6 @@ use crate::answer::{Answer, Failed};
 
 /// Keys that SCAN looks at where nothing else is said.
 const COUNT_DEFAULT: usize = 10;
-/// Bytes of all keys in one answer to KEYS.
 
 /// Waits for what must be durable before a walk.
 async fn begin(call: &Call) -> Result<(), Failed> {

@@ -13,8 +13,7 @@ use super::expiry::{Unit, expiry_of};
 use super::write::{new_expiry, new_value, set_value};
 use crate::answer::{Answer, Failed};
 
-/// Bytes of all values in one answer to MGET: an answer stays in memory until the client took it.
-/// Of those so many bytes may lie in the cache while the others are read; further ones are copied.
+/// Bytes of the values of an MGET that may stay in the cache while the others are read; further ones are copied.
 const MGET_PINNED_BYTES_MAX: usize = 1 << 20;
 /// Values that an MGET reads at a time.
 const MGET_READS_MAX: usize = 16;

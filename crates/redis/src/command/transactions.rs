@@ -29,7 +29,6 @@ use crate::working_set::{WorkingSet, more_of};
 pub(crate) const WATCHES_MAX: usize = 4_096;
 /// Commands of one transaction.
 const COMMANDS_MAX: usize = 65_536;
-/// Bytes of all answers of one transaction: they stay in memory until the client took them.
 /// A word of fewer bytes is copied when it is queued: the memory that it was received into may be much larger.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a queued command besides its words, roughly.
