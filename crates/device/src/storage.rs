@@ -6,6 +6,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -245,6 +246,24 @@ impl Storage {
     /// See [`crate::BlockDevice::allocates`]. A file system that once could not is not relied on any more.
     pub(crate) fn allocates(&self) -> bool {
         self.kind != Kind::Raw && self.allocates.load(Ordering::Acquire)
+    }
+
+    /// See [`crate::BlockDevice::hold_room`].
+    pub(crate) fn hold_room(&self, blocks: Range<u64>) -> io::Result<()> {
+        let end = blocks.end.min(self.blocks());
+        if self.kind == Kind::Raw || self.read_only || blocks.start >= end {
+            return Ok(());
+        }
+        let bytes = (end - blocks.start) * BLOCK_BYTES_U64;
+        match sys::allocate_unshared(&self.file, blocks.start * BLOCK_BYTES_U64, bytes) {
+            Err(error) if is_unsupported(&error) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// See [`crate::BlockDevice::is_copied_on_write`].
+    pub(crate) fn is_copied_on_write(&self) -> bool {
+        self.kind == Kind::Regular && sys::is_copied_on_write(&self.file).unwrap_or(false)
     }
 
     /// See [`crate::BlockDevice::shrink`].
