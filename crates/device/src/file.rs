@@ -262,6 +262,14 @@ impl BlockDevice for FileDevice {
         self.storage.shrink(blocks)
     }
 
+    fn hold_room(&self, blocks: Range<u64>) -> io::Result<()> {
+        self.storage.hold_room(blocks)
+    }
+
+    fn is_copied_on_write(&self) -> bool {
+        self.storage.is_copied_on_write()
+    }
+
     fn displaced(&self) -> Option<String> {
         self.storage.displaced()
     }
@@ -413,6 +421,12 @@ fn kind_of(file_type: FileType) -> Option<Kind> {
 /// Creates an empty file and makes its name durable.
 fn create_file(path: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path) {
+        // Overwrites that need room would fail on a full disk. The store has checksums of its own.
+        Ok(file) if sys::is_copied_on_write(&file).unwrap_or(false) => {
+            if let Err(error) = sys::overwrite_in_place(&file) {
+                tracing::info!(path = %path.display(), %error, "the data file is copied on write");
+            }
+        }
         Ok(_) => {}
         // Somebody was faster: the lock decides who gets it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),

@@ -217,6 +217,21 @@ pub trait BlockDevice: Send + Sync {
         Ok(())
     }
 
+    /// Takes the room of `blocks` for this file alone: fills holes, and copies what it shares with other files where the file system
+    /// can do that. The contents stay. A device that has its room anyway does nothing.
+    ///
+    /// # Errors
+    /// The system's error; the file may have the room of a part.
+    fn hold_room(&self, blocks: Range<u64>) -> io::Result<()> {
+        let _ = blocks;
+        Ok(())
+    }
+
+    /// Whether each write needs new room in the file system, also one to blocks that were written before.
+    fn is_copied_on_write(&self) -> bool {
+        false
+    }
+
     /// The fate of the file that it was opened by, where that is not at its place any more: it was deleted, renamed or
     /// replaced. Later writes would be gone with this process, or be missed by the next one. Asks the file system, so it
     /// may block.

@@ -336,6 +336,24 @@ impl Storage {
         self.kind != Kind::Raw && self.allocates.load(Ordering::Acquire)
     }
 
+    /// See [`crate::BlockDevice::hold_room`].
+    pub(crate) fn hold_room(&self, blocks: Range<u64>) -> io::Result<()> {
+        let end = blocks.end.min(self.blocks());
+        if self.kind == Kind::Raw || self.read_only || blocks.start >= end {
+            return Ok(());
+        }
+        let bytes = (end - blocks.start) * BLOCK_BYTES_U64;
+        match sys::allocate_unshared(&self.file, blocks.start * BLOCK_BYTES_U64, bytes) {
+            Err(error) if is_unsupported(&error) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// See [`crate::BlockDevice::is_copied_on_write`].
+    pub(crate) fn is_copied_on_write(&self) -> bool {
+        self.kind == Kind::Regular && sys::is_copied_on_write(&self.file).unwrap_or(false)
+    }
+
     /// See [`crate::BlockDevice::shrink`].
     pub(crate) fn shrink(&self, blocks: u64) -> io::Result<()> {
         let _one_grower = self.growing.lock();

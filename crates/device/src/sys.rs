@@ -73,6 +73,47 @@ pub(crate) fn allocate(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     fallocate(file, 0, offset, bytes)
 }
 
+/// Allocates `bytes` bytes from `offset` on for this file alone: holes are filled, and parts that it shares with other files are
+/// copied. Not every file system can copy; where it cannot, only holes are filled.
+pub(crate) fn allocate_unshared(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    match fallocate(file, libc::FALLOC_FL_UNSHARE_RANGE, offset, bytes) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {
+            fallocate(file, libc::FALLOC_FL_KEEP_SIZE, offset, bytes)
+        }
+        done => done,
+    }
+}
+
+/// The flag of a file whose blocks are overwritten in place, on file systems that write elsewhere by default.
+const NO_COPY_ON_WRITE: libc::c_long = 0x0080_0000;
+
+/// The type of btrfs, as `fstatfs` gives it.
+const BTRFS: u32 = 0x9123_683E;
+
+/// Whether each write to a file goes to another place of its file system, which needs room there.
+pub(crate) fn is_copied_on_write(file: &File) -> io::Result<bool> {
+    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel writes a `statfs` to the address given, or returns an error.
+    checked_int(unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so all of it is written.
+    let kind = unsafe { found.assume_init() }.f_type as u32;
+    Ok(kind == BTRFS && file_flags(file)? & NO_COPY_ON_WRITE == 0)
+}
+
+fn file_flags(file: &File) -> io::Result<libc::c_long> {
+    let mut flags: libc::c_long = 0;
+    // SAFETY: the kernel writes an `int`, or a `long`, to the address given.
+    checked_int(unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_GETFLAGS, &raw mut flags) })?;
+    Ok(flags)
+}
+
+/// Has the blocks of an empty file overwritten in place.
+pub(crate) fn overwrite_in_place(file: &File) -> io::Result<()> {
+    let flags = file_flags(file)? | NO_COPY_ON_WRITE;
+    // SAFETY: the kernel reads an `int`, or a `long`, from the address given.
+    checked_int(unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &raw const flags) })
+}
+
 /// Bytes that a user without special rights may still write in the file system of a file.
 pub(crate) fn free_bytes(file: &File) -> io::Result<u64> {
     let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();

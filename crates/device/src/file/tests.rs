@@ -595,3 +595,35 @@ fn a_new_name_never_replaces_a_file() {
     sys::rename_new(&from, &to).unwrap();
     assert_eq!(std::fs::read(&to).unwrap(), b"new");
 }
+
+/// A sparse copy of a data file: its holes are filled before a write finds the file system full.
+#[test]
+fn holes_get_their_room() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    File::create(&path).unwrap().set_len(64 * BLOCK_BYTES_U64).unwrap();
+    let device = open(&path, &FileOptions::default()).unwrap();
+    let taken = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    assert_eq!(taken(), 0);
+    device.inner().hold_room(16..1_000).unwrap();
+    assert_eq!(
+        (taken(), device.blocks()),
+        (48 * BLOCK_BYTES_U64, 64),
+        "the end of the file is the end of it"
+    );
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 64 * BLOCK_BYTES_U64);
+}
+
+/// On btrfs an overwrite took new room, so a store on a full disk could write neither its log nor a superblock.
+#[test]
+fn a_new_file_is_overwritten_in_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = File::create(folder.path().join("other")).unwrap();
+    if !sys::is_copied_on_write(&other).unwrap() {
+        println!("skipped: the folder for temporary files (TMPDIR) is not on btrfs");
+        return;
+    }
+    let device = open(&folder.path().join("data"), &options(IoMode::Auto)).unwrap();
+    assert!(!device.inner().is_copied_on_write());
+}

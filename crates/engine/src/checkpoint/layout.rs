@@ -25,7 +25,7 @@ use crate::log::ring::Ring;
 pub(crate) const SUPERBLOCK_COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
 
 /// First block after the superblocks: every area lies behind them.
-const AREAS_FIRST: u64 = 34;
+pub(crate) const AREAS_FIRST: u64 = 34;
 
 /// Blocks that a growth adds at least, besides the areas of the space image.
 const GROWN_LEAST: u64 = 64;

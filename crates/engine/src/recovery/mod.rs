@@ -3,6 +3,7 @@
 pub(crate) mod close;
 pub(crate) mod format;
 pub(crate) mod grow;
+pub(crate) mod hold_room;
 pub(crate) mod open;
 pub(crate) mod open_path;
 pub(crate) mod owners;

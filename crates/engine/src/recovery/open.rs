@@ -32,6 +32,7 @@ use crate::log::read::FoundBatch;
 use crate::log::record::Record;
 use crate::log::ring::{BatchIndex, LogPlace};
 use crate::maintenance::workers;
+use crate::recovery::hold_room::hold_room;
 use crate::recovery::read::Recovery;
 use crate::space::growth::Growth;
 use crate::space::manager::{DataBlocks, SpaceManager, TREE_BLOCKS_PER_RECORD};
@@ -245,6 +246,7 @@ impl Recovery {
         );
         let mut no_room = None;
         if !options.read_only {
+            hold_room(device, superblock, options.discard);
             match copies::write(device, superblock).await {
                 // The next publish is that of this opening: until then only reads are served.
                 Err(Error::NoRoom(why)) if !has_older => {

@@ -1,0 +1,62 @@
+//! Takes the room of a data file's used part at an opening: a sparse copy has holes, and a copy by reference shares its blocks, so
+//! an overwrite may find its file system full.
+
+use std::ops::Range;
+
+use shoal_base::Run;
+use shoal_device::Device;
+
+use crate::checkpoint::layout::AREAS_FIRST;
+use crate::checkpoint::superblock::Superblock;
+
+/// Blocks of an area of the space image that are taken ahead of its growth.
+const AREA_AHEAD_BLOCKS: u64 = 64;
+
+/// Takes the room of every block that `superblock` uses, and warns if it cannot be had. `discards`: free blocks were given back on
+/// purpose, and are left alone.
+pub(crate) fn hold_room(device: &Device, superblock: &Superblock, discards: bool) {
+    let inner = device.inner();
+    if !inner.can_grow() {
+        return;
+    }
+    if inner.is_copied_on_write() {
+        tracing::warn!(
+            "the data file is copied on write: on a full file system even overwrites and deletes are refused until there is room. \
+             To avoid that, copy the stopped store into a new empty file with the attribute C (`chattr +C`), by `cp --reflink=never`"
+        );
+        return;
+    }
+    let data = if discards { Vec::new() } else { data_of(superblock) };
+    for blocks in fixed_parts(superblock).into_iter().chain(data) {
+        if let Err(error) = inner.hold_room(blocks) {
+            tracing::warn!(
+                "parts of the data file have no room of their own, as in a sparse copy or one that shares its blocks, and cannot get \
+                 it: {error}. Writes there are refused while the file system is full: make room, and start again"
+            );
+            return;
+        }
+    }
+}
+
+/// The superblocks, the part of the log that may be written, and the used parts of the space image.
+fn fixed_parts(superblock: &Superblock) -> [Range<u64>; 4] {
+    let (layout, place) = (&superblock.layout, &superblock.space);
+    let used = (u64::from(place.used_blocks) + AREA_AHEAD_BLOCKS).min(u64::from(layout.space_area_blocks));
+    let area = |area| layout.space_area(area)..layout.space_area(area) + used;
+    let log = layout.log_first();
+    [0..AREAS_FIRST, log..log + u64::from(superblock.log_prepared), area(0), area(1)]
+}
+
+/// The blocks of data, without areas and a log among them.
+fn data_of(superblock: &Superblock) -> Vec<Range<u64>> {
+    let layout = &superblock.layout;
+    let mut areas: Vec<Run> = layout.areas_in_data().collect();
+    areas.sort_unstable_by_key(|area| area.block);
+    let (mut at, mut parts) = (layout.data_first(), Vec::new());
+    for area in areas {
+        parts.push(at..area.block.max(at));
+        at = at.max(area.end());
+    }
+    parts.push(at..superblock.device_blocks.max(at));
+    parts
+}
