@@ -68,7 +68,7 @@ pub(crate) async fn acknowledge_tablet(
     let mut touches: Vec<bytes::Bytes> = ranges.iter().map(|range| range.from.clone().into()).collect();
     touches.dedup();
     let moves = Moves { touches, reservation: Some(reservation), ..Moves::default() };
-    checkpointer.run_apply(tablet, &view, view.applied, moves, Unread::IsAbsent).await?;
+    checkpointer.run_apply(tablet, &view, (view.applied, None), moves, Unread::IsAbsent).await?;
     given_up.extend(ranges);
     Ok(given_up)
 }
