@@ -148,10 +148,17 @@ async fn stat(objects: &Objects, name: &str, json: bool) -> anyhow::Result<()> {
 }
 
 async fn rm(objects: &Objects, name: &str, recursive: bool, how: How) -> anyhow::Result<()> {
-    let request = ListRequest { bucket: name.to_owned(), limit: 1, ..ListRequest::default() };
-    let page = objects.list(&request).await?;
-    let is_empty = page.entries.is_empty() && page.next.is_none() && page.damaged.is_empty();
-    if is_empty {
+    let mut request = ListRequest { bucket: name.to_owned(), limit: 1, ..ListRequest::default() };
+    let mut page = objects.list(&request).await?;
+    // A page without entries may have passed deleted objects only.
+    while page.entries.is_empty()
+        && page.damaged.is_empty()
+        && let Some(next) = page.next.take()
+    {
+        request.start_after = next;
+        page = objects.list(&request).await?;
+    }
+    if page.entries.is_empty() && page.damaged.is_empty() {
         return Err(no_such_bucket(name));
     }
     if !recursive && !how.dry_run {

@@ -25,5 +25,9 @@ pub const VALUE_UNIT_BYTES: usize = 64 << 10;
 /// Keys in one page of a listing.
 pub const LIST_PAGE_MAX: usize = 1000;
 
+/// Keys whose objects were deleted or have expired that one page of a listing passes. The page ends there, short or
+/// empty, and the next one continues.
+pub const LIST_PASSED_MAX: usize = 4096;
+
 /// Keys in one batch request.
 pub const BATCH_KEYS_MAX: usize = 1000;

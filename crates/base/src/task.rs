@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::task::Poll;
 
 #[cfg(not(shoal_shuttle))]
 use self::parked::{pass_on_wakes, run};
@@ -30,6 +31,19 @@ pub fn may_block() -> bool {
 /// The code of an `async fn` is compiled by each crate that awaits it, with all that it awaits. Work off the hot paths is given out in
 /// such a box instead.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Lets the other tasks of the thread run before this one continues.
+pub async fn yield_now() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
 
 struct Restore(bool);
 

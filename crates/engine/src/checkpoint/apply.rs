@@ -15,11 +15,12 @@ use crate::checkpoint::home::Work;
 use crate::checkpoint::liveness::{Liveness, LivenessOps};
 use crate::checkpoint::progress::Progress;
 use crate::checkpoint::publish::{Changes, TabletChange};
-use crate::checkpoint::replace::ReplaceEntries;
+use crate::checkpoint::replace::{Op, ReplaceEntries};
 use crate::checkpoint::route::Routed;
 use crate::checkpoint::runs::take_common;
 use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
+use crate::log::expiry::Moment;
 use crate::log::queue::Item;
 use crate::space::manager::Extents;
 use crate::tablet::damage::Unread;
@@ -55,6 +56,26 @@ pub(crate) struct NewTree<'a> {
     /// Runs that no published tree ever named, but that readers of the last view may still read: not in the image's
     /// delta.
     pub dropped: Vec<Run>,
+}
+
+/// The objects of an overlay that had expired when it was applied.
+struct Expired {
+    count: u64,
+    /// Runs of their values.
+    owned: Vec<Run>,
+}
+
+impl Expired {
+    /// Those among `ops`, and the runs that all others own.
+    fn of(ops: &[Op]) -> (Self, Vec<Run>) {
+        let (mut expired, mut owned) = (Self { count: 0, owned: Vec::new() }, Vec::new());
+        for op in ops {
+            let runs = if op.is_expired() { &mut expired.owned } else { &mut owned };
+            runs.extend_from_slice(op.owned());
+            expired.count += u64::from(op.is_expired());
+        }
+        (expired, owned)
+    }
 }
 
 impl NewTree<'_> {
@@ -130,18 +151,19 @@ impl Checkpointer {
         };
         self.log.committer.drive_all();
         let applied = self.log.committer.wait_marker(&marker).await?;
-        self.apply_frozen(tablet, applied).await
+        self.apply_frozen(tablet, applied, &self.log.moment()).await
     }
 
-    /// Applies the frozen overlay of a tablet, whose records are durable up to `applied`; gives its bytes. The caller has the
-    /// applier's turn.
-    pub(crate) async fn apply_frozen(&self, tablet: &Tablet, applied: Lsn) -> Result<u64> {
+    /// Applies the frozen overlay of a tablet, whose records are durable up to `applied`; gives its bytes. Objects that had
+    /// expired at `moment` are dropped. The caller has the applier's turn.
+    pub(crate) async fn apply_frozen(&self, tablet: &Tablet, applied: Lsn, moment: &Moment) -> Result<u64> {
         let view = tablet.view();
         let Some(frozen) = &view.frozen else { return Ok(0) };
         let fresh = frozen.size().bytes as u64;
         let pressure = Pressure::Load { fresh_bytes: frozen.size().bytes };
         let moves = self.choose_moves(tablet, &view.trees, pressure).await;
-        let mut outcome = self.run_apply(tablet, &view, applied, moves, self.unread()).await;
+        let at = (applied, Some(moment));
+        let mut outcome = self.run_apply(tablet, &view, at, moves, self.unread()).await;
         for tried in 1..READS_TRIED {
             let Err(Error::Io(error)) = &outcome else { break };
             if !is_of_medium(error) || self.log.poison.check().is_err() {
@@ -151,7 +173,7 @@ impl Checkpointer {
             // no record of the tablet could be applied any more, and its log would fill up.
             let is_given_up = tried + 1 == READS_TRIED && copies::answers(&self.device).await;
             let unread = if is_given_up { Unread::IsLost } else { Unread::Fails };
-            outcome = self.run_apply(tablet, &view, applied, Moves::default(), unread).await;
+            outcome = self.run_apply(tablet, &view, at, Moves::default(), unread).await;
         }
         outcome?;
         if let Some(helpers) = &self.helpers {
@@ -182,7 +204,7 @@ impl Checkpointer {
         if moves.is_empty() {
             return Ok(false);
         }
-        self.run_apply(tablet, &view, view.applied, moves, self.unread()).await?;
+        self.run_apply(tablet, &view, (view.applied, None), moves, self.unread()).await?;
         // The gain may not be the expected one, because short runs are rounded up and free space is in pieces. Then the
         // search rests.
         let totals = tablet.view().totals;
@@ -194,22 +216,23 @@ impl Checkpointer {
     }
 
     /// Makes and publishes a tree from `view`'s frozen overlay, if there is one, and `moves`. Returns the bytes of the
-    /// moved values. The caller holds the applier's token.
+    /// moved values. Puts of objects that had expired at `moment` are applied as deletes: the published superblock has a
+    /// later time, so they stay absent. The caller holds the applier's token.
     pub(crate) async fn run_apply(
         &self,
         tablet: &Tablet,
         view: &View,
-        applied: Lsn,
+        (applied, moment): (Lsn, Option<&Moment>),
         moves: Moves,
         unread: Unread,
     ) -> Result<u64> {
         let frozen = view.frozen.as_deref();
-        let mut work = Work::new(self, tablet.id, moves.hole_blocks);
+        let mut work = Work::new(self, tablet.id, moves.hole_blocks, moment);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
         let (steps, _reservation) = moves.into_steps();
         let mut progress = self.progress_of(tablet, frozen);
         let ops = work.bring_home(frozen, applied, steps, &mut progress).await?;
-        let owned: Vec<Run> = ops.iter().flat_map(|op| op.owned().iter().copied()).collect();
+        let (expired, owned) = Expired::of(&ops);
         let tree = tree_of(self.identity, tablet.id);
         let mut merge = ReplaceEntries::new(self, std::mem::take(&mut work.liveness), progress);
         let Routed { direct, layered } =
@@ -240,6 +263,7 @@ impl Checkpointer {
         if !injected(Bug::DroppedNeverFreed) {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }
+        new.dropped.extend(expired.owned);
         let dead = new.freed.iter().chain(&new.dropped).map(|run| u64::from(run.blocks)).sum();
         self.growth.applied(dead);
         tracing::debug!(
@@ -252,6 +276,7 @@ impl Checkpointer {
             new.trees.base.entries,
         );
         self.publish_tree(tablet, new).await?;
+        OperationCounters::add(&self.counters.expired, expired.count);
         self.note_applied(frozen, merge.progress, (merge.moved_values, merge.moved_bytes));
         Ok(merge.moved_bytes)
     }

@@ -15,6 +15,7 @@ use crate::checkpoint::progress::Progress;
 use crate::checkpoint::replace::{Moved, Op, What};
 use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
+use crate::log::expiry::Moment;
 use crate::log::format::RecordKind;
 use crate::log::queue::ValueWrite;
 use crate::log::record::{FETCHED, Record, fetch};
@@ -47,10 +48,17 @@ pub(crate) struct Work<'a> {
     writes: HomeWrites,
     /// If values are to fill holes: the length of the longest free run that counts as a hole, in blocks.
     hole_blocks: Option<u32>,
+    /// Puts of objects that had expired at this moment are applied as deletes; `None`: all objects are kept.
+    moment: Option<&'a Moment>,
 }
 
 impl<'a> Work<'a> {
-    pub(crate) fn new(checkpointer: &'a Checkpointer, tablet: TabletId, hole_blocks: Option<u32>) -> Self {
+    pub(crate) fn new(
+        checkpointer: &'a Checkpointer,
+        tablet: TabletId,
+        hole_blocks: Option<u32>,
+        moment: Option<&'a Moment>,
+    ) -> Self {
         Self {
             checkpointer,
             tree: tree_of(checkpointer.identity, tablet),
@@ -62,6 +70,7 @@ impl<'a> Work<'a> {
             liveness: LivenessOps::default(),
             writes: HomeWrites::default(),
             hole_blocks,
+            moment,
         }
     }
 
@@ -110,6 +119,10 @@ impl<'a> Work<'a> {
         let damaged = |_| Error::Corrupt { what: format!("record {} in memory", record.lsn()), block: 0 };
         // Borrowed: a counted reference would cost an allocation for each record.
         let (entry, inline) = Entry::decode(record.body_bytes()).map_err(damaged)?;
+        if self.moment.is_some_and(|moment| moment.is_over(entry.end, record.lsn())) {
+            self.ops.push(Op { what: What::Expired(record), body: None, value_bytes: 0 });
+            return Ok(());
+        }
         let value_bytes = entry.value_bytes;
         let in_leaf = entry.home != Home::Inline
             || fits_leaf(record.key().len(), record.body_bytes().len(), &entry, &self.checkpointer.tuning);

@@ -28,6 +28,8 @@ pub(crate) struct Op {
 pub(crate) enum What {
     /// A record of the overlay.
     Record(Arc<Record>),
+    /// A put of the overlay whose object has expired: applied as a delete.
+    Expired(Arc<Record>),
     /// A value of the tree goes to another place.
     Move(Box<Moved>),
     /// The entry of this key stays, and goes with its leaf to another block.
@@ -48,7 +50,7 @@ pub(crate) struct Moved {
 impl Op {
     pub(crate) fn key(&self) -> &[u8] {
         match &self.what {
-            What::Record(record) => record.key(),
+            What::Record(record) | What::Expired(record) => record.key(),
             What::Move(moved) => &moved.key,
             What::Touch(key) => key,
         }
@@ -57,9 +59,23 @@ impl Op {
     /// The record of an overlay; none of a move.
     pub(crate) fn record(&self) -> Option<&Record> {
         match &self.what {
-            What::Record(record) => Some(record),
+            What::Record(record) | What::Expired(record) => Some(record),
             What::Move(_) | What::Touch(_) => None,
         }
+    }
+
+    /// The version of the record if the key does not exist after the apply.
+    pub(crate) fn deletes(&self) -> Option<Lsn> {
+        match &self.what {
+            What::Record(record) if record.kind() == RecordKind::Delete => Some(record.lsn()),
+            What::Expired(record) => Some(record.lsn()),
+            What::Record(_) | What::Move(_) | What::Touch(_) => None,
+        }
+    }
+
+    /// Returns true for the put of an object that has expired.
+    pub(crate) fn is_expired(&self) -> bool {
+        matches!(self.what, What::Expired(_))
     }
 
     /// Runs that an overlay's record owns.
@@ -166,6 +182,7 @@ impl Merge for ReplaceEntries<'_> {
         self.checkpointer.closing.step()?;
         self.progress.note(1);
         let (version, body) = match &op.what {
+            What::Expired(record) => (record.lsn(), &[][..]),
             What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
             What::Move(moved) => {
                 if !Self::is_unchanged(moved, old) {
@@ -189,7 +206,7 @@ impl Merge for ReplaceEntries<'_> {
         if let Old::Present(old) = old {
             self.replaced(op.key(), old, version)?;
         }
-        if matches!(&op.what, What::Record(record) if record.kind() == RecordKind::Delete) {
+        if op.deletes().is_some() {
             return Ok(Change::Delete);
         }
         self.bytes_added += op.value_bytes;

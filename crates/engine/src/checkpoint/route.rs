@@ -11,7 +11,6 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::progress::Progress;
 use crate::checkpoint::replace::{Op, ReplaceEntries, What};
 use crate::common::error::{Error, Result};
-use crate::log::format::RecordKind;
 use crate::log::record::{FETCHED, fetch};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
@@ -303,7 +302,7 @@ impl Checkpointer {
                 Change::Delete => {
                     removed += u64::from(matches!(old, Old::Present(_)));
                     if !matches!(old, Old::Absent) && !injected(Bug::TombstoneLeftOut) {
-                        writer.push(op.key(), &tombstone(version_of(op))).await?;
+                        writer.push(op.key(), &tombstone(version_of_delete(op))).await?;
                     }
                 }
             }
@@ -343,11 +342,8 @@ async fn settle<S: PageSource>(
 }
 
 /// The number of the record that deletes a key.
-fn version_of(op: &Op) -> Lsn {
-    match &op.what {
-        What::Record(record) if record.kind() == RecordKind::Delete => record.lsn(),
-        _ => unreachable!("only a record deletes"),
-    }
+fn version_of_delete(op: &Op) -> Lsn {
+    op.deletes().unwrap_or_else(|| unreachable!("only a record deletes"))
 }
 
 impl OldLeaf {

@@ -58,7 +58,7 @@ impl Checkpointer {
         self.log.committer.drive_all();
         let version = self.log.committer.wait_marker(&marker).await?;
         for tablet in tablets {
-            self.apply_frozen(tablet, version).await?;
+            self.apply_frozen(tablet, version, &moment).await?;
         }
         let views: Vec<_> = tablets.iter().map(|tablet| tablet.view()).collect();
         assert!(

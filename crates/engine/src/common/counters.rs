@@ -25,6 +25,9 @@ pub(crate) struct OperationCounters {
     pub moved_values: AtomicU64,
     pub moved_bytes: AtomicU64,
     pub expired: AtomicU64,
+    /// Keys of deleted and expired objects that listings passed, and the most that one page passed.
+    pub keys_passed: AtomicU64,
+    pub keys_passed_most: AtomicU64,
     pub scrub_passes: AtomicU64,
     pub scrub_bytes: AtomicU64,
     pub scrub_problems: AtomicU64,
@@ -33,6 +36,14 @@ pub(crate) struct OperationCounters {
 }
 
 impl OperationCounters {
+    /// Counts the keys of deleted and expired objects that a page of a listing passed.
+    pub(crate) fn note_passed(&self, passed: u64) {
+        if passed > 0 {
+            Self::add(&self.keys_passed, passed);
+            self.keys_passed_most.fetch_max(passed, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn add(counter: &AtomicU64, amount: u64) {
         counter.fetch_add(amount, Ordering::Relaxed);
     }

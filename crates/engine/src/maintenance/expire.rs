@@ -1,22 +1,42 @@
 //! The reaper deletes expired objects, so that their space comes back (R18).
 //!
 //! Readers do not need it: they see that an object has expired. The reaper learns the next deadlines from the writes
-//! since the opening, and from one slow walk over the trees that have objects with deadlines, as their totals tell. If
-//! there are more than it can remember, it walks again. Each deletion is a transaction that first checks that the
+//! since the opening, and from a walk over the trees that have objects with deadlines, as their totals tell. If there
+//! are more than it can remember, it walks again when the first forgotten deadline has passed. The walk is slow while it
+//! finds nothing, and faster the more it finds and the less room there is. Each deletion is a transaction that first checks that the
 //! object has expired: an object written meanwhile stays, and is remembered again if it expires later. So the result of
 //! a write with a request id (`dedup.rs`) takes one place in the list, however often its object is overwritten.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use shoal_base::sync::atomic::Ordering;
+
 use crate::checkpoint::publish::Changes;
 use crate::common::counters::OperationCounters;
-use crate::common::error::Result;
+use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::read::list::walk_expiring;
-use crate::store::expiring::{DELETED_MAX, Now};
+use crate::store::expiring::{DELETED_MAX, ExpiryWalk, Now, Pass};
 use crate::store::{Inner, Store};
 use crate::write::transact::Reaped;
 
-/// Objects that the walk reads at a time: it reads leaves that no request needs.
-const WALKED_MAX: usize = 256;
+/// Keys that the walk looks at in one step: it reads leaves that no request needs.
+const WALKED_MAX: usize = 1_024;
+/// Keys that a write which finds no room looks at before it is refused.
+const WALKED_FOR_ROOM_MAX: u64 = 65_536;
+/// A write that finds no room tries again after this many deletions.
+const DELETED_FOR_ROOM: u64 = 4_096;
+/// The walk takes one part in this many of a thread's time while it finds little.
+const WALK_SHARE: u32 = 10;
+/// A step that finds one expired object among this many keys is followed by the next one at once.
+const FOUND_MUCH: u64 = 8;
+/// Room is short while less than one part in this many of the store is free.
+const ROOM_SHORT: u64 = 8;
+/// The reaper checks for work this often.
+const REAPER_PERIOD: Duration = Duration::from_millis(100);
+/// The shortest and the longest rest between two walks.
+const WALK_REST: RangeInclusive<u64> = 1_000_000_000..=60_000_000_000;
 
 impl Store {
     /// Saves the clocks of expiry if that is due, and deletes expired objects that were written since the opening. A
@@ -34,13 +54,17 @@ impl Store {
 }
 
 impl Inner {
-    /// Deletes expired objects; returns true if there may be more.
+    /// The time that decides about deadlines.
+    fn expiry_now(&self) -> Now {
+        Now { store_ns: self.log.expiry.store_ns(), wall_ns: self.log.wall_ns() }
+    }
+
+    /// Deletes some of the expired objects that are remembered; returns true if there may be more.
     ///
     /// # Errors
     /// As a delete.
     pub(crate) async fn reap_due(&self) -> Result<bool> {
-        let now = Now { store_ns: self.log.expiry.store_ns(), wall_ns: self.log.wall_ns() };
-        let over = self.maintenance.expiring.take(now);
+        let over = self.maintenance.expiring.take(self.expiry_now());
         for key in &over {
             let Some(key) = ObjectKey::of_encoded(key) else { continue };
             let reaped =
@@ -51,20 +75,122 @@ impl Inner {
                 Reaped::Stays => {}
             }
         }
-        Ok(over.len() == DELETED_MAX)
+        Ok(over.len() >= DELETED_MAX)
     }
 
-    /// Reads some objects from the encoded key `from` on. Returns the key to continue with; `None` at the end.
+    /// One round of the reaper: some deletions, and a step of the walk. Returns the wait until the next round.
+    ///
+    /// # Errors
+    /// As a delete.
+    pub(crate) async fn reap_round(&self) -> Result<Duration> {
+        if self.reap_due().await? {
+            return Ok(Duration::ZERO);
+        }
+        // A writer that needs room walks, too.
+        let Some(mut walk) = self.maintenance.walk.try_take() else { return Ok(REAPER_PERIOD) };
+        let is_short = self.is_room_short();
+        if !self.continues(&mut walk, is_short) {
+            return Ok(REAPER_PERIOD);
+        }
+        let began_ns = self.now_ns();
+        let pass = self.walk_some(&mut walk).await?;
+        let took = Duration::from_nanos(self.now_ns().saturating_sub(began_ns));
+        Ok(match () {
+            () if pass.found(FOUND_MUCH) => Duration::ZERO,
+            () if is_short => took,
+            () => took * (WALK_SHARE - 1),
+        }
+        .min(REAPER_PERIOD))
+    }
+
+    /// Returns true if a walk is to be continued, or one starts: a deadline that was forgotten has passed.
+    fn continues(&self, walk: &mut ExpiryWalk, is_short: bool) -> bool {
+        if walk.from.is_none() {
+            let now_ns = self.now_ns();
+            let is_rested = now_ns >= walk.next_ns || is_short && walk.pass.expired > 0;
+            if !is_rested || !self.maintenance.expiring.take_forgotten(self.expiry_now()) {
+                return false;
+            }
+            *walk = ExpiryWalk { from: Some(Vec::new()), started_ns: now_ns, ..ExpiryWalk::default() };
+        }
+        true
+    }
+
+    /// A step of the walk. After an error at a damaged place it ends: readers of that place get the error, and the next
+    /// walk may get further.
+    async fn walk_some(&self, walk: &mut ExpiryWalk) -> Result<Pass> {
+        let Some(from) = walk.from.take() else { return Ok(Pass::default()) };
+        let walked = self.walk_for_expiring(from).await;
+        let (pass, next) = walked.inspect_err(|_| self.rest(walk))?;
+        walk.pass.examined += pass.examined;
+        walk.pass.expired += pass.expired;
+        walk.from = next;
+        if walk.from.is_none() {
+            self.rest(walk);
+        }
+        Ok(pass)
+    }
+
+    /// No other walk starts for some time: for longer after one that found little.
+    fn rest(&self, walk: &mut ExpiryWalk) {
+        let now_ns = self.now_ns();
+        let took_ns = now_ns.saturating_sub(walk.started_ns);
+        let share = if walk.pass.found(FOUND_MUCH) { 1 } else { u64::from(WALK_SHARE - 1) };
+        let rest_ns = took_ns.saturating_mul(share).clamp(*WALK_REST.start(), *WALK_REST.end());
+        walk.next_ns = now_ns.saturating_add(rest_ns);
+    }
+
+    /// Looks at some keys from the encoded key `from` on. Returns the key to continue with; `None` at the end.
     ///
     /// # Errors
     /// As a listing.
-    pub(crate) async fn walk_for_expiring(&self, from: Vec<u8>) -> Result<Option<Vec<u8>>> {
-        walk_expiring(self, from, WALKED_MAX, |key, entry| {
-            if let Some(end) = entry.end {
+    pub(crate) async fn walk_for_expiring(&self, from: Vec<u8>) -> Result<(Pass, Option<Vec<u8>>)> {
+        let mut pass = Pass { examined: WALKED_MAX as u64, expired: 0 };
+        let next = walk_expiring(self, from, WALKED_MAX, |key, found| {
+            if let Some(end) = found.entry.end {
+                pass.expired += u64::from(self.is_over(Some(end), found.version));
                 self.maintenance.expiring.note(end, key);
             }
-        })
-        .await
+        });
+        let next = next.await?;
+        Ok((pass, next))
+    }
+
+    /// Returns true if little of the store is free.
+    pub(crate) fn is_room_short(&self) -> bool {
+        self.checkpointer.room_with_growth() < self.layout().blocks_max / ROOM_SHORT
+    }
+
+    /// Deletes expired objects for a write that finds no room. Returns true if there may be room after the next apply.
+    ///
+    /// # Errors
+    /// As a delete, and as a listing.
+    pub(crate) async fn reap_for_room(&self) -> Result<bool> {
+        if !self.may_have_deadlines() {
+            return Ok(false);
+        }
+        let expired = || self.counters.expired.load(Ordering::Relaxed);
+        let before = expired();
+        let mut walk = self.maintenance.walk.take().await;
+        let mut examined = 0;
+        loop {
+            // Another writer may have deleted some meanwhile.
+            while expired() - before < DELETED_FOR_ROOM {
+                match self.reap_due().await {
+                    Ok(true) => {}
+                    // The apply of what was deleted makes room for further deletions.
+                    Ok(false) | Err(Error::Full { .. }) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            if expired() > before {
+                return Ok(true);
+            }
+            if examined >= WALKED_FOR_ROOM_MAX || !self.continues(&mut walk, true) {
+                return Ok(false);
+            }
+            examined += self.walk_some(&mut walk).await?.examined;
+        }
     }
 
     /// Reads the clocks, and saves them if that is due: after a step of the wall clock, and every ten seconds while any
@@ -74,11 +200,16 @@ impl Inner {
     /// As a publish.
     pub(crate) async fn keep_time(&self) -> Result<()> {
         self.log.tick();
-        let is_in_trees = || self.tablets.all().iter().any(|tablet| !tablet.view().totals.is_for_ever());
-        if self.log.expiry.wants_saving(!self.maintenance.expiring.is_empty() || is_in_trees()) {
+        if self.log.expiry.wants_saving(self.may_have_deadlines()) {
             self.checkpointer.publish(Changes::default()).await?;
         }
         Ok(())
+    }
+
+    /// Returns false if certainly no object has a deadline.
+    fn may_have_deadlines(&self) -> bool {
+        let is_in_trees = || self.tablets.all().iter().any(|tablet| !tablet.view().totals.is_for_ever());
+        !self.maintenance.expiring.is_empty() || is_in_trees()
     }
 }
 
@@ -112,7 +243,7 @@ mod tests {
                 block_on(store.close()).unwrap();
                 drop(store);
                 store = block_on(Store::open(device.clone(), options(), environment())).unwrap();
-                assert_eq!(block_on(store.0.walk_for_expiring(Vec::new())).unwrap(), None);
+                assert_eq!(block_on(store.0.walk_for_expiring(Vec::new())).unwrap().1, None);
             }
             clock.advance(1_000);
             let request_id = RequestId { session: 1, sequence };

@@ -35,10 +35,6 @@ const APPLY_AFTER_NS: u64 = 3_000_000_000;
 const MOVER_PERIOD: Duration = Duration::from_millis(100);
 /// The grower checks for work this often.
 const GROWER_PERIOD: Duration = Duration::from_millis(50);
-/// The reaper checks for work this often.
-const REAPER_PERIOD: Duration = Duration::from_millis(100);
-/// The reaper walks over all objects again after this many rounds if it forgot some.
-const REAPER_ROUNDS: u32 = 600;
 /// The first scrub begins this long after the store was opened, at the latest: a store that is opened every day is
 /// scrubbed, too.
 const SCRUB_FIRST_NS: u64 = 600_000_000_000;
@@ -244,27 +240,10 @@ fn grower(store: &Weak<Inner>, worker: &Worker) {
 }
 
 fn reaper(store: &Weak<Inner>, worker: &Worker) {
-    // One slow walk finds the objects with deadlines from before this opening.
-    let mut walk = Some(Vec::new());
-    let mut round = 0;
     rounds(Duty::Reap, store, worker, |inner| {
         later("where the clocks stand could not be written down", block_on(inner.keep_time()));
-        let reaped = block_on(inner.reap_due());
-        let wait = match later("objects whose time is over could not be deleted", reaped) {
-            Some(true) => Duration::ZERO,
-            Some(false) => REAPER_PERIOD,
-            None => RETRY_AFTER,
-        };
-        round += 1;
-        if let Some(from) = walk.take() {
-            // Readers of the damaged place get the error; the next walk may get further.
-            let walked = block_on(inner.walk_for_expiring(from));
-            walk = later("the search for objects whose time ends stopped", walked).flatten();
-            round = 0;
-        } else if round >= REAPER_ROUNDS && inner.maintenance.expiring.take_forgot() {
-            walk = Some(Vec::new());
-        }
-        Some(wait)
+        let reaped = block_on(inner.reap_round());
+        Some(later("expired objects could not be found or deleted", reaped).unwrap_or(RETRY_AFTER))
     });
 }
 

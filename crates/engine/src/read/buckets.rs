@@ -1,6 +1,7 @@
 //! The names of the buckets that hold objects: a listing that skips from the first object of a bucket to the next bucket.
 
-use shoal_base::task::Boxed;
+use shoal_base::limits::LIST_PASSED_MAX;
+use shoal_base::task::{Boxed, yield_now};
 
 use crate::checkpoint::copies;
 use crate::common::error::{Error, Result};
@@ -30,8 +31,13 @@ impl Store {
             if let Some(start) = start {
                 merge.seek(start).await?;
             }
+            let mut passed = 0_usize;
             while let Some((key, found)) = merge.next().await? {
-                if inner.is_over(found.entry.end, found.version) {
+                if found.is_none_or(|found| inner.is_over(found.entry.end, found.version)) {
+                    passed += 1;
+                    if passed.is_multiple_of(LIST_PASSED_MAX) {
+                        yield_now().await;
+                    }
                     continue;
                 }
                 let Some(key) = ObjectKey::of_encoded(&key) else { continue };

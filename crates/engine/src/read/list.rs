@@ -7,6 +7,9 @@
 //! A listing skips damage: wrong bytes, and blocks that the device cannot read. Its page has everything else and names
 //! each range of keys that it skipped (R19). Records of the overlays within such a range are listed all the same. A
 //! page that met much damage ends early, after the last key that it lists.
+//!
+//! Deleted and expired objects cost as much work as listed ones. A page that passed [`LIST_PASSED_MAX`] of them ends,
+//! even if it is empty, so the work of one page is bounded.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,9 +17,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use shoal_base::limits::LIST_PAGE_MAX;
+use shoal_base::limits::{LIST_PAGE_MAX, LIST_PASSED_MAX};
 use shoal_base::list::DamagedRange;
-use shoal_base::task::Boxed;
+use shoal_base::task::{Boxed, yield_now};
 
 use crate::checkpoint::copies;
 use crate::common::error::{Error, Result};
@@ -36,7 +39,6 @@ use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::View;
 use crate::testing::injected_bug::{Bug, injected};
-use crate::value::entry::Entry;
 use crate::value::packed::RESERVED;
 
 impl Store {
@@ -85,6 +87,8 @@ struct Lister<'a> {
     /// The bucket's name and the byte after it.
     base: Vec<u8>,
     page: ListPage,
+    /// Keys of deleted and expired objects that were passed.
+    passed: usize,
     /// The snapshot that is listed; none: the store as it is.
     frozen: Option<&'a Frozen>,
 }
@@ -94,7 +98,7 @@ impl<'a> Lister<'a> {
         check_bucket(&request.bucket)?;
         let limit = page_limit(request.limit, "keys")?;
         let base = [request.bucket.as_bytes(), &[0]].concat();
-        Ok(Self { inner, request, limit, base, page: ListPage::default(), frozen })
+        Ok(Self { inner, request, limit, base, page: ListPage::default(), passed: 0, frozen })
     }
 
     fn views(&self) -> Vec<Arc<View>> {
@@ -131,9 +135,12 @@ impl<'a> Lister<'a> {
             if !key.starts_with(&under) {
                 break;
             }
-            if self.is_over(&found) {
+            let Some(found) = found.filter(|found| !self.is_over(found)) else {
+                if self.pass(&key).await {
+                    break;
+                }
                 continue;
-            }
+            };
             let given = self.page.entries.len() + self.page.common_prefixes.len();
             let met_much = given > 0 && merge.damaged.len() >= DAMAGED_RANGES_MAX;
             if (given == self.limit || met_much) && !injected(Bug::PageWithoutEnd) {
@@ -156,6 +163,7 @@ impl<'a> Lister<'a> {
             }
         }
         let given = self.page.entries.len() + self.page.common_prefixes.len();
+        self.inner.counters.note_passed(self.passed as u64);
         for stream in merge.streams.iter().filter(|_| self.frozen.is_none()) {
             self.inner.tablets.note_searches(&stream.view, given.div_ceil(tablets.len()));
         }
@@ -176,6 +184,24 @@ impl<'a> Lister<'a> {
         self.page.damaged = of_page.map(|range| self.within_bucket(range)).collect();
         self.page.damaged.sort();
         Ok(self.page)
+    }
+
+    /// Passes a key whose object does not exist. Returns true if the page ends after it.
+    async fn pass(&mut self, key: &[u8]) -> bool {
+        self.passed += 1;
+        if self.passed < LIST_PASSED_MAX || injected(Bug::PageWithoutEnd) {
+            return false;
+        }
+        let key = &key[self.base.len()..];
+        if self.is_common_prefix(key) {
+            // The next page would skip all that begins with this key, as after a common prefix that was listed.
+            if self.passed.is_multiple_of(LIST_PASSED_MAX) {
+                yield_now().await;
+            }
+            return false;
+        }
+        self.page.next = Some(key.to_vec());
+        true
     }
 
     /// The information of a found object; damage of its metadata is noted in `merge`.
@@ -215,13 +241,18 @@ impl<'a> Lister<'a> {
             return Some(under.to_vec());
         }
         let full = [&self.base[..], after].concat();
-        let delimiter = &self.request.delimiter;
-        let is_rolled_up = !delimiter.is_empty()
-            && after.ends_with(delimiter)
-            && after.starts_with(&self.request.prefix)
-            && after.len() > self.request.prefix.len();
-        let behind = if is_rolled_up { successor(&full)? } else { [&full[..], &[0]].concat() };
+        let behind =
+            if self.is_common_prefix(after) { successor(&full)? } else { [&full[..], &[0]].concat() };
         Some(behind.max(under.to_vec()))
+    }
+
+    /// Returns true if `key` reads as a common prefix.
+    fn is_common_prefix(&self, key: &[u8]) -> bool {
+        let ListRequest { delimiter, prefix, .. } = self.request;
+        !delimiter.is_empty()
+            && key.ends_with(delimiter)
+            && key.starts_with(prefix)
+            && key.len() > prefix.len()
     }
 
     fn last_given(&self) -> Vec<u8> {
@@ -249,14 +280,14 @@ fn unreadable_metadata(inner: &Inner, key: &[u8], error: &Error) -> Option<Damag
     Some(DamagedRange { tablet, from, to, block, why: format!("the object's metadata: {error}") })
 }
 
-/// Shows up to `limit` stored objects that may have a deadline to `look`, expired ones included, in the order of their
-/// encoded keys from `from` on. Returns the key to continue with; `None` at the end. Trees without such objects are not
+/// Looks at up to `limit` keys from `from` on, in the order of their encoded keys, and shows the stored objects that may
+/// have a deadline to `look`, expired ones included. Returns the key to continue with; `None` at the end. Trees without such objects are not
 /// read.
 pub(crate) async fn walk_expiring(
     inner: &Inner,
     from: Vec<u8>,
     limit: usize,
-    mut look: impl FnMut(&[u8], &Entry),
+    mut look: impl FnMut(&[u8], &FoundEntry),
 ) -> Result<Option<Vec<u8>>> {
     let tablets = inner.tablets.all();
     let expected = limit / tablets.len() + 8;
@@ -270,7 +301,9 @@ pub(crate) async fn walk_expiring(
     let mut last = Vec::new();
     for _ in 0..limit {
         let Some((key, found)) = merge.next().await? else { return Ok(None) };
-        look(&key, &found.entry);
+        if let Some(found) = found {
+            look(&key, &found);
+        }
         last = key;
     }
     last.push(0);
@@ -309,13 +342,9 @@ pub(crate) async fn walk_frozen(
             break;
         };
         page.next = Some([&key[..], &[0]].concat());
-        match ObjectKey::of_encoded(&key) {
-            Some(name) if name.is_system() => {}
-            Some(name) if !frozen.moment.is_over(found.entry.end, found.version) => {
-                page.entries.push((name, found));
-            }
-            _ => {}
-        }
+        let found = found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version));
+        let name = ObjectKey::of_encoded(&key).filter(|name| !name.is_system());
+        page.entries.extend(name.zip(found));
         if merge.damaged.len() >= DAMAGED_RANGES_MAX {
             break;
         }
@@ -336,6 +365,9 @@ pub(super) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     out[last] += 1;
     Some(out)
 }
+
+/// A key that a tablet has, and its object if it was not deleted.
+type Item = (Vec<u8>, Option<FoundEntry>);
 
 /// The streams of all tablets in one order.
 pub(super) struct Merge<'a> {
@@ -377,7 +409,7 @@ impl<'a> Merge<'a> {
         let next = self.streams[index].next().await;
         self.take_damaged(index);
         if let Some((key, found)) = next? {
-            self.waiting[index] = Some(found);
+            self.waiting[index] = found;
             self.heap.push(Reverse((key, index)));
         }
         Ok(())
@@ -390,20 +422,21 @@ impl<'a> Merge<'a> {
         }
     }
 
-    pub(super) async fn next(&mut self) -> Result<Option<(Vec<u8>, FoundEntry)>> {
+    /// The next key, and its object if it was not deleted: the caller bounds the number of keys that it looks at.
+    pub(super) async fn next(&mut self) -> Result<Option<Item>> {
         let Some(Reverse((key, index))) = self.heap.pop() else { return Ok(None) };
         let found = self.waiting[index].take();
         self.pull(index).await?;
-        Ok(found.map(|found| (key, found)))
+        Ok(Some((key, found)))
     }
 }
 
-/// The objects of one tablet that exist, in order, under one view.
+/// The keys of one tablet, in order, under one view.
 pub(super) struct TabletStream<'a> {
     queues: Vec<RecordQueue<'a>>,
     cursor: TreesCursor<PoolPages<'a>>,
     /// The trees' next entry.
-    leaf: Option<(Vec<u8>, FoundEntry)>,
+    leaf: Option<Item>,
     /// The damage met since it was last taken.
     damaged: Vec<DamagedRange>,
     inner: &'a Inner,
@@ -454,13 +487,13 @@ impl<'a> TabletStream<'a> {
 
     async fn pull_leaf(&mut self) -> Result<()> {
         self.leaf = loop {
-            let next = self.cursor.next().await;
+            let next = self.cursor.next_key().await;
             // Neighbours are one: a part of a tree that is all damage takes no more memory than one page of it.
             for gap in self.cursor.take_gaps() {
                 damage::add(&mut self.damaged, gap.in_tablet(self.view.tablet), DAMAGED_RANGES_MAX);
             }
             let Some((key, found)) = next? else { break None };
-            match entry_of_leaf(found) {
+            match found.map(entry_of_leaf).transpose() {
                 Ok(found) => break Some((key, found)),
                 Err(error) => {
                     let range = gap_of_entry(&key, &error).in_tablet(self.view.tablet);
@@ -471,37 +504,33 @@ impl<'a> TabletStream<'a> {
         Ok(())
     }
 
-    /// The next object that exists.
-    async fn next(&mut self) -> Result<Option<(Vec<u8>, FoundEntry)>> {
-        loop {
-            for queue in &mut self.queues {
-                queue.fill().await;
-            }
-            let record =
-                self.queues.iter().filter_map(|queue| queue.front()).min_by(|a, b| a.key().cmp(b.key()));
-            let Some(record) = record.cloned() else {
-                let leaf = self.leaf.take();
-                if leaf.is_some() {
-                    self.pull_leaf().await?;
-                }
-                return Ok(leaf);
-            };
-            if self.leaf.as_ref().is_some_and(|(key, _)| &key[..] < record.key()) {
-                let leaf = self.leaf.take();
-                self.pull_leaf().await?;
-                return Ok(leaf);
-            }
-            // The first queue with this key is the newer overlay: `min_by` returns the first of equal items.
-            for queue in &mut self.queues {
-                queue.pop_if(record.key());
-            }
-            if self.leaf.as_ref().is_some_and(|(key, _)| &key[..] == record.key()) {
-                self.pull_leaf().await?;
-            }
-            if record.kind() == RecordKind::Put {
-                return Ok(Some((record.key().to_vec(), entry_of_record(&record)?)));
-            }
+    /// The next key.
+    async fn next(&mut self) -> Result<Option<Item>> {
+        for queue in &mut self.queues {
+            queue.fill().await;
         }
+        let record = self.queues.iter().filter_map(|queue| queue.front()).min_by(|a, b| a.key().cmp(b.key()));
+        let Some(record) = record.cloned() else {
+            let leaf = self.leaf.take();
+            if leaf.is_some() {
+                self.pull_leaf().await?;
+            }
+            return Ok(leaf);
+        };
+        if self.leaf.as_ref().is_some_and(|(key, _)| &key[..] < record.key()) {
+            let leaf = self.leaf.take();
+            self.pull_leaf().await?;
+            return Ok(leaf);
+        }
+        // The first queue with this key is the newer overlay: `min_by` returns the first of equal items.
+        for queue in &mut self.queues {
+            queue.pop_if(record.key());
+        }
+        if self.leaf.as_ref().is_some_and(|(key, _)| &key[..] == record.key()) {
+            self.pull_leaf().await?;
+        }
+        let found = if record.kind() == RecordKind::Put { Some(entry_of_record(&record)?) } else { None };
+        Ok(Some((record.key().to_vec(), found)))
     }
 }
 

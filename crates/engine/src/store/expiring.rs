@@ -24,26 +24,33 @@ pub(crate) struct Due {
     bytes: usize,
     /// Bytes of keys that may be remembered.
     pub bytes_max: usize,
-    forgot: bool,
+    /// The earliest forgotten deadlines.
+    forgotten: Option<Now>,
 }
 
 impl Default for Due {
     fn default() -> Self {
         let (store, wall) = (Deadlines::new(), Deadlines::new());
-        Self { store, wall, bytes: 0, bytes_max: REMEMBERED_BYTES_MAX, forgot: false }
+        Self { store, wall, bytes: 0, bytes_max: REMEMBERED_BYTES_MAX, forgotten: None }
     }
 }
 
 impl Due {
-    /// Removes the latest deadline of the kind that has more of them.
-    fn take_latest(&mut self) -> Option<(u64, Box<[u8]>)> {
-        let kind = if self.store.len() > self.wall.len() { &mut self.store } else { &mut self.wall };
-        kind.pop_last()
+    /// Forgets the latest deadline of the kind that has more of them. Returns false if there is none.
+    fn forget_latest(&mut self) -> bool {
+        let is_store = self.store.len() > self.wall.len();
+        let kind = if is_store { &mut self.store } else { &mut self.wall };
+        let Some((ns, key)) = kind.pop_last() else { return false };
+        self.bytes -= key.len() + PLACE_BYTES;
+        let earliest = self.forgotten.get_or_insert(Now { store_ns: u64::MAX, wall_ns: u64::MAX });
+        let earliest = if is_store { &mut earliest.store_ns } else { &mut earliest.wall_ns };
+        *earliest = ns.min(*earliest);
+        true
     }
 }
 
 /// The current moment on both clocks.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Now {
     pub store_ns: u64,
     pub wall_ns: u64,
@@ -64,12 +71,7 @@ impl Expiring {
         if is_new {
             due.bytes += key.len() + PLACE_BYTES;
         }
-        while due.bytes > due.bytes_max
-            && let Some((_, latest)) = due.take_latest()
-        {
-            due.bytes -= latest.len() + PLACE_BYTES;
-            due.forgot = true;
-        }
+        while due.bytes > due.bytes_max && due.forget_latest() {}
     }
 
     /// Returns true if no deadline is remembered.
@@ -97,12 +99,48 @@ impl Expiring {
 
     /// Notes that taken keys were not handled: a walk must find them again.
     pub(crate) fn forget(&self) {
-        self.0.lock().forgot = true;
+        self.0.lock().forgotten = Some(Now { store_ns: 0, wall_ns: 0 });
     }
 
-    /// Returns true if a deadline was forgotten since the last call.
-    pub(crate) fn take_forgot(&self) -> bool {
-        std::mem::take(&mut self.0.lock().forgot)
+    /// Returns true if a forgotten deadline has passed, and forgets that, too: the caller starts a walk.
+    pub(crate) fn take_forgotten(&self, now: Now) -> bool {
+        let mut due = self.0.lock();
+        let has_passed = |first: &Now| first.store_ns <= now.store_ns || first.wall_ns <= now.wall_ns;
+        due.forgotten.take_if(|first| has_passed(first)).is_some()
+    }
+}
+
+/// The walk over all objects with deadlines. Walks follow each other as they are needed.
+pub(crate) struct ExpiryWalk {
+    /// The key to continue with; `None` between two walks.
+    pub from: Option<Vec<u8>>,
+    /// The keys that this walk, or else the last one, looked at.
+    pub pass: Pass,
+    /// The monotonic time at which this walk started, and before which no other one starts.
+    pub started_ns: u64,
+    pub next_ns: u64,
+}
+
+impl Default for ExpiryWalk {
+    /// The first walk finds the objects with deadlines from before the opening.
+    fn default() -> Self {
+        Self { from: Some(Vec::new()), pass: Pass::default(), started_ns: 0, next_ns: 0 }
+    }
+}
+
+/// A part of a walk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pass {
+    /// Keys that were looked at.
+    pub examined: u64,
+    /// Objects among them that had expired.
+    pub expired: u64,
+}
+
+impl Pass {
+    /// Returns true if at least one key in `share` was that of an expired object.
+    pub(crate) fn found(self, share: u64) -> bool {
+        self.expired > 0 && self.expired.saturating_mul(share) >= self.examined
     }
 }
 
@@ -120,7 +158,10 @@ mod tests {
             let end = if number % 2 == 0 { End::Store(ns) } else { End::Wall(ns) };
             expiring.note(end, &number.to_le_bytes());
         }
-        assert!(expiring.take_forgot() && !expiring.take_forgot());
+        // The latest deadlines are forgotten: a walk is needed when the first of them passes.
+        let first_forgotten = |wall_ns| expiring.take_forgotten(Now { store_ns: 0, wall_ns });
+        assert!(!first_forgotten((1 << 40) - 1_000));
+        assert!(first_forgotten(1 << 40) && !first_forgotten(1 << 40));
         assert!(expiring.0.lock().bytes <= REMEMBERED_BYTES_MAX);
         let last = (room as u64 + 999) & !1;
         let first = expiring.take(Now { store_ns: u64::MAX, wall_ns: 0 });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::event::Token;
-use crate::store::expiring::Expiring;
+use crate::store::expiring::{Expiring, ExpiryWalk};
 use crate::store::worker::Worker;
 
 /// See the top of the file.
@@ -15,4 +15,6 @@ pub(crate) struct Maintenance {
     pub room: Token<()>,
     /// The objects that expire next.
     pub expiring: Expiring,
+    /// The walk that finds those which are not remembered.
+    pub walk: Token<ExpiryWalk>,
 }

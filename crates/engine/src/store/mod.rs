@@ -180,13 +180,37 @@ impl Inner {
         self.environment.clock.monotonic_ns()
     }
 
-    /// Claims space. If there is none, makes some: pending frees, applies, growth, rewriting of packed runs.
+    /// Claims space for a write. If there is none, makes some, also by deleting expired objects.
     ///
     /// # Errors
     /// [`Error::Full`] if that did not help.
     pub(crate) async fn claim<T>(
         &self,
-        attempt: impl Fn() -> std::result::Result<T, Shortage> + Send,
+        attempt: impl Fn() -> std::result::Result<T, Shortage> + Send + Sync,
+    ) -> Result<T> {
+        if let Ok(claimed) = attempt() {
+            return Ok(claimed);
+        }
+        // Before snapshots are dropped, and packed runs are rewritten.
+        if self.is_room_short() {
+            run_to_end(self.reap_for_room())?;
+        }
+        loop {
+            match self.claim_from_free(&attempt).await {
+                Err(Error::Full { .. }) if run_to_end(self.reap_for_room())? => {}
+                claimed => return claimed,
+            }
+        }
+    }
+
+    /// Claims space. If there is none, makes some without deleting objects: pending frees, applies, growth, rewriting of
+    /// packed runs.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if that did not help.
+    pub(crate) async fn claim_from_free<T>(
+        &self,
+        attempt: impl Fn() -> std::result::Result<T, Shortage> + Send + Sync,
     ) -> Result<T> {
         if let Ok(claimed) = attempt() {
             return Ok(claimed);

@@ -119,6 +119,10 @@ pub struct StoreStat {
     pub bytes_discarded: u64,
     /// Objects that were deleted because they had expired.
     pub expired: u64,
+    /// Keys of deleted and expired objects that listings passed, and the most that one page passed.
+    pub keys_passed: u64,
+    /// See `keys_passed`.
+    pub keys_passed_most: u64,
     /// Steps of the wall clock since the store was opened, and their sum in nanoseconds; a negative sum is a step back.
     pub clock_steps: u64,
     /// See `clock_steps`.
@@ -207,6 +211,8 @@ impl StoreStat {
             ("operations.gets", "count", self.gets),
             ("operations.deletes", "count", self.deletes),
             ("operations.expired", "count", self.expired),
+            ("listing.passed", "count", self.keys_passed),
+            ("listing.passed_most", "count", self.keys_passed_most),
             ("clock.steps", "count", self.clock_steps),
             ("clock.ahead", "ms", self.clock_skew_ns.max(0) as u64 / 1_000_000),
             ("clock.behind", "ms", self.clock_skew_ns.min(0).unsigned_abs() / 1_000_000),
@@ -400,6 +406,8 @@ impl Store {
             bytes_evacuated: get(&inner.relocator.bytes_moved),
             bytes_discarded: get(&inner.relocator.bytes_discarded),
             expired: get(&counters.expired),
+            keys_passed: get(&counters.keys_passed),
+            keys_passed_most: get(&counters.keys_passed_most),
             scrub_passes: get(&counters.scrub_passes),
             scrub_bytes: get(&counters.scrub_bytes),
             scrub_problems: get(&counters.scrub_problems),

@@ -138,6 +138,21 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         std::mem::take(&mut self.gaps)
     }
 
+    /// The next key that any tree has, with the entry that decides; without one if that is a tombstone.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) async fn next_key(&mut self) -> Result<Option<(Vec<u8>, Option<Found<S::Page>>)>> {
+        // The base alone has nobody to be compared with, and no tombstones.
+        if let [_] = &self.sources[..] {
+            return Ok(self.item_of(0).await?.map(|(key, found)| (key, Some(found))));
+        }
+        Ok(self.step().await?.map(|(index, Head { key, found, .. })| {
+            let is_gone = self.is_tombstone(index, &found);
+            (key, (!is_gone).then_some(found))
+        }))
+    }
+
     /// The next entry that decides; none at the end.
     ///
     /// # Errors

@@ -307,7 +307,7 @@ impl PreparedBatch<'_> {
     /// Adds the record of a delete: the key does not exist from then on.
     pub(crate) async fn delete(&mut self, key: &ObjectKey, part: Part) -> Result<()> {
         let inner = self.inner;
-        let reservation = inner.claim(|| inner.space.claim_delete()).await?;
+        let reservation = inner.claim_from_free(|| inner.space.claim_delete()).await?;
         self.add(RecordKind::Delete, key, &[], reservation, Vec::new(), part);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The whole store against oracles and models, through its public interface. One program for all of it: each one more would be
 //! linked again, in three profiles (`cargo test`, the laboratory's, and with injected bugs).
 //!
-//! [`common`] is what the others share. The work of a store: [`model`], [`listing`], [`updating`], [`clocks`], [`write_batches`],
+//! [`common`] is what the others share. The work of a store: [`model`], [`listing`], [`updating`], [`clocks`], [`expired`], [`write_batches`],
 //! [`transactions`], [`packed`], [`relocation`], [`layers`], [`full`], [`identity`]; the view of its threads: [`concurrency`],
 //! [`histories`], [`panics`]. The store after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; with devices that
 //! fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`], [`past_damage`], [`hostile`], [`scrub`], [`repair`]; from
@@ -18,6 +18,7 @@ mod common;
 mod concurrency;
 mod crash;
 mod damage;
+mod expired;
 mod explore;
 mod faults;
 mod flips;

@@ -7,7 +7,6 @@ use std::future::Future;
 use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use bytes::Bytes;
 use shoal_engine::{ObjectKey, ReceiveBuffer, RequestId, Ticket, Watch};
@@ -145,15 +144,7 @@ pub(crate) fn memory_of(words: &[Bytes]) -> usize {
 
 /// Lets everything else of the thread have its turn.
 pub(crate) async fn give_way() {
-    let mut gave = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut gave, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+    shoal_base::task::yield_now().await;
 }
 
 /// The same, of a command that handles many keys, now and then: before the key with this number.

@@ -131,11 +131,18 @@ pub(super) async fn randomkey(call: Call) -> Outcome {
     let entropy = &call.frontend.entropy;
     begin(&call).await?;
     for after in [entropy.next_u64().to_be_bytes().to_vec(), Vec::new()] {
-        let found = call.list(&[], after, LIST_PAGE_MAX).await?.entries;
-        if !found.is_empty() {
-            let which = (entropy.next_u64() % found.len() as u64) as usize;
-            let key = found.into_iter().nth(which).map(|(key, _)| key).unwrap_or_default();
-            return Ok(Answer::Bulk(key.into()).into());
+        let mut after = Some(after);
+        while let Some(from) = after {
+            let page = call.list(&[], from, LIST_PAGE_MAX).await?;
+            let found = page.entries;
+            if !found.is_empty() {
+                let which = (entropy.next_u64() % found.len() as u64) as usize;
+                let key = found.into_iter().nth(which).map(|(key, _)| key).unwrap_or_default();
+                return Ok(Answer::Bulk(key.into()).into());
+            }
+            // An empty page passed deleted and expired keys only, or is the last one.
+            after = page.next;
+            give_way().await;
         }
     }
     Ok(Answer::Null.into())

@@ -300,7 +300,7 @@ impl Relocator {
         if !moves.is_empty() {
             let bytes = self
                 .checkpointer
-                .run_apply(of_tablet, &view, view.applied, moves, self.checkpointer.unread())
+                .run_apply(of_tablet, &view, (view.applied, None), moves, self.checkpointer.unread())
                 .await?;
             self.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
         }

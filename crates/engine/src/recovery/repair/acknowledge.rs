@@ -66,7 +66,7 @@ pub(crate) async fn acknowledge_tablet(checkpointer: &Checkpointer, tablet: &Tab
     let mut touches: Vec<Bytes> = ranges.iter().map(|range| range.from.clone().into()).collect();
     touches.dedup();
     let moves = Moves { touches, reservation: Some(reservation), ..Moves::default() };
-    checkpointer.run_apply(tablet, &view, view.applied, moves, Unread::IsAbsent).await?;
+    checkpointer.run_apply(tablet, &view, (view.applied, None), moves, Unread::IsAbsent).await?;
     given_up.ranges.extend(ranges);
     Ok(given_up)
 }

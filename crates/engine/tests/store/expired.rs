@@ -1,0 +1,147 @@
+//! Objects that expire by the thousand: they are no reason to refuse a write, an apply drops those that it meets, and a
+//! page of a listing passes a bounded number of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shoal_base::ManualClock;
+use shoal_base::limits::LIST_PASSED_MAX;
+use shoal_device::Device;
+use shoal_engine::{Expiry, ListRequest, OpenOptions, PutOptions, Store, block_on};
+
+use crate::common::{ByName, assert_clean, memory, open_at, tiny};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn open(device: &Device, clock: &Arc<ManualClock>) -> Store {
+    let mut options = OpenOptions { background: false, ..tiny() };
+    options.tuning.overlay_records_max = 512;
+    open_at(device, options, clock).unwrap()
+}
+
+fn put_for(store: &Store, name: impl AsRef<[u8]>, bytes: usize, seconds: u64) {
+    let expiry = Expiry::After(Duration::from_secs(seconds));
+    store.set_with(name, vec![7; bytes], PutOptions { expiry, ..PutOptions::default() }).unwrap();
+}
+
+/// Symptom: writes with a time to live ended in "the store is full" although nearly everything had expired. Cause: a
+/// reaper with a fixed pace, which a write without room did not wait for. No thread reaps here: the writes do.
+#[test]
+fn a_store_that_cycles_expiring_objects_is_never_full() {
+    let (device, clock) = (memory(1_024), Arc::new(ManualClock::new(SECOND)));
+    let mut store = open(&device, &clock);
+    let (mut number, mut bytes, mut expired) = (0_u64, 0, 0);
+    for round in 0..24_u64 {
+        for _ in 0..150 {
+            // Values of all places: in leaves, in packed runs, in extents.
+            let value = [30, 300, 3_000][(number % 3) as usize] + if number % 50 == 0 { 20_000 } else { 0 };
+            put_for(&store, format!("{:0>300}", number.wrapping_mul(0x9E37_79B9_7F4A_7C15)), value, 8);
+            (number, bytes) = (number + 1, bytes + 300 + value);
+        }
+        clock.advance(SECOND);
+        if round % 16 == 15 {
+            expired += store.stat().expired;
+            // The new opening remembers no deadline: the writes walk over the trees.
+            block_on(store.close()).unwrap();
+            drop(store);
+            store = open(&device, &clock);
+        }
+    }
+    assert!(bytes > 1_024 * 4_096, "{bytes} bytes are few");
+    expired += store.stat().expired;
+    assert!(expired > 1_000, "{expired} of {number}");
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device, "after all cycles");
+}
+
+/// An apply drops the objects that expired before it, whatever their values are, and their space is free.
+#[test]
+fn an_apply_drops_what_has_expired() {
+    let (device, clock) = (memory(4_096), Arc::new(ManualClock::new(SECOND)));
+    let store = open(&device, &clock);
+    store.set("stays", b"v".to_vec()).unwrap();
+    put_for(&store, "older", 70_000, 2);
+    block_on(store.close()).unwrap();
+    drop(store);
+    let store = open(&device, &clock);
+    let snapshot = block_on(store.snapshot()).unwrap();
+    let before = store.stat();
+    for number in 0..6 {
+        put_for(&store, format!("{number}"), [0, 30, 900, 9_000, 70_000, 300_000][number % 6], 1);
+    }
+    put_for(&store, "older", 9_000, 1);
+    clock.advance(SECOND);
+    // It has not expired at the moment of this snapshot.
+    put_for(&store, "later", 9_000, 1);
+    let late = block_on(store.snapshot()).unwrap();
+    clock.advance(2 * SECOND);
+    let stat = store.stat();
+    assert_eq!((stat.expired, stat.objects), (7, 2), "an apply dropped them, and the older version");
+    assert!(block_on(late.head(&crate::common::key(b"later"))).unwrap().is_some());
+    assert!(block_on(snapshot.head(&crate::common::key(b"older"))).unwrap().is_some());
+    drop((snapshot, late));
+    block_on(store.reap()).unwrap();
+    block_on(store.close()).unwrap();
+    drop(store);
+    let store = open(&device, &clock);
+    let after = store.stat();
+    assert_eq!(after.objects, 1);
+    assert!(after.live_value_bytes == 1 && after.allocated_blocks <= before.allocated_blocks, "{after:?}");
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device, "after the drops");
+}
+
+/// The keys of a listing, and the pages that it took.
+fn listed(store: &Store, delimiter: &[u8]) -> (Vec<Vec<u8>>, usize) {
+    let mut request = ListRequest {
+        bucket: "default".into(),
+        limit: 10,
+        delimiter: delimiter.to_vec(),
+        ..ListRequest::default()
+    };
+    let (mut found, mut pages) = (Vec::new(), 0);
+    loop {
+        let page = block_on(store.list(&request)).unwrap();
+        pages += 1;
+        found.extend(page.entries.into_iter().map(|(key, _)| key));
+        found.extend(page.common_prefixes);
+        let Some(next) = page.next else { break };
+        assert!(next > request.start_after, "a page makes progress");
+        request.start_after = next;
+    }
+    found.sort();
+    (found, pages)
+}
+
+/// Symptom: one page over 1,500,000 expired keys kept its thread for a second. Cause: pages were bounded by what they
+/// list, not by what they look at.
+#[test]
+fn a_page_passes_a_bounded_number_of_deleted_and_expired_keys() {
+    const GONE: usize = 2 * LIST_PASSED_MAX + 100;
+    for is_deleted in [false, true] {
+        let (device, clock) = (memory(8_192), Arc::new(ManualClock::new(SECOND)));
+        let store = open(&device, &clock);
+        let name = |number: usize| format!("gone/{number:06}{}", if number % 3 == 0 { "/" } else { "" });
+        for number in 0..GONE {
+            put_for(&store, name(number), 1, if is_deleted { 1_000 } else { 1 });
+        }
+        store.set("gone/000100/lives", b"v".to_vec()).unwrap();
+        store.set("z", b"v".to_vec()).unwrap();
+        for number in (0..GONE).filter(|_| is_deleted) {
+            store.remove(name(number)).unwrap();
+        }
+        clock.advance(SECOND);
+        for delimiter in [&b""[..], b"/"] {
+            let (found, pages) = listed(&store, delimiter);
+            let first = if delimiter.is_empty() { &b"gone/000100/lives"[..] } else { b"gone/" };
+            assert_eq!(found, [first, b"z"], "{is_deleted}");
+            // An apply may have dropped some already.
+            let passed = store.stat().keys_passed_most as usize;
+            assert!(passed <= LIST_PASSED_MAX + 2, "{passed} keys passed by one page");
+            assert!(is_deleted || !delimiter.is_empty() || pages > 2, "{pages} pages");
+        }
+        assert!(block_on(store.buckets("", 0)).unwrap().names == ["default"]);
+    }
+}
