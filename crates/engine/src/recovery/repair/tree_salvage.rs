@@ -280,7 +280,7 @@ impl Store {
 }
 
 impl Inner {
-    /// What is lost of the object, if it may be in the state that the record `lsn` left; `None` if it can be read.
+    /// The lost part of the object, if it may be in the state that the record `lsn` left; `None` if it can be read.
     async fn lost_since(&self, key: &ObjectKey, lsn: Lsn) -> Result<Option<Lost>> {
         let view = self.tablets.of(key).view();
         let found = match self.find(&view, key.encoded()).await {
