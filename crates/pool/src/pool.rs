@@ -9,6 +9,7 @@ use shoal_device::Device;
 
 use crate::PoolError;
 use crate::counters::{Alone, PoolCounters, Stats};
+use crate::damaged::DamagedUnits;
 use crate::latency::Latency;
 use crate::memory::frame::Stores;
 use crate::memory::free::NONE;
@@ -135,6 +136,7 @@ impl Pool {
             writes: InPlaceWrites { side, ready_frames, ..InPlaceWrites::default() },
             streams: AtomicUsize::new(0),
             pin_wait_ms,
+            damaged: DamagedUnits::default(),
         };
         Ok(Self(Arc::new(Handle { shared: Arc::new(shared), residents, device })))
     }

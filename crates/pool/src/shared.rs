@@ -12,6 +12,7 @@ use shoal_device::DeviceError;
 use smallvec::SmallVec;
 
 use crate::counters::{Alone, Stats};
+use crate::damaged::DamagedUnits;
 use crate::latency::Latency;
 use crate::memory::frame::{Frames, Stores};
 use crate::memory::starve::Starving;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     /// Scans that read ahead.
     pub(crate) streams: AtomicUsize,
     pub(crate) pin_wait_ms: u64,
+    pub(crate) damaged: DamagedUnits,
 }
 
 /// Writes of pages that change in place.

@@ -162,6 +162,7 @@ impl Writer {
         };
         let crc = u32::from_le_bytes(*carried);
         assert_eq!(crc32c(contents), crc, "block {}: a page was written without its checksum", id.block);
+        self.pool.shared().damaged.was_written(id.block);
         let queued = self.publish(page.0, Unit { id, check: Check::Page { crc } }, keep);
         self.gathered.push(queued);
         self.flight.0.lock().bytes += BLOCK_BYTES;

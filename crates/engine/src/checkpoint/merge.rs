@@ -601,7 +601,7 @@ impl Checkpointer {
                         base: Root::EMPTY,
                         layers: Arc::new(Layers { list: layers.list[..index].to_vec(), ..Layers::default() }),
                     };
-                    let is_newer = newer.holds(tree, &source, &key).await?;
+                    let is_newer = newer.holds(tree, &source.remembering(true), &key).await?;
                     if held && !is_newer && !is_reserved(&key) {
                         gone.push(key.into());
                     }

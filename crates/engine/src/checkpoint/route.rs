@@ -265,7 +265,7 @@ impl Checkpointer {
         layered: &Layered,
         sink: &mut PoolSink<'_>,
     ) -> Result<(Root, u64, u64)> {
-        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
+        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails).remembering(true);
         let mut writer = TreeWriter::new(tree, lsn, sink);
         let (mut added, mut removed, mut new) = (0, 0, Vec::new());
         let at_a_time = source.ahead_max().clamp(SETTLED_AT_LEAST, SETTLED_AT_A_TIME);

@@ -315,7 +315,8 @@ impl Visitor for Piece<'_> {
         let (tree, trees, number) = self.trees;
         for entry in std::mem::take(&mut self.entries) {
             // The blocks that a shadowed entry names were freed.
-            if !trees.is_shadowed(tree, &PoolPages::new(&inner.pool), number, &entry.0).await {
+            let pages = PoolPages::new(&inner.pool).remembering(true);
+            if !trees.is_shadowed(tree, &pages, number, &entry.0).await {
                 entries.push(entry);
             }
         }

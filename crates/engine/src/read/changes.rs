@@ -236,7 +236,7 @@ impl<'a> Walk<'a> {
         let mut queues: Vec<_> = overlays.into_iter().flatten().map(new).collect();
         queues.iter_mut().for_each(|queue| queue.seek(start));
         // An unreadable block counts as damaged here: the walk has the rest.
-        let source = PoolPages::new(&inner.pool).giving_up(true);
+        let source = PoolPages::new(&inner.pool).giving_up(true).remembering(true);
         let tree = tree_of(inner.identity, view.tablet);
         let mut cursor = TreesCursor::new(tree, &source, &view.trees, Some(&[RESERVED]), Some(limit));
         if let Some(since) = since {

@@ -353,7 +353,9 @@ impl Inner {
     ) -> Boxed<'a, Result<Option<FoundEntry>>> {
         Box::pin(async move {
             let tree = tree_of(self.identity, view.tablet);
-            match view.trees.find(tree, &PoolPages::new(&self.pool), place, key).await {
+            // A repair asks for many keys behind the same damage; a user's get asks the device each time.
+            let pages = PoolPages::new(&self.pool).remembering(self.checkpointer.gives_up);
+            match view.trees.find(tree, &pages, place, key).await {
                 Ok(Some(found)) => entry_of_leaf(found).map(Some),
                 Ok(None) => Ok(None),
                 // Rare: the futures of all gets are smaller without this one.
@@ -369,7 +371,7 @@ impl Inner {
             return error;
         }
         let tree = tree_of(self.identity, view.tablet);
-        let pages = PoolPages::new(&self.pool).giving_up(true);
+        let pages = PoolPages::new(&self.pool).giving_up(true).remembering(true);
         match view.trees.gap_at(tree, &pages, key).await {
             Some(gap) => {
                 let range = gap.in_tablet(view.tablet);

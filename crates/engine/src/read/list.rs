@@ -471,7 +471,7 @@ impl<'a> TabletStream<'a> {
             .collect();
         let tree = tree_of(inner.identity, view.tablet);
         // An unreadable block counts as damaged here: the listing has the rest.
-        let source = PoolPages::new(&inner.pool).giving_up(true);
+        let source = PoolPages::new(&inner.pool).giving_up(true).remembering(true);
         // Reserved keys lie behind all objects.
         let cursor = TreesCursor::new(tree, &source, trees, end.or(Some(&[RESERVED])), expected);
         Self { queues, cursor, leaf: None, damaged: Vec::new(), inner, view }

@@ -40,7 +40,8 @@ pub(crate) async fn rebuild_image(
         let mut visitor = TreeVisitor::new(device, pool, superblock, &mut report, &mut owners);
         let trees = Trees { base: tablet.root, layers: layers.clone() };
         owners_of_list(&trees, &mut visitor);
-        trees.walk(tree_of(superblock.identity, TabletId(id)), &PoolPages::new(pool), &mut visitor).await?;
+        let pages = PoolPages::new(pool).remembering(true);
+        trees.walk(tree_of(superblock.identity, TabletId(id)), &pages, &mut visitor).await?;
         visitor.finish();
     }
     if let (Completeness::MustBeWhole, Some(problem)) = (demand, report.problems.first()) {

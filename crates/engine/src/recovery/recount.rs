@@ -200,7 +200,8 @@ pub(crate) async fn recount_tablet(
     let view = tablet.view();
     let mut recount = Recount::default();
     let tree = tree_of(checkpointer.identity, tablet.id);
-    let readable = view.trees.walk(tree, &PoolPages::new(&checkpointer.pool), &mut recount).await?;
+    let pages = PoolPages::new(&checkpointer.pool).remembering(true);
+    let readable = view.trees.walk(tree, &pages, &mut recount).await?;
     let live = readable + hidden;
     let ops = recount.count.corrections(recount.unreadable == 0);
     let (wrong, totals) = (ops.len(), recount.count.totals());

@@ -37,11 +37,12 @@ pub(crate) fn owner_of(tree: Tree, block: u64) -> Owner {
 pub(crate) struct PoolPages<'a> {
     pool: &'a Pool,
     gives_up: bool,
+    remembers: bool,
 }
 
 impl<'a> PoolPages<'a> {
     pub(crate) fn new(pool: &'a Pool) -> Self {
-        Self { pool, gives_up: false }
+        Self { pool, gives_up: false, remembers: false }
     }
 
     /// The page, without a frame of the pool.
@@ -57,6 +58,38 @@ impl<'a> PoolPages<'a> {
     /// The same source. With `gives_up`, a page that the device reports as unreadable is damaged.
     pub(crate) fn giving_up(self, gives_up: bool) -> Self {
         Self { gives_up, ..self }
+    }
+
+    /// The same source. With `remembers`, a page that had wrong bytes some seconds ago is not read again: for passes
+    /// over many keys, each of which may meet the same damaged pages.
+    pub(crate) fn remembering(self, remembers: bool) -> Self {
+        Self { remembers, ..self }
+    }
+
+    /// The error of a page that had wrong bytes some seconds ago.
+    fn remembered(&self, unit: &Unit) -> Option<PoolError> {
+        if self.remembers { self.pool.remembered_damage(unit) } else { None }
+    }
+
+    /// Reads a page that memory does not have.
+    async fn read(&self, unit: Unit, level: u8, hint: ReadHint) -> std::result::Result<PoolPage, PoolError> {
+        if let Some(error) = self.remembered(&unit) {
+            return Err(error);
+        }
+        // A scan of many trees may itself pin every frame of a small pool, and an apply must not wait for scans.
+        let fetched = match hint {
+            ReadHint::Point => self.pool.fetch(unit, hint_of(level, hint)).await,
+            ReadHint::Scan | ReadHint::Apply => self.pool.try_fetch(unit, hint_of(level, hint)).await,
+        };
+        let found = match fetched {
+            Err(PoolError::Exhausted { .. }) => self.read_past(unit).await,
+            fetched => fetched.map(PoolPage::Pinned),
+        };
+        match &found {
+            Ok(_) => self.pool.forget_damage(&unit),
+            Err(error) => self.pool.remember_damage(&unit, error),
+        }
+        found
     }
 }
 
@@ -139,15 +172,7 @@ impl PageSource for PoolPages<'_> {
         if let Some(page) = self.cached(page, level, hint) {
             return Ok(page);
         }
-        // A scan of many trees may itself pin every frame of a small pool, and an apply must not wait for scans.
-        let fetched = match hint {
-            ReadHint::Point => self.pool.fetch(unit, hint_of(level, hint)).await,
-            ReadHint::Scan | ReadHint::Apply => self.pool.try_fetch(unit, hint_of(level, hint)).await,
-        };
-        let found = match fetched {
-            Err(PoolError::Exhausted { .. }) => self.read_past(unit).await,
-            fetched => fetched.map(PoolPage::Pinned),
-        };
+        let found = self.read(unit, level, hint).await;
         found.map_err(|error| match error {
             PoolError::Corrupt { block, .. } => {
                 Error::Corrupt { what: format!("a page of level {level} of an index tree"), block }
@@ -160,7 +185,8 @@ impl PageSource for PoolPages<'_> {
     }
 
     fn prefetch(&self, pages: &[PageRef], level: u8, hint: ReadHint) {
-        let units: Vec<Unit> = pages.iter().map(|page| Unit::page(page.block, page.crc)).collect();
+        let units = pages.iter().map(|page| Unit::page(page.block, page.crc));
+        let units: Vec<Unit> = units.filter(|unit| self.remembered(unit).is_none()).collect();
         self.pool.prefetch(&units, hint_of(level, hint));
     }
 

@@ -61,7 +61,7 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
         let tree = tree_of(superblock.identity, TabletId(id));
         let trees = recovery.trees(usize::from(id));
         owners_of_list(&trees, &mut visitor);
-        let live = trees.walk(tree, &PoolPages::new(pool), &mut visitor).await?;
+        let live = trees.walk(tree, &PoolPages::new(pool).remembering(true), &mut visitor).await?;
         let (count, is_whole) = visitor.finish();
         if is_whole && live != trees.live() {
             let what = format!("tablet {id}: {live} keys exist, its list of layers says {}", trees.live());
@@ -106,7 +106,7 @@ async fn check_list(device: &Device, (tree, trees): (Tree, &Trees), report: &mut
 /// Says which objects that a packed run names lie in the ranges that cannot be read.
 async fn name_lost(pool: &Pool, (tree, trees): (Tree, &Trees), footer: &Footer, report: &mut CheckReport) {
     for key in footer.items().filter_map(|item| Some(item.ok()?.key)) {
-        let found = trees.find(tree, &PoolPages::new(pool), None, key).await;
+        let found = trees.find(tree, &PoolPages::new(pool).remembering(true), None, key).await;
         if matches!(found, Err(Error::Corrupt { .. } | Error::Io(_))) {
             report.may_be_lost(name(key));
         }

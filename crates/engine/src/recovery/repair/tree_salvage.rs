@@ -175,7 +175,7 @@ async fn is_lost(recovery: &Recovery, key: &[u8], lsn: Lsn, record: &EncodedReco
     let Recovery { device, pool, superblock, .. } = recovery;
     let tree = tree_of(superblock.identity, record.tablet);
     let trees = recovery.trees(usize::from(record.tablet.0));
-    let found = match trees.find(tree, &PoolPages::new(pool), None, key).await {
+    let found = match trees.find(tree, &PoolPages::new(pool).remembering(true), None, key).await {
         Ok(Some(found)) => found,
         Ok(None) => return false,
         Err(error) => return cannot_be_read(&error),
@@ -280,7 +280,7 @@ impl Store {
 }
 
 impl Inner {
-    /// What is lost of the object, if it may be in the state that the record `lsn` left; `None` if it can be read.
+    /// The lost part of the object, if it may be in the state that the record `lsn` left; `None` if it can be read.
     async fn lost_since(&self, key: &ObjectKey, lsn: Lsn) -> Result<Option<Lost>> {
         let view = self.tablets.of(key).view();
         let found = match self.find(&view, key.encoded()).await {

@@ -28,6 +28,9 @@ pub(crate) struct LeafFinder<S: PageSource> {
     source: S,
     root: Root,
     held: Option<HeldPage<S::Page>>,
+    /// The last page that could not be read, and the first key behind its range; none: it is the last page. Keys in the range are
+    /// not looked for, because each of them would read the page again.
+    damaged: Option<(PageRef, Option<Vec<u8>>)>,
 }
 
 /// A page of level 1.
@@ -84,7 +87,7 @@ impl<P: Deref<Target = [u8; BLOCK_BYTES]>> HeldPage<P> {
 
 impl<S: PageSource> LeafFinder<S> {
     pub(crate) fn new(tree: Tree, source: S, root: Root) -> Self {
-        Self { tree, source, root, held: None }
+        Self { tree, source, root, held: None, damaged: None }
     }
 
     /// The place of a key that is not below the one before.
@@ -121,8 +124,11 @@ impl<S: PageSource> LeafFinder<S> {
         if level == 0 {
             return Ok(Holding::Leaf(top, None));
         }
-        let is_held = |held: &HeldPage<_>| held.high.as_ref().is_none_or(|high| key < &high[..]);
-        if !self.held.as_ref().is_some_and(is_held)
+        let is_below = |high: &Option<Vec<u8>>| high.as_ref().is_none_or(|high| key < &high[..]);
+        if let Some((damaged, _)) = self.damaged.as_ref().filter(|(_, high)| is_below(high)) {
+            return Ok(Holding::Damage(*damaged));
+        }
+        if !self.held.as_ref().is_some_and(|held| is_below(&held.high))
             && let Some(damaged) = self.descend((top, level), key).await?
         {
             return Ok(Holding::Damage(damaged));
@@ -136,12 +142,15 @@ impl<S: PageSource> LeafFinder<S> {
 
     /// Goes from the root to the page of level 1 where the key belongs; returns the page that is damaged, if one is.
     async fn descend(&mut self, (mut at, mut level): (PageRef, u8), key: &[u8]) -> Result<Option<PageRef>> {
-        self.held = None;
+        (self.held, self.damaged) = (None, None);
         let mut high = None;
         loop {
             let page = match self.source.page(at, level, ReadHint::Apply).await {
                 Ok(page) => page,
-                Err(Error::Corrupt { .. }) => return Ok(Some(at)),
+                Err(Error::Corrupt { .. }) => {
+                    self.damaged = Some((at, high));
+                    return Ok(Some(at));
+                }
                 Err(error) => return Err(error),
             };
             if level == 1 {
