@@ -284,6 +284,17 @@ async fn no_store(path: &Path, device: &Device, environment: &Environment) -> an
     }
 }
 
+/// Refuses a file or device that has nothing but zeros where superblocks lie, and says what else it has.
+///
+/// # Errors
+/// As [`Store::cap`]; there is no store.
+pub(crate) async fn require_store(path: &Path, device: &Device) -> anyhow::Result<()> {
+    match Store::cap(device).await? {
+        Some(_) => Ok(()),
+        None => Err(no_store(path, device, &Environment::default()).await),
+    }
+}
+
 /// Opens the existing file or device at `path`. No other process may have it open, or, for reading only, no other
 /// writer.
 pub(crate) fn open_existing(path: &Path, access: Access, io: Io) -> anyhow::Result<Device> {

@@ -141,13 +141,30 @@ impl<'a> Summary<'a> {
         format!("{about}{}, {} of values", show_count(self.now.objects), Size(values))
     }
 
-    /// The rest of the cap.
+    /// The room that is left within the cap, and within the file system if that has less.
     fn room(&self) -> String {
         let cap = self.bytes(self.now.figure("space.device_max"));
         let grown = self.bytes(self.now.blocks);
-        let left = self.bytes(self.now.free_blocks) + cap.saturating_sub(grown);
+        let within_cap = self.bytes(self.now.free_blocks) + cap.saturating_sub(grown);
+        let left = self.known("space.room").map_or(within_cap, |blocks| self.bytes(blocks)).min(within_cap);
+        if left < within_cap {
+            // The part of the cap without room in the file system is neither used nor left.
+            let most = cap - (within_cap - left);
+            let used = most.saturating_sub(left);
+            return format!(
+                "{} left, as its file system has no room for more of the cap of {}, {} % used",
+                Size(left),
+                Size(cap),
+                percent(used, most)
+            );
+        }
         let used = cap.saturating_sub(left);
         format!("{} left of a cap of {}, {} % used", Size(left), Size(cap), percent(used, cap))
+    }
+
+    /// A figure, if the server has it.
+    fn known(&self, name: &str) -> Option<u64> {
+        self.now.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
     }
 
     fn log(&self) -> String {
@@ -220,7 +237,13 @@ impl<'a> Summary<'a> {
         if let Some(reason) = &self.now.read_only {
             return format!("READ-ONLY: {reason}");
         }
-        let mut words = vec!["takes writes".to_owned()];
+        let takes = match self.now.figure("space.cannot_grow") {
+            0 => "takes writes",
+            _ => {
+                "the data file CANNOT GROW (no room in its file system, or a quota or limit): writes that find no room in it are refused"
+            }
+        };
+        let mut words = vec![takes.to_owned()];
         if self.now.figure("relocation.paused") > 0 {
             words.push("relocation is paused (`shoal relocation resume`)".into());
         } else if self.now.figure("relocation.bytes_left") > 0 {

@@ -76,6 +76,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let data = arguments.data.as_deref().unwrap_or(Path::new(DEFAULT_DATA));
     let device = store_file::open_existing(data, access, arguments.io)?;
     let what = || format!("cannot check {}", data.display());
+    store_file::require_store(data, &device).await.with_context(what)?;
     let started = Instant::now();
     let sofar = Arc::new(Sofar::default());
     let shown = (!arguments.json).then(|| show(sofar.clone()));

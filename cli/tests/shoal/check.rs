@@ -102,6 +102,27 @@ fn a_file_that_is_no_store_is_refused() {
     assert_eq!(fs::read(&path).unwrap(), "Dear Ann,\n".repeat(10_000).as_bytes());
 }
 
+/// Seen as "the device holds no store: it is empty" for a file whose superblocks a mistake had zeroed: a user who believes
+/// that formats it.
+#[test]
+fn zeros_in_front_of_data_are_not_called_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cut");
+    let mut bytes = vec![0; 4 << 20];
+    bytes[3 << 20..].fill(b'x');
+    fs::write(&path, &bytes).unwrap();
+    for options in [&[][..], &["--repair"]] {
+        let done = check(&path, options);
+        assert_eq!(done.code, 1);
+        assert!(!done.stderr.contains("empty"), "{}", done.stderr);
+        assert!(done.stderr.contains("there are zeros, but"), "{}", done.stderr);
+    }
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+    fs::write(&path, vec![0; 4 << 20]).unwrap();
+    let done = check(&path, &[]);
+    assert!(done.code == 1 && done.stderr.contains("it is blank"), "{}", done.stderr);
+}
+
 /// A server that is killed, and a batch of its log that rots; the outcome of the repair.
 fn repaired_with_losses() -> (Server, PathBuf, Done) {
     loop {

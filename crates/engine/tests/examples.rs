@@ -1,5 +1,8 @@
 //! Runs the programs of `examples/`.
 
+// Clippy's exception for tests does not reach the helpers of an integration test.
+#![allow(clippy::unwrap_used)]
+
 // As they stand there.
 #[path = "../examples/embedded.rs"]
 mod embedded;

@@ -1,6 +1,6 @@
 //! Units that had wrong bytes lately, so that a pass over many keys behind one of them does not read it for each key.
 //!
-//! Only callers that ask for it get an answer from here ([`Pool::remembered_damage`]); [`Pool::fetch`] always asks the
+//! Only callers that ask for it get an answer from here ([`Pool::remembered_damage`](crate::Pool::remembered_damage)); [`Pool::fetch`](crate::Pool::fetch) always asks the
 //! device. A unit is forgotten after [`REMEMBERED_FOR`], when it is read well, and when its block is written. So a block that
 //! becomes readable again is found out, and the memory is bounded. While nothing is remembered, which is the rule, a
 //! caller pays for one load of an atomic.
@@ -12,8 +12,6 @@ use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::PoolError;
-use crate::latency::moment;
-use crate::pool::Pool;
 use crate::unit::Unit;
 
 /// Units that are remembered at most; the oldest is forgotten first.
@@ -37,7 +35,7 @@ pub(crate) struct DamagedUnits {
 }
 
 impl DamagedUnits {
-    fn find(&self, unit: &Unit, now: Instant) -> Option<PoolError> {
+    pub(crate) fn find(&self, unit: &Unit, now: Instant) -> Option<PoolError> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -46,7 +44,7 @@ impl DamagedUnits {
         (now.saturating_duration_since(known.since) < REMEMBERED_FOR).then(|| known.error.clone())
     }
 
-    fn note(&self, unit: &Unit, error: &PoolError, since: Instant) {
+    pub(crate) fn note(&self, unit: &Unit, error: &PoolError, since: Instant) {
         let mut units = self.units.lock();
         units.retain(|known| known.unit != *unit);
         if units.len() >= REMEMBERED_MAX {
@@ -56,7 +54,7 @@ impl DamagedUnits {
         self.count.store(units.len(), Ordering::Relaxed);
     }
 
-    fn forget(&self, is_gone: impl Fn(&Unit) -> bool) {
+    pub(crate) fn forget(&self, is_gone: impl Fn(&Unit) -> bool) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -71,30 +69,10 @@ impl DamagedUnits {
     }
 }
 
-impl Pool {
-    /// The error of the last read of a unit, if that failed within the last seconds.
-    #[must_use]
-    pub fn remembered_damage(&self, unit: &Unit) -> Option<PoolError> {
-        self.shared().damaged.find(unit, moment())
-    }
-
-    /// Remembers for some seconds that a unit has wrong bytes. Other errors are ignored: a device that fails may answer the
-    /// next read.
-    pub fn remember_damage(&self, unit: &Unit, error: &PoolError) {
-        if matches!(error, PoolError::Corrupt { .. }) {
-            self.shared().damaged.note(unit, error, moment());
-        }
-    }
-
-    /// Forgets the damage of a unit, which was read well.
-    pub fn forget_damage(&self, unit: &Unit) {
-        self.shared().damaged.forget(|known| known == unit);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::latency::moment;
 
     fn error(block: u64) -> PoolError {
         PoolError::Corrupt { block, expected: 1, found: 2 }

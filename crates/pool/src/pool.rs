@@ -10,7 +10,7 @@ use shoal_device::Device;
 use crate::PoolError;
 use crate::counters::{Alone, PoolCounters, Stats};
 use crate::damaged::DamagedUnits;
-use crate::latency::Latency;
+use crate::latency::{Latency, moment};
 use crate::memory::frame::Stores;
 use crate::memory::free::NONE;
 use crate::policy::{K_MAX, Policy};
@@ -18,7 +18,7 @@ use crate::resident::pin::close;
 use crate::resident::slot::{Residents, Slot};
 use crate::shared::{InPlaceWrites, Shared};
 use crate::table::Table;
-use crate::unit::{UNIT_BLOCKS_MAX, UnitId};
+use crate::unit::{UNIT_BLOCKS_MAX, Unit, UnitId};
 
 /// The size of the pool, and the choice of units to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +179,25 @@ impl Pool {
         let guard = shared.table.lock(id.block);
         let mut slots = shared.table.chain(id.block, &guard).map(|index| shared.residents.slot(index));
         slots.any(|slot| slot.id() == *id && slot.word.is_resident())
+    }
+
+    /// The error of the last read of a unit, if that failed within the last seconds.
+    #[must_use]
+    pub fn remembered_damage(&self, unit: &Unit) -> Option<PoolError> {
+        self.shared().damaged.find(unit, moment())
+    }
+
+    /// Remembers for some seconds that a unit has wrong bytes. Other errors are ignored: a device that fails may answer the
+    /// next read.
+    pub fn remember_damage(&self, unit: &Unit, error: &PoolError) {
+        if matches!(error, PoolError::Corrupt { .. }) {
+            self.shared().damaged.note(unit, error, moment());
+        }
+    }
+
+    /// Forgets the damage of a unit, which was read well.
+    pub fn forget_damage(&self, unit: &Unit) {
+        self.shared().damaged.forget(|known| known == unit);
     }
 
     /// Drops the units that have a block in `run`, for instance because its space is reused. Pinned units can no longer

@@ -17,8 +17,7 @@ use std::sync::Arc;
 use shoal_engine::{RequestId, Store};
 use shoal_frontend::{NotAllowed, Rights, Security};
 
-use crate::options::Limits;
-use crate::read_cache::{CachedReads, ReadCaches};
+use crate::read_cache::{BYTES_MAX, CachedReads, ReadCaches};
 
 /// The sender of a request as it shows itself, before it is believed.
 #[derive(Clone, Copy, Debug)]
@@ -105,8 +104,7 @@ impl Gate {
     /// credentials to ask for.
     #[must_use]
     pub fn new(store: Store, insecure: bool, security: Security) -> Self {
-        let bytes_max = Limits::default().read_cache_bytes_max;
-        Self::with_read_caches(store, insecure, security, bytes_max)
+        Self::with_read_caches(store, insecure, security, BYTES_MAX)
     }
 
     /// The same with read caches of `bytes_max` bytes together.

@@ -9,6 +9,7 @@ use shoal_frontend::{MinRate, Security};
 use shoal_metrics::Metrics;
 
 use crate::operations::report::ReportSource;
+use crate::read_cache;
 use crate::wire::CONNECTION_WINDOW_BYTES;
 
 /// How the server is run.
@@ -107,7 +108,7 @@ impl Default for Limits {
             connection_bytes_in_flight_max: 128 << 20,
             connection_window_bytes: CONNECTION_WINDOW_BYTES,
             waiting_bytes_max: 384 << 20,
-            read_cache_bytes_max: 16 << 20,
+            read_cache_bytes_max: read_cache::BYTES_MAX,
             room_wait_max: Duration::from_secs(30),
             min_rate: MinRate::default(),
             greeting_max: Duration::from_secs(10),

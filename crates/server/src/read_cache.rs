@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 use shoal_engine::{Lookup, ObjectKey, ReadCache, ShortObject, Store, TryGet};
 use shoal_frontend::Rights;
 
+/// Bytes of the read caches of all threads together, unless the options name another number.
+pub(crate) const BYTES_MAX: usize = 16 << 20;
 /// Threads beyond these share the memory of others.
 const THREADS_MAX: usize = 64;
 

@@ -54,15 +54,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         allocator::keep_nothing();
     }
     let stop_thread = Arc::new(StopThread::start()?);
-    if let Some(warning) = &settings.memory_warning {
-        tracing::warn!("{warning}");
-    }
-    if settings.is_resp_open {
-        tracing::warn!(
-            "the Redis frontend is off: it would let in everybody on this machine, and gRPC asks for credentials; \
-             give --password-file, or --resp off"
-        );
-    }
+    warn_of_settings(&settings);
     let security = Security::new(settings.credentials.read()?);
     let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
     let server = bind(&settings, &security, &metrics, listen).await?;
@@ -147,6 +139,18 @@ fn with_log(arguments: Arguments, log: Option<String>) -> anyhow::Result<Setting
 fn log_format(arguments: &Arguments) -> LogFormat {
     let of_file = || read_file(arguments.config.as_deref()?).ok()?.log_format;
     arguments.log_format.or_else(of_file).unwrap_or_default()
+}
+
+fn warn_of_settings(settings: &Settings) {
+    if let Some(warning) = &settings.memory_warning {
+        tracing::warn!("{warning}");
+    }
+    if settings.is_resp_open {
+        tracing::warn!(
+            "the Redis frontend is off: it would let in everybody on this machine, and gRPC asks for credentials; \
+             give --password-file, or --resp off"
+        );
+    }
 }
 
 fn warn_of_losses(settings: &Settings, store: &Store) {

@@ -61,14 +61,8 @@ impl Settings {
         let file = arguments.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
         let configuration = in_force(&arguments, &file)?;
         let is_resp_named = arguments.resp.is_some() || file.resp.is_some();
-        let is_resp_on = arguments.resp.as_deref().or(file.resp.as_deref()) != Some("off");
-        let (memory, memory_warning) = memory(
-            arguments.memory.or(file.memory),
-            arguments.cache.or(file.cache),
-            arguments.overlay.or(file.overlay),
-            is_resp_on,
-        )?;
-        let cluster = cluster_mode(arguments.cluster.or(file.cluster), arguments.announce.or(file.announce))?;
+        let (memory, memory_warning) = memory(&arguments, &file)?;
+        let resp = resp(&arguments, &file, memory.redis_limits())?;
         let must_exist = arguments.must_exist.or(file.must_exist).unwrap_or(false);
         let settings = Self {
             data: arguments.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA.into()),
@@ -109,16 +103,7 @@ impl Settings {
             gzip: parse_compression(arguments.grpc_compression.or(file.grpc_compression).as_deref())?,
             web_origins: arguments.web_origins.or(file.web_origins).unwrap_or_default(),
             is_resp_bucket_free: arguments.resp_bucket.as_ref().or(file.resp_bucket.as_ref()).is_none(),
-            resp: resp(
-                arguments.resp.or(file.resp),
-                arguments.resp_bucket.or(file.resp_bucket),
-                arguments.password_file.or(file.password_file).as_deref(),
-                arguments.durability.or(file.durability).as_deref(),
-                Duration::from_micros(arguments.poll.or(file.poll).unwrap_or(0)),
-                arguments.resp_pending.or(file.resp_pending),
-                memory.redis_limits(),
-            )?
-            .map(|(address, options)| (address, RedisOptions { cluster, ..options })),
+            resp,
             memory,
             memory_warning,
             stop_timeout: Duration::from_secs(
@@ -172,12 +157,10 @@ impl Settings {
 
 /// Divides the memory. Without --memory it is what the program may use; a given --cache that leaves too little of that is kept, with
 /// the least of everything else beside it.
-fn memory(
-    given: Option<Size>,
-    cache: Option<Size>,
-    overlay: Option<Size>,
-    redis: bool,
-) -> anyhow::Result<(MemoryBudget, Option<String>)> {
+fn memory(arguments: &Arguments, file: &Arguments) -> anyhow::Result<(MemoryBudget, Option<String>)> {
+    let given = arguments.memory.or(file.memory);
+    let (cache, overlay) = (arguments.cache.or(file.cache), arguments.overlay.or(file.overlay));
+    let redis = arguments.resp.as_deref().or(file.resp.as_deref()) != Some("off");
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let total = given.or_else(default_memory).unwrap_or(DEFAULT_MEMORY).0;
     let (cache, overlay) = (cache.map(|size| size.0), overlay.map(|size| size.0));
@@ -252,27 +235,34 @@ fn parse_switch(text: &str) -> Result<bool, Usage> {
     }
 }
 
-/// How the Redis frontend is run; none where it is off.
+/// The options of the Redis frontend and its address as given; `None` if it is off.
 fn resp(
-    address: Option<String>,
-    bucket: Option<String>,
-    password_file: Option<&Path>,
-    durability: Option<&str>,
-    poll: Duration,
-    pending: Option<Size>,
+    arguments: &Arguments,
+    file: &Arguments,
     limits: Limits,
 ) -> anyhow::Result<Option<(String, RedisOptions)>> {
     let defaults = RedisOptions::default();
+    let password_file = arguments.password_file.as_deref().or(file.password_file.as_deref());
+    let durability = arguments.durability.as_deref().or(file.durability.as_deref());
     let options = RedisOptions {
-        bucket: bucket.unwrap_or(defaults.bucket),
+        bucket: first_of(&arguments.resp_bucket, &file.resp_bucket).unwrap_or(defaults.bucket),
         password: password_file.map(password).transpose()?,
         durability: durability.map_or(Ok(Durability::Sync), parse_durability)?,
-        poll,
-        limits: pending_limits(limits, pending)?,
+        poll: Duration::from_micros(arguments.poll.or(file.poll).unwrap_or(0)),
+        limits: pending_limits(limits, arguments.resp_pending.or(file.resp_pending))?,
+        cluster: cluster_mode(
+            arguments.cluster.or(file.cluster),
+            first_of(&arguments.announce, &file.announce),
+        )?,
         ..RedisOptions::default()
     };
-    let address = address.unwrap_or_else(|| DEFAULT_RESP.into());
+    let address = first_of(&arguments.resp, &file.resp).unwrap_or_else(|| DEFAULT_RESP.into());
     Ok((address != "off").then_some((address, options)))
+}
+
+/// A word of the command line or environment, otherwise that of the file.
+fn first_of(given: &Option<String>, file: &Option<String>) -> Option<String> {
+    given.as_ref().or(file.as_ref()).cloned()
 }
 
 /// Whether the Redis frontend is a cluster, and the address that it announces.

@@ -236,7 +236,7 @@ impl Checkpointer {
 
     /// Logs that the file system is full: once when that begins, and not for each refused write.
     fn say_full(&self, blocks: u64, why: &str) {
-        let Some(unsaid) = self.growth.reached(self.now_ns()) else { return };
+        let Some(unsaid) = self.growth.reached(self.now_ns(), why) else { return };
         let mib = blocks * BLOCK_BYTES as u64 / (1 << 20);
         let before =
             if unsaid > 0 { format!(" ({unsaid} times since it was last said)") } else { String::new() };

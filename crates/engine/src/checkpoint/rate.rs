@@ -46,6 +46,10 @@ pub(crate) struct MoveLimits {
 }
 
 impl MoveLimits {
+    pub(crate) fn new(is_paused: bool, discards: bool) -> Self {
+        Self { paused: AtomicBool::new(is_paused), discards, ..Self::default() }
+    }
+
     pub(crate) fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire)
     }

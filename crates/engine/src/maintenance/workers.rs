@@ -247,7 +247,8 @@ fn reaper(store: &Weak<Inner>, worker: &Worker) {
     });
 }
 
-/// Checks that the data file is where it was opened, as long as it was, and nobody else's: what is written to it would be lost.
+/// Checks that the data file is where it was opened, as long as it was, and nobody else's: writes to another file would be lost. Looks
+/// at the room of its file system, too, and whether writes get through.
 fn watcher(store: &Weak<Inner>, worker: &Worker) {
     let mut looked_ns = None;
     rounds(Duty::Watch, store, worker, |inner| {
@@ -257,6 +258,9 @@ fn watcher(store: &Weak<Inner>, worker: &Worker) {
             looked_ns = Some(now_ns);
         }
         let Some(what) = block_on(inner.checkpointer.lost_file(is_due)) else {
+            if is_due {
+                inner.look_at_writes();
+            }
             return Some(LENGTH_PERIOD.min(Duration::from_nanos(period_ns)));
         };
         // The next driver refuses the queued records.

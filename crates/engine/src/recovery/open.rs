@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use shoal_base::limits::VALUE_UNIT_BYTES;
-use shoal_base::sync::atomic::{AtomicBool, AtomicU64};
+use shoal_base::sync::atomic::AtomicU64;
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, Run};
 use shoal_device::Device;
@@ -160,11 +160,7 @@ impl Recovery {
             grower: Token::default(),
             growth: Growth::default(),
             closing: Closing::new(environment.clock.clone()),
-            move_limits: MoveLimits {
-                paused: AtomicBool::new(options.pause_relocation),
-                discards: options.discard,
-                ..MoveLimits::default()
-            },
+            move_limits: MoveLimits::new(options.pause_relocation, options.discard),
             helpers: worker.as_ref().map(|worker| worker.helpers()),
             gives_up: options.accept_damaged_log,
         };

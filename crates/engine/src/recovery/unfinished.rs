@@ -186,7 +186,8 @@ mod tests {
     #[test]
     fn anything_else_stays_and_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let cases: [(&dyn Fn(&Path), &str); 6] = [
+        type Make<'a> = &'a dyn Fn(&Path);
+        let cases: [(Make<'_>, &str); 6] = [
             (&|path| fs::write(path, "Dear Ann,").unwrap(), "it holds data (the first at byte 0)"),
             (&|path| fs::write(path, [vec![0; 200_000], b"word".to_vec()].concat()).unwrap(), "byte 200000"),
             // A store that was opened, and one whose restore is over.

@@ -10,12 +10,17 @@ const RATE_PERIOD_NS: u64 = 250_000_000;
 /// The file grows ahead by the blocks that this many seconds of writing take.
 const AHEAD_S: u64 = 2;
 
+/// No look has found the room of the file system.
+const UNKNOWN: u64 = 0;
+
 /// The state of growing: on a full file system steps get shorter, and that is logged once.
 #[derive(Default)]
 pub(crate) struct Growth {
     /// Blocks of the next step at most; 0: a whole step.
     pub step_max: AtomicU64,
     limit: Mutex<Limit>,
+    /// Blocks that the file could have with what its file system has free, as of the last look; 0: not known.
+    room: AtomicU64,
     /// The time of the last measurement of the write rate, and the blocks written by then.
     seen: Mutex<(u64, u64)>,
     /// Blocks that [`AHEAD_S`] seconds of writing take.
@@ -26,8 +31,8 @@ pub(crate) struct Growth {
 
 #[derive(Default)]
 struct Limit {
-    /// True if not even the shortest step fits.
-    is_reached: bool,
+    /// The reason why not even the shortest step fits; `None` if the last step did.
+    reached: Option<String>,
     said_ns: Option<u64>,
     /// The number of times that this was reached and not logged.
     unsaid: u64,
@@ -36,9 +41,9 @@ struct Limit {
 impl Growth {
     /// Notes that not even the shortest step fits. If that must be logged now, returns the number of earlier unlogged
     /// times.
-    pub(crate) fn reached(&self, now_ns: u64) -> Option<u64> {
+    pub(crate) fn reached(&self, now_ns: u64, why: &str) -> Option<u64> {
         let mut limit = self.limit.lock();
-        if std::mem::replace(&mut limit.is_reached, true) {
+        if limit.reached.replace(why.to_owned()).is_some() {
             return None;
         }
         if limit.said_ns.is_some_and(|said_ns| now_ns.saturating_sub(said_ns) < SAY_AGAIN_NS) {
@@ -49,9 +54,32 @@ impl Growth {
         Some(std::mem::take(&mut limit.unsaid))
     }
 
+    /// The reason why the file cannot grow; `None` if the last attempt could.
+    pub(crate) fn cannot_grow(&self) -> Option<String> {
+        self.limit.lock().reached.clone()
+    }
+
+    /// Notes the blocks that the file could have with what its file system has free; `None` if that is not known.
+    pub(crate) fn note_room(&self, blocks: Option<u64>) {
+        self.room.store(blocks.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    }
+
+    /// The blocks that the file can grow by: up to the cap as far as its file system has room, and none while it cannot
+    /// grow.
+    pub(crate) fn room_to_grow(&self, device_blocks: u64, blocks_max: u64) -> u64 {
+        if self.limit.lock().reached.is_some() {
+            return 0;
+        }
+        let most = match self.room.load(Ordering::Relaxed) {
+            UNKNOWN => blocks_max,
+            room => room.min(blocks_max),
+        };
+        most.saturating_sub(device_blocks)
+    }
+
     /// Notes that a step of `blocks` blocks fits.
     pub(crate) fn grew(&self, blocks: u64, step_blocks: u64) {
-        self.limit.lock().is_reached = false;
+        self.limit.lock().reached = None;
         let next = blocks.saturating_mul(2);
         self.step_max.store(if next >= step_blocks { 0 } else { next }, Ordering::Relaxed);
     }
@@ -101,12 +129,12 @@ mod tests {
     #[test]
     fn a_full_file_system_is_said_once() {
         let growth = Growth::default();
-        let said = (0..195).filter(|&put| growth.reached(put * 1_000_000_000).is_some()).count();
+        let said = (0..195).filter(|&put| growth.reached(put * 1_000_000_000, "no space").is_some()).count();
         assert_eq!(said, 1);
         // The file grows and is full again, ten times in a minute.
         let again = |now_ns| {
             growth.grew(1, 256);
-            growth.reached(now_ns)
+            growth.reached(now_ns, "no space")
         };
         let begin = 195_000_000_000;
         assert_eq!(again(begin), Some(0));
@@ -114,6 +142,26 @@ mod tests {
             assert_eq!(again(begin + turn * 6_000_000_000), None);
         }
         assert_eq!(again(begin + 61_000_000_000), Some(9));
+    }
+
+    /// Seen as 848 MB of room on a disk of 200 MB: room was the rest of the cap alone.
+    #[test]
+    fn room_is_the_least_of_cap_and_file_system() {
+        let growth = Growth::default();
+        assert_eq!(growth.room_to_grow(100, 1_000), 900, "nobody has looked yet");
+        growth.note_room(Some(150));
+        assert_eq!(growth.room_to_grow(100, 1_000), 50);
+        growth.note_room(Some(5_000));
+        assert_eq!(growth.room_to_grow(100, 1_000), 900);
+        growth.reached(0, "disk quota exceeded");
+        assert_eq!(
+            (growth.room_to_grow(100, 1_000), growth.cannot_grow().as_deref()),
+            (0, Some("disk quota exceeded"))
+        );
+        growth.grew(1, 256);
+        assert_eq!((growth.room_to_grow(100, 1_000), growth.cannot_grow()), (900, None));
+        growth.note_room(None);
+        assert_eq!(growth.room_to_grow(100, 1_000), 900, "a device");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::common::event::Token;
 use crate::store::expiring::{Expiring, ExpiryWalk};
+use crate::store::standstill::Standstill;
 use crate::store::worker::Worker;
 
 /// See the top of the file.
@@ -17,4 +18,6 @@ pub(crate) struct Maintenance {
     pub expiring: Expiring,
     /// The walk that finds those which are not remembered.
     pub walk: Token<ExpiryWalk>,
+    /// Whether writes get through.
+    pub standstill: Standstill,
 }

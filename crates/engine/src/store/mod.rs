@@ -5,6 +5,7 @@ pub(crate) mod expiring;
 pub(crate) mod free_space;
 pub(crate) mod last_backup;
 pub(crate) mod maintenance;
+pub(crate) mod standstill;
 pub(crate) mod stat;
 #[cfg(test)]
 mod stat_tests;
@@ -237,7 +238,10 @@ impl Inner {
             self.space.reclaim(self.log.committer.named_superblock());
             claimed = attempt();
         }
-        claimed.map_err(Error::from)
+        claimed.map_err(|shortage| {
+            self.maintenance.standstill.refused(shortage.needed);
+            Error::from(shortage)
+        })
     }
 
     /// One step after another until there is enough room; false where the last resort, what is dead in packed runs, gives none, and the

@@ -6,8 +6,9 @@ use shoal_device::DeviceCounters;
 use shoal_pool::PoolCounters;
 
 use crate::checkpoint::losses::Losses;
-use crate::store::Store;
 use crate::store::last_backup::BackupNote;
+use crate::store::standstill::Look;
+use crate::store::{Inner, Store};
 
 /// Keys of an overlay whose kinds are counted to estimate the numbers of puts and deletes; its lock is held meanwhile.
 const KEYS_SAMPLED: usize = 1024;
@@ -32,6 +33,10 @@ pub struct StoreStat {
     pub blocks_max: u64,
     /// Blocks that may be allocated now.
     pub free_blocks: u64,
+    /// Blocks that the file can grow by: up to `blocks_max` as far as its file system had room some seconds ago.
+    pub growable_blocks: u64,
+    /// The reason why the file could not grow when it was tried last; `None` if it could.
+    pub cannot_grow: Option<String>,
     /// Freed blocks that are not reusable yet (R9).
     pub pending_blocks: u64,
     /// Blocks of the longest free run.
@@ -171,6 +176,12 @@ impl StoreStat {
         (self.objects + self.log_puts).saturating_sub(self.log_deletes + own)
     }
 
+    /// Blocks for objects that are free or that the file can grow by: the least of what the cap and the file system allow.
+    #[must_use]
+    pub fn room_blocks(&self) -> u64 {
+        self.free_blocks + self.growable_blocks
+    }
+
     /// The figures as name, unit and value, in a fixed order, as `shoal stat` shows them.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
@@ -188,6 +199,8 @@ impl StoreStat {
             ("losses.resurrected", "count", self.losses.resurrected),
             ("space.device", "blocks", self.device_blocks),
             ("space.device_max", "blocks", self.blocks_max),
+            ("space.room", "blocks", self.room_blocks()),
+            ("space.cannot_grow", "count", u64::from(self.cannot_grow.is_some())),
             ("space.pending", "blocks", self.pending_blocks),
             ("space.largest_free_run", "blocks", self.largest_free_run),
             ("space.allocated", "blocks", self.allocated_blocks),
@@ -296,11 +309,38 @@ impl StoreStat {
     }
 }
 
+impl Inner {
+    /// Blocks that the file can grow by.
+    fn growable_blocks(&self) -> u64 {
+        self.checkpointer.growth.room_to_grow(self.device.blocks(), self.layout().blocks_max)
+    }
+
+    /// Looks at the room of the file system, and whether writes get through.
+    pub(crate) fn look_at_writes(&self) {
+        self.checkpointer.growth.note_room(self.device.inner().room());
+        let committer = &self.log.committer;
+        self.maintenance.standstill.look(Look {
+            now_ns: self.now_ns(),
+            durable: committer.durable(),
+            is_pending: committer.assigned() > committer.durable() || committer.has_work(),
+            room_blocks: self.space.available() + self.growable_blocks(),
+        });
+    }
+}
+
 impl Store {
     /// The reason why the store takes no writes any more: the device failed one, or the store was opened read-only.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.0.log.poison.reason().map(str::to_owned)
+    }
+
+    /// The reason why no write got through for at least ten seconds although some were tried: each was refused as full, or the
+    /// device makes none durable. `None` again when one gets through, or when there is room for the one that was refused.
+    #[must_use]
+    pub fn standstill_reason(&self) -> Option<String> {
+        let cannot_grow = self.0.checkpointer.growth.cannot_grow();
+        self.0.maintenance.standstill.reason(cannot_grow.as_deref())
     }
 
     /// Figures about the store.
@@ -322,6 +362,8 @@ impl Store {
             overlay_bytes: bytes as u64,
             device_blocks,
             blocks_max: inner.layout().blocks_max,
+            growable_blocks: inner.growable_blocks(),
+            cannot_grow: inner.checkpointer.growth.cannot_grow(),
             free_blocks: inner.space.available(),
             pending_blocks,
             largest_free_run: u64::from(inner.space.allocator().largest_run()),

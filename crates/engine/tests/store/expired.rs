@@ -123,7 +123,8 @@ fn a_page_passes_a_bounded_number_of_deleted_and_expired_keys() {
     for is_deleted in [false, true] {
         let (device, clock) = (memory(8_192), Arc::new(ManualClock::new(SECOND)));
         let store = open(&device, &clock);
-        let name = |number: usize| format!("gone/{number:06}{}", if number % 3 == 0 { "/" } else { "" });
+        let name =
+            |number: usize| format!("gone/{number:06}{}", if number.is_multiple_of(3) { "/" } else { "" });
         for number in 0..GONE {
             put_for(&store, name(number), 1, if is_deleted { 1_000 } else { 1 });
         }

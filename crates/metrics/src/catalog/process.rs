@@ -7,7 +7,7 @@ pub(super) const METRICS: &[Metric] = &[
         name: "shoal_ready",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 where the server takes requests of all kinds, as /readyz says; 0 while it opens the store, is read-only, or stops",
+        help: "1 where the server takes requests of all kinds, as /readyz says; 0 while it opens the store, is read-only, stops, or no write gets through",
         read: |now, samples| samples.count(u64::from(now.is_ready)),
     },
     Metric {

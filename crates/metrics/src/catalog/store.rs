@@ -16,7 +16,10 @@ fn space(stat: &StoreStat, samples: &mut Samples) {
     samples.with(["pending"], bytes(stat.pending_blocks) as f64);
     samples.with(["data"], bytes(stat.allocated_blocks) as f64);
     samples.with(["reserved"], bytes(stat.device_blocks.saturating_sub(known)) as f64);
-    samples.with(["unformatted"], bytes(stat.blocks_max.saturating_sub(stat.device_blocks)) as f64);
+    let rest = stat.blocks_max.saturating_sub(stat.device_blocks);
+    let growable = stat.growable_blocks.min(rest);
+    samples.with(["unformatted"], bytes(growable) as f64);
+    samples.with(["out_of_reach"], bytes(rest - growable) as f64);
 }
 
 pub(super) const METRICS: &[Metric] = &[
@@ -33,6 +36,13 @@ pub(super) const METRICS: &[Metric] = &[
         labels: &[],
         help: "1 where the store takes no writes any more, as the device failed one; 0 otherwise",
         read: |now, samples| now.stat(|stat| samples.count(u64::from(stat.poisoned.is_some()))),
+    },
+    Metric {
+        name: "shoal_cannot_grow",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "1 where the data file could not grow when it was tried last, as its file system, a quota or a limit has no room; 0 otherwise",
+        read: |now, samples| now.stat(|stat| samples.count(u64::from(stat.cannot_grow.is_some()))),
     },
     Metric {
         name: "shoal_size_bytes",

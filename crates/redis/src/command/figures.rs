@@ -57,12 +57,12 @@ pub(super) fn about_latency(call: &Call) -> String {
 pub(super) fn about_store(call: &Call) -> String {
     let stat = call.frontend.store.stat();
     let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_BYTES_U64);
-    let room = stat.free_blocks + stat.blocks_max.saturating_sub(stat.device_blocks);
     let us = |permille| stat.commit_times.quantile_ns(permille).unwrap_or(0) / 1_000;
     let figures = [
         ("shoal_objects", stat.objects_with_log()),
         ("shoal_cap_bytes", bytes(stat.blocks_max)),
-        ("shoal_room_bytes", bytes(room)),
+        ("shoal_room_bytes", bytes(stat.room_blocks())),
+        ("shoal_cannot_grow", u64::from(stat.cannot_grow.is_some())),
         ("shoal_value_bytes", stat.live_value_bytes),
         ("shoal_log_bytes", bytes(stat.log_blocks)),
         ("shoal_log_used_bytes", bytes(stat.log_used_blocks)),
