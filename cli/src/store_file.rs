@@ -222,14 +222,15 @@ pub(crate) async fn grow(path: &Path, size: Option<Size>, io: Io, force: bool) -
     let Some(from) = Store::cap(&device).await.with_context(what)? else {
         return Err(no_store(path, &device, &environment).await.context(what()));
     };
-    let Some(to) = growing::new_cap(path, &device, from, size).with_context(what)? else {
-        return Ok(Grown { from, to: from });
-    };
-    check_room_of_file(path, &device, to, force).with_context(what)?;
-    let options = OpenOptions { grow_to: Some(to), pause_relocation: true, ..open_options(&options) };
+    let to = growing::new_cap(path, &device, from, size).with_context(what)?;
+    if let Some(to) = to {
+        check_room_of_file(path, &device, to, force).with_context(what)?;
+    }
+    // A store that has the size is opened all the same: a growth that was killed, or had no room for it, left the log short.
+    let options = OpenOptions { grow_to: to, pause_relocation: true, ..open_options(&options) };
     let store = Store::open(device, options, environment).await.with_context(what)?;
     store.close().await.with_context(what)?;
-    Ok(Grown { from, to })
+    Ok(Grown { from, to: to.unwrap_or(from) })
 }
 
 /// As [`growing::check_room`]; a block device has what it has.

@@ -283,3 +283,35 @@ fn a_server_that_is_killed_while_it_grows_loses_nothing() {
     println!("a growth takes {whole:?}; {old} kills left the old size, {new} the new one");
     assert_whole(&data, objects);
 }
+
+/// Symptom: after a growth that had no room for the longer log, or was killed before it, another `shoal grow` of the same size changed
+/// nothing. Cause: it ended before it opened the store, and the log gets its ring at an opening. Fix: it opens the store in any case.
+#[test]
+fn a_growth_without_its_log_is_finished_by_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("store");
+    let path = data.to_str().unwrap();
+    assert_eq!(run(&["format", path, "--size", "64M"]).code, 0);
+    let ring = || {
+        let figures = run(&["stat", "--data", path, "--json"]).json();
+        figures["figures"]["log.ring"].as_u64().unwrap_or_else(|| panic!("{figures}"))
+    };
+    let before = ring();
+    let length = fs::metadata(&data).unwrap().len();
+    // The limit of the file's size leaves room for the map, and none for the longer log.
+    let limited = format!(
+        "ulimit -f {}; exec {} grow --data {path} --size 1G --json",
+        (length + 4 * MIB) / 1024,
+        env!("CARGO_BIN_EXE_shoal")
+    );
+    let mut shell = std::process::Command::new("bash");
+    shell.args(["-c", &limited]);
+    let done = run_with(shell, b"");
+    assert_eq!((done.code, done.json()["grown"].as_bool()), (0, Some(true)), "{}", done.stderr);
+    assert!(done.stderr.contains("the log could not get") || done.stderr.contains("keeps"), "{}", done.stderr);
+    assert_eq!(ring(), before);
+    let done = grow(&data, "1G");
+    assert_eq!((done.code, done.json()["grown"].as_bool()), (0, Some(false)), "{}", done.stderr);
+    assert!(ring() > before, "the log is as short as before: {}", done.stderr);
+    assert_clean(&data);
+}
