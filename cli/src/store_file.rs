@@ -416,7 +416,9 @@ async fn take_unfinished(
     let started = Instant::now();
     let (unfinished, device) = loop {
         match file::open_unfinished(path, &file_options(options)) {
-            Err(OpenError::InUse { .. }) if started.elapsed() < HELD_MAX => tokio::time::sleep(HELD_PAUSE).await,
+            Err(OpenError::InUse { .. }) if started.elapsed() < HELD_MAX => {
+                tokio::time::sleep(HELD_PAUSE).await
+            }
             opened => break opened.map_err(in_use)?,
         }
     };
