@@ -137,8 +137,21 @@ impl<'a> Summary<'a> {
     fn objects(&self) -> String {
         let unapplied = self.now.figure("overlay.puts") + self.now.figure("overlay.deletes");
         let about = if unapplied > 0 { "about " } else { "" };
-        let values = self.now.figure("space.live_values");
-        format!("{about}{}, {} of values", show_count(self.now.objects), Size(values))
+        let figure = |name: &str| self.now.figures.iter().find(|figure| figure.name == name);
+        // A server of an earlier version counts the values of the trees alone.
+        let values = figure("objects.value_bytes").or_else(|| figure("space.live_values"));
+        let values = Size(values.map_or(0, |figure| figure.value));
+        let mut text = format!("{about}{}, {values} of values", show_count(self.now.objects));
+        for (name, what) in [
+            ("objects.expiring", "with a time to live count until they are deleted"),
+            ("results", "stored results of writes besides"),
+        ] {
+            let count = self.now.figure(name);
+            if count > 0 {
+                text += &format!("; {} {what}", show_count(count));
+            }
+        }
+        text
     }
 
     /// The room that is left within the cap, and within the file system if that has less.
@@ -388,6 +401,11 @@ mod tests {
             "{damage}"
         );
         assert!(line(&ill, "objects").starts_with("about 5"));
+        let figures = [("space.live_values", 99), ("objects.value_bytes", 70), ("results", 2)];
+        assert_eq!(
+            line(&stat(&figures, 1, 0), "objects"),
+            "5, 70 B of values; 2 stored results of writes besides"
+        );
         assert_eq!(line(&ill, "last backup"), "none");
         let kept = stat(&[("backup.taken", 1_700_000_000), ("backup.version", 1_234)], 1, 0);
         assert_eq!(line(&kept, "last backup"), "2023-11-14T22:13:20Z, of version 1,234");

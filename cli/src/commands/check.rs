@@ -210,6 +210,7 @@ impl Outcome {
             "may_be_lost": report.may_be_lost,
             "may_be_lost_more": report.may_be_lost_more,
             "objects": report.objects,
+            "own_objects": report.own_objects,
             "value_bytes": report.value_bytes,
             "pages": report.pages,
             "log_records": report.log_records,

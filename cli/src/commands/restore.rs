@@ -265,7 +265,7 @@ impl<'a> Restore<'a> {
         // A snapshot applies everything: the counts are exact then.
         drop(self.store.snapshot().await.context("the restored objects cannot be counted")?);
         let stat = self.store.stat();
-        (self.found.objects, self.found.value_bytes) = (stat.objects, stat.live_value_bytes);
+        (self.found.objects, self.found.value_bytes) = (stat.objects, stat.value_bytes_with_log());
         Ok(())
     }
 

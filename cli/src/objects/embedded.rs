@@ -117,11 +117,12 @@ impl Embedded {
         self.store.buckets(start_after, 0).await.map_err(from_error)
     }
 
-    pub(super) fn stat(&self) -> Stat {
+    pub(super) async fn stat(&self) -> Result<Stat> {
+        self.store.count_results().await.map_err(from_error)?;
         let stat = self.store.stat();
         let figure =
             |(name, unit, value): (&str, &str, u64)| Figure { name: name.into(), unit: unit.into(), value };
-        Stat {
+        Ok(Stat {
             server_version: env!("CARGO_PKG_VERSION").into(),
             block_bytes: BLOCK_BYTES as u32,
             objects: stat.objects_with_log(),
@@ -130,7 +131,7 @@ impl Embedded {
             free_blocks: stat.free_blocks,
             figures: stat.figures().into_iter().map(figure).collect(),
             ..Stat::default()
-        }
+        })
     }
 }
 

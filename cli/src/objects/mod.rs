@@ -186,7 +186,7 @@ impl Objects {
     pub(crate) async fn stat(&self) -> Result<Stat> {
         match self {
             Self::Remote(client) => client.stat().await,
-            Self::Embedded(store) => Ok(store.stat()),
+            Self::Embedded(store) => store.stat().await,
         }
     }
 

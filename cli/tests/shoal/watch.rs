@@ -23,7 +23,10 @@ struct Watched {
 
 impl Watched {
     fn start(options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), options)
+    }
+
+    fn start_in(folder: TempDir, options: &[&str]) -> Self {
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--listen", "127.0.0.1:0"]);
         command.args(["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]).args(options);
@@ -105,6 +108,39 @@ fn a_read_only_server_is_not_ready() {
     assert_eq!((server.value("shoal_ready"), server.value("shoal_read_only")), (0.0, 1.0));
     assert!(server.get("/livez").0.starts_with("HTTP/1.1 200"), "a restart would lose the data");
     assert_eq!(server.run(&["get", "notes/today"], b"").text(), "hello");
+}
+
+/// Symptom: after five writes with a request id `stat`, the metrics, INFO and `check` counted six objects, `ls` one.
+/// Cause: the stored results are entries, too.
+#[test]
+fn results_are_counted_apart_everywhere() {
+    let mut server = Watched::start(&["--log", "error"]);
+    let counts = |server: &Watched| {
+        let stat = server.run(&["stat", "--json"], b"").json();
+        let info = server.redis("INFO shoal\r\n");
+        let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+        assert_eq!(line("shoal_results:"), server.value("shoal_results").to_string());
+        assert_eq!(line("shoal_objects:"), server.value("shoal_objects").to_string());
+        assert_eq!(line("shoal_objects:"), stat["objects"].to_string());
+        (server.value("shoal_objects"), server.value("shoal_results"))
+    };
+    for number in 1..=5 {
+        let written = server.redis(&format!("SHOAL.SESSION 7 {number} SET k v{number}\r\n"));
+        assert!(written.starts_with("+OK"), "{written}");
+    }
+    assert_eq!(counts(&server), (1.0, 5.0));
+    assert!(server.redis("DBSIZE\r\n").starts_with(":1\r"));
+    let text = server.run(&["stat"], b"");
+    assert!(text.text().contains(" 1, 2 B of values; 5 stored results"), "{}", text.text());
+    // The next run finds them in the trees.
+    server.child.stop();
+    let data = server.folder.path().join("data");
+    let data = data.to_str().unwrap();
+    let report = run_with(command(&["check", "--data", data, "--json"]), b"").json();
+    assert_eq!((&report["objects"], &report["own_objects"]), (&1.into(), &5.into()), "{report}");
+    let closed = run_with(command(&["stat", "--data", data]), b"");
+    assert!(closed.text().contains(" 1, 2 B of values; 5 stored results"), "{}", closed.text());
+    assert_eq!(counts(&Watched::start_in(server.folder, &["--log", "error"])), (1.0, 5.0));
 }
 
 #[test]

@@ -100,6 +100,8 @@ impl BackupStream {
     /// # Errors
     /// As [`Store::snapshot`].
     pub async fn begin(store: &Store, backup: u64) -> Result<Self> {
+        // The header counts objects alone.
+        store.count_results().await?;
         let snapshot = store.snapshot().await?;
         Ok(Self::of(snapshot, backup, None))
     }
@@ -113,6 +115,8 @@ impl BackupStream {
             let why = "the last backup is one of another store: an increment goes on from a backup of the same store";
             return Err(Error::Invalid(why.into()));
         }
+        // The header counts objects alone.
+        store.count_results().await?;
         let snapshot = store.snapshot().await?;
         if last.version > snapshot.version() {
             return Err(Error::Invalid(format!(
@@ -141,7 +145,7 @@ impl BackupStream {
             version: snapshot.version(),
             taken_ns: snapshot.taken_ns(),
             objects: stat.objects_with_log(),
-            value_bytes: stat.live_value_bytes,
+            value_bytes: stat.value_bytes_with_log(),
             contents,
             part: 0,
         };

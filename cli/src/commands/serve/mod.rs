@@ -8,6 +8,7 @@ mod watch;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use shoal_base::BLOCK_BYTES_U64;
@@ -35,6 +36,8 @@ use crate::store_file;
 /// The danger of an address that asks for no credentials.
 const OPEN: &str = "whoever reaches it may read, change and delete everything";
 const UNENCRYPTED: &str = "tokens and values go through the network as plain text";
+/// A start waits this long for the count of the results that an earlier run stored.
+const RESULTS_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
     let settings = with_log(arguments, log)?;
@@ -71,6 +74,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     warn_of_openness(&settings, &security, &server, redis.as_ref());
     let store = store_file::open(&settings.data, &settings.store).await?;
     warn_of_losses(&settings, &store);
+    count_results(&store).await;
     let redis = with_bucket(redis, &settings, &store).await?;
     let watching = tokio::spawn(settings.credentials.clone().watch(security, hang_ups));
     let health = watched.health().clone();
@@ -151,6 +155,18 @@ fn warn_of_settings(settings: &Settings) {
              give --password-file, or --resp off"
         );
     }
+}
+
+/// Counts the stored results of an earlier run, which are no objects. A start waits no longer than [`RESULTS_WAIT`] for
+/// it: until the count ends, the figures count them as objects.
+async fn count_results(store: &Store) {
+    let store = store.clone();
+    let counting = tokio::spawn(async move {
+        if let Err(error) = store.count_results().await {
+            tracing::warn!("stored results of an earlier run count as objects in the figures: {error}");
+        }
+    });
+    drop(tokio::time::timeout(RESULTS_WAIT, counting).await);
 }
 
 fn warn_of_losses(settings: &Settings, store: &Store) {

@@ -27,6 +27,7 @@ use crate::tablet::damage::Unread;
 use crate::tablet::layers::{LayersRef, Trees};
 use crate::tablet::layers_page;
 use crate::tablet::overlay::Overlay;
+use crate::tablet::result_totals::ResultTotals;
 use crate::tablet::tree::{Applied, Apply, Merge, Root};
 use crate::tablet::tree_io::{Pages, PoolPages, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
@@ -44,6 +45,8 @@ pub(crate) struct NewTree<'a> {
     /// Records up to here are in it.
     pub applied: Lsn,
     pub totals: Totals,
+    /// The change of the results of writes with a request id.
+    pub results: ResultTotals,
     /// The pages of the merges that made the tree.
     pub pages: Vec<Pages<'a>>,
     /// Runs that are free in the published image, and not free in the new one.
@@ -80,8 +83,8 @@ impl Expired {
 
 impl NewTree<'_> {
     pub(crate) fn new(trees: Trees, applied: Lsn, totals: Totals) -> Self {
-        let (pages, taken, freed, given, dropped) = Default::default();
-        Self { trees, applied, totals, pages, taken, freed, given, dropped }
+        let (results, pages, taken, freed, given, dropped) = Default::default();
+        Self { trees, applied, totals, results, pages, taken, freed, given, dropped }
     }
 }
 
@@ -254,7 +257,7 @@ impl Checkpointer {
         }
         let Work { taken, freed, given, .. } = work;
         let new = NewTree::new(trees, applied, merge.totals_after(view.totals));
-        let mut new = NewTree { pages, taken, freed, given, ..new };
+        let mut new = NewTree { results: merge.results, pages, taken, freed, given, ..new };
         self.merge_liveness(tablet, &mut new, unread, std::mem::take(&mut merge.liveness)).await?;
         self.free_replaced(merge.old, &mut new.freed).await;
         new.freed.extend(merge.unplaced);
@@ -351,7 +354,8 @@ impl Checkpointer {
     /// # Errors
     /// As [`publish`](Self::publish).
     pub(crate) async fn publish_tree(&self, tablet: &Tablet, new: NewTree<'_>) -> Result<()> {
-        let NewTree { mut trees, applied, totals, pages, mut taken, mut freed, given, dropped } = new;
+        let NewTree { mut trees, applied, totals, results, pages, mut taken, mut freed, given, dropped } =
+            new;
         let listed = self.store_layers(tablet, &mut trees, applied, &mut freed).await?;
         taken.extend(listed.as_ref().map(|listed| listed.runs()[0]));
         for pages in &pages {
@@ -388,7 +392,7 @@ impl Checkpointer {
         let number = published?;
         self.space.give_back(&between);
         freed.extend(dropped);
-        let epoch = tablet.publish(trees, applied, totals);
+        let epoch = tablet.publish(trees, applied, totals, results);
         // Not before: while the device does not answer, an apply does not end, and reads of cached pages are answered from the
         // cache.
         replaced.iter().flat_map(|run| run.block..run.end()).for_each(|block| self.pool.let_go(block));

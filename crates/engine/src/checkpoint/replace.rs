@@ -10,8 +10,10 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::LivenessOps;
 use crate::checkpoint::progress::Progress;
 use crate::common::error::{Error, Result};
+use crate::common::key::is_result;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
+use crate::tablet::result_totals::ResultTotals;
 use crate::tablet::tree::{Change, Merge, Old};
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home, decode_leaf_entry, end_of};
@@ -97,6 +99,8 @@ pub(crate) struct ReplaceEntries<'a> {
     /// Objects with a deadline.
     expiring_added: u64,
     expiring_removed: u64,
+    /// The change of the results of writes with a request id.
+    pub results: ResultTotals,
     pub moved_values: u64,
     pub moved_bytes: u64,
     pub progress: Progress<'a>,
@@ -113,6 +117,7 @@ impl<'a> ReplaceEntries<'a> {
             bytes_removed: 0,
             expiring_added: 0,
             expiring_removed: 0,
+            results: ResultTotals::default(),
             moved_values: 0,
             moved_bytes: 0,
             progress,
@@ -146,6 +151,9 @@ impl<'a> ReplaceEntries<'a> {
                 }
                 self.bytes_removed += entry.value_bytes;
                 self.expiring_removed += u64::from(entry.end.is_some());
+                if is_result(key) {
+                    self.results.remove(entry.value_bytes);
+                }
                 match entry.home {
                     Home::Inline => {}
                     Home::Packed { .. } if injected(Bug::DeadStayCounted) => {}
@@ -211,6 +219,9 @@ impl Merge for ReplaceEntries<'_> {
         }
         self.bytes_added += op.value_bytes;
         self.expiring_added += u64::from(end_of(body).is_some());
+        if is_result(op.key()) {
+            self.results.add(op.value_bytes);
+        }
         new.extend_from_slice(&version.0.to_le_bytes());
         new.extend_from_slice(body);
         Ok(Change::Put)

@@ -11,6 +11,20 @@ use crate::common::error::{Error, Result};
 /// The bucket of the store's own objects, which an opening does not need. Users cannot read or write it.
 const SYSTEM_BUCKET: &str = ".shoal";
 
+/// The start of the encoded keys of all results of writes with a request id.
+pub(crate) const RESULT_PREFIX: &[u8] = b".shoal\0result{";
+
+/// Returns true for the encoded key of the result of a write with a request id.
+#[inline]
+pub(crate) fn is_result(encoded: &[u8]) -> bool {
+    encoded.starts_with(RESULT_PREFIX)
+}
+
+/// Returns true for the encoded key of one of the store's own objects, results included.
+pub(crate) fn is_own(encoded: &[u8]) -> bool {
+    encoded.strip_prefix(SYSTEM_BUCKET.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+}
+
 /// Checks the name of a bucket: 1 to 63 bytes of `a-z`, `0-9`, `-`, `.` and `_`.
 ///
 /// # Errors

@@ -5,5 +5,6 @@ pub(crate) mod changes;
 pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod read_cache;
+pub(crate) mod results;
 pub(crate) mod snapshot;
 pub(crate) mod stream;

@@ -10,7 +10,7 @@ use shoal_space::FreeImage;
 
 use crate::checkpoint::superblock::Superblock;
 use crate::common::error::{Error, Result};
-use crate::common::key::name;
+use crate::common::key::{is_own, name};
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::recovery::owners::{Completeness, Owners, image_without};
 use crate::recovery::recount::TreeCount;
@@ -119,7 +119,8 @@ impl Visitor for TreeVisitor<'_> {
             }
             return;
         }
-        self.report.objects += 1;
+        let count = if is_own(key) { &mut self.report.own_objects } else { &mut self.report.objects };
+        *count += 1;
         match decode_leaf_entry(entry) {
             Ok((version, entry)) => {
                 self.count.object(&entry);

@@ -39,8 +39,11 @@ pub struct CheckOptions {
 pub struct CheckReport {
     /// Pages of the trees.
     pub pages: u64,
-    /// Objects of the trees; `log_records` counts the records that only the log holds.
+    /// Objects, as a listing has them: those of the trees after the changes of the records that only the log holds.
+    /// Expired objects that are not deleted yet count, too.
     pub objects: u64,
+    /// Objects of the store's own: results of writes with a request id, and the note of the last backup.
+    pub own_objects: u64,
     /// Bytes of values that were read and verified.
     pub value_bytes: u64,
     /// Blocks that trees and values own.

@@ -16,13 +16,21 @@ const KEYS_SAMPLED: usize = 1024;
 /// Figures about a running store.
 #[derive(Clone, Debug, Default)]
 pub struct StoreStat {
-    /// Objects in the trees; objects only in the overlays are not counted.
+    /// Objects in the trees, expired ones that are not deleted yet included; objects only in the overlays are not
+    /// counted.
     pub objects: u64,
+    /// Those of `objects` that have a deadline; 0 also if some tablet did not count them.
+    pub expiring: u64,
+    /// Stored results of writes with a request id, which are no objects: about, as a result in an overlay may replace
+    /// one in the trees. Those of an earlier run count from [`Store::count_results`] on.
+    pub results: u64,
     /// An estimate of the keys that the overlays write and of those that they delete, without a look whether the trees
-    /// have these keys.
+    /// have these keys. Results are left out.
     pub log_puts: u64,
     /// See `log_puts`.
     pub log_deletes: u64,
+    /// An estimate of the bytes of the values that the overlays hold, without results.
+    pub log_value_bytes: u64,
     /// Records that the log holds and the trees do not yet, and their bytes in memory.
     pub overlay_records: u64,
     /// See `overlay_records`.
@@ -132,8 +140,10 @@ pub struct StoreStat {
     pub clock_steps: u64,
     /// See `clock_steps`.
     pub clock_skew_ns: i64,
-    /// Bytes of the values in the trees.
+    /// Bytes of the values in the trees, stored results included.
     pub live_value_bytes: u64,
+    /// Those of the stored results in the trees.
+    pub result_value_bytes: u64,
     /// Blocks that trees, values and unapplied records own, without log and superblocks.
     pub allocated_blocks: u64,
     /// Buckets with space of their own, and the blocks of their groups.
@@ -182,6 +192,13 @@ impl StoreStat {
         self.free_blocks + self.growable_blocks
     }
 
+    /// Bytes of the values of objects, the log's included. Until the next apply, a value that another one in the log
+    /// replaces or deletes counts, too.
+    #[must_use]
+    pub fn value_bytes_with_log(&self) -> u64 {
+        self.live_value_bytes.saturating_sub(self.result_value_bytes) + self.log_value_bytes
+    }
+
     /// The figures as name, unit and value, in a fixed order, as `shoal stat` shows them.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
@@ -194,6 +211,9 @@ impl StoreStat {
     fn store_figures(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![
             ("store.tablets", "count", u64::from(self.tablets)),
+            ("objects.expiring", "count", self.expiring),
+            ("objects.value_bytes", "bytes", self.value_bytes_with_log()),
+            ("results", "count", self.results),
             ("losses.lost", "count", self.losses.lost),
             ("losses.reverted", "count", self.losses.reverted),
             ("losses.resurrected", "count", self.losses.resurrected),
@@ -401,16 +421,24 @@ impl Store {
     /// The figures that are sums over the tablets; all others are 0.
     fn stat_of_tablets(&self) -> StoreStat {
         let mut stat = StoreStat::default();
-        for view in self.0.tablets.all().iter().map(|tablet| tablet.view()) {
-            stat.objects += view.trees.live().saturating_sub(view.totals.runs);
+        for tablet in self.0.tablets.all() {
+            let view = tablet.view();
+            let results = tablet.results_of(&view);
+            let others = view.totals.runs + results.count as u64;
+            stat.objects += view.trees.live().saturating_sub(others);
+            stat.expiring += view.totals.expiring.unwrap_or(0).saturating_sub(results.count as u64);
+            stat.results += results.count as u64;
+            stat.result_value_bytes += results.value_bytes as u64;
             let layers = view.trees.layers.list.len() as u64;
             stat.layers += layers;
             stat.layers_most = stat.layers_most.max(layers);
             stat.layer_entries += view.trees.layers.entries();
             for overlay in view.frozen.iter().chain([&view.active]) {
-                let (puts, deletes) = overlay.puts_and_deletes(KEYS_SAMPLED);
-                stat.log_puts += puts;
-                stat.log_deletes += deletes;
+                let written = overlay.written(KEYS_SAMPLED);
+                stat.log_puts += written.puts;
+                stat.log_deletes += written.deletes;
+                stat.log_value_bytes += written.value_bytes;
+                stat.results += written.results;
             }
             stat.packed_runs += view.totals.runs;
             stat.packed_blocks += view.totals.packed_blocks;

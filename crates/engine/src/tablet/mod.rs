@@ -7,6 +7,7 @@ pub(crate) mod layers;
 pub(crate) mod layers_page;
 pub(crate) mod merges;
 pub(crate) mod overlay;
+pub(crate) mod result_totals;
 pub(crate) mod snapshots;
 pub(crate) mod tablets;
 pub(crate) mod tree;

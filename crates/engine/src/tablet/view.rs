@@ -13,6 +13,7 @@ use crate::tablet::admission::Admission;
 use crate::tablet::layers::{Layers, LayersRef, Trees};
 use crate::tablet::merges::{LayerSearches, RunningMerges};
 use crate::tablet::overlay::Overlay;
+use crate::tablet::result_totals::ResultTotals;
 use crate::tablet::tree::Root;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
@@ -53,6 +54,8 @@ pub(crate) struct View {
     pub applied: Lsn,
     /// The totals of all trees.
     pub totals: Totals,
+    /// The change of the trees' results since the opening.
+    pub results: ResultTotals,
     /// Shared by all views of these trees (R16).
     pub epoch: Arc<ReadEpoch>,
 }
@@ -72,6 +75,7 @@ impl View {
             trees: self.trees.clone(),
             applied: self.applied,
             totals: self.totals,
+            results: self.results,
             epoch: self.epoch.clone(),
         }
     }
@@ -113,6 +117,8 @@ pub(crate) struct Tablet {
     marker: Mutex<Option<Arc<Marker>>>,
     /// The progress of the search for packed runs to rewrite.
     pub tidy: Mutex<TidyState>,
+    /// The results that the trees had at the opening; `None` until they are counted.
+    pub results_at_opening: Mutex<Option<ResultTotals>>,
     /// The layer that could not be read when layers were last merged, and when that was.
     pub unreadable: Mutex<Option<(Root, u64)>>,
     /// The merges of its layers that are running.
@@ -131,8 +137,16 @@ impl Tablet {
         let active = Arc::new(Overlay::new(admission.filter_bits(), 0));
         let &TabletRecord { slot_first, slot_last, root, applied, totals, .. } = published;
         let trees = Trees { base: root, layers };
-        let view =
-            View { tablet: id, active, frozen: None, trees, applied, totals, epoch: Arc::new(ReadEpoch) };
+        let view = View {
+            tablet: id,
+            active,
+            frozen: None,
+            trees,
+            applied,
+            totals,
+            results: ResultTotals::default(),
+            epoch: Arc::new(ReadEpoch),
+        };
         Self {
             id,
             slot_first,
@@ -141,6 +155,7 @@ impl Tablet {
             admission,
             marker: Mutex::default(),
             tidy: Mutex::default(),
+            results_at_opening: Mutex::new(totals.is_for_ever().then(ResultTotals::default)),
             unreadable: Mutex::default(),
             merges: RunningMerges::default(),
             layer_searches: LayerSearches::default(),
@@ -215,8 +230,21 @@ impl Tablet {
         Arc::new(Overlay::new(self.admission.filter_bits(), (keys / 2).min(KEYS_GUESS_MAX)))
     }
 
+    /// The results in the trees of `view`, as far as they were counted.
+    pub(crate) fn results_of(&self, view: &View) -> ResultTotals {
+        let at_opening = self.results_at_opening.lock().unwrap_or_default();
+        at_opening.and(view.results).at_least_none()
+    }
+
     /// The frozen overlay, if there was one, is in the tree that `root` begins: drops it, and gives the view's epoch before.
-    pub(crate) fn publish(&self, trees: Trees, applied: Lsn, totals: Totals) -> Arc<ReadEpoch> {
+    /// `results` is the change of the trees' results.
+    pub(crate) fn publish(
+        &self,
+        trees: Trees,
+        applied: Lsn,
+        totals: Totals,
+        results: ResultTotals,
+    ) -> Arc<ReadEpoch> {
         let before = self.view();
         let first = before.active.first_lsn();
         assert!(
@@ -230,6 +258,7 @@ impl Tablet {
             trees,
             applied,
             totals,
+            results: before.results.and(results),
             epoch: Arc::new(ReadEpoch),
         }));
         before.epoch.clone()
@@ -298,7 +327,7 @@ mod tests {
         put(&tablet, b"b", 2);
         let again = tablet.freeze(|_| unreachable!("the marker is in the queue")).unwrap();
         assert!(Arc::ptr_eq(&first, &again));
-        tablet.publish(Trees::only(Root::EMPTY), Lsn(1), Totals::default());
+        tablet.publish(Trees::only(Root::EMPTY), Lsn(1), Totals::default(), ResultTotals::default());
         assert_eq!(tablet.first_unapplied(), Some(2));
     }
 
@@ -309,6 +338,6 @@ mod tests {
         put(&tablet, b"a", 1);
         tablet.freeze(|_| {}).unwrap();
         put(&tablet, b"b", 2);
-        tablet.publish(Trees::only(Root::EMPTY), Lsn(2), Totals::default());
+        tablet.publish(Trees::only(Root::EMPTY), Lsn(2), Totals::default(), ResultTotals::default());
     }
 }

@@ -282,6 +282,11 @@ impl<'a> InlineEntry<'a> {
     }
 }
 
+/// The length of the value of an entry with this body, without decoding the rest; 0 if `body` is not a body.
+pub(crate) fn value_bytes_of(body: &[u8]) -> u64 {
+    Head::take(body).map_or(0, |(head, _)| head.value_bytes)
+}
+
 /// The deadline of an entry with this body, without decoding the rest.
 pub(crate) fn end_of(body: &[u8]) -> Option<End> {
     let mut reader = Reader::new(body);

@@ -13,7 +13,7 @@ use shoal_base::slot::hash_slot;
 use shoal_base::{Lsn, RequestId};
 
 use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
+use crate::common::key::{ObjectKey, is_result};
 use crate::common::object::{End, Expiry, Metadata};
 use crate::read::get::is_unreadable;
 use crate::store::Inner;
@@ -96,6 +96,7 @@ impl Inner {
         let name = [b"result{", tag.as_bytes(), b"}", &request.session.to_be_bytes(), &[place]].concat();
         let result = ObjectKey::system(&name);
         debug_assert_eq!(self.tablets.of(&result).id, tablet.id, "a result lies beside its write (R17)");
+        debug_assert!(is_result(result.encoded()), "results are counted by their prefix");
         result
     }
 

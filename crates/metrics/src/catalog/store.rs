@@ -27,8 +27,22 @@ pub(super) const METRICS: &[Metric] = &[
         name: "shoal_objects",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Objects, with those that only the log holds: about, for the few seconds until the next checkpoint, as it is not known whether a write is over an object",
+        help: "Objects, with those that only the log holds, and with expired ones until they are deleted: about, for the few seconds until the next checkpoint, as it is not known whether a write is over an object",
         read: |now, samples| now.stat(|stat| samples.count(stat.objects_with_log())),
+    },
+    Metric {
+        name: "shoal_expiring_objects",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Objects in the trees that have a time to live, expired ones that are not deleted yet included",
+        read: |now, samples| now.stat(|stat| samples.count(stat.expiring)),
+    },
+    Metric {
+        name: "shoal_results",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Stored results of writes with a request id, which are kept for half an hour and are no objects: about, like shoal_objects",
+        read: |now, samples| now.stat(|stat| samples.count(stat.results)),
     },
     Metric {
         name: "shoal_read_only",
@@ -62,7 +76,7 @@ pub(super) const METRICS: &[Metric] = &[
         name: "shoal_live_value_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Bytes of the values in the trees",
+        help: "Bytes of the values in the trees, stored results included",
         read: |now, samples| now.stat(|stat| samples.count(stat.live_value_bytes)),
     },
     Metric {

@@ -60,10 +60,12 @@ pub(super) fn about_store(call: &Call) -> String {
     let us = |permille| stat.commit_times.quantile_ns(permille).unwrap_or(0) / 1_000;
     let figures = [
         ("shoal_objects", stat.objects_with_log()),
+        ("shoal_expiring", stat.expiring),
+        ("shoal_results", stat.results),
         ("shoal_cap_bytes", bytes(stat.blocks_max)),
         ("shoal_room_bytes", bytes(stat.room_blocks())),
         ("shoal_cannot_grow", u64::from(stat.cannot_grow.is_some())),
-        ("shoal_value_bytes", stat.live_value_bytes),
+        ("shoal_value_bytes", stat.value_bytes_with_log()),
         ("shoal_log_bytes", bytes(stat.log_blocks)),
         ("shoal_log_used_bytes", bytes(stat.log_used_blocks)),
         ("shoal_unapplied_records", stat.overlay_records),

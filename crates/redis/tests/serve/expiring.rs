@@ -5,6 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use shoal_base::ManualClock;
+use shoal_base::limits::LIST_PASSED_MAX;
 use shoal_engine::{ByteRange, DEFAULT_BUCKET, ListRequest, ObjectKey, block_on};
 use shoal_redis::RedisOptions;
 
@@ -147,4 +148,41 @@ fn a_wall_clock_that_jumps_takes_no_time_to_live() {
     client.script("exists k2 p p2 s ps g => :0\n keys * => [a]\n dbsize => :1\n get p => (nil)");
     let Seen::Bulk(text) = client.run("info keyspace") else { panic!("text") };
     assert!(String::from_utf8(text).unwrap().contains("expires=1"));
+}
+
+/// Symptom: RANDOMKEY and one SCAN passed a million expired keys and kept their thread for a second. Cause: a page was
+/// bounded by the keys that it lists. Fix: by the keys that it looks at, so a page may be empty and not be the last.
+#[test]
+fn many_expired_keys_are_passed_page_by_page() {
+    const GONE: usize = 3 * LIST_PASSED_MAX;
+    let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
+    let served = serve_timed(&clock);
+    let mut client = Client::new(&served);
+    client.script("set z here => +OK");
+    for some in (0..GONE).collect::<Vec<_>>().chunks(1_024) {
+        let sets: String = some.iter().map(|number| format!("set gone{number:06} 1 px 1000\r\n")).collect();
+        client.send(sets.as_bytes());
+        some.iter().for_each(|_| assert_eq!(client.next(), Some(Seen::ok())));
+    }
+    clock.advance(2 * SECOND);
+    let (mut cursor, mut found, mut empty) = (String::from("0"), Vec::new(), 0);
+    loop {
+        let Seen::Array(answer) = client.run(&format!("scan {cursor} count 100000")) else {
+            panic!("a page")
+        };
+        let [Seen::Bulk(next), Seen::Array(keys)] = &answer[..] else { panic!("{answer:?}") };
+        cursor = String::from_utf8(next.clone()).unwrap();
+        empty += usize::from(keys.is_empty() && cursor != "0");
+        found.extend_from_slice(keys);
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(found, [Seen::from("z")]);
+    assert!(empty > 0, "a page of expired keys alone has a cursor");
+    for _ in 0..20 {
+        assert_eq!(client.run("randomkey"), Seen::from("z"));
+    }
+    let passed = served.store.stat().keys_passed_most as usize;
+    assert!((LIST_PASSED_MAX..=LIST_PASSED_MAX + 2).contains(&passed), "{passed} keys passed by one page");
 }

@@ -2,13 +2,15 @@
 //! which must be the blocks without an owner. It can rebuild the free space from the trees, the liveness of packed runs
 //! from the live values, and objects that a tree lost from the log (`tree_salvage.rs`). For users: `docs/repair.md`.
 
+use std::collections::BTreeMap;
+
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
 use shoal_device::Device;
 use shoal_pool::Pool;
 
 use crate::common::error::{Error, Result};
-use crate::common::key::name;
+use crate::common::key::{is_own, name};
 use crate::common::options::OpenOptions;
 use crate::log::format::RecordKind;
 use crate::maintenance::verify::value_problems;
@@ -83,6 +85,7 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
     report.owned_blocks = owners.blocks() - area_blocks;
     report.damaged_ranges.sort();
     check_log(&recovery, options, &mut report).await;
+    count_log(&recovery, &mut report).await;
     let is_repaired = report.problem_count > 0 || options.acknowledge && !report.remembered.is_none();
     if (options.repair || options.acknowledge)
         && is_repaired
@@ -194,6 +197,33 @@ async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut Che
         report.problems_of(value_problems(device, pool, superblock.device_blocks, &values).await);
         if let Some(progress) = &options.progress {
             progress(report.objects + report.log_records, report.value_bytes);
+        }
+    }
+}
+
+/// Adds the objects to the report that only the log has, and removes those that it deletes. Keys are looked up in
+/// their order, so that each leaf is read once.
+async fn count_log(recovery: &Recovery, report: &mut CheckReport) {
+    let Recovery { pool, superblock, log, .. } = recovery;
+    let mut newest = BTreeMap::new();
+    for batch in &log.batches {
+        for (lsn, record) in (batch.header.first_lsn.0..).zip(&batch.records) {
+            let tablet = superblock.tablets.get(usize::from(record.tablet.0));
+            if tablet.is_some_and(|tablet| Lsn(lsn) > tablet.applied) {
+                newest.insert(record.key(), (record.tablet, record.kind));
+            }
+        }
+    }
+    let pages = PoolPages::new(pool).remembering(true);
+    for (key, (tablet, kind)) in newest {
+        let (tree, trees) = (tree_of(superblock.identity, tablet), recovery.trees(usize::from(tablet.0)));
+        // An object that damage hides was not counted.
+        let is_in_trees = matches!(trees.find(tree, &pages, None, key).await, Ok(Some(_)));
+        let count = if is_own(key) { &mut report.own_objects } else { &mut report.objects };
+        match kind {
+            RecordKind::Put if !is_in_trees => *count += 1,
+            RecordKind::Delete if is_in_trees => *count = count.saturating_sub(1),
+            _ => {}
         }
     }
 }

@@ -138,6 +138,33 @@ fn a_check_tells_how_far_it_is() {
     assert!(told.is_sorted());
 }
 
+/// Symptom: a check counted an object twice that the log overwrites, and its results as objects.
+#[test]
+fn objects_are_counted_as_a_listing_has_them() {
+    let made = Fixture::with_blocks(4_096);
+    let open = || {
+        let environment = crate::testing::fixtures::environment();
+        block_on(crate::Store::open(made.device.clone(), options(), environment)).unwrap()
+    };
+    let store = open();
+    let put = |which: usize| {
+        block_on(store.put(&key(which), vec![1; 100].into(), PutOptions::default())).unwrap();
+    };
+    (0..3).for_each(put);
+    block_on(store.0.checkpointer.apply_all()).unwrap();
+    // One is overwritten, one deleted, one new, one new and deleted again.
+    [1, 7, 8].into_iter().for_each(put);
+    for which in [2, 8] {
+        block_on(store.delete(&key(which), crate::RejectRules::default())).unwrap();
+    }
+    block_on(store.note_backup(crate::BackupNote { version: Lsn(1), taken_ns: 1 })).unwrap();
+    drop(store);
+    let report = made.check(false);
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!((report.objects, report.own_objects, report.log_records), (3, 1, 6));
+    drop(open());
+}
+
 #[test]
 fn more_than_a_report_lists_is_counted() {
     let mut report = CheckReport::default();

@@ -16,8 +16,10 @@ use shoal_base::hash::hash64_secret;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::{Mutex, MutexGuard};
 
+use crate::common::key::is_result;
 use crate::log::format::RecordKind;
 use crate::log::record::{FETCHED, Record, fetch};
+use crate::value::entry::value_bytes_of;
 use keys::{Guess, Keys, Versions, sort_by_key};
 
 /// Bytes that a key costs besides its records and its own bytes, roughly: the list of its records, two places of the
@@ -41,6 +43,8 @@ pub(crate) struct Overlay {
 /// The part under the lock.
 pub(crate) struct Inner {
     keys: Keys,
+    /// Those of `keys` that are results of writes with a request id.
+    result_keys: usize,
     frozen: bool,
     first: Option<Arc<Record>>,
     size: Size,
@@ -56,6 +60,19 @@ pub(crate) struct Size {
     pub bytes: usize,
     /// Blocks reserved for the apply.
     pub reserved_blocks: u64,
+}
+
+/// The keys that an overlay writes. All but `results` leave out the results of writes with a request id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Keys whose newest record is a put.
+    pub puts: u64,
+    /// Keys whose newest record is a delete.
+    pub deletes: u64,
+    /// Bytes of the values of `puts`.
+    pub value_bytes: u64,
+    /// Results of writes with a request id, deleted ones included.
+    pub results: u64,
 }
 
 /// The change of an overlay's size by an insertion.
@@ -85,6 +102,7 @@ impl Overlay {
     pub(crate) fn new(filter_bits: usize, keys: usize) -> Self {
         let inner = Inner {
             keys: Keys::new(keys),
+            result_keys: 0,
             frozen: false,
             first: None,
             size: Size::default(),
@@ -108,13 +126,16 @@ impl Overlay {
         if inner.first.is_none() {
             inner.first = Some(record.clone());
         }
-        let key_bytes = record.key().len();
+        let (key_bytes, is_result) = (record.key().len(), is_result(record.key()));
         match inner.keys.entry(hash, record) {
             Some((versions, record)) => {
                 growth.dropped = prune(versions, durable, &mut inner.dropped);
                 versions.push(record);
             }
-            None => growth.bytes += key_bytes + ENTRY_OVERHEAD_BYTES,
+            None => {
+                growth.bytes += key_bytes + ENTRY_OVERHEAD_BYTES;
+                inner.result_keys += usize::from(is_result);
+            }
         }
         inner.size.bytes += growth.bytes;
         inner.size.records -= growth.dropped.records;
@@ -228,16 +249,33 @@ impl Overlay {
         self.inner.lock().size
     }
 
-    /// The numbers of keys that it writes and that it deletes: exact up to `sample` keys, beyond that in the proportion
-    /// of the first `sample` ones.
-    pub(crate) fn puts_and_deletes(&self, sample: usize) -> (u64, u64) {
+    /// The keys that it writes: exact up to `sample` keys, beyond that in the proportion of the first `sample` ones.
+    /// The number of results is exact.
+    pub(crate) fn written(&self, sample: usize) -> Written {
         let inner = self.inner.lock();
-        let looked_at = inner.keys.of_numbers(0, sample);
-        let count = |kind| {
-            let is_newest = |versions: &&Versions| versions.last().is_some_and(|last| last.kind() == kind);
-            inner.keys.len() * looked_at.iter().filter(is_newest).count() / looked_at.len().max(1)
-        };
-        (count(RecordKind::Put) as u64, count(RecordKind::Delete) as u64)
+        let (mut seen, mut some) = (0, Written::default());
+        for versions in inner.keys.of_numbers(0, sample) {
+            if versions.last().is_some_and(|newest| is_result(newest.key())) {
+                continue;
+            }
+            seen += 1;
+            match versions.last().map(|newest| (newest.kind(), newest)) {
+                Some((RecordKind::Put, newest)) => {
+                    some.puts += 1;
+                    some.value_bytes += value_bytes_of(newest.body_bytes());
+                }
+                Some((RecordKind::Delete, _)) => some.deletes += 1,
+                _ => {}
+            }
+        }
+        let all = inner.keys.len().saturating_sub(inner.result_keys);
+        let scaled = |of_some: u64| (u128::from(of_some) * all as u128 / seen.max(1)) as u64;
+        Written {
+            puts: scaled(some.puts),
+            deletes: scaled(some.deletes),
+            value_bytes: scaled(some.value_bytes),
+            results: inner.result_keys as u64,
+        }
     }
 }
 

@@ -1,0 +1,52 @@
+//! The count of the stored results of writes with a request id: a walk over their range of keys.
+
+use std::sync::Arc;
+
+use shoal_base::limits::LIST_PASSED_MAX;
+use shoal_base::task::{Boxed, yield_now};
+
+use crate::common::error::Result;
+use crate::common::key::{RESULT_PREFIX, is_result};
+use crate::read::list::{Merge, TabletStream, successor};
+use crate::store::Store;
+use crate::tablet::result_totals::ResultTotals;
+
+/// Entries that the walk expects in a tablet: it reads ahead no further.
+const EXPECTED: usize = 64;
+
+impl Store {
+    /// Counts the stored results that an earlier run of the store left, so that [`StoreStat`](crate::StoreStat) tells
+    /// them from objects; to be called once after the opening, which reads no tree itself. Tablets that are counted
+    /// already, and those without deadlines, are not read. Results that damage hides are not counted.
+    ///
+    /// # Errors
+    /// As [`Store::list`].
+    pub fn count_results(&self) -> Boxed<'_, Result<()>> {
+        Box::pin(async {
+            let inner = &*self.0;
+            inner.check_open()?;
+            for tablet in inner.tablets.all() {
+                if tablet.results_at_opening.lock().is_some() {
+                    continue;
+                }
+                let trees = Arc::new(tablet.view().only_trees());
+                let end = successor(RESULT_PREFIX);
+                let stream = TabletStream::new(inner, trees.clone(), end.as_deref(), Some(EXPECTED));
+                let mut merge = Merge::new(vec![stream]);
+                merge.seek(RESULT_PREFIX.to_vec()).await?;
+                let (mut passed, mut found) = (0_usize, ResultTotals::default());
+                while let Some((_, result)) = merge.next().await?.filter(|(key, _)| is_result(key)) {
+                    if let Some(result) = result {
+                        found.add(result.entry.value_bytes);
+                    }
+                    passed += 1;
+                    if passed.is_multiple_of(LIST_PASSED_MAX) {
+                        yield_now().await;
+                    }
+                }
+                *tablet.results_at_opening.lock() = Some(found.before(trees.results));
+            }
+            Ok(())
+        })
+    }
+}
