@@ -109,7 +109,11 @@ fn a_small_file_system_is_used_up_and_said_to_be_full_once() {
     let own = small.folder.join("own");
     fs::write(&own, vec![1; 30 << 20]).unwrap();
     let data = small.folder.join("data");
-    let server = Watched::start(command(&["serve", "--size", "1G"]), &data, &folder.path().join("said"));
+    // A size beyond the file system is refused unless it is forced.
+    let name = data.to_str().unwrap();
+    assert_ne!(run(&["format", name, "--size", "1G"]).code, 0);
+    assert_eq!(run(&["format", &format!("--force={name}"), name, "--size", "1G"]).code, 0);
+    let server = Watched::start(command(&["serve"]), &data, &folder.path().join("said"));
     let fill = |from: usize| {
         let mut refused = 0;
         let put = |which: &usize| match server.put(&format!("key-{which}"), OBJECT) {

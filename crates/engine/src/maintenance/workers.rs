@@ -253,12 +253,14 @@ fn watcher(store: &Weak<Inner>, worker: &Worker) {
     let mut looked_ns = None;
     rounds(Duty::Watch, store, worker, |inner| {
         let (now_ns, period_ns) = (inner.now_ns(), inner.tuning.file_look_ns);
-        let is_due = looked_ns.is_none_or(|looked_ns: u64| now_ns.saturating_sub(looked_ns) >= period_ns);
-        if is_due {
+        // The opening itself wrote the superblock that the first look would find.
+        let is_first = looked_ns.is_none();
+        let is_due = looked_ns.is_some_and(|looked_ns: u64| now_ns.saturating_sub(looked_ns) >= period_ns);
+        if is_first || is_due {
             looked_ns = Some(now_ns);
         }
         let Some(what) = block_on(inner.checkpointer.lost_file(is_due)) else {
-            if is_due {
+            if is_first || is_due {
                 inner.look_at_writes();
             }
             return Some(LENGTH_PERIOD.min(Duration::from_nanos(period_ns)));
