@@ -26,8 +26,8 @@ pub(crate) struct Growth {
 
 #[derive(Default)]
 struct Limit {
-    /// True if not even the shortest step fits.
-    is_reached: bool,
+    /// The reason why not even the shortest step fits; `None` if the last step did.
+    reached: Option<String>,
     said_ns: Option<u64>,
     /// The number of times that this was reached and not logged.
     unsaid: u64,
@@ -36,9 +36,9 @@ struct Limit {
 impl Growth {
     /// Notes that not even the shortest step fits. If that must be logged now, returns the number of earlier unlogged
     /// times.
-    pub(crate) fn reached(&self, now_ns: u64) -> Option<u64> {
+    pub(crate) fn reached(&self, now_ns: u64, why: &str) -> Option<u64> {
         let mut limit = self.limit.lock();
-        if std::mem::replace(&mut limit.is_reached, true) {
+        if limit.reached.replace(why.to_owned()).is_some() {
             return None;
         }
         if limit.said_ns.is_some_and(|said_ns| now_ns.saturating_sub(said_ns) < SAY_AGAIN_NS) {
@@ -49,9 +49,14 @@ impl Growth {
         Some(std::mem::take(&mut limit.unsaid))
     }
 
+    /// The reason why the file cannot grow; `None` if the last attempt could.
+    pub(crate) fn cannot_grow(&self) -> Option<String> {
+        self.limit.lock().reached.clone()
+    }
+
     /// Notes that a step of `blocks` blocks fits.
     pub(crate) fn grew(&self, blocks: u64, step_blocks: u64) {
-        self.limit.lock().is_reached = false;
+        self.limit.lock().reached = None;
         let next = blocks.saturating_mul(2);
         self.step_max.store(if next >= step_blocks { 0 } else { next }, Ordering::Relaxed);
     }
@@ -101,12 +106,12 @@ mod tests {
     #[test]
     fn a_full_file_system_is_said_once() {
         let growth = Growth::default();
-        let said = (0..195).filter(|&put| growth.reached(put * 1_000_000_000).is_some()).count();
+        let said = (0..195).filter(|&put| growth.reached(put * 1_000_000_000, "no space").is_some()).count();
         assert_eq!(said, 1);
         // The file grows and is full again, ten times in a minute.
         let again = |now_ns| {
             growth.grew(1, 256);
-            growth.reached(now_ns)
+            growth.reached(now_ns, "no space")
         };
         let begin = 195_000_000_000;
         assert_eq!(again(begin), Some(0));
