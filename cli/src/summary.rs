@@ -220,6 +220,11 @@ impl<'a> Summary<'a> {
         if let Some(reason) = &self.now.read_only {
             return format!("READ-ONLY: {reason}");
         }
+        if self.now.figure("space.no_room") > 0 {
+            return "NO ROOM in the data file (its file system is full, or a quota or limit is reached): writes are refused until there \
+                    is; the log has the cause"
+                .into();
+        }
         let mut words = vec!["takes writes".to_owned()];
         if self.now.figure("relocation.paused") > 0 {
             words.push("relocation is paused (`shoal relocation resume`)".into());

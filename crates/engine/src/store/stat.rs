@@ -190,6 +190,7 @@ impl StoreStat {
             ("space.device_max", "blocks", self.blocks_max),
             ("space.pending", "blocks", self.pending_blocks),
             ("space.largest_free_run", "blocks", self.largest_free_run),
+            ("space.no_room", "count", u64::from(self.no_room.is_some())),
             ("space.allocated", "blocks", self.allocated_blocks),
             ("space.live_values", "bytes", self.live_value_bytes),
             ("own.buckets", "count", self.own_buckets),
@@ -301,6 +302,13 @@ impl Store {
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.0.log.poison.reason().map(str::to_owned)
+    }
+
+    /// The reason why no write is taken at present, although the store is not read-only: the log has no room in the data file. `None`
+    /// again as soon as it has.
+    #[must_use]
+    pub fn no_room_reason(&self) -> Option<String> {
+        self.0.log.committer.room.reason_of_log().map(|why| format!("the data file has no room: {why}"))
     }
 
     /// Figures about the store.
