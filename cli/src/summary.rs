@@ -250,6 +250,11 @@ impl<'a> Summary<'a> {
         if let Some(reason) = &self.now.read_only {
             return format!("READ-ONLY: {reason}");
         }
+        if self.now.figure("space.no_room") > 0 {
+            return "NO ROOM in the data file (its file system is full, or a quota or limit is reached): writes are refused until there \
+                    is; the log has the cause"
+                .into();
+        }
         let takes = match self.now.figure("space.cannot_grow") {
             0 => "takes writes",
             _ => {

@@ -48,20 +48,20 @@ struct Seen {
 }
 
 /// A connection that speaks the Redis protocol.
-struct Connection {
+pub(crate) struct Connection {
     stream: BufReader<TcpStream>,
 }
 
 /// An answer: the bytes of a string, or an error, or something else.
 #[derive(Debug, PartialEq)]
-enum Answer {
+pub(crate) enum Answer {
     Bulk(Option<Vec<u8>>),
     Error(String),
     Other,
 }
 
 impl Connection {
-    fn new(address: SocketAddr) -> Self {
+    pub(crate) fn new(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server is gone");
         stream.set_read_timeout(Some(ANSWER_MAX)).unwrap();
         stream.set_write_timeout(Some(ANSWER_MAX)).unwrap();
@@ -69,7 +69,7 @@ impl Connection {
     }
 
     /// None where the connection was closed.
-    fn ask(&mut self, words: &[&[u8]]) -> Option<Answer> {
+    pub(crate) fn ask(&mut self, words: &[&[u8]]) -> Option<Answer> {
         self.stream.get_mut().write_all(&resp::encode(words)).ok()?;
         self.answer()
     }

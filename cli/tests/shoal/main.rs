@@ -2,7 +2,7 @@
 //! use of the machine; [`usage`] is about wrong command
 //! lines and configurations, [`objects`] about single objects, [`tree`] about whole folders, [`transfer`] about what they hold and what not, [`folding`] about names that a file system does not tell apart, [`tarball`] about tars, [`timeouts`] about servers that do not answer, [`from_redis`] about strings of Redis, [`serve`] about the server, [`watch`] about watching it, [`check`]
 //! and [`damage`] about damage, [`backup`] about backups, [`last_backup`] about the one that `stat` tells, [`format`](mod@format) about new stores, [`grow`] about stores that become larger, [`read_only`] about stores that cannot be written, [`kill`] about what a kill leaves, [`linear`] about what clients are told over kills, [`keys`] about
-//! strange keys, [`containers`] about little memory, [`memory`] and [`load`] about load and more than that, [`another_clock`] about time namespaces, [`abuse`] about clients and devices that are a burden, [`readme`] about the commands of the README, [`scale`] about `shoal bench scale`, [`space`] about maps and dumps, [`space_service`] about the
+//! strange keys, [`containers`] about little memory, [`no_room`] about file systems without room, [`memory`] and [`load`] about load and more than that, [`another_clock`] about time namespaces, [`abuse`] about clients and devices that are a burden, [`readme`] about the commands of the README, [`scale`] about `shoal bench scale`, [`space`] about maps and dumps, [`space_service`] about the
 //! allocator between processes.
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
@@ -31,6 +31,7 @@ mod linear;
 mod load;
 mod machine;
 mod memory;
+mod no_room;
 mod objects;
 mod process;
 mod read_only;

@@ -95,7 +95,11 @@ impl Health {
         match stage {
             Stage::Opening => Err("the store is being opened".into()),
             Stage::Stopping => Err("the server was told to stop".into()),
-            Stage::Serving(store) => match store.read_only_reason().or_else(|| store.standstill_reason()) {
+            Stage::Serving(store) => match store
+                .read_only_reason()
+                .or_else(|| store.no_room_reason())
+                .or_else(|| store.standstill_reason())
+            {
                 None => Ok(()),
                 Some(reason) => Err(format!("the store takes no writes: {reason}")),
             },

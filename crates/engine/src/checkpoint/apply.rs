@@ -468,7 +468,7 @@ impl Checkpointer {
             return Ok(None);
         }
         let run = self.space.allocate_at_most(layers_page::COPIES);
-        let run = run.ok_or(Error::Full { needed: 1, available: self.space.available() })?;
+        let run = run.ok_or(Error::full(1, self.space.available()))?;
         let extents = Extents::new(self.space.clone(), smallvec::smallvec![run]);
         let tree = tree_of(self.identity, tablet.id);
         let mut crc = 0;

@@ -14,7 +14,7 @@ use shoal_device::{Device, IoBuf, is_no_room};
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::Changes;
 use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
+use crate::common::error::{Error, Result, no_room};
 use crate::tablet::view::Tablet;
 use crate::testing::injected_bug::{Bug, injected};
 
@@ -91,7 +91,7 @@ impl Checkpointer {
         self.prepare_log(blocks.saturating_mul(4)).await?;
         let prepared = u64::from(self.log.committer.ring.prepared());
         if u64::from(blocks) * 2 > prepared && !self.log.committer.ring.suits(blocks) {
-            return Err(Error::Full { needed: u64::from(blocks), available: prepared / 2 });
+            return Err(Error::full(u64::from(blocks), prepared / 2));
         }
         Ok(())
     }
@@ -113,9 +113,9 @@ impl Checkpointer {
         let (begin, end) = (first + u64::from(from), first + u64::from(to));
         match zero_by(&self.device, begin, end, ZERO_BLOCKS_BESIDE_COMMITS).await {
             Ok(()) => {}
-            Err(error @ Error::NoRoom(_)) => {
+            Err(Error::NoRoom(why)) => {
                 drop(self.device.discard(begin, end - begin).await.ok());
-                self.say_full(self.space.data_blocks(), &error.to_string());
+                self.say_full(self.space.data_blocks(), &why);
                 return Ok(false);
             }
             Err(error) => return Err(error),
@@ -214,10 +214,10 @@ impl Checkpointer {
     /// the file system gets back what the step took.
     async fn take_step(&self, from: u64, to: u64) -> std::result::Result<(), StepError> {
         if let Err(error) = self.device.inner().grow(to) {
-            let what = error.to_string();
-            return Err(match error.raw_os_error().is_some_and(is_no_room) {
-                true => StepError::NoRoom(what),
-                false => StepError::Other(Error::Unopenable(format!("growing to {to} blocks: {what}"))),
+            let code = error.raw_os_error();
+            return Err(match code.is_some_and(is_no_room) {
+                true => StepError::NoRoom(no_room(code, &error)),
+                false => StepError::Other(Error::Unopenable(format!("growing to {to} blocks: {error}"))),
             });
         }
         if self.device.inner().allocates() || injected(Bug::GrownNotZeroed) {

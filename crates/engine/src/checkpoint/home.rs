@@ -275,7 +275,7 @@ impl<'a> Work<'a> {
         let runs = hole
             .map(|hole| SmallVec::from_slice(&[hole]))
             .or_else(|| space.allocate_value(owner, blocks))
-            .ok_or(Error::Full { needed: blocks, available: space.available() })?;
+            .ok_or(Error::full(blocks, space.available()))?;
         let extents = Extents::new(space.clone(), runs);
         self.taken.extend_from_slice(extents.runs());
         self.given.push(extents.clone());

@@ -1,5 +1,7 @@
 //! The errors of the engine, sorted by what the caller can do.
 
+use std::fmt::Display;
+
 use shoal_base::Lsn;
 use shoal_base::id::Current;
 use shoal_device::DeviceError;
@@ -26,13 +28,16 @@ pub enum Error {
     Invalid(String),
     /// The device is full.
     #[error(
-        "the store is full: {needed} block(s) of 4 KiB are needed and {available} may be used; delete objects, or let the store grow (`shoal grow --size SIZE`)"
+        "the store is full: {needed} block(s) of 4 KiB are needed and {available} may be used{}", more_room(cannot_grow.as_deref())
     )]
     Full {
         /// Blocks that the write needs.
         needed: u64,
         /// Blocks that the write may take.
         available: u64,
+        /// Why the data file cannot grow towards the cap: its file system is full, for instance. `None`: it has its full size, or the
+        /// operation does not need that.
+        cannot_grow: Option<String>,
     },
     /// There is no room for a write within the data file. Reads work, and writes are taken again once there is room.
     #[error(
@@ -87,23 +92,41 @@ pub enum Error {
     Unopenable(String),
 }
 
-impl From<DeviceError> for Error {
-    fn from(error: DeviceError) -> Self {
-        if error.is_no_room() { Self::NoRoom(no_room(&error)) } else { Self::Io(error) }
+impl Error {
+    /// [`Error::Full`] of a write that lacks room, whether or not the file can grow.
+    pub(crate) const fn full(needed: u64, available: u64) -> Self {
+        Self::Full { needed, available, cannot_grow: None }
     }
 }
 
-/// The cause of a lack of room, and what to do about it.
-fn no_room(error: &DeviceError) -> String {
-    let DeviceError::Io { code, .. } = error else { return error.to_string() };
-    let what = match *code {
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Self {
+        if !error.is_no_room() {
+            return Self::Io(error);
+        }
+        let code = if let DeviceError::Io { code, .. } = &error { *code } else { None };
+        Self::NoRoom(no_room(code, &error))
+    }
+}
+
+/// The cause of a lack of room in the data file, and what to do about it. `code` is the system's error.
+pub(crate) fn no_room(code: Option<i32>, error: &dyn Display) -> String {
+    let what = match code {
         Some(QUOTA) => "its quota is used up: raise it, or delete files that count",
         Some(FILE_SIZE) => {
-            "a limit of file sizes is below its length: raise it (`ulimit -f`, LimitFSIZE of systemd) and start again"
+            "a limit of file sizes is reached (`ulimit -f`, LimitFSIZE of systemd, or that of its file system): raise it and start again"
         }
         _ => "its file system is full: delete or move other files there",
     };
     format!("{what} ({error})")
+}
+
+/// The end of the message of [`Error::Full`]: the ways to more room.
+fn more_room(cannot_grow: Option<&str>) -> String {
+    match cannot_grow {
+        None => "; delete objects, or let the store grow (`shoal grow --size SIZE`)".into(),
+        Some(why) => format!(", and the data file cannot grow: {why}; deleted objects make room, too"),
+    }
 }
 
 /// A result of the store.

@@ -40,6 +40,11 @@ impl Room {
         is_full.then(|| self.why.lock().clone())
     }
 
+    /// The reason if the log has no room, so that no write is taken.
+    pub(crate) fn reason_of_log(&self) -> Option<String> {
+        self.log_is_full().then(|| self.why.lock().clone())
+    }
+
     pub(crate) fn error(&self) -> Error {
         Error::NoRoom(self.why.lock().clone())
     }

@@ -98,7 +98,7 @@ pub(crate) struct Shortage {
 
 impl From<Shortage> for Error {
     fn from(shortage: Shortage) -> Self {
-        Self::Full { needed: shortage.needed, available: shortage.available }
+        Self::full(shortage.needed, shortage.available)
     }
 }
 

@@ -199,6 +199,10 @@ impl Inner {
         loop {
             match self.claim_from_free(&attempt).await {
                 Err(Error::Full { .. }) if run_to_end(self.reap_for_room())? => {}
+                Err(Error::Full { needed, available, .. }) => {
+                    let cannot_grow = self.checkpointer.growth.cannot_grow();
+                    return Err(Error::Full { needed, available, cannot_grow });
+                }
                 claimed => return claimed,
             }
         }

@@ -223,6 +223,7 @@ impl StoreStat {
             ("space.cannot_grow", "count", u64::from(self.cannot_grow.is_some())),
             ("space.pending", "blocks", self.pending_blocks),
             ("space.largest_free_run", "blocks", self.largest_free_run),
+            ("space.no_room", "count", u64::from(self.no_room.is_some())),
             ("space.allocated", "blocks", self.allocated_blocks),
             ("space.live_values", "bytes", self.live_value_bytes),
             ("own.buckets", "count", self.own_buckets),
@@ -361,6 +362,13 @@ impl Store {
     pub fn standstill_reason(&self) -> Option<String> {
         let cannot_grow = self.0.checkpointer.growth.cannot_grow();
         self.0.maintenance.standstill.reason(cannot_grow.as_deref())
+    }
+
+    /// The reason why no write is taken at present, although the store is not read-only: the log has no room in the data file. `None`
+    /// again as soon as it has.
+    #[must_use]
+    pub fn no_room_reason(&self) -> Option<String> {
+        self.0.log.committer.room.reason_of_log().map(|why| format!("the data file has no room: {why}"))
     }
 
     /// Figures about the store.

@@ -261,7 +261,7 @@ impl<'a> PoolSink<'a> {
             self.rest = self.space.allocate_at_most(PAGE_RUN_BLOCKS);
         }
         let Some(run) = self.rest else {
-            return Err(Error::Full { needed: 1, available: 0 });
+            return Err(Error::full(1, 0));
         };
         self.rest = (run.blocks > 1).then(|| Run::new(run.block + 1, run.blocks - 1));
         match self.pages.taken.last_mut() {

@@ -163,7 +163,7 @@ impl Inner {
         let (extents, reservation) = self.claim(|| self.space.claim_value(0, blocks, 0)).await?;
         drop(reservation);
         if extents.runs().len() > crate::value::entry::INLINE_RUNS_MAX {
-            return Err(Error::Full { needed: blocks, available: self.space.available() });
+            return Err(Error::full(blocks, self.space.available()));
         }
         Ok(extents)
     }

@@ -185,7 +185,7 @@ impl PutStream {
             self.extents.push(extents);
             if self.runs.len() > RUNS_MAX {
                 let needed = blocks_for(self.written);
-                return Err(Error::Full { needed, available: inner.space.available() });
+                return Err(Error::full(needed, inner.space.available()));
             }
             Ok(())
         })

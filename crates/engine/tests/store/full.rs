@@ -398,6 +398,32 @@ fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
     }
 }
 
+/// Symptom: growth that met a quota or a limit of file sizes ended in the advice to let the store grow. Cause: the refusal did not have
+/// the reason of the failed step. Fix: it has.
+#[test]
+fn a_refusal_names_what_keeps_the_file_from_growing() {
+    let causes = [(libc::ENOSPC, "file system is full"), (libc::EFBIG, "ulimit -f"), (libc::EDQUOT, "quota")];
+    for (code, cause) in causes {
+        let sim = growable(Image::new(1));
+        let device = Device::new(sim.clone());
+        format_as(&device, &growing_format(300), 1);
+        let store = open(&device, tiny()).unwrap();
+        sim.inject(Fault::fail(FaultOp::Grow, code).for_good());
+        let refusal =
+            |from| (from..1_000).find_map(|which| store.set_numbered(which, which, 30_000).err()).unwrap();
+        let refused = refusal(0);
+        assert!(matches!(refused, Error::Full { cannot_grow: Some(_), .. }), "{refused:?}");
+        let words = refused.to_string();
+        assert!(words.contains(cause) && !words.contains("shoal grow"), "{words}");
+        // At its full size the file is kept from nothing.
+        sim.clear_faults();
+        let refused = refusal(100);
+        assert!(matches!(refused, Error::Full { cannot_grow: None, .. }), "{refused:?}");
+        assert!(refused.to_string().contains("shoal grow"), "{refused}");
+        block_on(store.close()).unwrap();
+    }
+}
+
 /// A device whose file was removed.
 struct Displaced(Arc<SimDevice>, AtomicBool);
 

@@ -188,9 +188,10 @@ fn an_opening_without_room_serves_reads() {
         let refused = store.set("new", b"value");
         assert!(matches!(refused, Err(Error::NoRoom(_))), "{refused:?}");
         assert!(store.stat().no_room.is_some());
+        assert!(store.no_room_reason().unwrap().contains("file system is full"));
         sim.clear_faults();
         eventually("writes are taken", || store.set("new", b"value").is_ok());
-        assert_eq!(store.stat().no_room, None);
+        assert_eq!((store.stat().no_room, store.no_room_reason()), (None, None));
         // Killed.
         let again = Device::new(SimDevice::from_image(sim.image()));
         drop(store);

@@ -45,6 +45,13 @@ pub(super) const METRICS: &[Metric] = &[
         read: |now, samples| now.stat(|stat| samples.count(stat.results)),
     },
     Metric {
+        name: "shoal_no_room",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "1 where writes within the data file find no room, as its file system is full, a quota or a limit is reached; 0 otherwise",
+        read: |now, samples| now.stat(|stat| samples.count(u64::from(stat.no_room.is_some()))),
+    },
+    Metric {
         name: "shoal_read_only",
         kind: Kind::Gauge,
         labels: &[],

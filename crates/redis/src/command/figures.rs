@@ -76,6 +76,7 @@ pub(super) fn about_store(call: &Call) -> String {
         ("shoal_cache_hits", stat.pool.hits + stat.pool.queue_hits),
         ("shoal_cache_misses", stat.pool.misses + stat.pool.coalesced),
         ("shoal_read_only", u64::from(stat.poisoned.is_some())),
+        ("shoal_no_room", u64::from(stat.no_room.is_some())),
         ("shoal_scrub_passes", stat.scrub_passes),
         ("shoal_scrub_problems", stat.scrub_problems),
         ("shoal_scrub_ended", stat.scrub_ended_ns / 1_000_000_000),

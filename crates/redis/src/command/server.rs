@@ -219,7 +219,9 @@ fn about_cpu(_call: &Call) -> String {
 
 fn about_persistence(call: &Call) -> String {
     let stat = call.frontend.store.stat();
-    let (status, aof) = if stat.poisoned.is_none() { ("ok", "ok") } else { ("err", "err") };
+    let word = |is_ok| if is_ok { "ok" } else { "err" };
+    let status = word(stat.poisoned.is_none());
+    let aof = word(stat.poisoned.is_none() && stat.no_room.is_none());
     format!(
         "# Persistence\r\nloading:0\r\naof_enabled:1\r\naof_last_write_status:{aof}\r\nrdb_changes_since_last_save:0\r\n\
          rdb_bgsave_in_progress:0\r\nrdb_last_bgsave_status:{status}\r\naof_rewrite_in_progress:0\r\n"

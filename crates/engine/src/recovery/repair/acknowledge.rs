@@ -61,8 +61,7 @@ pub(crate) async fn acknowledge_tablet(checkpointer: &Checkpointer, tablet: &Tab
     let ranges: Vec<DamagedRange> = gaps.into_iter().map(|gap| gap.in_tablet(tablet.id)).collect();
     let blocks = ranges.len() as u64 * TREE_BLOCKS_PER_RECORD;
     let reservation = checkpointer.space.reserve_for_moves(blocks, true);
-    let reservation =
-        reservation.ok_or(Error::Full { needed: blocks, available: checkpointer.space.available() })?;
+    let reservation = reservation.ok_or(Error::full(blocks, checkpointer.space.available()))?;
     let mut touches: Vec<Bytes> = ranges.iter().map(|range| range.from.clone().into()).collect();
     touches.dedup();
     let moves = Moves { touches, reservation: Some(reservation), ..Moves::default() };
