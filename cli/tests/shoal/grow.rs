@@ -310,7 +310,11 @@ fn a_growth_without_its_log_is_finished_by_the_next_one() {
     shell.args(["-c", &limited]);
     let done = run_with(shell, b"");
     assert_eq!((done.code, done.json()["grown"].as_bool()), (0, Some(true)), "{}", done.stderr);
-    assert!(done.stderr.contains("the log could not get") || done.stderr.contains("keeps"), "{}", done.stderr);
+    assert!(
+        done.stderr.contains("the log could not get") || done.stderr.contains("keeps"),
+        "{}",
+        done.stderr
+    );
     assert_eq!(ring(), before);
     let done = grow(&data, "1G");
     assert_eq!((done.code, done.json()["grown"].as_bool()), (0, Some(false)), "{}", done.stderr);
