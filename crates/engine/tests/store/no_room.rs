@@ -115,7 +115,7 @@ fn clients(round: u64) {
         allowed.check(which as u64, &store);
     }
     // Killed here, or closed.
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         block_on(store.close()).unwrap();
     }
     drop(store);

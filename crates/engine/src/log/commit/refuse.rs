@@ -39,7 +39,7 @@ impl Committer {
         drained: &Drained<'_>,
         why: &str,
     ) -> Result<Option<Refusal>> {
-        self.room.note(&why);
+        self.room.note(why);
         match self.write_seal(driver).await {
             // The log has room; a value had none.
             Ok(()) => Ok(Some(Refusal::NoRoom)),
