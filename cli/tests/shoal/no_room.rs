@@ -57,7 +57,7 @@ enum Copied {
     ByReference,
     Sparse,
     /// Into a file of btrfs without the attribute C.
-    CopiedOnWrite,
+    OnWrite,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +212,7 @@ impl Disk {
                 "--reflink=always"
             }
             Copied::Sparse => "--sparse=always",
-            Copied::CopiedOnWrite | Copied::Not => "--reflink=never",
+            Copied::OnWrite | Copied::Not => "--reflink=never",
         };
         assert!(done("cp", &[how, text_of(&data), text_of(&copy)]));
         fs::rename(&data, self.folder.join("original")).unwrap();
@@ -470,7 +470,7 @@ fn a_full_file_system_refuses_growth() {
 fn a_file_that_is_copied_on_write_finds_no_room() {
     let btrfs = Case { kind: Kind::Btrfs, stops: true, ..PLAIN };
     meet(&[
-        Case { copied: Copied::CopiedOnWrite, ..btrfs },
+        Case { copied: Copied::OnWrite, ..btrfs },
         Case { lack: Lack::Snapshot, ..btrfs },
         Case { copied: Copied::ByReference, ..btrfs },
     ]);

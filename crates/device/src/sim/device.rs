@@ -122,8 +122,12 @@ impl State {
             return running;
         }
         let effect = self.faults.strike(op, &range);
-        if let Some(Effect::Fail(code) | Effect::FailAfter(code, _)) = effect {
-            running.result = Err(error(&running.ticket, code));
+        match effect {
+            Some(Effect::Fail(code) | Effect::FailAfter(code, _)) => {
+                running.result = Err(error(&running.ticket, code));
+            }
+            Some(Effect::FailSync(code)) => running.result = Err(sync_error(&running.ticket, code)),
+            _ => {}
         }
         match op {
             Op::Write | Op::WriteDurable => self.begin_write(&mut running, effect, record),
@@ -148,7 +152,9 @@ impl State {
         let block = match effect {
             Some(Effect::Lose) => return,
             Some(Effect::Misdirect(block)) => block,
-            Some(Effect::Fail(_) | Effect::FailAfter(..)) | None => running.ticket.block(),
+            Some(Effect::Fail(_) | Effect::FailAfter(..) | Effect::FailSync(_)) | None => {
+                running.ticket.block()
+            }
         };
         let room = self.image.blocks().saturating_sub(block);
         data.truncate(usize::try_from(room).unwrap_or(usize::MAX));
@@ -212,6 +218,17 @@ fn error(ticket: &Ticket, code: i32) -> DeviceError {
         blocks: ticket.blocks(),
         code: Some(code),
         message: io::Error::from_raw_os_error(code).to_string(),
+    }
+}
+
+/// The error of a durable write that failed in its flush, as `transfer.rs` makes it.
+fn sync_error(ticket: &Ticket, code: i32) -> DeviceError {
+    DeviceError::Io {
+        op: ticket.op().name(),
+        block: ticket.block(),
+        blocks: ticket.blocks(),
+        code: None,
+        message: format!("making it durable: {}", io::Error::from_raw_os_error(code)),
     }
 }
 

@@ -28,6 +28,8 @@ pub enum Effect {
     Fail(i32),
     /// A write fails with this error, after its first blocks were written.
     FailAfter(i32, u64),
+    /// A durable write fails in its flush. Its error has no number of the system, as that of a device: the bytes have their room.
+    FailSync(i32),
     /// A write succeeds and reaches nothing.
     Lose,
     /// A write succeeds and lands at another block; the blocks meant keep their contents.
@@ -127,7 +129,11 @@ impl Faults {
             Op::WriteDurable => {
                 let as_write = self.strike_as(FaultOp::Write, range);
                 let as_flush = self.strike_as(FaultOp::Flush, range);
-                as_write.or(as_flush)
+                let as_sync = as_flush.map(|effect| match effect {
+                    Effect::Fail(code) => Effect::FailSync(code),
+                    effect => effect,
+                });
+                as_write.or(as_sync)
             }
             Op::Flush => self.strike_as(FaultOp::Flush, range),
             Op::Discard { .. } => self.strike_as(FaultOp::Discard, range),
@@ -178,6 +184,6 @@ mod tests {
         let mut faults = Faults::default();
         faults.add(Fault::fail(FaultOp::Flush, 5).after(1));
         assert_eq!(faults.strike(Op::WriteDurable, &(0..1)), None);
-        assert_eq!(faults.strike(Op::WriteDurable, &(0..1)), Some(Effect::Fail(5)));
+        assert_eq!(faults.strike(Op::WriteDurable, &(0..1)), Some(Effect::FailSync(5)));
     }
 }

@@ -380,8 +380,8 @@ impl Checkpointer {
         }
         let published = self.publish(changes).await;
         if let Err(error @ Error::NoRoom(_)) = published {
-            // No copy of that superblock is on the device: what it named is free again.
-            self.space.give_back(&between);
+            // No copy of that superblock is on the device. Pages and homes that it named are given back by their owners, and the
+            // extents of records stay theirs: the records are still in the overlay.
             return Err(error);
         }
         // Kept also after an error: a superblock whose write failed may be on the device all the same, and the blocks that it names

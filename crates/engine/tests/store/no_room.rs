@@ -152,9 +152,11 @@ fn a_store_without_any_room_serves_reads() {
         let why = stat.no_room.clone().unwrap_or_default();
         assert!(why.contains("file system is full"), "background {background}: {why:?}");
         assert_eq!(stat.poisoned, None);
-        // A refused write keeps nothing.
-        assert!(stat.overlay_records <= before.overlay_records, "{stat:?}");
-        assert!(stat.free_blocks >= before.free_blocks, "{stat:?}");
+        // A refused write keeps nothing. An apply of the background lends and takes room meanwhile.
+        if !background {
+            assert!(stat.overlay_records <= before.overlay_records, "{stat:?}");
+            assert!(stat.free_blocks >= before.free_blocks, "{stat:?}");
+        }
         sim.clear_faults();
         eventually("deletes work", || store.remove(name(0)).is_ok());
         store.set(name(1), value(7)).unwrap();
@@ -167,6 +169,41 @@ fn a_store_without_any_room_serves_reads() {
         drop(store);
         assert_clean(&device, "after a time without room");
     }
+}
+
+/// Symptom: an apply whose superblock had no room freed blocks twice, or the extents of records that were still in the overlay. Cause: it
+/// gave back the blocks that it had taken and freed again, which have owners. Fix: the owners give them back.
+#[test]
+fn an_apply_whose_superblock_has_no_room_frees_nothing() {
+    const SUPERBLOCKS: std::ops::Range<u64> = 0..34;
+    let sim = formatted(BLOCKS, 1);
+    let device = Device::new(sim.clone());
+    let store = open_in_real_time(&device, OpenOptions { background: false, ..tiny() });
+    let value =
+        |round: u8, which: u64| vec![round; [300, 3_000, 9_000, 40_000][which as usize % 4] + which as usize];
+    for round in 0..12 {
+        sim.inject(no_room().for_good().at(SUPERBLOCKS));
+        let mut refused = 0;
+        for which in 0..40 {
+            match store.set(name(which % 20), value(100 + round, which)) {
+                Ok(_) => {}
+                Err(Error::NoRoom(_)) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(refused > 0, "round {round}: no apply was due");
+        sim.clear_faults();
+        for which in 0..20 {
+            eventually("writes go on", || store.set(name(which), value(round, which)).is_ok());
+        }
+        for which in 0..20 {
+            assert_eq!(store.find(name(which)).unwrap().unwrap().value.to_vec(), value(round, which));
+        }
+        assert_eq!(store.stat().poisoned, None);
+    }
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device, "after superblocks without room");
 }
 
 /// The first superblock of an opening finds no room: the store serves what it holds, and takes writes once there is room.
