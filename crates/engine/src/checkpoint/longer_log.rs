@@ -14,7 +14,7 @@ use crate::checkpoint::features::MOVED_AREAS;
 use crate::checkpoint::grow::zero;
 use crate::checkpoint::publish::{Changes, MovedLog};
 use crate::checkpoint::space_image;
-use crate::common::error::Result;
+use crate::common::error::{Error, Result};
 use crate::common::options::log_blocks_for;
 use crate::log::ring::Ring;
 use crate::space::manager::DataBlocks;
@@ -153,7 +153,11 @@ impl Checkpointer {
             moved_log: Some(MovedLog { layout, prepared }),
             ..Changes::default()
         };
-        let number = self.publish(changes).await?;
+        let published = self.publish(changes).await;
+        if is_taken && matches!(published, Err(Error::NoRoom(_))) {
+            self.space.give_back(&[Run::new(ring.first, ring.blocks)]);
+        }
+        let number = published?;
         stopped.move_log(ring, prepared);
         let end = device_blocks.unwrap_or(self.space.data_end());
         let data = DataBlocks { blocks: layout.data_first()..end, areas: layout.areas_in_data().collect() };
