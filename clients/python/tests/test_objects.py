@@ -78,7 +78,7 @@ def test_a_time_to_live_is_given_and_shown(client: shoal.Client) -> None:
     for outcome in client.multi_put([shoal.PutItem("multi", b"v", ttl=3600)]):
         outcome.result()
     client.put_together([shoal.PutItem("together", b"v", ttl=3600), shoal.PutItem("ever", b"v")])
-    keys = "seconds delta wall long stream from created compared multi together".split()
+    keys = ["seconds", "delta", "wall", "long", "stream", "from", "created", "compared", "multi", "together"]
     for key in keys:
         assert lives_an_hour(about(key)), (key, about(key))
         found = client.get(key)

@@ -382,7 +382,8 @@ class AsyncClient:
         """Replaces the value by `change(value)` (`None`: there is no object), if nobody else wrote; the new version.
 
         `change` may be a coroutine. It is called again where somebody else was faster, so it should have no other effects.
-        Where it gives `None`, the object stays as it is. Content type, user metadata and the end of its time stay. After `rounds` times:
+        Where it gives `None`, the object stays as it is. Content type, user metadata and the end of its time stay.
+        After `rounds` times:
         :class:`~shoal.ChangedError`.
         """
         return await self._run(_update.update(self._core, self._bucket(bucket), key, change, rounds, timeout))

@@ -38,7 +38,7 @@ class ObjectInfo:
     content_type: str = ""
     #: The user's own metadata, in the order in which it was given.
     user_metadata: tuple[tuple[str, bytes], ...] = ()
-    #: Nanoseconds that are left until the object's time is over, as the server counted them when it answered; `None`: it has no end.
+    #: Nanoseconds until the object's time is over, as the server counted them when it answered; `None`: it has no end.
     ttl_ns: int | None = None
     #: What the wall clock will show then, in nanoseconds since the Unix epoch; `None`: it has no end.
     expire_time_ns: int | None = None
