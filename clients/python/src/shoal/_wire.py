@@ -105,7 +105,7 @@ def metadata(item: PutItem) -> pb.Metadata | None:
     return pb.Metadata(content_type=item.content_type, user=entries)
 
 
-def deadline(item: PutItem) -> dict[str, int]:
+def deadline(item: PutItem) -> dict[str, Any]:
     """The end of an object's time, as fields of a message; none where it has none."""
     if item.ttl is not None and item.expire_time_ns is not None:
         raise InvalidError("ttl and expire_time_ns: one of them, or neither")
