@@ -246,10 +246,6 @@ impl BlockDevice for FileDevice {
         self.storage.lengthen(blocks, true)
     }
 
-    fn allocate(&self, blocks: Range<u64>) -> io::Result<()> {
-        self.storage.allocate(blocks)
-    }
-
     fn allocates(&self) -> bool {
         self.storage.allocates()
     }

@@ -189,16 +189,6 @@ pub trait BlockDevice: Send + Sync {
         false
     }
 
-    /// Takes room in the file system for `blocks`, which are within the file and keep their contents. Nothing happens where that is not
-    /// possible; [`allocates`](Self::allocates) is false then.
-    ///
-    /// # Errors
-    /// The system's error, if there is no room.
-    fn allocate(&self, blocks: Range<u64>) -> io::Result<()> {
-        let _ = blocks;
-        Ok(())
-    }
-
     /// As [`grow`](Self::grow), but the file system need not have room for what is new before it is written.
     ///
     /// # Errors

@@ -315,22 +315,6 @@ impl Storage {
         Ok(())
     }
 
-    /// See [`crate::BlockDevice::allocate`].
-    pub(crate) fn allocate(&self, blocks: Range<u64>) -> io::Result<()> {
-        if self.kind == Kind::Raw || blocks.is_empty() {
-            return Ok(());
-        }
-        self.check_access(Op::Write)?;
-        let (offset, bytes) = (blocks.start * BLOCK_BYTES_U64, (blocks.end - blocks.start) * BLOCK_BYTES_U64);
-        match sys::allocate(&self.file, offset, bytes) {
-            Err(error) if is_unsupported(&error) => {
-                self.allocates.store(false, Ordering::Release);
-                Ok(())
-            }
-            allocated => allocated,
-        }
-    }
-
     /// See [`crate::BlockDevice::allocates`]. A file system that once could not is not relied on any more.
     pub(crate) fn allocates(&self) -> bool {
         self.kind != Kind::Raw && self.allocates.load(Ordering::Acquire)

@@ -569,20 +569,6 @@ fn a_file_that_became_shorter_is_noticed() {
 }
 
 #[test]
-fn allocated_blocks_keep_what_they_hold() {
-    let (_folder, path, device) = fresh(IoMode::Threads, 1);
-    device.inner().extend(300).unwrap();
-    block_on(device.write_durable(100, tagged(7))).ok().unwrap();
-    device.inner().allocate(50..250).unwrap();
-    assert_eq!((get(&device, 100).unwrap(), get(&device, 60).unwrap()), (7, 0));
-    assert_eq!(std::fs::metadata(&path).unwrap().len(), 300 * BLOCK_BYTES_U64);
-    if device.inner().allocates() {
-        let taken = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap()) * 512;
-        assert!((200 * BLOCK_BYTES_U64..260 * BLOCK_BYTES_U64).contains(&taken), "{taken} bytes");
-    }
-}
-
-#[test]
 fn a_new_name_never_replaces_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
