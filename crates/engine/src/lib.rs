@@ -33,8 +33,6 @@
 //! `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `recovery/read.rs`, `superblock.rs`, `space_image.rs`,
 //! `log/read.rs`, `open.rs`. Rules R1 to R39 (INV-1 to INV-39) are in `docs/invariants.md`.
 
-#![allow(unexpected_cfgs)] // Fuzzers set `fuzzing`.
-
 mod checkpoint;
 mod common;
 mod log;

@@ -5,6 +5,8 @@
 //! protocol's state, `inline` the commands that people type, `number` the protocol's integers. [`Reply`] writes answers.
 //! Errors have Redis's texts. The meaning of the commands is not known here.
 
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod inline;
 mod number;
 mod reply;

@@ -11,8 +11,8 @@ use shoal_base::{BLOCK_BYTES, Entropy, Lsn, Run, SeededEntropy, TabletId};
 use shoal_device::Device;
 use shoal_device::sim::SimDevice;
 use shoal_space::{Delta, FreeImage};
-use shoal_testkit::lab;
 use shoal_testkit::wait::HANGS_AFTER;
+use shoal_testkit::{corpus, lab};
 use smallvec::SmallVec;
 
 use super::limit::ALLOCATION_BYTES_MAX;
@@ -195,13 +195,6 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     }
 }
 
-fn corpus(target: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
-    files.sort();
-    files.into_iter().map(|file| fs::read(file).unwrap()).collect()
-}
-
 /// A few changes at random: fields of one to eight bytes, cuts, copies of parts.
 fn mutate(input: &mut Vec<u8>, dice: &SeededEntropy) {
     const INTERESTING: [u64; 9] = [0, 1, 0x7F, 0x80, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 1 << 63, u64::MAX];
@@ -240,7 +233,7 @@ fn attack(target: &str) {
             .zip(&seeds)
             .for_each(|(number, seed)| fs::write(folder.join(format!("seed-{number}")), seed).unwrap());
     }
-    let stored = corpus(target);
+    let stored: Vec<_> = corpus::read(target).into_iter().map(|(_, input)| input).collect();
     assert!(!stored.is_empty() && !seeds.is_empty(), "{target} has a corpus");
     let all: Vec<&Vec<u8>> = seeds.iter().chain(&stored).collect();
     all.iter().for_each(|input| run(input));
