@@ -78,7 +78,7 @@ impl Suite {
     fn words(self) -> Vec<&'static str> {
         match self {
             Self::Engine => vec!["--test", "store"],
-            Self::Units => vec!["--workspace", "--lib"],
+            Self::Units => vec!["--workspace", "--lib", "--bins"],
             Self::Program => vec!["--workspace", "--test", "shoal"],
             Self::Schedules => Vec::new(),
         }
@@ -135,7 +135,7 @@ const BASE: Sizes = &[
     ("FAULT_OPERATIONS", 60, 200),
 ];
 
-const EXPERIMENTS: [Experiment; 21] = [
+const EXPERIMENTS: [Experiment; 22] = [
     engine("model", "T1", "model::", &[("SEQUENCES", 20_000, 1_000_000)]),
     engine("crash", "T2", "explore::crash_states", &[("STATES", 400_000, 25_000_000)]),
     engine("short", "T2a", "explore::every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
@@ -160,6 +160,7 @@ const EXPERIMENTS: [Experiment; 21] = [
         beside: false,
     },
     units("hostile", "T13", "testing::hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
+    units("tars", "C08, C09", "tarball::odd", &[("ODD_TARS", 2_000, 100_000)]),
     // These measure what a server can do, and then ask for a part or a multiple of it.
     program("load", "T15", "load::sustained", &[("LOAD_S", 60, 1_800)]),
     program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600), ("OVERLOAD_KEYS", 1_000, 1_000)]),
