@@ -11,6 +11,8 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 
 use crate::failure::whole_output_error;
 use crate::store_file::{HELD_MAX, HELD_PAUSE};
@@ -144,7 +146,7 @@ impl Sink {
                 }
                 it.file.sync_all().with_context(what)?;
                 check_free(&it.dest, it.force)?;
-                fs::rename(&it.path, &it.dest).with_context(what)?;
+                give_name(&it.path, &it.dest, it.force).with_context(what)?;
                 it.is_done = true;
                 let folder = it.dest.parent().filter(|folder| !folder.as_os_str().is_empty());
                 let folder = folder.unwrap_or(Path::new("."));
@@ -185,6 +187,18 @@ impl Drop for Unfinished {
     }
 }
 
+/// Renames `from` to `dest`. Without `force` a file that another program has created there meanwhile stays, if the file system can
+/// rename without replacing; NFS and some FUSE file systems cannot.
+fn give_name(from: &Path, dest: &Path, force: bool) -> io::Result<()> {
+    if !force {
+        match rustix::fs::renameat_with(CWD, from, CWD, dest, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+            renamed => return Ok(renamed?),
+        }
+    }
+    fs::rename(from, dest)
+}
+
 fn check_free(dest: &Path, force: bool) -> anyhow::Result<()> {
     match fs::symlink_metadata(dest) {
         Ok(found) if !found.is_file() => {
@@ -203,6 +217,18 @@ mod tests {
 
     fn open(dest: &Path, contents: Contents) -> anyhow::Result<Sink> {
         Sink::open(dest, false, contents)
+    }
+
+    #[test]
+    fn a_file_that_was_created_after_the_check_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, dest) = (folder.path().join("from"), folder.path().join("dest"));
+        fs::write(&from, "new").unwrap();
+        fs::write(&dest, "theirs").unwrap();
+        assert_eq!(give_name(&from, &dest, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&dest).unwrap(), "theirs");
+        give_name(&from, &dest, true).unwrap();
+        assert_eq!(fs::read_to_string(&dest).unwrap(), "new");
     }
 
     /// The file of another program was emptied in silence.

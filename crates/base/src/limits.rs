@@ -1,5 +1,4 @@
-//! Every limit that more than one layer knows, with its unit and its reason. `docs/limits.md` and
-//! `docs/limits-inside.md` list them all.
+//! Every limit that more than one layer knows, with its unit and its reason. `docs/limits.md` lists them all.
 
 /// Longest key, in bytes (as S3's).
 pub const KEY_BYTES_MAX: usize = 1024;

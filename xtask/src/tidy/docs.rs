@@ -7,15 +7,12 @@ use anyhow::Result;
 use super::prose::prose;
 use super::{Finding, Tree};
 
-/// Where the shared limits are, and where they are listed: those that a user meets, and those inside.
+/// Where the shared limits are, and where they are listed.
 const LIMITS_SOURCE: &str = "crates/base/src/limits.rs";
 const LIMITS_DOC: &str = "docs/limits.md";
-const LIMITS_INSIDE_DOC: &str = "docs/limits-inside.md";
 /// The pages of the book, in order.
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// The page that sorts the decisions, and their folder as its links name it.
-const TOUR: &str = "docs/TOUR.md";
-const DECISIONS: &str = "adr/";
+/// The folder of the decisions.
 const DECISIONS_FOLDER: &str = "docs/adr/";
 /// The sections of a decision. Others may follow each of them.
 const DECISION_SECTIONS: [&str; 5] = ["Decision", "Because", "Options", "Costs", "Wrong if"];
@@ -23,7 +20,6 @@ const DECISION_SECTIONS: [&str; 5] = ["Decision", "Because", "Options", "Costs",
 pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = check_limits(tree);
     findings.extend(check_summary(tree));
-    findings.extend(check_tour(tree));
     for (path, text) in tree.docs() {
         findings.extend(check_decision(path, text));
         findings.extend(check_tables(path, text));
@@ -42,11 +38,7 @@ pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
 /// Every shared limit is listed.
 fn check_limits(tree: &Tree) -> Vec<Finding> {
     let Some(source) = tree.texts.get(LIMITS_SOURCE) else { return Vec::new() };
-    let listed: String = [LIMITS_DOC, LIMITS_INSIDE_DOC]
-        .iter()
-        .filter_map(|path| tree.texts.get(*path))
-        .map(String::as_str)
-        .collect();
+    let listed = tree.texts.get(LIMITS_DOC).map_or("", String::as_str);
     let names = source
         .lines()
         .filter_map(|line| line.strip_prefix("pub const ")?.split_once(':'))
@@ -66,17 +58,6 @@ fn check_summary(tree: &Tree) -> Vec<Finding> {
     times
         .filter(|(page, times)| *times != 1 && !SUMMARY.ends_with(page))
         .map(|(page, times)| Finding::new(SUMMARY, 0, format!("lists {page} {times} times instead of once")))
-        .collect()
-}
-
-/// The tour has every decision.
-fn check_tour(tree: &Tree) -> Vec<Finding> {
-    let Some(tour) = tree.texts.get(TOUR) else { return Vec::new() };
-    let listed: Vec<&str> = tour.lines().flat_map(links).collect();
-    let pages = tree.docs().filter_map(|(path, _)| path.strip_prefix("docs/"));
-    pages
-        .filter(|page| page.starts_with(DECISIONS) && !listed.contains(page))
-        .map(|page| Finding::new(TOUR, 0, format!("does not list the decision {page}")))
         .collect()
 }
 
@@ -181,14 +162,6 @@ mod tests {
             ("crates/base/src/limits.rs", "//! L.\npub const A_MAX: u8 = 1;\npub const B_MAX: u8 = 2;\n");
         let findings = findings_in(&[source, ("docs/limits.md", "`A_MAX` is 1, B_MAX is 2.\n")]);
         assert_eq!(findings, ["docs/limits.md: does not list B_MAX of crates/base/src/limits.rs"]);
-    }
-
-    #[test]
-    fn the_tour_has_every_decision() {
-        let tour = ("docs/TOUR.md", "| the engine | [a](adr/a.md) |\n");
-        let page = "# A\n## Decision\n## Because\n## Options\n## Costs\n## Wrong if\n";
-        let findings = findings_in(&[tour, ("docs/adr/a.md", page), ("docs/adr/b.md", page)]);
-        assert_eq!(findings, ["docs/TOUR.md: does not list the decision adr/b.md"]);
     }
 
     #[test]
