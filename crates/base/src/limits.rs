@@ -28,5 +28,12 @@ pub const LIST_PAGE_MAX: usize = 1000;
 /// empty, and the next one continues.
 pub const LIST_PASSED_MAX: usize = 4096;
 
+/// A scan lets the other work of its thread have its turn after this many nanoseconds, and reads the clock after every
+/// [`SCAN_LOOK_KEYS`] keys.
+pub const SCAN_TURN_NS: u64 = 1_000_000;
+
+/// See [`SCAN_TURN_NS`].
+pub const SCAN_LOOK_KEYS: usize = 64;
+
 /// Keys in one batch request.
 pub const BATCH_KEYS_MAX: usize = 1000;

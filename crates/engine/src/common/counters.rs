@@ -25,6 +25,11 @@ pub(crate) struct OperationCounters {
     pub moved_values: AtomicU64,
     pub moved_bytes: AtomicU64,
     pub expired: AtomicU64,
+    /// Keys that the walks for expired objects looked at, and how often a write without room reaped.
+    pub expiry_examined: AtomicU64,
+    pub reaps_for_room: AtomicU64,
+    /// Steps by which writes without room made some: applies, growth, merges, rewriting of packed runs.
+    pub room_steps: AtomicU64,
     /// Keys of deleted and expired objects that listings passed, and the most that one page passed.
     pub keys_passed: AtomicU64,
     pub keys_passed_most: AtomicU64,

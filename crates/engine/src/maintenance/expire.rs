@@ -10,7 +10,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use shoal_base::sync::atomic::Ordering;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::checkpoint::publish::Changes;
 use crate::common::counters::OperationCounters;
@@ -23,10 +23,9 @@ use crate::write::transact::Reaped;
 
 /// Keys that the walk looks at in one step: it reads leaves that no request needs.
 const WALKED_MAX: usize = 1_024;
-/// Keys that a write which finds no room looks at before it is refused.
-const WALKED_FOR_ROOM_MAX: u64 = 65_536;
-/// A write that finds no room tries again after this many deletions.
-const DELETED_FOR_ROOM: u64 = 4_096;
+/// A write that finds no room tries again after this many deletions for each block that it needs, within these bounds.
+const DELETED_PER_BLOCK: u64 = 64;
+const DELETED_FOR_ROOM: RangeInclusive<u64> = 1_024..=4_096;
 /// The walk takes one part in this many of a thread's time while it finds little.
 const WALK_SHARE: u32 = 10;
 /// A step that finds one expired object among this many keys is followed by the next one at once.
@@ -37,6 +36,13 @@ const ROOM_SHORT: u64 = 8;
 const REAPER_PERIOD: Duration = Duration::from_millis(100);
 /// The shortest and the longest rest between two walks.
 const WALK_REST: RangeInclusive<u64> = 1_000_000_000..=60_000_000_000;
+
+/// The rest after a walk that took so long: for longer if it found nothing. A walk has rested in each step already unless
+/// it found much.
+fn rest_ns(pass: Pass, took_ns: u64) -> u64 {
+    let share = if pass.expired > 0 { 1 } else { u64::from(WALK_SHARE - 1) };
+    took_ns.saturating_mul(share).clamp(*WALK_REST.start(), *WALK_REST.end())
+}
 
 impl Store {
     /// Saves the clocks of expiry if that is due, and deletes expired objects that were written since the opening. A
@@ -64,18 +70,28 @@ impl Inner {
     /// # Errors
     /// As a delete.
     pub(crate) async fn reap_due(&self) -> Result<bool> {
-        let over = self.maintenance.expiring.take(self.expiry_now());
-        for key in &over {
-            let Some(key) = ObjectKey::of_encoded(key) else { continue };
-            let reaped =
-                self.delete_if_over(&key).await.inspect_err(|_| self.maintenance.expiring.forget())?;
-            match reaped {
-                Reaped::Deleted => OperationCounters::add(&self.counters.expired, 1),
-                Reaped::Later { end } => self.maintenance.expiring.note(end, key.encoded()),
-                Reaped::Stays => {}
+        let expiring = &self.maintenance.expiring;
+        let mut over = expiring.take(self.expiry_now()).into_iter();
+        let may_be_more = over.len() >= DELETED_MAX;
+        while let Some((end, encoded)) = over.next() {
+            let Some(key) = ObjectKey::of_encoded(&encoded) else { continue };
+            match self.delete_if_over(&key).await {
+                Ok(Reaped::Deleted) => OperationCounters::add(&self.counters.expired, 1),
+                Ok(Reaped::Later { end }) => expiring.note(end, &encoded),
+                Ok(Reaped::Stays) => {}
+                Err(error) => {
+                    match error {
+                        // The next try has room.
+                        Error::Full { .. } | Error::NoRoom(_) => expiring.note(end, &encoded),
+                        // Remembered, it would keep the others waiting each time.
+                        _ => expiring.forget(),
+                    }
+                    expiring.put_back(over);
+                    return Err(error);
+                }
             }
         }
-        Ok(over.len() >= DELETED_MAX)
+        Ok(may_be_more)
     }
 
     /// One round of the reaper: some deletions, and a step of the walk. Returns the wait until the next round.
@@ -131,13 +147,10 @@ impl Inner {
         Ok(pass)
     }
 
-    /// No other walk starts for some time: for longer after one that found little.
+    /// No other walk starts for some time.
     fn rest(&self, walk: &mut ExpiryWalk) {
         let now_ns = self.now_ns();
-        let took_ns = now_ns.saturating_sub(walk.started_ns);
-        let share = if walk.pass.found(FOUND_MUCH) { 1 } else { u64::from(WALK_SHARE - 1) };
-        let rest_ns = took_ns.saturating_mul(share).clamp(*WALK_REST.start(), *WALK_REST.end());
-        walk.next_ns = now_ns.saturating_add(rest_ns);
+        walk.next_ns = now_ns.saturating_add(rest_ns(walk.pass, now_ns.saturating_sub(walk.started_ns)));
     }
 
     /// Looks at some keys from the encoded key `from` on. Returns the key to continue with; `None` at the end.
@@ -153,6 +166,7 @@ impl Inner {
             }
         });
         let next = next.await?;
+        OperationCounters::add(&self.counters.expiry_examined, pass.examined);
         Ok((pass, next))
     }
 
@@ -161,35 +175,46 @@ impl Inner {
         self.checkpointer.room_with_growth() < self.layout().blocks_max / ROOM_SHORT
     }
 
-    /// Deletes expired objects for a write that finds no room. Returns true if there may be room after the next apply.
+    /// Deletes expired objects for a write that finds no room for `blocks` blocks. Returns true if there may be room after
+    /// the next apply. One writer works at a time, and those that wait for it share its result, also if it found nothing.
     ///
     /// # Errors
     /// As a delete, and as a listing.
-    pub(crate) async fn reap_for_room(&self) -> Result<bool> {
+    pub(crate) async fn reap_for_room(&self, blocks: u64) -> Result<bool> {
         if !self.may_have_deadlines() {
             return Ok(false);
         }
-        let expired = || self.counters.expired.load(Ordering::Relaxed);
-        let before = expired();
+        OperationCounters::add(&self.counters.reaps_for_room, 1);
+        let wanted = blocks
+            .saturating_mul(DELETED_PER_BLOCK)
+            .clamp(*DELETED_FOR_ROOM.start(), *DELETED_FOR_ROOM.end());
+        let work = || {
+            let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            (of(&self.counters.expired), of(&self.counters.expiry_examined))
+        };
+        let before = work();
         let mut walk = self.maintenance.walk.take().await;
-        let mut examined = 0;
         loop {
-            // Another writer may have deleted some meanwhile.
-            while expired() - before < DELETED_FOR_ROOM {
+            let mut is_full = false;
+            while !is_full && work().0 - before.0 < wanted {
                 match self.reap_due().await {
                     Ok(true) => {}
+                    Ok(false) => break,
                     // The apply of what was deleted makes room for further deletions.
-                    Ok(false) | Err(Error::Full { .. }) => break,
+                    Err(Error::Full { .. }) => is_full = true,
                     Err(error) => return Err(error),
                 }
             }
-            if expired() > before {
-                return Ok(true);
+            let (expired, examined) = work();
+            let deleted = expired - before.0;
+            if is_full
+                || deleted >= wanted
+                || examined - before.1 >= self.tuning.walked_for_room_max
+                || !self.continues(&mut walk, true)
+            {
+                return Ok(deleted > 0);
             }
-            if examined >= WALKED_FOR_ROOM_MAX || !self.continues(&mut walk, true) {
-                return Ok(false);
-            }
-            examined += self.walk_some(&mut walk).await?.examined;
+            self.walk_some(&mut walk).await?;
         }
     }
 
@@ -216,6 +241,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::task::{Context, Waker};
 
     use shoal_base::{ManualClock, RequestId, SeededEntropy};
     use shoal_device::{Device, MemDevice};
@@ -223,7 +249,7 @@ mod tests {
     use super::*;
     use crate::write::dedup::{RESULT_LIFE_NS, RESULTS_KEPT};
     use crate::write::write_batch::Write;
-    use crate::{Environment, FormatOptions, OpenOptions, PutOptions, Store, block_on};
+    use crate::{Environment, Expiry, FormatOptions, OpenOptions, PutOptions, Store, block_on};
 
     /// Results are remembered by their slots, not by the writes, and are deleted when the last one of a slot has
     /// expired.
@@ -260,5 +286,85 @@ mod tests {
         block_on(store.0.reap_due()).unwrap();
         assert_eq!((store.stat().expired, remembered(&store)), (RESULTS_KEPT, 0));
         assert!(block_on(store.head(&key)).unwrap().is_some());
+    }
+
+    /// A store on a device of memory whose objects have deadlines, of which it remembers few.
+    fn with_deadlines(objects: usize, clock: &Arc<ManualClock>) -> Store {
+        let device = Device::new(Arc::new(MemDevice::new(4_096)));
+        let environment = || Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
+        block_on(Store::format(&device, &FormatOptions::for_blocks(4_096), &environment())).unwrap();
+        let mut options = OpenOptions { background: false, ..OpenOptions::default() };
+        options.tuning.walked_for_room_max = WALKED_MAX as u64;
+        let store = block_on(Store::open(device, options, environment())).unwrap();
+        let expiry = Expiry::After(Duration::from_secs(1_000));
+        for number in 0..objects {
+            let key = ObjectKey::new("default", format!("{number:06}").as_bytes()).unwrap();
+            let options = PutOptions { expiry, ..PutOptions::default() };
+            block_on(store.put(&key, vec![1].into(), options)).unwrap();
+        }
+        store
+    }
+
+    /// Symptom: each of a hundred writers without room walked over as many keys as one may. Now those that wait share the
+    /// result of the first, also if that is nothing; and no write walks over keys that a walk has just passed.
+    #[test]
+    fn writers_without_room_share_one_search() {
+        const KEYS: usize = 5_000;
+        let store = with_deadlines(KEYS, &Arc::new(ManualClock::new(1_000)));
+        let examined = || store.stat().expiry_examined;
+        let walk = store.0.maintenance.walk.try_take().unwrap();
+        let mut writers: Vec<_> = (0..8).map(|_| Box::pin(store.0.reap_for_room(1))).collect();
+        for writer in &mut writers {
+            assert!(writer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        drop(walk);
+        for writer in writers {
+            assert!(!block_on(writer).unwrap(), "nothing has expired");
+        }
+        assert_eq!(examined(), WALKED_MAX as u64);
+        for _ in 0..1_000 {
+            assert!(!block_on(store.0.reap_for_room(1)).unwrap());
+        }
+        assert!(examined() < (KEYS + WALKED_MAX) as u64, "{} keys for 1,000 writes", examined());
+        assert_eq!(store.stat().reaps_for_room, 1_008);
+    }
+
+    /// A search for much room continues until it has deleted enough, and one for little ends early.
+    #[test]
+    fn a_search_deletes_what_the_write_needs() {
+        for (blocks, least) in [(1, *DELETED_FOR_ROOM.start()), (1 << 20, *DELETED_FOR_ROOM.end())] {
+            let clock = Arc::new(ManualClock::new(1_000));
+            let store = with_deadlines(6_000, &clock);
+            clock.advance(1_000_000_000_000);
+            assert!(block_on(store.0.reap_for_room(blocks)).unwrap());
+            let deleted = store.stat().expired;
+            assert!((least..least + DELETED_MAX as u64).contains(&deleted), "{deleted} for {blocks} blocks");
+        }
+    }
+
+    /// Symptom: after one failed deletion a thousand deadlines were forgotten, and found by a walk over all objects. Now
+    /// only the one that failed is.
+    #[test]
+    fn a_failed_deletion_forgets_no_other_deadline() {
+        let clock = Arc::new(ManualClock::new(1_000));
+        let store = with_deadlines(100, &clock);
+        let remembered = || store.0.maintenance.expiring.0.lock().store.len();
+        clock.advance(1_000_000_000_000);
+        store.0.log.fail("a test".into());
+        assert!(block_on(store.0.reap_due()).is_err());
+        assert_eq!(remembered(), 99);
+        assert!(store.0.maintenance.expiring.take_forgotten(store.0.expiry_now()));
+    }
+
+    /// Symptom: twice as many objects as were alive, as a walk that had found some, but fewer than one key in eight, rested
+    /// nine times as long as it took, after the same rest in each of its steps.
+    #[test]
+    fn a_walk_that_found_some_rests_as_long_as_it_took() {
+        const SECOND: u64 = 1_000_000_000;
+        let rest = |expired, took_ns| rest_ns(Pass { examined: 80_000, expired }, took_ns);
+        assert_eq!(rest(5_000, 2 * SECOND), 2 * SECOND);
+        assert_eq!(rest(0, 2 * SECOND), 18 * SECOND);
+        assert_eq!((rest(1, 1_000), rest(0, 1_000)), (SECOND, SECOND));
+        assert_eq!((rest(1, 1_000 * SECOND), rest(0, u64::MAX)), (60 * SECOND, 60 * SECOND));
     }
 }

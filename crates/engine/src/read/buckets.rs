@@ -1,13 +1,13 @@
 //! The names of the buckets that hold objects: a listing that skips from the first object of a bucket to the next bucket.
 
-use shoal_base::limits::LIST_PASSED_MAX;
-use shoal_base::task::{Boxed, yield_now};
+use shoal_base::task::Boxed;
 
 use crate::checkpoint::copies;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::BucketPage;
-use crate::read::list::{Merge, TabletStream, page_limit, successor};
+use crate::read::list::{page_limit, successor};
+use crate::read::streams::{Merge, TabletStream};
 use crate::store::Store;
 
 impl Store {
@@ -25,19 +25,14 @@ impl Store {
             let tablets = inner.tablets.all().iter();
             let streams =
                 tablets.map(|tablet| TabletStream::new(inner, tablet.view(), None, Some(1))).collect();
-            let mut merge = Merge::new(streams);
+            let mut merge = Merge::new(inner, streams);
             let start = if start_after.is_empty() { Some(Vec::new()) } else { behind(start_after) };
             let mut page = BucketPage::default();
             if let Some(start) = start {
                 merge.seek(start).await?;
             }
-            let mut passed = 0_usize;
             while let Some((key, found)) = merge.next().await? {
                 if found.is_none_or(|found| inner.is_over(found.entry.end, found.version)) {
-                    passed += 1;
-                    if passed.is_multiple_of(LIST_PASSED_MAX) {
-                        yield_now().await;
-                    }
                     continue;
                 }
                 let Some(key) = ObjectKey::of_encoded(&key) else { continue };

@@ -22,8 +22,8 @@ use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::log::format::RecordKind;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
-use crate::read::list::{CHUNK_RECORDS, DAMAGED_RANGES_MAX, RecordQueue, gap_of_entry};
 use crate::read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot};
+use crate::read::streams::{CHUNK_RECORDS, DAMAGED_RANGES_MAX, Pace, RecordQueue, gap_of_entry};
 use crate::store::Inner;
 use crate::tablet::damage;
 use crate::tablet::tree::{KnownPages, PageRef};
@@ -163,8 +163,9 @@ impl Snapshot {
         let mut walk = Walk::begin(inner, view, since, &place.key, limit);
         let (objects, keys, damaged) = Default::default();
         let mut page = ChangesPage { tablet: view.tablet, objects, keys, next: None, damaged };
-        let mut last = None;
+        let (mut last, mut pace) = (None, Pace::new(inner));
         for _ in 0..limit {
+            pace.examine().await;
             let next = walk.next().await?;
             page.keys.extend(walk.passed());
             let Some(Placed { key, found, page: under }) = next else {

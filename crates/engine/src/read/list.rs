@@ -1,6 +1,5 @@
 //! Listing: the keys of a bucket in order, merged from all tablets.
 //!
-//! Each tablet has a stream: active overlay, frozen overlay and tree under one view, the newest record of a key first.
 //! One view of each tablet serves a page; the next page continues after the last key under newer views (R23), so a
 //! listing is no snapshot of the whole bucket.
 //!
@@ -9,37 +8,27 @@
 //! page that met much damage ends early, after the last key that it lists.
 //!
 //! Deleted and expired objects cost as much work as listed ones. A page that passed [`LIST_PASSED_MAX`] of them ends,
-//! even if it is empty, so the work of one page is bounded.
+//! even if it is empty, so the work of one page is bounded. Within a page the scan gives way now and then
+//! (`read/streams.rs`).
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::ops::Bound;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use shoal_base::limits::{LIST_PAGE_MAX, LIST_PASSED_MAX};
 use shoal_base::list::DamagedRange;
-use shoal_base::task::{Boxed, yield_now};
+use shoal_base::task::Boxed;
 
 use crate::checkpoint::copies;
 use crate::common::error::{Error, Result};
 use crate::common::key::{ObjectKey, check_bucket};
 use crate::common::object::{ListPage, ListRequest, Metadata, ObjectInfo};
-use crate::log::commit::Committer;
-use crate::log::format::RecordKind;
-use crate::log::record::Record;
-use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
+use crate::read::get::FoundEntry;
+use crate::read::streams::{DAMAGED_RANGES_MAX, Merge, TabletStream};
 use crate::store::{Inner, Store};
-use crate::tablet::damage;
 use crate::tablet::layers::Trees;
-use crate::tablet::overlay::Overlay;
 use crate::tablet::snapshots::Frozen;
-use crate::tablet::tree::{Gap, Root};
-use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::trees_cursor::TreesCursor;
+use crate::tablet::tree::Root;
 use crate::tablet::view::View;
 use crate::testing::injected_bug::{Bug, injected};
-use crate::value::packed::RESERVED;
 
 impl Store {
     /// One page of the keys of a bucket, in order, and the damaged ranges among them.
@@ -71,13 +60,6 @@ pub(super) fn page_limit(limit: usize, things: &str) -> Result<usize> {
         _ => Err(Error::Invalid(format!("a page has at most {LIST_PAGE_MAX} {things}, not {limit}"))),
     }
 }
-
-/// Records of an overlay that are read at a time under its lock.
-pub(super) const CHUNK_RECORDS: usize = 512;
-
-/// Damaged ranges that one page lists separately; a page that met as many ends if it can. If it has no key to end
-/// after, it joins further ranges with their neighbours of the same tablet.
-pub const DAMAGED_RANGES_MAX: usize = 64;
 
 /// The state of a listing while it makes one page.
 struct Lister<'a> {
@@ -128,7 +110,7 @@ impl<'a> Lister<'a> {
             .into_iter()
             .map(|view| TabletStream::new(self.inner, view, end.as_deref(), expected))
             .collect();
-        let mut merge = Merge::new(streams);
+        let mut merge = Merge::new(self.inner, streams);
         let from = start.clone();
         merge.seek(start).await?;
         while let Some((key, found)) = merge.next().await? {
@@ -136,7 +118,7 @@ impl<'a> Lister<'a> {
                 break;
             }
             let Some(found) = found.filter(|found| !self.is_over(found)) else {
-                if self.pass(&key).await {
+                if self.pass(&key) {
                     break;
                 }
                 continue;
@@ -187,7 +169,7 @@ impl<'a> Lister<'a> {
     }
 
     /// Passes a key whose object does not exist. Returns true if the page ends after it.
-    async fn pass(&mut self, key: &[u8]) -> bool {
+    fn pass(&mut self, key: &[u8]) -> bool {
         self.passed += 1;
         if self.passed < LIST_PASSED_MAX || injected(Bug::PageWithoutEnd) {
             return false;
@@ -195,9 +177,6 @@ impl<'a> Lister<'a> {
         let key = &key[self.base.len()..];
         if self.is_common_prefix(key) {
             // The next page would skip all that begins with this key, as after a common prefix that was listed.
-            if self.passed.is_multiple_of(LIST_PASSED_MAX) {
-                yield_now().await;
-            }
             return false;
         }
         self.page.next = Some(key.to_vec());
@@ -296,7 +275,7 @@ pub(crate) async fn walk_expiring(
         let trees = if view.totals.is_for_ever() { Trees::only(Root::EMPTY) } else { view.trees.clone() };
         TabletStream::with_trees(inner, view, &trees, None, Some(expected))
     });
-    let mut merge = Merge::new(streams.collect());
+    let mut merge = Merge::new(inner, streams.collect());
     merge.seek(from).await?;
     let mut last = Vec::new();
     for _ in 0..limit {
@@ -333,7 +312,7 @@ pub(crate) async fn walk_frozen(
     let expected = limit / frozen.views.len().max(1) + 8;
     let streams =
         frozen.views.iter().map(|view| TabletStream::new(inner, view.clone(), None, Some(expected)));
-    let mut merge = Merge::new(streams.collect());
+    let mut merge = Merge::new(inner, streams.collect());
     let (start, mut page) = (from.clone(), FrozenPage::default());
     merge.seek(from).await?;
     for _ in 0..limit {
@@ -364,224 +343,6 @@ pub(super) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut out = prefix[..=last].to_vec();
     out[last] += 1;
     Some(out)
-}
-
-/// A key that a tablet has, and its object if it was not deleted.
-type Item = (Vec<u8>, Option<FoundEntry>);
-
-/// The streams of all tablets in one order.
-pub(super) struct Merge<'a> {
-    streams: Vec<TabletStream<'a>>,
-    heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
-    waiting: Vec<Option<FoundEntry>>,
-    /// The damaged ranges of encoded keys.
-    pub(super) damaged: Vec<DamagedRange>,
-}
-
-impl<'a> Merge<'a> {
-    pub(super) fn new(streams: Vec<TabletStream<'a>>) -> Self {
-        let waiting = streams.iter().map(|_| None).collect();
-        Self { streams, heap: BinaryHeap::new(), waiting, damaged: Vec::new() }
-    }
-
-    /// Notes a damaged range; see [`DAMAGED_RANGES_MAX`].
-    fn add_damaged(&mut self, inner: &Inner, range: DamagedRange) {
-        inner.tablets.met.note(&range);
-        damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
-    }
-
-    pub(super) async fn seek(&mut self, start: Vec<u8>) -> Result<()> {
-        self.heap.clear();
-        // All streams start their reads before the first one waits.
-        for stream in &mut self.streams {
-            stream.approach(&start);
-        }
-        for index in 0..self.streams.len() {
-            let sought = self.streams[index].pull_leaf().await;
-            self.take_damaged(index);
-            sought?;
-            self.pull(index).await?;
-        }
-        Ok(())
-    }
-
-    async fn pull(&mut self, index: usize) -> Result<()> {
-        let next = self.streams[index].next().await;
-        self.take_damaged(index);
-        if let Some((key, found)) = next? {
-            self.waiting[index] = found;
-            self.heap.push(Reverse((key, index)));
-        }
-        Ok(())
-    }
-
-    fn take_damaged(&mut self, index: usize) {
-        let inner = self.streams[index].inner;
-        for range in std::mem::take(&mut self.streams[index].damaged) {
-            self.add_damaged(inner, range);
-        }
-    }
-
-    /// The next key, and its object if it was not deleted: the caller bounds the number of keys that it looks at.
-    pub(super) async fn next(&mut self) -> Result<Option<Item>> {
-        let Some(Reverse((key, index))) = self.heap.pop() else { return Ok(None) };
-        let found = self.waiting[index].take();
-        self.pull(index).await?;
-        Ok(Some((key, found)))
-    }
-}
-
-/// The keys of one tablet, in order, under one view.
-pub(super) struct TabletStream<'a> {
-    queues: Vec<RecordQueue<'a>>,
-    cursor: TreesCursor<PoolPages<'a>>,
-    /// The trees' next entry.
-    leaf: Option<Item>,
-    /// The damage met since it was last taken.
-    damaged: Vec<DamagedRange>,
-    inner: &'a Inner,
-    view: Arc<View>,
-}
-
-impl<'a> TabletStream<'a> {
-    pub(super) fn new(
-        inner: &'a Inner,
-        view: Arc<View>,
-        end: Option<&[u8]>,
-        expected: Option<usize>,
-    ) -> Self {
-        let trees = view.trees.clone();
-        Self::with_trees(inner, view, &trees, end, expected)
-    }
-
-    /// Those of the overlays of `view` and of `trees`.
-    fn with_trees(
-        inner: &'a Inner,
-        view: Arc<View>,
-        trees: &Trees,
-        end: Option<&[u8]>,
-        expected: Option<usize>,
-    ) -> Self {
-        let overlays = [Some(view.active.clone()), view.frozen.clone()];
-        let chunk = expected.unwrap_or(CHUNK_RECORDS).min(CHUNK_RECORDS);
-        let queues = overlays
-            .into_iter()
-            .flatten()
-            .map(|overlay| RecordQueue::new(overlay, &inner.log.committer, chunk))
-            .collect();
-        let tree = tree_of(inner.identity, view.tablet);
-        // An unreadable block counts as damaged here: the listing has the rest.
-        let source = PoolPages::new(&inner.pool).giving_up(true).remembering(true);
-        // Reserved keys lie behind all objects.
-        let cursor = TreesCursor::new(tree, &source, trees, end.or(Some(&[RESERVED])), expected);
-        Self { queues, cursor, leaf: None, damaged: Vec::new(), inner, view }
-    }
-
-    /// Moves to `start` through the pages in memory; [`pull_leaf`](Self::pull_leaf) reads the others.
-    fn approach(&mut self, start: &[u8]) {
-        for queue in &mut self.queues {
-            queue.seek(start);
-        }
-        self.cursor.approach(start);
-    }
-
-    async fn pull_leaf(&mut self) -> Result<()> {
-        self.leaf = loop {
-            let next = self.cursor.next_key().await;
-            // Neighbours are one: a part of a tree that is all damage takes no more memory than one page of it.
-            for gap in self.cursor.take_gaps() {
-                damage::add(&mut self.damaged, gap.in_tablet(self.view.tablet), DAMAGED_RANGES_MAX);
-            }
-            let Some((key, found)) = next? else { break None };
-            match found.map(entry_of_leaf).transpose() {
-                Ok(found) => break Some((key, found)),
-                Err(error) => {
-                    let range = gap_of_entry(&key, &error).in_tablet(self.view.tablet);
-                    damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
-                }
-            }
-        };
-        Ok(())
-    }
-
-    /// The next key.
-    async fn next(&mut self) -> Result<Option<Item>> {
-        for queue in &mut self.queues {
-            queue.fill().await;
-        }
-        let record = self.queues.iter().filter_map(|queue| queue.front()).min_by(|a, b| a.key().cmp(b.key()));
-        let Some(record) = record.cloned() else {
-            let leaf = self.leaf.take();
-            if leaf.is_some() {
-                self.pull_leaf().await?;
-            }
-            return Ok(leaf);
-        };
-        if self.leaf.as_ref().is_some_and(|(key, _)| &key[..] < record.key()) {
-            let leaf = self.leaf.take();
-            self.pull_leaf().await?;
-            return Ok(leaf);
-        }
-        // The first queue with this key is the newer overlay: `min_by` returns the first of equal items.
-        for queue in &mut self.queues {
-            queue.pop_if(record.key());
-        }
-        if self.leaf.as_ref().is_some_and(|(key, _)| &key[..] == record.key()) {
-            self.pull_leaf().await?;
-        }
-        let found = if record.kind() == RecordKind::Put { Some(entry_of_record(&record)?) } else { None };
-        Ok(Some((record.key().to_vec(), found)))
-    }
-}
-
-/// The range of an entry that cannot be decoded: its own key.
-pub(super) fn gap_of_entry(key: &[u8], error: &Error) -> Gap {
-    Gap { block: 0, low: key.to_vec(), high: Some([key, &[0]].concat()), why: error.to_string() }
-}
-
-/// The records of an overlay in order, read in chunks, so that its lock is never held for long.
-pub(super) struct RecordQueue<'a> {
-    overlay: Arc<Overlay>,
-    committer: &'a Committer,
-    chunk: usize,
-    queue: VecDeque<Arc<Record>>,
-    next: Bound<Bytes>,
-    done: bool,
-}
-
-impl<'a> RecordQueue<'a> {
-    pub(super) fn new(overlay: Arc<Overlay>, committer: &'a Committer, chunk: usize) -> Self {
-        Self { overlay, committer, chunk, queue: VecDeque::new(), next: Bound::Unbounded, done: true }
-    }
-
-    pub(super) fn seek(&mut self, start: &[u8]) {
-        self.queue.clear();
-        self.next = Bound::Included(Bytes::copy_from_slice(start));
-        self.done = false;
-    }
-
-    pub(super) async fn fill(&mut self) {
-        if !self.queue.is_empty() || self.done {
-            return;
-        }
-        self.overlay.order().await;
-        let start = self.next.as_ref().map(|key| &key[..]);
-        self.queue.extend(self.overlay.range(start, self.chunk, || self.committer.durable()));
-        self.done = self.queue.len() < self.chunk;
-        if let Some(last) = self.queue.back() {
-            self.next = Bound::Excluded(Bytes::copy_from_slice(last.key()));
-        }
-    }
-
-    pub(super) fn front(&self) -> Option<&Arc<Record>> {
-        self.queue.front()
-    }
-
-    pub(super) fn pop_if(&mut self, key: &[u8]) {
-        if self.front().is_some_and(|record| record.key() == key) {
-            self.queue.pop_front();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,3 +8,4 @@ pub(crate) mod read_cache;
 pub(crate) mod results;
 pub(crate) mod snapshot;
 pub(crate) mod stream;
+pub(crate) mod streams;

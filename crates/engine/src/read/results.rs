@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use shoal_base::limits::LIST_PASSED_MAX;
-use shoal_base::task::{Boxed, yield_now};
+use shoal_base::task::Boxed;
 
 use crate::common::error::Result;
 use crate::common::key::{RESULT_PREFIX, is_result};
-use crate::read::list::{Merge, TabletStream, successor};
+use crate::read::list::successor;
+use crate::read::streams::{Merge, TabletStream};
 use crate::store::Store;
 use crate::tablet::result_totals::ResultTotals;
 
@@ -32,16 +32,12 @@ impl Store {
                 let trees = Arc::new(tablet.view().only_trees());
                 let end = successor(RESULT_PREFIX);
                 let stream = TabletStream::new(inner, trees.clone(), end.as_deref(), Some(EXPECTED));
-                let mut merge = Merge::new(vec![stream]);
+                let mut merge = Merge::new(inner, vec![stream]);
                 merge.seek(RESULT_PREFIX.to_vec()).await?;
-                let (mut passed, mut found) = (0_usize, ResultTotals::default());
+                let mut found = ResultTotals::default();
                 while let Some((_, result)) = merge.next().await?.filter(|(key, _)| is_result(key)) {
                     if let Some(result) = result {
                         found.add(result.entry.value_bytes);
-                    }
-                    passed += 1;
-                    if passed.is_multiple_of(LIST_PASSED_MAX) {
-                        yield_now().await;
                     }
                 }
                 *tablet.results_at_opening.lock() = Some(found.before(trees.results));

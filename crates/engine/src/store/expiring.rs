@@ -16,6 +16,12 @@ pub(crate) const DELETED_MAX: usize = 1_000;
 /// Deadlines of one kind with their keys, the earliest first.
 type Deadlines = BTreeSet<(u64, Box<[u8]>)>;
 
+/// Makes the end of an object of its kind from a time.
+type EndOf = fn(u64) -> End;
+
+/// A deadline that has passed, and its encoded key.
+pub(crate) type Taken = (End, Box<[u8]>);
+
 pub(crate) struct Due {
     /// Deadlines of store time.
     pub store: Deadlines,
@@ -80,24 +86,30 @@ impl Expiring {
         due.store.is_empty() && due.wall.is_empty()
     }
 
-    /// Takes up to [`DELETED_MAX`] keys of each kind whose deadlines have passed.
-    pub(crate) fn take(&self, now: Now) -> Vec<Box<[u8]>> {
+    /// Takes up to [`DELETED_MAX`] keys whose deadlines have passed.
+    pub(crate) fn take(&self, now: Now) -> Vec<Taken> {
         let mut due = self.0.lock();
         let Due { store, wall, bytes, .. } = &mut *due;
         let mut over = Vec::new();
-        for (deadlines, now_ns) in [(store, now.store_ns), (wall, now.wall_ns)] {
+        let kinds = [(store, now.store_ns, End::Store as EndOf), (wall, now.wall_ns, End::Wall)];
+        for (deadlines, now_ns, end) in kinds {
             while over.len() < DELETED_MAX
                 && deadlines.first().is_some_and(|(ns, _)| *ns <= now_ns)
-                && let Some((_, key)) = deadlines.pop_first()
+                && let Some((ns, key)) = deadlines.pop_first()
             {
                 *bytes -= key.len() + PLACE_BYTES;
-                over.push(key);
+                over.push((end(ns), key));
             }
         }
         over
     }
 
-    /// Notes that taken keys were not handled: a walk must find them again.
+    /// Remembers keys that were taken and not handled.
+    pub(crate) fn put_back(&self, taken: impl IntoIterator<Item = Taken>) {
+        taken.into_iter().for_each(|(end, key)| self.note(end, &key));
+    }
+
+    /// Notes that a taken key was not handled and is not remembered: a walk must find it again.
     pub(crate) fn forget(&self) {
         self.0.lock().forgotten = Some(Now { store_ns: 0, wall_ns: 0 });
     }
@@ -165,10 +177,10 @@ mod tests {
         assert!(expiring.0.lock().bytes <= REMEMBERED_BYTES_MAX);
         let last = (room as u64 + 999) & !1;
         let first = expiring.take(Now { store_ns: u64::MAX, wall_ns: 0 });
-        assert_eq!(first[0][..], last.to_le_bytes());
+        assert_eq!(first[0].1[..], last.to_le_bytes());
         assert_eq!(first.len(), DELETED_MAX);
         let first = expiring.take(Now { store_ns: 0, wall_ns: u64::MAX });
-        assert_eq!(first[0][..], (last + 1).to_le_bytes());
+        assert_eq!(first[0].1[..], (last + 1).to_le_bytes());
         assert!(expiring.take(Now { store_ns: 0, wall_ns: 0 }).is_empty());
     }
 }

@@ -44,6 +44,8 @@ const READERS_AWAITED: u32 = 10;
 const READER_PAUSE: Duration = Duration::from_millis(1);
 /// A write that finds too few blocks merges so many slices of layers at most before it is refused.
 const MERGES_AWAITED: u32 = 64;
+/// A write that finds too few blocks deletes expired objects this often at most: other writers may take the room first.
+const REAPS_AWAITED: u32 = 64;
 
 /// How far a write has come that looks for room.
 #[derive(Default)]
@@ -189,16 +191,22 @@ impl Inner {
         &self,
         attempt: impl Fn() -> std::result::Result<T, Shortage> + Send + Sync,
     ) -> Result<T> {
-        if let Ok(claimed) = attempt() {
-            return Ok(claimed);
-        }
+        let shortage = match attempt() {
+            Ok(claimed) => return Ok(claimed),
+            Err(shortage) => shortage,
+        };
         // Before snapshots are dropped, and packed runs are rewritten.
         if self.is_room_short() {
-            run_to_end(self.reap_for_room())?;
+            run_to_end(self.reap_for_room(shortage.needed))?;
         }
+        let mut reaps = 0;
         loop {
             match self.claim_from_free(&attempt).await {
-                Err(Error::Full { .. }) if run_to_end(self.reap_for_room())? => {}
+                Err(Error::Full { needed, .. })
+                    if reaps < REAPS_AWAITED && run_to_end(self.reap_for_room(needed))? =>
+                {
+                    reaps += 1;
+                }
                 Err(Error::Full { needed, available, .. }) => {
                     let cannot_grow = self.checkpointer.growth.cannot_grow();
                     return Err(Error::Full { needed, available, cannot_grow });
@@ -252,6 +260,7 @@ impl Inner {
     /// device cannot grow. Other writers may take what a step made before the caller does.
     fn make_room(&self, search: &mut RoomSearch, shortage: &Shortage) -> Result<bool> {
         search.steps += 1;
+        OperationCounters::add(&self.counters.room_steps, 1);
         // An apply without room for its pages: the next steps make some.
         let or_full = |freed| match freed {
             Err(Error::Full { .. } | Error::NoRoom(_)) => Ok(true),

@@ -132,6 +132,12 @@ pub struct StoreStat {
     pub bytes_discarded: u64,
     /// Objects that were deleted because they had expired.
     pub expired: u64,
+    /// Keys that the walks for expired objects looked at, and how often a write without room reaped.
+    pub expiry_examined: u64,
+    /// See `expiry_examined`.
+    pub reaps_for_room: u64,
+    /// Steps by which writes without room made some: applies, growth, merges, rewriting of packed runs.
+    pub room_steps: u64,
     /// Keys of deleted and expired objects that listings passed, and the most that one page passed.
     pub keys_passed: u64,
     /// See `keys_passed`.
@@ -245,6 +251,9 @@ impl StoreStat {
             ("operations.gets", "count", self.gets),
             ("operations.deletes", "count", self.deletes),
             ("operations.expired", "count", self.expired),
+            ("expiry.examined", "count", self.expiry_examined),
+            ("expiry.reaps_for_room", "count", self.reaps_for_room),
+            ("space.room_steps", "count", self.room_steps),
             ("listing.passed", "count", self.keys_passed),
             ("listing.passed_most", "count", self.keys_passed_most),
             ("clock.steps", "count", self.clock_steps),
@@ -484,6 +493,9 @@ impl Store {
             bytes_evacuated: get(&inner.relocator.bytes_moved),
             bytes_discarded: get(&inner.relocator.bytes_discarded),
             expired: get(&counters.expired),
+            expiry_examined: get(&counters.expiry_examined),
+            reaps_for_room: get(&counters.reaps_for_room),
+            room_steps: get(&counters.room_steps),
             keys_passed: get(&counters.keys_passed),
             keys_passed_most: get(&counters.keys_passed_most),
             scrub_passes: get(&counters.scrub_passes),

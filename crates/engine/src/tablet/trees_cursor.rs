@@ -138,7 +138,8 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         std::mem::take(&mut self.gaps)
     }
 
-    /// The next key that any tree has, with the entry that decides; without one if that is a tombstone.
+    /// The next key that any tree has, with the entry that decides; without one if that is a tombstone, or damage hides
+    /// it: a caller that bounds its work counts these, too.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -147,10 +148,9 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         if let [_] = &self.sources[..] {
             return Ok(self.item_of(0).await?.map(|(key, found)| (key, Some(found))));
         }
-        Ok(self.step().await?.map(|(index, Head { key, found, .. })| {
-            let is_gone = self.is_tombstone(index, &found);
-            (key, (!is_gone).then_some(found))
-        }))
+        let Some((index, Head { key, found, .. })) = self.step_to_any().await? else { return Ok(None) };
+        let is_gone = self.is_tombstone(index, &found) || self.is_hidden(index, &key).await?;
+        Ok(Some((key, (!is_gone).then_some(found))))
     }
 
     /// The next entry that decides; none at the end.
@@ -197,6 +197,16 @@ impl<S: PageSource + Clone> TreesCursor<S> {
 
     /// The next entry that decides, and its tree's number.
     async fn step(&mut self) -> Result<Option<(usize, Head<S::Page>)>> {
+        loop {
+            match self.step_to_any().await? {
+                Some((index, head)) if self.is_hidden(index, &head.key).await? => {}
+                step => return Ok(step),
+            }
+        }
+    }
+
+    /// The same, also if damage hides the entry.
+    async fn step_to_any(&mut self) -> Result<Option<(usize, Head<S::Page>)>> {
         // The base alone has nobody to be compared with.
         if let [_] = &self.sources[..] {
             return Ok(self.head_of(0).await?.map(|head| (0, head)));
@@ -209,31 +219,26 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             (0..self.sources.len()).for_each(|index| self.put_in_order(index));
             self.is_primed = true;
         }
-        loop {
-            let Some(&index) = self.order.first() else { return Ok(None) };
-            // An error leaves the entry to be given again.
-            while let Some(&older) = self.order.get(1)
-                && self.key_of(older) == self.key_of(index)
-            {
-                self.pull(older).await?;
-                self.order.remove(1);
-                self.put_in_order(older);
-            }
-            let Some(head) = self.sources[index].head.take() else { return Ok(None) };
-            if let Err(error) = self.pull(index).await {
-                self.sources[index].head = Some(head);
-                return Err(error);
-            }
-            if self.order.get(1).is_some_and(|&next| !self.is_before(index, next))
-                || self.key_of(index).is_none()
-            {
-                self.order.remove(0);
-                self.put_in_order(index);
-            }
-            if !self.is_hidden(index, &head.key).await? {
-                return Ok(Some((index, head)));
-            }
+        let Some(&index) = self.order.first() else { return Ok(None) };
+        // An error leaves the entry to be given again.
+        while let Some(&older) = self.order.get(1)
+            && self.key_of(older) == self.key_of(index)
+        {
+            self.pull(older).await?;
+            self.order.remove(1);
+            self.put_in_order(older);
         }
+        let Some(head) = self.sources[index].head.take() else { return Ok(None) };
+        if let Err(error) = self.pull(index).await {
+            self.sources[index].head = Some(head);
+            return Err(error);
+        }
+        if self.order.get(1).is_some_and(|&next| !self.is_before(index, next)) || self.key_of(index).is_none()
+        {
+            self.order.remove(0);
+            self.put_in_order(index);
+        }
+        Ok(Some((index, head)))
     }
 
     /// The key of the next item of a source; none at its end.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use shoal_base::ManualClock;
 use shoal_base::limits::LIST_PASSED_MAX;
 use shoal_device::Device;
-use shoal_engine::{Expiry, ListRequest, OpenOptions, PutOptions, Store, block_on};
+use shoal_engine::{Expiry, ListRequest, OpenOptions, PutOptions, Store, StoreStat, block_on};
 
 use crate::common::{ByName, assert_clean, memory, open_at, tiny};
 
@@ -31,6 +31,11 @@ fn a_store_that_cycles_expiring_objects_is_never_full() {
     let (device, clock) = (memory(1_024), Arc::new(ManualClock::new(SECOND)));
     let mut store = open(&device, &clock);
     let (mut number, mut bytes, mut expired) = (0_u64, 0, 0);
+    let mut work = (0, 0, 0);
+    let mut note = |stat: StoreStat| {
+        expired += stat.expired;
+        work = (work.0 + stat.expiry_examined, work.1 + stat.reaps_for_room, work.2 + stat.room_steps);
+    };
     for round in 0..24_u64 {
         for _ in 0..150 {
             // Values of all places: in leaves, in packed runs, in extents.
@@ -40,7 +45,7 @@ fn a_store_that_cycles_expiring_objects_is_never_full() {
         }
         clock.advance(SECOND);
         if round % 16 == 15 {
-            expired += store.stat().expired;
+            note(store.stat());
             // The new opening remembers no deadline: the writes walk over the trees.
             block_on(store.close()).unwrap();
             drop(store);
@@ -48,8 +53,15 @@ fn a_store_that_cycles_expiring_objects_is_never_full() {
         }
     }
     assert!(bytes > 1_024 * 4_096, "{bytes} bytes are few");
-    expired += store.stat().expired;
+    note(store.stat());
     assert!(expired > 1_000, "{expired} of {number}");
+    // A search deletes enough for many writes.
+    let (examined, reaps, steps) = work;
+    assert!(
+        examined < 2 * number && reaps < number / 50,
+        "{examined} keys, {reaps} searches of {number} writes"
+    );
+    assert!(steps < number / 50, "{steps} steps of {number} writes");
     block_on(store.close()).unwrap();
     drop(store);
     assert_clean(&device, "after all cycles");

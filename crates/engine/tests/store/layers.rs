@@ -651,11 +651,13 @@ fn a_damaged_inner_page_is_read_a_bounded_number_of_times() {
         let store = open(&device, tiny_with_layers()).unwrap();
         let expected = objects.iter().map(|(&which, (version, _))| (name(which), Some(*version))).collect();
         for limit in [5, 1_000] {
-            let before = store.stat().pool.corrupt;
+            let (before, passed) = (store.stat().pool.corrupt, store.stat().keys_passed);
             let judged = judge_listing(&store, &expected, limit).unwrap();
             assert!(judged.missing.len() > 20, "{what}: {} keys are hidden", judged.missing.len());
             let verified = store.stat().pool.corrupt - before;
             assert!(verified <= 4, "{what}: pages of {limit} keys verified damaged pages {verified} times");
+            let passed = store.stat().keys_passed - passed;
+            assert!(passed > 20, "{what}: {passed} keys that damage hides count as work of a page");
         }
         block_on(store.close()).unwrap();
         drop(store);

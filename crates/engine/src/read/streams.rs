@@ -1,0 +1,363 @@
+//! The keys of tablets in order, as listings read them.
+//!
+//! Each tablet has a stream: active overlay, frozen overlay and tree under one view, the newest record of a key first.
+//! [`Merge`] makes one order of all streams. A scan over cached pages never waits, so it gives way by itself: after some
+//! microseconds the other work of its thread gets its turn, whatever the keys are (`docs/limits.md`).
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use shoal_base::limits::{LIST_PASSED_MAX, SCAN_LOOK_KEYS, SCAN_TURN_NS};
+use shoal_base::list::DamagedRange;
+use shoal_base::task::yield_now;
+
+use crate::common::error::{Error, Result};
+use crate::log::commit::Committer;
+use crate::log::format::RecordKind;
+use crate::log::record::Record;
+use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
+use crate::store::Inner;
+use crate::tablet::damage;
+use crate::tablet::layers::Trees;
+use crate::tablet::overlay::Overlay;
+use crate::tablet::tree::Gap;
+use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::tablet::trees_cursor::TreesCursor;
+use crate::tablet::view::View;
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::packed::RESERVED;
+
+/// Records of an overlay that are read at a time under its lock.
+pub(super) const CHUNK_RECORDS: usize = 512;
+
+/// Damaged ranges that one page lists separately; a page that met as many ends if it can. If it has no key to end
+/// after, it joins further ranges with their neighbours of the same tablet.
+pub const DAMAGED_RANGES_MAX: usize = 64;
+
+/// The turn of a scan on its thread.
+pub(super) struct Pace<'a> {
+    inner: &'a Inner,
+    /// Keys examined in this turn.
+    examined: usize,
+    /// The begin of the turn.
+    began_ns: u64,
+}
+
+impl<'a> Pace<'a> {
+    pub(super) fn new(inner: &'a Inner) -> Self {
+        Self { inner, examined: 0, began_ns: inner.now_ns() }
+    }
+
+    /// Counts an examined key. Gives way after [`SCAN_TURN_NS`] or [`LIST_PASSED_MAX`] keys, whichever comes first.
+    pub(super) async fn examine(&mut self) {
+        self.examined += 1;
+        if !self.examined.is_multiple_of(SCAN_LOOK_KEYS) || injected(Bug::PageWithoutEnd) {
+            return;
+        }
+        let took_ns = self.inner.now_ns().saturating_sub(self.began_ns);
+        if took_ns >= SCAN_TURN_NS || self.examined >= LIST_PASSED_MAX {
+            yield_now().await;
+            (self.examined, self.began_ns) = (0, self.inner.now_ns());
+        }
+    }
+}
+
+/// A key that a tablet has, and its object if it was not deleted.
+type Item = (Vec<u8>, Option<FoundEntry>);
+
+/// The streams of all tablets in one order.
+pub(super) struct Merge<'a> {
+    pub(super) streams: Vec<TabletStream<'a>>,
+    pace: Pace<'a>,
+    heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
+    waiting: Vec<Option<FoundEntry>>,
+    /// The damaged ranges of encoded keys.
+    pub(super) damaged: Vec<DamagedRange>,
+}
+
+impl<'a> Merge<'a> {
+    pub(super) fn new(inner: &'a Inner, streams: Vec<TabletStream<'a>>) -> Self {
+        let waiting = streams.iter().map(|_| None).collect();
+        Self { streams, pace: Pace::new(inner), heap: BinaryHeap::new(), waiting, damaged: Vec::new() }
+    }
+
+    /// Notes a damaged range; see [`DAMAGED_RANGES_MAX`].
+    pub(super) fn add_damaged(&mut self, inner: &Inner, range: DamagedRange) {
+        inner.tablets.met.note(&range);
+        damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
+    }
+
+    pub(super) async fn seek(&mut self, start: Vec<u8>) -> Result<()> {
+        self.heap.clear();
+        // All streams start their reads before the first one waits.
+        for stream in &mut self.streams {
+            stream.approach(&start);
+        }
+        for index in 0..self.streams.len() {
+            let sought = self.streams[index].pull_leaf().await;
+            self.take_damaged(index);
+            sought?;
+            self.pull(index).await?;
+        }
+        Ok(())
+    }
+
+    async fn pull(&mut self, index: usize) -> Result<()> {
+        let next = self.streams[index].next().await;
+        self.take_damaged(index);
+        if let Some((key, found)) = next? {
+            self.waiting[index] = found;
+            self.heap.push(Reverse((key, index)));
+        }
+        Ok(())
+    }
+
+    fn take_damaged(&mut self, index: usize) {
+        let inner = self.streams[index].inner;
+        for range in std::mem::take(&mut self.streams[index].damaged) {
+            self.add_damaged(inner, range);
+        }
+    }
+
+    /// The next key, and its object if it was not deleted: the caller bounds the number of keys that it examines. The
+    /// other work of the thread gets its turn in between.
+    pub(super) async fn next(&mut self) -> Result<Option<Item>> {
+        self.pace.examine().await;
+        let Some(Reverse((key, index))) = self.heap.pop() else { return Ok(None) };
+        let found = self.waiting[index].take();
+        self.pull(index).await?;
+        Ok(Some((key, found)))
+    }
+}
+
+/// The keys of one tablet, in order, under one view.
+pub(super) struct TabletStream<'a> {
+    queues: Vec<RecordQueue<'a>>,
+    cursor: TreesCursor<PoolPages<'a>>,
+    /// The trees' next entry.
+    leaf: Option<Item>,
+    /// The damage met since it was last taken.
+    damaged: Vec<DamagedRange>,
+    inner: &'a Inner,
+    pub(super) view: Arc<View>,
+}
+
+impl<'a> TabletStream<'a> {
+    pub(super) fn new(
+        inner: &'a Inner,
+        view: Arc<View>,
+        end: Option<&[u8]>,
+        expected: Option<usize>,
+    ) -> Self {
+        let trees = view.trees.clone();
+        Self::with_trees(inner, view, &trees, end, expected)
+    }
+
+    /// Those of the overlays of `view` and of `trees`.
+    pub(super) fn with_trees(
+        inner: &'a Inner,
+        view: Arc<View>,
+        trees: &Trees,
+        end: Option<&[u8]>,
+        expected: Option<usize>,
+    ) -> Self {
+        let overlays = [Some(view.active.clone()), view.frozen.clone()];
+        let chunk = expected.unwrap_or(CHUNK_RECORDS).min(CHUNK_RECORDS);
+        let queues = overlays
+            .into_iter()
+            .flatten()
+            .map(|overlay| RecordQueue::new(overlay, &inner.log.committer, chunk))
+            .collect();
+        let tree = tree_of(inner.identity, view.tablet);
+        // An unreadable block counts as damaged here: the listing has the rest.
+        let source = PoolPages::new(&inner.pool).giving_up(true).remembering(true);
+        // Reserved keys lie behind all objects.
+        let cursor = TreesCursor::new(tree, &source, trees, end.or(Some(&[RESERVED])), expected);
+        Self { queues, cursor, leaf: None, damaged: Vec::new(), inner, view }
+    }
+
+    /// Moves to `start` through the pages in memory; [`pull_leaf`](Self::pull_leaf) reads the others.
+    fn approach(&mut self, start: &[u8]) {
+        for queue in &mut self.queues {
+            queue.seek(start);
+        }
+        self.cursor.approach(start);
+    }
+
+    async fn pull_leaf(&mut self) -> Result<()> {
+        self.leaf = loop {
+            let next = self.cursor.next_key().await;
+            // Neighbours are one: a part of a tree that is all damage takes no more memory than one page of it.
+            for gap in self.cursor.take_gaps() {
+                damage::add(&mut self.damaged, gap.in_tablet(self.view.tablet), DAMAGED_RANGES_MAX);
+            }
+            let Some((key, found)) = next? else { break None };
+            match found.map(entry_of_leaf).transpose() {
+                Ok(found) => break Some((key, found)),
+                Err(error) => {
+                    let range = gap_of_entry(&key, &error).in_tablet(self.view.tablet);
+                    damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
+                }
+            }
+        };
+        Ok(())
+    }
+
+    /// The next key.
+    async fn next(&mut self) -> Result<Option<Item>> {
+        for queue in &mut self.queues {
+            queue.fill().await;
+        }
+        let record = self.queues.iter().filter_map(|queue| queue.front()).min_by(|a, b| a.key().cmp(b.key()));
+        let Some(record) = record.cloned() else {
+            let leaf = self.leaf.take();
+            if leaf.is_some() {
+                self.pull_leaf().await?;
+            }
+            return Ok(leaf);
+        };
+        if self.leaf.as_ref().is_some_and(|(key, _)| &key[..] < record.key()) {
+            let leaf = self.leaf.take();
+            self.pull_leaf().await?;
+            return Ok(leaf);
+        }
+        // The first queue with this key is the newer overlay: `min_by` returns the first of equal items.
+        for queue in &mut self.queues {
+            queue.pop_if(record.key());
+        }
+        if self.leaf.as_ref().is_some_and(|(key, _)| &key[..] == record.key()) {
+            self.pull_leaf().await?;
+        }
+        let found = if record.kind() == RecordKind::Put { Some(entry_of_record(&record)?) } else { None };
+        Ok(Some((record.key().to_vec(), found)))
+    }
+}
+
+/// The range of an entry that cannot be decoded: its own key.
+pub(super) fn gap_of_entry(key: &[u8], error: &Error) -> Gap {
+    Gap { block: 0, low: key.to_vec(), high: Some([key, &[0]].concat()), why: error.to_string() }
+}
+
+/// The records of an overlay in order, read in chunks, so that its lock is never held for long.
+pub(super) struct RecordQueue<'a> {
+    overlay: Arc<Overlay>,
+    committer: &'a Committer,
+    chunk: usize,
+    queue: VecDeque<Arc<Record>>,
+    next: Bound<Bytes>,
+    done: bool,
+}
+
+impl<'a> RecordQueue<'a> {
+    pub(super) fn new(overlay: Arc<Overlay>, committer: &'a Committer, chunk: usize) -> Self {
+        Self { overlay, committer, chunk, queue: VecDeque::new(), next: Bound::Unbounded, done: true }
+    }
+
+    pub(super) fn seek(&mut self, start: &[u8]) {
+        self.queue.clear();
+        self.next = Bound::Included(Bytes::copy_from_slice(start));
+        self.done = false;
+    }
+
+    pub(super) async fn fill(&mut self) {
+        if !self.queue.is_empty() || self.done {
+            return;
+        }
+        self.overlay.order().await;
+        let start = self.next.as_ref().map(|key| &key[..]);
+        self.queue.extend(self.overlay.range(start, self.chunk, || self.committer.durable()));
+        self.done = self.queue.len() < self.chunk;
+        if let Some(last) = self.queue.back() {
+            self.next = Bound::Excluded(Bytes::copy_from_slice(last.key()));
+        }
+    }
+
+    pub(super) fn front(&self) -> Option<&Arc<Record>> {
+        self.queue.front()
+    }
+
+    pub(super) fn pop_if(&mut self, key: &[u8]) {
+        if self.front().is_some_and(|record| record.key() == key) {
+            self.queue.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use shoal_testkit::clock::SteppingClock;
+    use shoal_testkit::task::poll_once;
+
+    use super::*;
+    use crate::common::object::{Expiry, ListRequest};
+    use crate::common::options::{Environment, OpenOptions};
+    use crate::read::changes::ChangesPlace;
+    use crate::read::snapshot::SnapshotPlace;
+    use crate::testing::fixtures::{in_memory, key, open_in};
+    use crate::{PutOptions, Store, block_on};
+
+    /// Turns that a scan takes, each of which lasts until other work of its thread may run.
+    fn turns<T: Debug>(scan: impl Future<Output = Result<T>>) -> (usize, T) {
+        let mut scan = pin!(scan);
+        let mut turns = 1;
+        loop {
+            match poll_once(scan.as_mut()) {
+                Poll::Ready(done) => return (turns, done.unwrap()),
+                Poll::Pending => turns += 1,
+            }
+        }
+    }
+
+    /// The scans, the keys that each examines at least, and its turns.
+    fn all_scans(store: &Store, keys: usize) -> Vec<(&'static str, usize, usize)> {
+        let request = |limit| ListRequest { bucket: "default".into(), limit, ..ListRequest::default() };
+        let snapshot = block_on(store.snapshot()).unwrap();
+        let mut scans = Vec::new();
+        let mut note = |scan, examined, turns| scans.push((scan, examined, turns));
+        let (taken, page) = turns(store.list(&request(1000)));
+        assert_eq!((page.entries.len(), page.next), (keys, None), "the page is whole");
+        note("list", keys, taken);
+        note("buckets", 0, turns(store.buckets("", 0)).0);
+        note("a list of a snapshot", keys, turns(snapshot.list(&request(1000))).0);
+        note("objects of a snapshot", keys, turns(snapshot.objects(&SnapshotPlace::default(), keys)).0);
+        let place = ChangesPlace::default();
+        note("changes of one tablet", keys / 8, turns(snapshot.changes(None, &place, keys)).0);
+        note("the walk of the reaper", keys, turns(store.0.walk_for_expiring(Vec::new())).0);
+        scans
+    }
+
+    /// Symptom: `RANDOMKEY` over cached pages held its thread for a second. Cause: such a scan never waits. A page is as
+    /// long as it was; between its turns the other work of the thread runs.
+    #[test]
+    fn every_scan_gives_way_after_its_turn() {
+        const KEYS: usize = 960;
+        let clock = Arc::new(SteppingClock::new(0));
+        let environment = Environment { clock: clock.clone(), ..Environment::default() };
+        let options = OpenOptions { cache_bytes: 16 << 20, background: false, ..OpenOptions::default() };
+        let store = open_in(&in_memory(), options, environment);
+        for number in 0..KEYS {
+            let expiry = Expiry::After(Duration::from_secs(1_000));
+            let options = PutOptions { expiry, ..PutOptions::default() };
+            block_on(store.put(&key(number), b"v".to_vec().into(), options)).unwrap();
+        }
+        all_scans(&store, KEYS);
+        // Of cached pages, in no time.
+        for (scan, _, turns) in all_scans(&store, KEYS) {
+            assert_eq!(turns, 1, "{scan}");
+        }
+        // Time that goes on with each look at the clock.
+        clock.set_step(SCAN_TURN_NS);
+        for (scan, examined, turns) in all_scans(&store, KEYS) {
+            assert!(turns >= examined / SCAN_LOOK_KEYS, "{scan}: {turns} turns for {examined} keys");
+        }
+    }
+}
