@@ -40,7 +40,7 @@ pub(crate) async fn rebuild_image(
         let mut visitor = TreeVisitor::new(device, pool, superblock, &mut report, &mut owners);
         let trees = Trees { base: tablet.root, layers: layers.clone() };
         owners_of_list(&trees, &mut visitor);
-        let pages = PoolPages::new(pool).remembering(true);
+        let pages = PoolPages::new(pool).of_pass();
         trees.walk(tree_of(superblock.identity, TabletId(id)), &pages, &mut visitor).await?;
         visitor.finish();
     }
