@@ -9,13 +9,14 @@ use std::time::Instant;
 
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
-use shoal_engine::{CheckReport, Store, block_on};
+use shoal_engine::{CheckReport, FormatOptions, ListRequest, OpenOptions, Store, block_on};
 use shoal_testkit::bytes::number;
 
 use crate::common::{
-    acknowledged, assert_clean, checked, judge_listing, key, open, quiet, repaired, tiny_with_layers,
+    ByName, acknowledged, assert_clean, checked, format_as, judge_listing, key, open, quiet, repaired,
+    tiny_format, tiny_with_layers, tiny_without_layers,
 };
-use crate::layers::{Objects, lists, name, subject, superblock};
+use crate::layers::{Objects, lists, name, pages, subject, superblock};
 
 const EIO: i32 = 5;
 
@@ -155,4 +156,75 @@ fn a_block_that_recovers_is_read_by_the_next_get() {
     assert!(block_on(store.head(&key(hidden))).unwrap().is_some(), "a get asks the device");
     assert_eq!(judge_listing(&store, &expected, 1_000).unwrap().missing.len(), 0);
     block_on(store.close()).unwrap();
+}
+
+/// Long names: leaves hold few of them.
+fn long_name(which: u64) -> Vec<u8> {
+    format!("{which:06}-{}", "long-name-".repeat(60)).into_bytes()
+}
+
+const OBJECTS: u64 = 4_000;
+
+fn large() -> OpenOptions {
+    let mut options = tiny_without_layers();
+    (options.cache_bytes, options.overlay_bytes) = (1 << 20, Some(256 << 10));
+    options.tuning.overlay_records_max = 1 << 10;
+    options
+}
+
+/// A closed store of two tablets with some hundred leaves each.
+fn large_subject() -> (Image, BTreeMap<Vec<u8>, Option<u64>>) {
+    const BLOCKS: u64 = 8_192;
+    let (sim, device) = quiet(&Image::new(BLOCKS));
+    format_as(&device, &FormatOptions { log_blocks: Some(512), ..tiny_format(BLOCKS) }, 5);
+    let store = open(&device, large()).unwrap();
+    let put = |which| (long_name(which), Some(store.set(long_name(which), vec![1; 4]).unwrap()));
+    let objects = (0..OBJECTS).map(put).collect();
+    block_on(store.close()).unwrap();
+    (sim.image(), objects)
+}
+
+fn pages_listed(store: &Store, limit: usize) -> (usize, usize) {
+    let mut request = ListRequest { bucket: "default".into(), limit, ..ListRequest::default() };
+    let (mut pages, mut keys) = (0, 0);
+    loop {
+        let page = block_on(store.list(&request)).unwrap();
+        (pages, keys) = (pages + 1, keys + page.entries.len());
+        match page.next {
+            Some(next) => request.start_after = next,
+            None => return (pages, keys),
+        }
+    }
+}
+
+/// A long stretch of damage in one tablet, of more pages than are remembered: the pages of a listing have the keys of the other
+/// tablet meanwhile, and none of them reads the stretch to its end.
+#[test]
+fn a_long_stretch_of_damage_is_not_read_for_each_page_of_a_listing() {
+    let (image, objects) = large_subject();
+    let record = superblock(&image)[256..].to_vec();
+    let tree = pages(&image, number(&record, (8, 8)), record[4]);
+    let leaves: Vec<u64> = tree.iter().filter(|&&(_, level)| level == 0).map(|&(block, _)| block).collect();
+    assert!(leaves.len() > 300, "{} leaves", leaves.len());
+    let stretch = &leaves[5..leaves.len() - 5];
+    let (_, device) = quiet(&image);
+    let store = open(&device, large()).unwrap();
+    let (healthy, (_, keys)) = reads(&device, || pages_listed(&store, 10));
+    assert_eq!(keys, objects.len());
+    drop(store);
+    for how in BOTH {
+        let (sim, device) = quiet(&image);
+        damage(&sim, stretch, how);
+        let store = open(&device, large()).unwrap();
+        let (reads_of_list, (_, keys)) = reads(&device, || pages_listed(&store, 10));
+        assert!(keys < objects.len() * 2 / 3, "{keys} keys");
+        assert!(
+            reads_of_list <= 2 * healthy + 64,
+            "{how:?}: {reads_of_list} reads, {healthy} of a healthy store, {} damaged pages",
+            stretch.len()
+        );
+        let judged = judge_listing(&store, &objects, 50).unwrap();
+        assert_eq!(judged.missing.len() + keys, objects.len());
+        drop(store);
+    }
 }
