@@ -372,7 +372,9 @@ impl Inner {
             return error;
         }
         let tree = tree_of(self.identity, view.tablet);
-        let pages = PoolPages::new(&self.pool).giving_up(true).of_pass();
+        // A block that the device reads now was no damage: the error stays what it was.
+        let remembers = if self.checkpointer.gives_up { Remembers::All } else { Remembers::WrongBytes };
+        let pages = PoolPages::new(&self.pool).giving_up(true).remembering(remembers);
         match view.trees.gap_at(tree, &pages, key).await {
             Some(gap) => {
                 let range = gap.in_tablet(view.tablet);

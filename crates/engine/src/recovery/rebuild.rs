@@ -34,6 +34,8 @@ pub(crate) async fn rebuild_image(
     layers: &[Arc<Layers>],
     demand: Completeness,
 ) -> Result<FreeImage> {
+    // What an unreadable page owns comes out as free: each page is read for this.
+    pool.forget_all_damage();
     let mut owners = Owners::of_areas(superblock);
     let mut report = CheckReport::default();
     for (id, (tablet, layers)) in (0_u16..).zip(superblock.tablets.iter().zip(layers)) {
