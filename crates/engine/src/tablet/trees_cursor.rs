@@ -28,8 +28,8 @@ pub(crate) struct Placed<P> {
 /// The next step of a cursor that reads no further than it must.
 pub(crate) enum Next<T> {
     Entry(T),
-    /// Damage was met, and no key below this one follows. The next call reads on: not before the caller wants these keys, or
-    /// each page of a listing would read a long stretch of damage to its end.
+    /// Damage was met, or a key that it hides, and no key below this one follows. The next call reads on: not before the
+    /// caller wants these keys, or each page of a listing would read a long stretch of damage to its end.
     Behind(Vec<u8>),
 }
 
@@ -272,6 +272,10 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             }
             if !self.is_hidden(index, &head.key).await? {
                 return Ok(Some(decided(index, head)));
+            }
+            // A damaged layer may hide every key of the tablet.
+            if let Some(next) = self.order.first().and_then(|&next| self.key_of(next)) {
+                return Ok(Some(Next::Behind(next.to_vec())));
             }
         }
     }

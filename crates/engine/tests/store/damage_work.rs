@@ -197,6 +197,37 @@ fn pages_listed(store: &Store, limit: usize) -> (usize, usize) {
     }
 }
 
+/// Both copies of a list: the layer hides every key of one tablet, and no page of a listing looks through all of them.
+#[test]
+fn hidden_keys_are_not_read_for_each_page_of_a_listing() {
+    let (image, mut objects) = large_subject();
+    let (sim, device) = quiet(&image);
+    let mut options = large();
+    (options.tuning.layers_from, options.tuning.dense_records, options.tuning.layer_records_min) =
+        (0, 1 << 20, 1);
+    options.tuning.merge_permille = u64::MAX / (1 << 32);
+    let store = open(&device, options.clone()).unwrap();
+    for which in (0..OBJECTS).step_by(100) {
+        objects.insert(long_name(which), Some(store.set(long_name(which), vec![2; 4]).unwrap()));
+    }
+    block_on(store.close()).unwrap();
+    drop(store);
+    let lists = lists(&sim.image());
+    assert_eq!(lists.len(), 2);
+    let (sim, device) = quiet(&sim.image());
+    let store = open(&device, options.clone()).unwrap();
+    let (healthy, (_, keys)) = reads(&device, || pages_listed(&store, 10));
+    assert_eq!(keys, objects.len());
+    drop(store);
+    damage(&sim, &[lists[0].block, lists[0].block + 1], How::WrongBytes);
+    let store = open(&device, options).unwrap();
+    let (reads_of_list, (_, keys)) = reads(&device, || pages_listed(&store, 10));
+    assert!(keys < objects.len() * 2 / 3, "{keys} keys");
+    assert!(reads_of_list <= 2 * healthy + 64, "{reads_of_list} reads, {healthy} of a healthy store");
+    let judged = judge_listing(&store, &objects, 50).unwrap();
+    assert_eq!(judged.missing.len() + keys, objects.len());
+}
+
 /// A long stretch of damage in one tablet, of more pages than are remembered: the pages of a listing have the keys of the other
 /// tablet meanwhile, and none of them reads the stretch to its end.
 #[test]
