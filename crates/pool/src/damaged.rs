@@ -1,89 +1,140 @@
-//! Units that had wrong bytes lately, so that a pass over many keys behind one of them does not read it for each key.
+//! Pages that could not be read lately, so that a pass over many keys behind one of them does not read it for each key.
 //!
-//! Only callers that ask for it get an answer from here ([`Pool::remembered_damage`](crate::Pool::remembered_damage)); [`Pool::fetch`](crate::Pool::fetch) always asks the
-//! device. A unit is forgotten after [`REMEMBERED_FOR`], when it is read well, and when its block is written. So a block that
-//! becomes readable again is found out, and the memory is bounded. While nothing is remembered, which is the rule, a
-//! caller pays for one load of an atomic.
+//! The rule. A page has wrong bytes, or the device reports its block as unreadable: a pass leaves it alone for
+//! [`REMEMBERED_FOR`] after the failed read, or for as long as that read took, whichever is longer. A failing drive may
+//! need seconds for each read, so passes spend at most half of their time on a block that stays bad. A block that
+//! recovers is read again within that time, and at once by all that asks the device directly: a get, and an apply that
+//! is about to give the page up.
+//!
+//! Only callers that ask for it get an answer from here ([`Pool::remembered_damage`](crate::Pool::remembered_damage));
+//! [`Pool::fetch`](crate::Pool::fetch) always asks the device. A page is forgotten in time, when it is read well, and
+//! when its block is written. The memory is bounded by the pool's frames. When it is full it forgets everything: a pass
+//! has one page a level of each tree in use, so it reads these once more and continues. While nothing is remembered,
+//! which is the rule, a caller pays for one load of an atomic.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use shoal_base::sync::Mutex;
-use shoal_base::sync::atomic::{AtomicUsize, Ordering};
+use shoal_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::PoolError;
 use crate::unit::Unit;
 
-/// Units that are remembered at most; the oldest is forgotten first.
-const REMEMBERED_MAX: usize = 256;
+/// Pages that are remembered at least before all are forgotten.
+const REMEMBERED_MIN: usize = 256;
 
-/// The time from a failed read until the unit is read again.
+/// Frames of the pool for each page that is remembered: 16 KiB for about 128 bytes.
+const FRAMES_PER_PAGE: usize = 4;
+
+/// The time from a failed read until the page is read again, at least.
 const REMEMBERED_FOR: Duration = Duration::from_secs(5);
 
-struct DamagedUnit {
+struct DamagedPage {
     unit: Unit,
     error: PoolError,
-    since: Instant,
+    until: Instant,
 }
 
-/// The units of one pool that could not be read lately.
-#[derive(Default)]
-pub(crate) struct DamagedUnits {
-    units: Mutex<VecDeque<DamagedUnit>>,
-    /// The number of `units`, to be read without the lock.
+/// The pages of one pool that could not be read lately.
+pub(crate) struct DamagedPages {
+    /// By block: of the uses of a block the last one that could not be read.
+    pages: Mutex<HashMap<u64, DamagedPage>>,
+    /// The number of `pages`, to be read without the lock.
     count: AtomicUsize,
+    max: usize,
+    /// The device reported unreadable blocks, and has not been seen reading others since.
+    is_device_in_doubt: AtomicBool,
 }
 
-impl DamagedUnits {
+impl DamagedPages {
+    /// Those of a pool with this number of frames.
+    pub(crate) fn new(frames: usize) -> Self {
+        let max = (frames / FRAMES_PER_PAGE).max(REMEMBERED_MIN);
+        let (pages, count, is_device_in_doubt) = Default::default();
+        Self { pages, count, max, is_device_in_doubt }
+    }
+
     pub(crate) fn find(&self, unit: &Unit, now: Instant) -> Option<PoolError> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let units = self.units.lock();
-        let known = units.iter().find(|known| known.unit == *unit)?;
-        (now.saturating_duration_since(known.since) < REMEMBERED_FOR).then(|| known.error.clone())
+        let pages = self.pages.lock();
+        let known = pages.get(&unit.id.block).filter(|known| known.unit == *unit)?;
+        (now < known.until).then(|| known.error.clone())
     }
 
-    pub(crate) fn note(&self, unit: &Unit, error: &PoolError, since: Instant) {
-        let mut units = self.units.lock();
-        units.retain(|known| known.unit != *unit);
-        if units.len() >= REMEMBERED_MAX {
-            units.pop_front();
+    /// Notes a read from `began` to `now` that failed.
+    pub(crate) fn note(&self, unit: &Unit, error: &PoolError, began: Instant, now: Instant) {
+        let until = now + now.saturating_duration_since(began).max(REMEMBERED_FOR);
+        let mut pages = self.pages.lock();
+        if pages.len() >= self.max && !pages.contains_key(&unit.id.block) {
+            pages.clear();
         }
-        units.push_back(DamagedUnit { unit: *unit, error: error.clone(), since });
-        self.count.store(units.len(), Ordering::Relaxed);
+        pages.insert(unit.id.block, DamagedPage { unit: *unit, error: error.clone(), until });
+        self.count.store(pages.len(), Ordering::Relaxed);
+        drop(pages);
+        if matches!(error, PoolError::Device(_)) {
+            self.is_device_in_doubt.store(true, Ordering::Relaxed);
+        }
     }
 
-    pub(crate) fn forget(&self, is_gone: impl Fn(&Unit) -> bool) {
+    /// Forgets the pages of this block for which `is_gone` holds.
+    fn forget(&self, block: u64, is_gone: impl Fn(&Unit) -> bool) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut units = self.units.lock();
-        units.retain(|known| !is_gone(&known.unit));
-        self.count.store(units.len(), Ordering::Relaxed);
+        let mut pages = self.pages.lock();
+        if pages.get(&block).is_some_and(|known| is_gone(&known.unit)) {
+            pages.remove(&block);
+        }
+        self.count.store(pages.len(), Ordering::Relaxed);
+    }
+
+    /// Notes that a page was read well.
+    pub(crate) fn was_read(&self, unit: &Unit) {
+        self.forget(unit.id.block, |known| known == unit);
     }
 
     /// Notes that `block` is written.
     pub(crate) fn was_written(&self, block: u64) {
-        self.forget(|unit| unit.run().overlaps(shoal_base::Run::new(block, 1)));
+        self.forget(block, |_| true);
+    }
+
+    pub(crate) fn forget_all(&self) {
+        let mut pages = self.pages.lock();
+        pages.clear();
+        self.count.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_device_in_doubt(&self) -> bool {
+        self.is_device_in_doubt.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn doubt_device(&self, is_in_doubt: bool) {
+        self.is_device_in_doubt.store(is_in_doubt, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use shoal_device::DeviceError;
+
     use super::*;
     use crate::latency::moment;
+
+    const FRAMES: usize = 1 << 11;
 
     fn error(block: u64) -> PoolError {
         PoolError::Corrupt { block, expected: 1, found: 2 }
     }
 
     #[test]
-    fn a_unit_is_forgotten_in_time_when_it_is_read_and_when_its_block_is_written() {
-        let (damaged, now) = (DamagedUnits::default(), moment());
+    fn a_page_is_forgotten_in_time_when_it_is_read_and_when_its_block_is_written() {
+        let (damaged, now) = (DamagedPages::new(FRAMES), moment());
         let unit = Unit::page(7, 1);
         assert!(damaged.find(&unit, now).is_none());
-        damaged.note(&unit, &error(7), now);
+        damaged.note(&unit, &error(7), now, now);
         assert!(matches!(damaged.find(&unit, now), Some(PoolError::Corrupt { block: 7, .. })));
         assert!(damaged.find(&Unit::page(7, 2), now).is_none(), "another page of the block");
         assert!(damaged.find(&unit, now + REMEMBERED_FOR).is_none(), "it is read again in the end");
@@ -91,20 +142,49 @@ mod tests {
         assert!(damaged.find(&unit, now).is_some());
         damaged.was_written(7);
         assert!(damaged.find(&unit, now).is_none());
-        damaged.note(&unit, &error(7), now);
-        damaged.forget(|known| *known == unit);
+        damaged.note(&unit, &error(7), now, now);
+        damaged.was_read(&Unit::page(7, 2));
+        assert!(damaged.find(&unit, now).is_some());
+        damaged.was_read(&unit);
+        assert!(damaged.find(&unit, now).is_none());
+        damaged.note(&unit, &error(7), now, now);
+        damaged.forget_all();
         assert!(damaged.find(&unit, now).is_none());
     }
 
+    /// A drive that tries for half a minute before it gives a sector up: passes do not wait for it most of the time.
+    #[test]
+    fn a_read_that_took_long_is_repeated_after_as_long_a_time() {
+        let (damaged, began) = (DamagedPages::new(FRAMES), moment());
+        let (unit, took) = (Unit::page(7, 1), 6 * REMEMBERED_FOR);
+        damaged.note(&unit, &error(7), began, began + took);
+        assert!(damaged.find(&unit, began + 2 * took - Duration::from_millis(1)).is_some());
+        assert!(damaged.find(&unit, began + 2 * took).is_none());
+    }
+
+    /// Damage in more pages than are remembered: the memory forgets, and serves the next pages as before.
     #[test]
     fn the_memory_is_bounded() {
-        let (damaged, now) = (DamagedUnits::default(), moment());
-        for block in 0..REMEMBERED_MAX as u64 + 10 {
-            damaged.note(&Unit::page(block, 1), &error(block), now);
-            damaged.note(&Unit::page(block, 1), &error(block), now);
+        let (damaged, now) = (DamagedPages::new(FRAMES), moment());
+        assert_eq!(damaged.max, 512);
+        for block in 0..10_000 {
+            damaged.note(&Unit::page(block, 1), &error(block), now, now);
+            damaged.note(&Unit::page(block, 1), &error(block), now, now);
+            assert!(damaged.find(&Unit::page(block, 1), now).is_some(), "a page is known while it is in use");
+            assert!(damaged.pages.lock().len() <= damaged.max);
         }
-        assert_eq!(damaged.units.lock().len(), REMEMBERED_MAX);
-        assert!(damaged.find(&Unit::page(9, 1), now).is_none(), "the oldest went first");
-        assert!(damaged.find(&Unit::page(10, 1), now).is_some());
+        assert_eq!(DamagedPages::new(1).max, REMEMBERED_MIN);
+    }
+
+    #[test]
+    fn a_device_is_in_doubt_after_it_reported_a_block_and_not_after_wrong_bytes() {
+        let (damaged, now) = (DamagedPages::new(FRAMES), moment());
+        damaged.note(&Unit::page(7, 1), &error(7), now, now);
+        assert!(!damaged.is_device_in_doubt(), "it read");
+        let abandoned = PoolError::Device(DeviceError::Abandoned { op: "read", block: 8 });
+        damaged.note(&Unit::page(8, 1), &abandoned, now, now);
+        assert!(damaged.is_device_in_doubt());
+        damaged.doubt_device(false);
+        assert!(damaged.find(&Unit::page(8, 1), now).is_some() && !damaged.is_device_in_doubt());
     }
 }

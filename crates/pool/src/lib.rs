@@ -21,7 +21,7 @@
 //! Reading order, the path of a fetch: [`unit`] (the unit and its identity), [`fetch`] (the ways to fetch), [`table`]
 //! (the places of units, and those in flight), [`resident`] (slots, pins), [`evict`] (getting frames), [`policy`] (the
 //! units to keep), [`memory`] (frames). Below them [`pool`] (the handle), [`shared`] (the state of all steps) and
-//! [`requests`] (the device), [`damaged`] (units that could not be read lately). Values and pages before their write: [`fresh`] (values that are being written),
+//! [`requests`] (the device), [`damaged`] (pages that could not be read lately). Values and pages before their write: [`fresh`] (values that are being written),
 //! [`writer`] (pages of the running apply).
 //!
 //! The second half serves pages that change in place, which the engine does not have: [`in_place`] (a pin is the shared

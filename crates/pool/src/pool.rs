@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use shoal_base::Run;
 use shoal_base::sync::atomic::AtomicUsize;
@@ -9,7 +10,7 @@ use shoal_device::Device;
 
 use crate::PoolError;
 use crate::counters::{Alone, PoolCounters, Stats};
-use crate::damaged::DamagedUnits;
+use crate::damaged::DamagedPages;
 use crate::latency::{Latency, moment};
 use crate::memory::frame::Stores;
 use crate::memory::free::NONE;
@@ -136,7 +137,7 @@ impl Pool {
             writes: InPlaceWrites { side, ready_frames, ..InPlaceWrites::default() },
             streams: AtomicUsize::new(0),
             pin_wait_ms,
-            damaged: DamagedUnits::default(),
+            damaged: DamagedPages::new(frames),
         };
         Ok(Self(Arc::new(Handle { shared: Arc::new(shared), residents, device })))
     }
@@ -181,23 +182,43 @@ impl Pool {
         slots.any(|slot| slot.id() == *id && slot.word.is_resident())
     }
 
-    /// The error of the last read of a unit, if that failed within the last seconds.
+    /// The present moment, at which a read begins: see [`Self::remember_damage`].
+    #[must_use]
+    pub fn moment(&self) -> Instant {
+        moment()
+    }
+
+    /// The error of the last read of a page, if that failed lately.
     #[must_use]
     pub fn remembered_damage(&self, unit: &Unit) -> Option<PoolError> {
         self.shared().damaged.find(unit, moment())
     }
 
-    /// Remembers for some seconds that a unit has wrong bytes. Other errors are ignored: a device that fails may answer the
-    /// next read.
-    pub fn remember_damage(&self, unit: &Unit, error: &PoolError) {
-        if matches!(error, PoolError::Corrupt { .. }) {
-            self.shared().damaged.note(unit, error, moment());
-        }
+    /// Remembers for some seconds that the read of a page that began at `began` has failed. The caller leaves errors out
+    /// that do not come from the page's block.
+    pub fn remember_damage(&self, unit: &Unit, error: &PoolError, began: Instant) {
+        self.shared().damaged.note(unit, error, began, moment());
     }
 
-    /// Forgets the damage of a unit, which was read well.
+    /// Forgets the damage of a page, which was read well.
     pub fn forget_damage(&self, unit: &Unit) {
-        self.shared().damaged.forget(|known| known == unit);
+        self.shared().damaged.was_read(unit);
+    }
+
+    /// Forgets the damage of all pages: the next reads ask the device.
+    pub fn forget_all_damage(&self) {
+        self.shared().damaged.forget_all();
+    }
+
+    /// Returns true if the device reported unreadable blocks and nobody has seen it read others since.
+    #[must_use]
+    pub fn is_device_in_doubt(&self) -> bool {
+        self.shared().damaged.is_device_in_doubt()
+    }
+
+    /// Notes that the device reported an unreadable block, or that it reads others.
+    pub fn doubt_device(&self, is_in_doubt: bool) {
+        self.shared().damaged.doubt_device(is_in_doubt);
     }
 
     /// Drops the units that have a block in `run`, for instance because its space is reused. Pinned units can no longer

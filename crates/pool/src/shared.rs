@@ -12,7 +12,7 @@ use shoal_device::DeviceError;
 use smallvec::SmallVec;
 
 use crate::counters::{Alone, Stats};
-use crate::damaged::DamagedUnits;
+use crate::damaged::DamagedPages;
 use crate::latency::Latency;
 use crate::memory::frame::{Frames, Stores};
 use crate::memory::starve::Starving;
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     /// Scans that read ahead.
     pub(crate) streams: AtomicUsize,
     pub(crate) pin_wait_ms: u64,
-    pub(crate) damaged: DamagedUnits,
+    pub(crate) damaged: DamagedPages,
 }
 
 /// Writes of pages that change in place.

@@ -229,6 +229,10 @@ impl Checkpointer {
         moves: Moves,
         unread: Unread,
     ) -> Result<u64> {
+        if unread != Unread::Fails {
+            // Pages are lost for good by this apply: it reads each of them itself.
+            self.pool.forget_all_damage();
+        }
         let frozen = view.frozen.as_deref();
         let mut work = Work::new(self, tablet.id, moves.hole_blocks, moment);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));

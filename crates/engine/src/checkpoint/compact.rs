@@ -392,7 +392,7 @@ impl Checkpointer {
         let mut values = Vec::new();
         for item in footer.items() {
             let item = item.map_err(|_| damaged("its footer is damaged"))?;
-            let found = trees.find(tree, &PoolPages::new(&self.pool), None, item.key).await?;
+            let found = trees.find(tree, &PoolPages::new(&self.pool).of_pass(), None, item.key).await?;
             let Some(found) = found else {
                 continue;
             };

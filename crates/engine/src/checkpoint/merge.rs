@@ -568,7 +568,7 @@ impl Checkpointer {
     /// they named were freed.
     async fn give_up_gaps(&self, tablet: &Tablet, view: &View) -> Result<GivenUp> {
         let tree = tree_of(self.identity, tablet.id);
-        let source = PoolPages::new(&self.pool).giving_up(true);
+        let source = PoolPages::new(&self.pool).giving_up(true).of_pass();
         let layers = &*view.trees.layers;
         let mut ranges = Vec::new();
         let mut gone: Vec<Bytes> = Vec::new();
@@ -601,7 +601,7 @@ impl Checkpointer {
                         base: Root::EMPTY,
                         layers: Arc::new(Layers { list: layers.list[..index].to_vec(), ..Layers::default() }),
                     };
-                    let is_newer = newer.holds(tree, &source.remembering(true), &key).await?;
+                    let is_newer = newer.holds(tree, &source, &key).await?;
                     if held && !is_newer && !is_reserved(&key) {
                         gone.push(key.into());
                     }

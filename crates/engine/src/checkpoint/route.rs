@@ -18,7 +18,7 @@ use crate::tablet::layers::{Trees, is_tombstone, tombstone};
 use crate::tablet::tree::{
     Change, LeafFinder, LeafPlace, Merge, Old, PageRef, PageSource, Probe, ReadHint, Root, Tree, TreeWriter,
 };
-use crate::tablet::tree_io::{Pages, PoolPages, PoolSink};
+use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, Remembers};
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::is_reserved;
 
@@ -265,7 +265,8 @@ impl Checkpointer {
         layered: &Layered,
         sink: &mut PoolSink<'_>,
     ) -> Result<(Root, u64, u64)> {
-        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails).remembering(true);
+        let remembers = if unread == Unread::Fails { Remembers::WrongBytes } else { Remembers::All };
+        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails).remembering(remembers);
         let mut writer = TreeWriter::new(tree, lsn, sink);
         let (mut added, mut removed, mut new) = (0, 0, Vec::new());
         let at_a_time = source.ahead_max().clamp(SETTLED_AT_LEAST, SETTLED_AT_A_TIME);

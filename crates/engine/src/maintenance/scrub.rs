@@ -315,7 +315,7 @@ impl Visitor for Piece<'_> {
         let (tree, trees, number) = self.trees;
         for entry in std::mem::take(&mut self.entries) {
             // The blocks that a shadowed entry names were freed.
-            let pages = PoolPages::new(&inner.pool).remembering(true);
+            let pages = PoolPages::new(&inner.pool).of_pass();
             if !trees.is_shadowed(tree, &pages, number, &entry.0).await {
                 entries.push(entry);
             }

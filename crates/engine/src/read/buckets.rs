@@ -2,7 +2,6 @@
 
 use shoal_base::task::Boxed;
 
-use crate::checkpoint::copies;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::BucketPage;
@@ -47,7 +46,7 @@ impl Store {
                 merge.seek(next).await?;
             }
             page.damaged = merge.damaged.len() as u32;
-            if page.damaged > 0 && !copies::answers(&inner.device).await {
+            if page.damaged > 0 && !inner.device_answers().await {
                 // The store can be read nowhere now: an empty list of buckets would look like an empty store.
                 return Err(Error::Busy("its device does not read anything, not even superblocks"));
             }

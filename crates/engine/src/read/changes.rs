@@ -17,7 +17,6 @@ use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
 
-use crate::checkpoint::copies;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::log::format::RecordKind;
@@ -193,7 +192,7 @@ impl Snapshot {
                 break;
             }
         }
-        if !walk.damaged.is_empty() && !copies::answers(&inner.device).await {
+        if !walk.damaged.is_empty() && !inner.device_answers().await {
             return Err(Error::Busy("its device does not read anything, not even superblocks"));
         }
         let damaged = std::mem::take(&mut walk.damaged).into_iter();
@@ -237,7 +236,7 @@ impl<'a> Walk<'a> {
         let mut queues: Vec<_> = overlays.into_iter().flatten().map(new).collect();
         queues.iter_mut().for_each(|queue| queue.seek(start));
         // An unreadable block counts as damaged here: the walk has the rest.
-        let source = PoolPages::new(&inner.pool).giving_up(true).remembering(true);
+        let source = PoolPages::new(&inner.pool).giving_up(true).of_pass();
         let tree = tree_of(inner.identity, view.tablet);
         let mut cursor = TreesCursor::new(tree, &source, &view.trees, Some(&[RESERVED]), Some(limit));
         if let Some(since) = since {

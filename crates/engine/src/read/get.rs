@@ -18,7 +18,7 @@ use crate::log::record::Record;
 use crate::store::{Inner, Store};
 use crate::tablet::layers::{SearchState, Searched};
 use crate::tablet::tree::Found;
-use crate::tablet::tree_io::{PoolPage, PoolPages, tree_of};
+use crate::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
 use crate::tablet::view::View;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home, InlineEntry, Meta, decode_metadata, split_leaf_entry};
@@ -354,7 +354,8 @@ impl Inner {
         Box::pin(async move {
             let tree = tree_of(self.identity, view.tablet);
             // A repair asks for many keys behind the same damage; a user's get asks the device each time.
-            let pages = PoolPages::new(&self.pool).remembering(self.checkpointer.gives_up);
+            let remembers = if self.checkpointer.gives_up { Remembers::All } else { Remembers::Nothing };
+            let pages = PoolPages::new(&self.pool).remembering(remembers);
             match view.trees.find(tree, &pages, place, key).await {
                 Ok(Some(found)) => entry_of_leaf(found).map(Some),
                 Ok(None) => Ok(None),
@@ -371,7 +372,9 @@ impl Inner {
             return error;
         }
         let tree = tree_of(self.identity, view.tablet);
-        let pages = PoolPages::new(&self.pool).giving_up(true).remembering(true);
+        // A block that the device reads now was no damage: the error stays what it was.
+        let remembers = if self.checkpointer.gives_up { Remembers::All } else { Remembers::WrongBytes };
+        let pages = PoolPages::new(&self.pool).giving_up(true).remembering(remembers);
         match view.trees.gap_at(tree, &pages, key).await {
             Some(gap) => {
                 let range = gap.in_tablet(view.tablet);

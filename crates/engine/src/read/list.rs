@@ -17,7 +17,6 @@ use shoal_base::limits::{LIST_PAGE_MAX, LIST_PASSED_MAX};
 use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
 
-use crate::checkpoint::copies;
 use crate::common::error::{Error, Result};
 use crate::common::key::{ObjectKey, check_bucket};
 use crate::common::object::{ListPage, ListRequest, Metadata, ObjectInfo};
@@ -153,7 +152,7 @@ impl<'a> Lister<'a> {
             given <= self.limit || injected(Bug::PageWithoutEnd),
             "a page of a listing ends at its limit (R23)"
         );
-        if !merge.damaged.is_empty() && !copies::answers(&self.inner.device).await {
+        if !merge.damaged.is_empty() && !self.inner.device_answers().await {
             // Nothing is readable now: an empty page would look like an empty bucket.
             return Err(Error::Busy("its device does not read anything, not even superblocks"));
         }
@@ -189,6 +188,9 @@ impl<'a> Lister<'a> {
             Ok(info) => info,
             // The object exists, and a part of its information is readable: users can delete it like any other.
             Err(error @ (Error::Corrupt { .. } | Error::Io(_))) => {
+                if matches!(error, Error::Io(_)) {
+                    self.inner.pool.doubt_device(true);
+                }
                 if let Some(range) = unreadable_metadata(self.inner, key, &error) {
                     merge.add_damaged(self.inner, range);
                 }
@@ -328,7 +330,7 @@ pub(crate) async fn walk_frozen(
             break;
         }
     }
-    if !merge.damaged.is_empty() && !copies::answers(&inner.device).await {
+    if !merge.damaged.is_empty() && !inner.device_answers().await {
         return Err(Error::Busy("its device does not read anything, not even superblocks"));
     }
     let damaged = std::mem::take(&mut merge.damaged);

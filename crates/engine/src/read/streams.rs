@@ -25,7 +25,7 @@ use crate::tablet::layers::Trees;
 use crate::tablet::overlay::Overlay;
 use crate::tablet::tree::Gap;
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::trees_cursor::TreesCursor;
+use crate::tablet::trees_cursor::{Next, TreesCursor};
 use crate::tablet::view::View;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::RESERVED;
@@ -73,7 +73,8 @@ pub(super) struct Merge<'a> {
     pub(super) streams: Vec<TabletStream<'a>>,
     pace: Pace<'a>,
     heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
-    waiting: Vec<Option<FoundEntry>>,
+    /// What each stream has at the key in the heap; none: it is to be read on from there.
+    waiting: Vec<Option<Option<FoundEntry>>>,
     /// The damaged ranges of encoded keys.
     pub(super) damaged: Vec<DamagedRange>,
 }
@@ -92,6 +93,7 @@ impl<'a> Merge<'a> {
 
     pub(super) async fn seek(&mut self, start: Vec<u8>) -> Result<()> {
         self.heap.clear();
+        self.waiting.fill_with(|| None);
         // All streams start their reads before the first one waits.
         for stream in &mut self.streams {
             stream.approach(&start);
@@ -108,9 +110,13 @@ impl<'a> Merge<'a> {
     async fn pull(&mut self, index: usize) -> Result<()> {
         let next = self.streams[index].next().await;
         self.take_damaged(index);
-        if let Some((key, found)) = next? {
-            self.waiting[index] = found;
-            self.heap.push(Reverse((key, index)));
+        match next? {
+            Some(Next::Entry((key, found))) => {
+                self.waiting[index] = Some(found);
+                self.heap.push(Reverse((key, index)));
+            }
+            Some(Next::Behind(key)) => self.heap.push(Reverse((key, index))),
+            None => {}
         }
         Ok(())
     }
@@ -125,11 +131,15 @@ impl<'a> Merge<'a> {
     /// The next key, and its object if it was not deleted: the caller bounds the number of keys that it examines. The
     /// other work of the thread gets its turn in between.
     pub(super) async fn next(&mut self) -> Result<Option<Item>> {
-        self.pace.examine().await;
-        let Some(Reverse((key, index))) = self.heap.pop() else { return Ok(None) };
-        let found = self.waiting[index].take();
-        self.pull(index).await?;
-        Ok(Some((key, found)))
+        loop {
+            self.pace.examine().await;
+            let Some(Reverse((key, index))) = self.heap.pop() else { return Ok(None) };
+            let found = self.waiting[index].take();
+            self.pull(index).await?;
+            if let Some(found) = found {
+                return Ok(Some((key, found)));
+            }
+        }
     }
 }
 
@@ -138,7 +148,9 @@ pub(super) struct TabletStream<'a> {
     queues: Vec<RecordQueue<'a>>,
     cursor: TreesCursor<PoolPages<'a>>,
     /// The trees' next entry.
-    leaf: Option<Item>,
+    leaf: Option<Next<Item>>,
+    /// The caller has come to the end of the damage that the trees met last.
+    is_due: bool,
     /// The damage met since it was last taken.
     damaged: Vec<DamagedRange>,
     inner: &'a Inner,
@@ -173,10 +185,10 @@ impl<'a> TabletStream<'a> {
             .collect();
         let tree = tree_of(inner.identity, view.tablet);
         // An unreadable block counts as damaged here: the listing has the rest.
-        let source = PoolPages::new(&inner.pool).giving_up(true).remembering(true);
+        let source = PoolPages::new(&inner.pool).giving_up(true).of_pass();
         // Reserved keys lie behind all objects.
         let cursor = TreesCursor::new(tree, &source, trees, end.or(Some(&[RESERVED])), expected);
-        Self { queues, cursor, leaf: None, damaged: Vec::new(), inner, view }
+        Self { queues, cursor, leaf: None, is_due: false, damaged: Vec::new(), inner, view }
     }
 
     /// Moves to `start` through the pages in memory; [`pull_leaf`](Self::pull_leaf) reads the others.
@@ -185,6 +197,7 @@ impl<'a> TabletStream<'a> {
             queue.seek(start);
         }
         self.cursor.approach(start);
+        self.is_due = false;
     }
 
     async fn pull_leaf(&mut self) -> Result<()> {
@@ -194,9 +207,13 @@ impl<'a> TabletStream<'a> {
             for gap in self.cursor.take_gaps() {
                 damage::add(&mut self.damaged, gap.in_tablet(self.view.tablet), DAMAGED_RANGES_MAX);
             }
-            let Some((key, found)) = next? else { break None };
+            let (key, found) = match next? {
+                Some(Next::Entry(item)) => item,
+                Some(Next::Behind(key)) => break Some(Next::Behind(key)),
+                None => break None,
+            };
             match found.map(entry_of_leaf).transpose() {
-                Ok(found) => break Some((key, found)),
+                Ok(found) => break Some(Next::Entry((key, found))),
                 Err(error) => {
                     let range = gap_of_entry(&key, &error).in_tablet(self.view.tablet);
                     damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
@@ -206,33 +223,41 @@ impl<'a> TabletStream<'a> {
         Ok(())
     }
 
-    /// The next key.
-    async fn next(&mut self) -> Result<Option<Item>> {
+    /// The next key. Damage comes once; then the trees are read on.
+    async fn next(&mut self) -> Result<Option<Next<Item>>> {
+        if self.is_due {
+            self.pull_leaf().await?;
+            self.is_due = false;
+        }
         for queue in &mut self.queues {
             queue.fill().await;
         }
         let record = self.queues.iter().filter_map(|queue| queue.front()).min_by(|a, b| a.key().cmp(b.key()));
-        let Some(record) = record.cloned() else {
-            let leaf = self.leaf.take();
-            if leaf.is_some() {
+        let record = record.cloned();
+        let is_before = |key: &[u8]| record.as_ref().is_none_or(|record| key < record.key());
+        match &self.leaf {
+            Some(Next::Entry((key, _))) if is_before(key) => {
+                let leaf = self.leaf.take();
                 self.pull_leaf().await?;
+                return Ok(leaf);
             }
-            return Ok(leaf);
-        };
-        if self.leaf.as_ref().is_some_and(|(key, _)| &key[..] < record.key()) {
-            let leaf = self.leaf.take();
-            self.pull_leaf().await?;
-            return Ok(leaf);
+            // The key of the record may be the next one of the trees.
+            Some(Next::Behind(key)) if record.as_ref().is_none_or(|record| &key[..] <= record.key()) => {
+                self.is_due = true;
+                return Ok(Some(Next::Behind(key.clone())));
+            }
+            _ => {}
         }
+        let Some(record) = record else { return Ok(None) };
         // The first queue with this key is the newer overlay: `min_by` returns the first of equal items.
         for queue in &mut self.queues {
             queue.pop_if(record.key());
         }
-        if self.leaf.as_ref().is_some_and(|(key, _)| &key[..] == record.key()) {
+        if matches!(&self.leaf, Some(Next::Entry((key, _))) if &key[..] == record.key()) {
             self.pull_leaf().await?;
         }
         let found = if record.kind() == RecordKind::Put { Some(entry_of_record(&record)?) } else { None };
-        Ok(Some((record.key().to_vec(), found)))
+        Ok(Some(Next::Entry((record.key().to_vec(), found))))
     }
 }
 

@@ -34,13 +34,15 @@ pub(crate) async fn rebuild_image(
     layers: &[Arc<Layers>],
     demand: Completeness,
 ) -> Result<FreeImage> {
+    // What an unreadable page owns comes out as free: each page is read for this.
+    pool.forget_all_damage();
     let mut owners = Owners::of_areas(superblock);
     let mut report = CheckReport::default();
     for (id, (tablet, layers)) in (0_u16..).zip(superblock.tablets.iter().zip(layers)) {
         let mut visitor = TreeVisitor::new(device, pool, superblock, &mut report, &mut owners);
         let trees = Trees { base: tablet.root, layers: layers.clone() };
         owners_of_list(&trees, &mut visitor);
-        let pages = PoolPages::new(pool).remembering(true);
+        let pages = PoolPages::new(pool).of_pass();
         trees.walk(tree_of(superblock.identity, TabletId(id)), &pages, &mut visitor).await?;
         visitor.finish();
     }

@@ -200,7 +200,9 @@ pub(crate) async fn recount_tablet(
     let view = tablet.view();
     let mut recount = Recount::default();
     let tree = tree_of(checkpointer.identity, tablet.id);
-    let pages = PoolPages::new(&checkpointer.pool).remembering(true);
+    // What is alive behind unreadable pages is uncertain from now on: each page is read for this.
+    checkpointer.pool.forget_all_damage();
+    let pages = PoolPages::new(&checkpointer.pool).of_pass();
     let readable = view.trees.walk(tree, &pages, &mut recount).await?;
     let live = readable + hidden;
     let ops = recount.count.corrections(recount.unreadable == 0);

@@ -22,6 +22,7 @@ use shoal_device::Device;
 use shoal_pool::Pool;
 
 use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::copies;
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::losses::Losses;
 use crate::checkpoint::publish::Changes;
@@ -133,6 +134,21 @@ impl Inner {
             closed: AtomicBool::new(false),
             last_backup: Mutex::new(None),
         }
+    }
+
+    /// Returns false if the device reads nothing at all: unreadable blocks are no damage then, and are forgotten. Asks
+    /// the device only if it reported an unreadable block since it was asked last.
+    pub(crate) async fn device_answers(&self) -> bool {
+        if !self.pool.is_device_in_doubt() {
+            return true;
+        }
+        let answers = copies::answers(&self.device).await;
+        if answers {
+            self.pool.doubt_device(false);
+        } else {
+            self.pool.forget_all_damage();
+        }
+        answers
     }
 
     /// Checks that the store is open.

@@ -37,12 +37,24 @@ pub(crate) fn owner_of(tree: Tree, block: u64) -> Owner {
 pub(crate) struct PoolPages<'a> {
     pool: &'a Pool,
     gives_up: bool,
-    remembers: bool,
+    remembers: Remembers,
+}
+
+/// The damage of the last seconds that a source takes for granted: pages that were read in vain and are not read again.
+/// `shoal-pool` (`damaged.rs`) has the rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Remembers {
+    /// None: each read asks the device. For a get, and for everything that gives a page up for good.
+    Nothing,
+    /// Wrong bytes. For applies that try again when the device cannot read a block.
+    WrongBytes,
+    /// Wrong bytes and blocks that the device cannot read. For passes over many keys.
+    All,
 }
 
 impl<'a> PoolPages<'a> {
     pub(crate) fn new(pool: &'a Pool) -> Self {
-        Self { pool, gives_up: false, remembers: false }
+        Self { pool, gives_up: false, remembers: Remembers::Nothing }
     }
 
     /// The page, without a frame of the pool.
@@ -60,15 +72,23 @@ impl<'a> PoolPages<'a> {
         Self { gives_up, ..self }
     }
 
-    /// The same source. With `remembers`, a page that had wrong bytes some seconds ago is not read again: for passes
-    /// over many keys, each of which may meet the same damaged pages.
-    pub(crate) fn remembering(self, remembers: bool) -> Self {
+    /// The same source, which does not read pages again that it `remembers`.
+    pub(crate) fn remembering(self, remembers: Remembers) -> Self {
         Self { remembers, ..self }
     }
 
-    /// The error of a page that had wrong bytes some seconds ago.
+    /// The same source for a pass over many keys, each of which may meet the same damaged pages.
+    pub(crate) fn of_pass(self) -> Self {
+        self.remembering(Remembers::All)
+    }
+
+    /// The error of a page that could not be read some seconds ago.
     fn remembered(&self, unit: &Unit) -> Option<PoolError> {
-        if self.remembers { self.pool.remembered_damage(unit) } else { None }
+        let known = match self.remembers {
+            Remembers::Nothing => None,
+            Remembers::WrongBytes | Remembers::All => self.pool.remembered_damage(unit),
+        };
+        known.filter(|error| self.remembers == Remembers::All || matches!(error, PoolError::Corrupt { .. }))
     }
 
     /// Reads a page that memory does not have.
@@ -76,6 +96,7 @@ impl<'a> PoolPages<'a> {
         if let Some(error) = self.remembered(&unit) {
             return Err(error);
         }
+        let began = self.pool.moment();
         // A scan of many trees may itself pin every frame of a small pool, and an apply must not wait for scans.
         let fetched = match hint {
             ReadHint::Point => self.pool.fetch(unit, hint_of(level, hint)).await,
@@ -87,7 +108,8 @@ impl<'a> PoolPages<'a> {
         };
         match &found {
             Ok(_) => self.pool.forget_damage(&unit),
-            Err(error) => self.pool.remember_damage(&unit, error),
+            Err(error) if is_of_page(error) => self.pool.remember_damage(&unit, error, began),
+            Err(_) => {}
         }
         found
     }
@@ -99,6 +121,15 @@ pub(crate) fn is_of_medium(error: &DeviceError) -> bool {
     /// checks.
     const CODES: [i32; 6] = [5, 61, 84, 74, 117, 121];
     matches!(error, DeviceError::Io { code: Some(code), .. } if !error.is_write() && CODES.contains(code))
+}
+
+/// Returns true if the page itself cannot be read: the device may read others.
+fn is_of_page(error: &PoolError) -> bool {
+    match error {
+        PoolError::Corrupt { .. } => true,
+        PoolError::Device(error) => is_of_medium(error),
+        _ => false,
+    }
 }
 
 /// A verified page.

@@ -25,11 +25,30 @@ pub(crate) struct Placed<P> {
     pub page: Option<PageRef>,
 }
 
+/// The next step of a cursor that reads no further than it must.
+pub(crate) enum Next<T> {
+    Entry(T),
+    /// Damage was met, or a key that it hides, and no key below this one follows. The next call reads on: not before the
+    /// caller wants these keys, or each page of a listing would read a long stretch of damage to its end.
+    Behind(Vec<u8>),
+}
+
 /// The next item of one tree, and the [`Cursor::page_above`] of it.
 struct Head<P> {
     key: Vec<u8>,
+    /// None: the tree is to be read on from this key, before which it met damage.
+    found: Option<Found<P>>,
+    page: Option<PageRef>,
+}
+
+/// An entry that decides, the number of its tree, and its [`Cursor::page_above`].
+struct Decided<P> {
+    tree: usize,
+    key: Vec<u8>,
     found: Found<P>,
     page: Option<PageRef>,
+    /// The damage of a newer tree hides it.
+    is_hidden: bool,
 }
 
 struct Source<S: PageSource> {
@@ -54,6 +73,8 @@ pub(crate) struct TreesCursor<S: PageSource> {
     gaps: Vec<Gap>,
     /// Whether the heads are those of the key that was sought.
     is_primed: bool,
+    /// Whether the caller knows that the first head is damage.
+    is_announced: bool,
     /// Whether a damaged layer hides nothing.
     is_past_damage: bool,
 }
@@ -88,6 +109,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             order: Vec::new(),
             gaps: Vec::new(),
             is_primed: false,
+            is_announced: false,
             is_past_damage: false,
         }
     }
@@ -121,7 +143,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
 
     /// Goes to the first key not below `start` as far as memory goes; all trees ask the device before the first one waits.
     pub(crate) fn approach(&mut self, start: &[u8]) {
-        self.is_primed = false;
+        (self.is_primed, self.is_announced) = (false, false);
         for (index, source) in self.sources.iter_mut().enumerate() {
             let is_bounded = index < self.layers.list.len() && !injected(Bug::FrontierForgotten);
             let from = if is_bounded { start.max(self.layers.valid_from(index)) } else { start };
@@ -138,19 +160,26 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         std::mem::take(&mut self.gaps)
     }
 
-    /// The next key that any tree has, with the entry that decides; without one if that is a tombstone, or damage hides
-    /// it: a caller that bounds its work counts these, too.
+    /// The next key that any tree has, with the entry that decides; without one if that is a tombstone, or if damage hides it:
+    /// the caller bounds the number of keys that it examines.
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub(crate) async fn next_key(&mut self) -> Result<Option<(Vec<u8>, Option<Found<S::Page>>)>> {
+    pub(crate) async fn next_key(&mut self) -> Result<Option<Next<(Vec<u8>, Option<Found<S::Page>>)>>> {
         // The base alone has nobody to be compared with, and no tombstones.
         if let [_] = &self.sources[..] {
-            return Ok(self.item_of(0).await?.map(|(key, found)| (key, Some(found))));
+            return Ok(self.item_of(0).await?.map(|next| match next {
+                Next::Entry((key, found)) => Next::Entry((key, Some(found))),
+                Next::Behind(key) => Next::Behind(key),
+            }));
         }
-        let Some((index, Head { key, found, .. })) = self.step_to_any().await? else { return Ok(None) };
-        let is_gone = self.is_tombstone(index, &found) || self.is_hidden(index, &key).await?;
-        Ok(Some((key, (!is_gone).then_some(found))))
+        Ok(self.step().await?.map(|next| match next {
+            Next::Entry(Decided { tree, key, found, is_hidden, .. }) => {
+                let is_gone = is_hidden || self.is_tombstone(tree, &found);
+                Next::Entry((key, (!is_gone).then_some(found)))
+            }
+            Next::Behind(key) => Next::Behind(key),
+        }))
     }
 
     /// The next entry that decides; none at the end.
@@ -158,14 +187,10 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     /// # Errors
     /// As the device. Damage is gone past: [`take_gaps`](Self::take_gaps) has it.
     pub(crate) async fn next(&mut self) -> Result<Option<Item<S::Page>>> {
-        // The base alone has nobody to be compared with, and no tombstones.
-        if let [_] = &self.sources[..] {
-            return self.item_of(0).await;
-        }
         loop {
-            match self.step().await? {
-                Some((index, Head { found, .. })) if self.is_tombstone(index, &found) => {}
-                step => return Ok(step.map(|(_, Head { key, found, .. })| (key, found))),
+            match self.decided().await? {
+                Some(Decided { tree, found, .. }) if self.is_tombstone(tree, &found) => {}
+                decided => return Ok(decided.map(|Decided { key, found, .. }| (key, found))),
             }
         }
     }
@@ -175,7 +200,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub(crate) async fn next_with_tombstones(&mut self) -> Result<Option<Item<S::Page>>> {
-        Ok(self.step().await?.map(|(_, Head { key, found, .. })| (key, found)))
+        Ok(self.decided().await?.map(|Decided { key, found, .. }| (key, found)))
     }
 
     /// The same with the place of each.
@@ -183,10 +208,10 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     /// # Errors
     /// As [`next`](Self::next).
     pub(crate) async fn next_placed(&mut self) -> Result<Option<Placed<S::Page>>> {
-        let step = self.step().await?;
-        Ok(step.map(|(index, Head { key, found, page })| {
-            let is_gone = self.is_tombstone(index, &found);
-            let page = page.filter(|_| index == self.layers.list.len());
+        let decided = self.decided().await?;
+        Ok(decided.map(|Decided { tree, key, found, page }| {
+            let is_gone = self.is_tombstone(tree, &found);
+            let page = page.filter(|_| tree == self.layers.list.len());
             Placed { key, found: (!is_gone).then_some(found), page }
         }))
     }
@@ -195,50 +220,82 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         index < self.layers.list.len() && is_tombstone(found)
     }
 
-    /// The next entry that decides, and its tree's number.
-    async fn step(&mut self) -> Result<Option<(usize, Head<S::Page>)>> {
+    /// The next entry that decides, past all damage in front of it.
+    async fn decided(&mut self) -> Result<Option<Decided<S::Page>>> {
         loop {
-            match self.step_to_any().await? {
-                Some((index, head)) if self.is_hidden(index, &head.key).await? => {}
-                step => return Ok(step),
+            match self.step().await? {
+                Some(Next::Entry(decided)) if !decided.is_hidden => return Ok(Some(decided)),
+                Some(_) => {}
+                None => return Ok(None),
             }
         }
     }
 
-    /// The same, also if damage hides the entry.
-    async fn step_to_any(&mut self) -> Result<Option<(usize, Head<S::Page>)>> {
+    /// The next entry that decides, also if the damage of a newer tree hides it, or damage before it.
+    async fn step(&mut self) -> Result<Option<Next<Decided<S::Page>>>> {
+        let decided = |tree, Head { key, found, page }, is_hidden| match found {
+            Some(found) => Next::Entry(Decided { tree, key, found, page, is_hidden }),
+            None => Next::Behind(key),
+        };
         // The base alone has nobody to be compared with.
         if let [_] = &self.sources[..] {
-            return Ok(self.head_of(0).await?.map(|head| (0, head)));
+            return Ok(self.head_of(0).await?.map(|head| decided(0, head, false)));
         }
-        if !self.is_primed {
-            for index in 0..self.sources.len() {
+        self.prime().await?;
+        loop {
+            let Some(&index) = self.order.first() else { return Ok(None) };
+            if self.is_damage(index) {
+                if !std::mem::replace(&mut self.is_announced, true) {
+                    return Ok(self.key_of(index).map(|key| Next::Behind(key.to_vec())));
+                }
+                self.is_announced = false;
                 self.pull(index).await?;
+                self.order.remove(0);
+                self.put_in_order(index);
+                continue;
             }
-            self.order.clear();
-            (0..self.sources.len()).for_each(|index| self.put_in_order(index));
-            self.is_primed = true;
+            // An error leaves the entry to be given again.
+            while let Some(&older) = self.order.get(1)
+                && self.key_of(older) == self.key_of(index)
+            {
+                self.pull(older).await?;
+                self.order.remove(1);
+                self.put_in_order(older);
+            }
+            let Some(head) = self.sources[index].head.take() else { return Ok(None) };
+            if let Err(error) = self.pull(index).await {
+                self.sources[index].head = Some(head);
+                return Err(error);
+            }
+            if self.order.get(1).is_some_and(|&next| !self.is_before(index, next))
+                || self.key_of(index).is_none()
+            {
+                self.order.remove(0);
+                self.put_in_order(index);
+            }
+            // A damaged layer may hide every key of the tablet: the caller counts them.
+            let is_hidden = self.is_hidden(index, &head.key).await?;
+            return Ok(Some(decided(index, head, is_hidden)));
         }
-        let Some(&index) = self.order.first() else { return Ok(None) };
-        // An error leaves the entry to be given again.
-        while let Some(&older) = self.order.get(1)
-            && self.key_of(older) == self.key_of(index)
-        {
-            self.pull(older).await?;
-            self.order.remove(1);
-            self.put_in_order(older);
+    }
+
+    /// Reads the first head of each tree.
+    async fn prime(&mut self) -> Result<()> {
+        if self.is_primed {
+            return Ok(());
         }
-        let Some(head) = self.sources[index].head.take() else { return Ok(None) };
-        if let Err(error) = self.pull(index).await {
-            self.sources[index].head = Some(head);
-            return Err(error);
+        for index in 0..self.sources.len() {
+            self.pull(index).await?;
         }
-        if self.order.get(1).is_some_and(|&next| !self.is_before(index, next)) || self.key_of(index).is_none()
-        {
-            self.order.remove(0);
-            self.put_in_order(index);
-        }
-        Ok(Some((index, head)))
+        self.order.clear();
+        (0..self.sources.len()).for_each(|index| self.put_in_order(index));
+        self.is_primed = true;
+        Ok(())
+    }
+
+    /// Whether the head of a source is damage behind which it is to be read on.
+    fn is_damage(&self, index: usize) -> bool {
+        self.sources[index].head.as_ref().is_some_and(|head| head.found.is_none())
     }
 
     /// The key of the next item of a source; none at its end.
@@ -280,19 +337,22 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         Ok(())
     }
 
-    /// The next entry of a tree with its place.
+    /// The next entry of a tree with its place, or damage in front of it.
     async fn head_of(&mut self, index: usize) -> Result<Option<Head<S::Page>>> {
         let item = self.item_of(index).await?;
         let page = || self.sources[index].cursor.page_above();
-        Ok(item.map(|(key, found)| Head { key, found, page: page() }))
+        Ok(item.map(|next| match next {
+            Next::Entry((key, found)) => Head { key, found: Some(found), page: page() },
+            Next::Behind(key) => Head { key, found: None, page: None },
+        }))
     }
 
-    /// The next entry of a tree, past damage, which is noted.
-    async fn item_of(&mut self, index: usize) -> Result<Option<Item<S::Page>>> {
+    /// The next entry of a tree, or damage in front of it, which is noted.
+    async fn item_of(&mut self, index: usize) -> Result<Option<Next<Item<S::Page>>>> {
         let source = &mut self.sources[index];
         loop {
             match source.cursor.next().await {
-                Ok(item) => return Ok(item.map(|item| (item.key.to_vec(), item.found()))),
+                Ok(item) => return Ok(item.map(|item| Next::Entry((item.key.to_vec(), item.found())))),
                 Err(error @ Error::Corrupt { .. }) => {
                     let mut gap = source.cursor.take_gap().ok_or(error)?;
                     if index < self.layers.list.len() {
@@ -307,7 +367,11 @@ impl<S: PageSource + Clone> TreesCursor<S> {
                             source.hides.push(gap.clone());
                         }
                     }
+                    let behind = gap.high.clone().filter(|_| source.cursor.is_behind_gap());
                     self.gaps.push(gap);
+                    if let Some(key) = behind {
+                        return Ok(Some(Next::Behind(key)));
+                    }
                 }
                 Err(error) => return Err(error),
             }

@@ -4,7 +4,7 @@
 //! [`common`] is what the others share. The work of a store: [`model`], [`listing`], [`updating`], [`clocks`], [`expired`], [`write_batches`],
 //! [`transactions`], [`packed`], [`relocation`], [`layers`], [`full`], [`identity`]; the view of its threads: [`concurrency`],
 //! [`histories`], [`panics`]. The store after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; with devices that
-//! fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`], [`past_damage`], [`hostile`], [`scrub`], [`repair`]; from
+//! fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`], [`past_damage`], [`damage_work`], [`hostile`], [`scrub`], [`repair`]; from
 //! other programs: [`golden`], [`upgrade`], [`format_refusal`]; from what cannot be written: [`read_only`]. While it is written:
 //! [`snapshots`].
 
@@ -18,6 +18,7 @@ mod common;
 mod concurrency;
 mod crash;
 mod damage;
+mod damage_work;
 mod expired;
 mod explore;
 mod faults;

@@ -113,7 +113,7 @@ impl Relocator {
                 && !trees
                     .is_shadowed(
                         tree,
-                        &PoolPages::new(&self.checkpointer.pool),
+                        &PoolPages::new(&self.checkpointer.pool).of_pass(),
                         trees.layers.list.len(),
                         &key,
                     )

@@ -26,7 +26,8 @@ use crate::tablet::view::Tablet;
 /// # Errors
 /// As the device, where it fails otherwise than with a read.
 pub(crate) async fn gaps_of(pool: &Pool, tree: Tree, trees: &Trees) -> Result<Vec<Gap>> {
-    let mut cursor = TreesCursor::new(tree, &PoolPages::new(pool).giving_up(true), trees, None, None);
+    let mut cursor =
+        TreesCursor::new(tree, &PoolPages::new(pool).giving_up(true).of_pass(), trees, None, None);
     cursor.approach(&[]);
     let mut gaps = Vec::new();
     while cursor.next().await?.is_some() {
@@ -49,6 +50,8 @@ pub(crate) async fn acknowledge_tablet(checkpointer: &Checkpointer, tablet: &Tab
         return Err(Error::Busy("an apply of the tablet failed before"));
     }
     let tree = tree_of(checkpointer.identity, tablet.id);
+    // What cannot be read now is lost for good.
+    checkpointer.pool.forget_all_damage();
     let mut given_up = GivenUp::default();
     if !gaps_of(&checkpointer.pool, tree, &view.trees).await?.is_empty() {
         given_up = checkpointer.give_up_layers(tablet).await?;

@@ -25,7 +25,7 @@ use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::tablet::damage;
 use crate::tablet::layers::Trees;
 use crate::tablet::layers_page;
-use crate::tablet::tree::Tree;
+use crate::tablet::tree::{Gap, Tree};
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
 use crate::value::entry::Entry;
 use crate::value::packed::{Footer, Totals, read_footers};
@@ -63,7 +63,7 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
         let tree = tree_of(superblock.identity, TabletId(id));
         let trees = recovery.trees(usize::from(id));
         owners_of_list(&trees, &mut visitor);
-        let live = trees.walk(tree, &PoolPages::new(pool).remembering(true), &mut visitor).await?;
+        let live = trees.walk(tree, &PoolPages::new(pool).of_pass(), &mut visitor).await?;
         let (count, is_whole) = visitor.finish();
         if is_whole && live != trees.live() {
             let what = format!("tablet {id}: {live} keys exist, its list of layers says {}", trees.live());
@@ -71,10 +71,11 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
         }
         let gaps = if is_whole { Vec::new() } else { gaps_of(pool, tree, &trees).await? };
         hidden.push((!gaps.is_empty()).then(|| Hidden::of(&trees, &tablet.totals, live, &count, &gaps)));
+        let hidden_keys = HiddenKeys::of(&gaps);
         for gap in gaps {
             damage::add(&mut report.damaged_ranges, gap.in_tablet(tree.tablet), PROBLEMS_MAX);
         }
-        check_packed(pool, (tree, &trees), &count, is_whole, tablet.totals, &mut report).await;
+        check_packed(pool, (tree, &trees), &count, &hidden_keys, tablet.totals, &mut report).await;
         check_list(&device, (tree, &trees), &mut report).await;
     }
     // The published image describes the trees alone: every recovery adds the runs that the log's records own.
@@ -106,23 +107,58 @@ async fn check_list(device: &Device, (tree, trees): (Tree, &Trees), report: &mut
     }
 }
 
-/// Says which objects that a packed run names lie in the ranges that cannot be read.
-async fn name_lost(pool: &Pool, (tree, trees): (Tree, &Trees), footer: &Footer, report: &mut CheckReport) {
-    for key in footer.items().filter_map(|item| Some(item.ok()?.key)) {
-        let found = trees.find(tree, &PoolPages::new(pool).remembering(true), None, key).await;
+/// The keys that damage may hide, as ranges in order that do not overlap.
+struct HiddenKeys(Vec<(Vec<u8>, Option<Vec<u8>>)>);
+
+impl HiddenKeys {
+    fn of(gaps: &[Gap]) -> Self {
+        let mut ranges: Vec<_> = gaps.iter().map(|gap| (gap.low.clone(), gap.high.clone())).collect();
+        ranges.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        ranges.dedup_by(|(low, high), (_, last)| {
+            let overlaps = last.as_ref().is_none_or(|last| *low <= *last);
+            if overlaps {
+                *last = last.take().zip(high.take()).map(|(one, two)| one.max(two));
+            }
+            overlaps
+        });
+        Self(ranges)
+    }
+
+    fn contains(&self, key: &[u8]) -> bool {
+        let behind = self.0.partition_point(|(low, _)| &low[..] <= key);
+        let last = behind.checked_sub(1).and_then(|at| self.0.get(at));
+        last.is_some_and(|(_, high)| high.as_ref().is_none_or(|high| key < &high[..]))
+    }
+}
+
+/// Adds the objects to the report that a packed run names and that cannot be read. Only keys in `hidden` are looked up, and
+/// none once the report has its share of names.
+async fn name_lost(
+    pool: &Pool,
+    (tree, trees): (Tree, &Trees),
+    hidden: &HiddenKeys,
+    footer: &Footer,
+    report: &mut CheckReport,
+) {
+    let keys = footer.items().filter_map(|item| Some(item.ok()?.key));
+    for key in keys.filter(|key| hidden.contains(key)) {
+        if report.may_be_lost_more {
+            return;
+        }
+        let found = trees.find(tree, &PoolPages::new(pool).of_pass(), None, key).await;
         if matches!(found, Err(Error::Corrupt { .. } | Error::Io(_))) {
             report.may_be_lost(name(key));
         }
     }
 }
 
-/// Compares the liveness of a tablet's packed runs with the values that its tree names, and reads the runs' footers. If
-/// the tree is not whole, the footers say which objects may be lost.
+/// Compares the liveness of a tablet's packed runs with the values that its tree names, and reads the runs' footers, which
+/// name the objects among the `hidden` keys.
 async fn check_packed(
     pool: &Pool,
     (tree, trees): (Tree, &Trees),
     count: &TreeCount,
-    is_whole: bool,
+    hidden: &HiddenKeys,
     totals: Totals,
     report: &mut CheckReport,
 ) {
@@ -150,9 +186,7 @@ async fn check_packed(
             }
             match footers.next() {
                 Some(Ok(footer)) if footer.fits(entry) => {
-                    if !is_whole {
-                        name_lost(pool, (tree, trees), &footer, report).await;
-                    }
+                    name_lost(pool, (tree, trees), hidden, &footer, report).await;
                 }
                 // A repair found this run without its liveness; the place of its footer is unknown.
                 _ if entry.fixed => {}
@@ -214,7 +248,7 @@ async fn count_log(recovery: &Recovery, report: &mut CheckReport) {
             }
         }
     }
-    let pages = PoolPages::new(pool).remembering(true);
+    let pages = PoolPages::new(pool).of_pass();
     for (key, (tablet, kind)) in newest {
         let (tree, trees) = (tree_of(superblock.identity, tablet), recovery.trees(usize::from(tablet.0)));
         // An object that damage hides was not counted.

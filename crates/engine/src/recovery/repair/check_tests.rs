@@ -222,3 +222,21 @@ fn a_count_that_is_wrong_is_named() {
         said(&report).into_iter().find(|(what, _)| what.contains("1 entries are there, the parent says 3"));
     assert_eq!(named.map(|(_, block)| block), Some(leaf), "{report:?}");
 }
+
+#[test]
+fn hidden_keys_are_those_of_any_gap() {
+    let gap = |low: &str, high: Option<&str>| Gap {
+        block: 1,
+        low: low.into(),
+        high: high.map(Into::into),
+        why: "torn".into(),
+    };
+    let within = |gaps: &[Gap]| -> String {
+        let hidden = HiddenKeys::of(gaps);
+        ('a'..='j').filter(|key| hidden.contains(key.to_string().as_bytes())).collect()
+    };
+    assert_eq!(within(&[]), "");
+    assert_eq!(within(&[gap("f", Some("h")), gap("b", Some("d")), gap("c", Some("c"))]), "bcfg");
+    assert_eq!(within(&[gap("b", Some("e")), gap("c", Some("d")), gap("e", Some("f"))]), "bcde");
+    assert_eq!(within(&[gap("h", None), gap("b", Some("c")), gap("i", Some("j"))]), "bhij");
+}

@@ -175,7 +175,7 @@ async fn is_lost(recovery: &Recovery, key: &[u8], lsn: Lsn, record: &EncodedReco
     let Recovery { device, pool, superblock, .. } = recovery;
     let tree = tree_of(superblock.identity, record.tablet);
     let trees = recovery.trees(usize::from(record.tablet.0));
-    let found = match trees.find(tree, &PoolPages::new(pool).remembering(true), None, key).await {
+    let found = match trees.find(tree, &PoolPages::new(pool).of_pass(), None, key).await {
         Ok(Some(found)) => found,
         Ok(None) => return false,
         Err(error) => return cannot_be_read(&error),

@@ -123,6 +123,8 @@ pub(crate) struct Cursor<S: PageSource> {
     key: Vec<u8>,
     /// The keys that the last reported damage hides.
     gap: Option<Gap>,
+    /// Every key that follows lies behind these.
+    is_behind_gap: bool,
     known: Option<KnownPages>,
     /// Known pages that were passed since this was taken last.
     passed: Vec<PageRef>,
@@ -144,6 +146,7 @@ impl<S: PageSource> Cursor<S> {
             leaf: None,
             key: Vec::new(),
             gap: None,
+            is_behind_gap: false,
             known: None,
             passed: Vec::new(),
         }
@@ -225,21 +228,31 @@ impl<S: PageSource> Cursor<S> {
         self.gap.take()
     }
 
+    /// Returns true if no key follows that is below the end of the range taken last, so that the caller need not read on
+    /// before it wants keys from there on.
+    pub(crate) fn is_behind_gap(&self) -> bool {
+        self.is_behind_gap
+    }
+
     /// Notes the range of keys hidden by a damaged page under the first `depth` inner pages of the path.
     fn damaged(&mut self, depth: usize, error: Error) -> Error {
         if let Error::Corrupt { what, block } = &error {
-            let (low, high) = self.bounds(depth);
+            let (low, high, is_end_exact) = self.bounds(depth);
+            self.is_behind_gap = is_end_exact && depth == self.path.len();
             self.gap = Some(Gap { block: *block, low, high, why: what.clone() });
         }
         error
     }
 
     /// The bounds of the page under the first `depth` inner pages of the path. They come from the separators that can
-    /// be read.
-    fn bounds(&self, depth: usize) -> (Vec<u8>, Option<Vec<u8>>) {
-        let (mut low, mut high) = (None, None);
+    /// be read; the last value is false if one cannot.
+    fn bounds(&self, depth: usize) -> (Vec<u8>, Option<Vec<u8>>, bool) {
+        let (mut low, mut high, mut is_end_exact) = (None, None, true);
         for step in self.path.iter().take(depth).rev() {
-            let Ok(view) = self.tree.parse(&step.page, step.at, step.level) else { continue };
+            let Ok(view) = self.tree.parse(&step.page, step.at, step.level) else {
+                is_end_exact = false;
+                continue;
+            };
             let separator = |index: usize| {
                 let mut key = Vec::new();
                 view.separator(index, &mut key).ok().map(|()| key)
@@ -250,9 +263,10 @@ impl<S: PageSource> Cursor<S> {
             }
             if high.is_none() && child + 1 < step.count {
                 high = separator(child + 1);
+                is_end_exact &= high.is_some();
             }
         }
-        (low.unwrap_or_default(), high)
+        (low.unwrap_or_default(), high, is_end_exact)
     }
 
     /// The next entry; `None` at the end.
@@ -421,6 +435,8 @@ impl<S: PageSource> Cursor<S> {
         }
         let Some((low, high)) = lost else { return Ok(()) };
         self.gap = Some(Gap { block: at.block, low, high, why: LOST.0.to_owned() });
+        // The leaf's own entries follow.
+        self.is_behind_gap = false;
         Err(LOST.at(at))
     }
 
