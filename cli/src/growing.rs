@@ -90,23 +90,31 @@ pub(crate) fn room(folder: &Path, path: &Path) -> Option<Size> {
     Some(Size(disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(has)))
 }
 
-/// Checks that a file that may grow to `wanted` has the room for it; with `force` it is only warned of. A size that no store can have is
-/// the engine's to refuse.
+/// Checks that a file of `blocks` blocks that may grow to `wanted` has the room for it; with `force` it is only warned of. A size that no
+/// store can have is the engine's to refuse.
 ///
 /// # Errors
-/// The file system has no room for that: the size cannot be taken back, and a map of all of it is made at once.
-pub(crate) fn check_room(file: &str, wanted: Size, room: Option<Size>, force: bool) -> anyhow::Result<()> {
-    let map = Store::map_bytes(wanted.0 / BLOCK_BYTES_U64);
-    let (Some(room), Some(map)) = (room.filter(|room| wanted > *room), map) else { return Ok(()) };
+/// The file system has no room for that, and the size cannot be taken back.
+pub(crate) fn check_room(
+    file: &str,
+    blocks: u64,
+    wanted: Size,
+    room: Option<Size>,
+    force: bool,
+) -> anyhow::Result<()> {
+    let blocks_max = wanted.0 / BLOCK_BYTES_U64;
+    let map = Store::map_bytes(blocks_max, blocks).zip(Store::map_bytes(blocks_max, blocks_max));
+    let (Some(room), Some((now, later))) = (room.filter(|room| wanted > *room), map) else { return Ok(()) };
     if force {
         tracing::warn!("{}", beyond_room(file, wanted, room));
         return Ok(());
     }
     bail!(
-        "{file} cannot get {wanted}: its file system has room for {room} of it. A size cannot be taken back, and the map of the free space \
-         of such a store takes {} of the disk at once. Give a size that fits; if the file system is to be enlarged, --force takes this \
-         one all the same",
-        Size(map)
+        "{file} cannot get {wanted}: its file system has room for {room} of it. A size cannot be taken back. The map of the free space of \
+         such a store takes {} of the disk now, and up to {} as it fills. Give a size that fits; if the file system is to be enlarged, \
+         --force takes this one all the same",
+        Size(now),
+        Size(later)
     )
 }
 
@@ -172,18 +180,20 @@ mod tests {
         assert_eq!(cap(1 << 40), Some(1500), "all that the device has, as when the store was made");
     }
 
-    /// 40 TiB on a disk with 66 GiB wrote 5.2 GiB of map.
+    /// 40 TiB on a disk with 66 GiB wrote 5.2 GiB of map at once.
     #[test]
     fn a_size_beyond_the_room_is_refused_with_what_its_map_takes() {
         let (wanted, room) = (Size(40 << 40), Size(66 << 30));
         let check = |wanted, room, force| {
-            check_room("the file", wanted, room, force).map_err(|error| error.to_string())
+            check_room("the file", 3_000, wanted, room, force).map_err(|error| error.to_string())
         };
         let why = check(wanted, Some(room), false).unwrap_err();
         assert!(
-            why.contains("has room for 66.0 GiB") && why.contains("takes 5.2 GiB") && why.contains("--force"),
+            why.contains("has room for 66.0 GiB")
+                && why.contains("takes 3.0 MiB of the disk now, and up to 5.2 GiB"),
             "{why}"
         );
+        assert!(why.contains("--force"), "{why}");
         assert_eq!(check(wanted, Some(room), true), Ok(()));
         assert_eq!(check(room, Some(room), false), Ok(()));
         assert_eq!(check(wanted, None, false), Ok(()), "not known");

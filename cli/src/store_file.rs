@@ -239,7 +239,8 @@ fn check_room_of_file(path: &Path, device: &Device, blocks: u64, force: bool) ->
         return Ok(());
     }
     let wanted = Size(blocks.saturating_mul(BLOCK_BYTES_U64));
-    growing::check_room(&path.display().to_string(), wanted, growing::room(folder_of(path), path), force)
+    let room = growing::room(folder_of(path), path);
+    growing::check_room(&path.display().to_string(), device.blocks(), wanted, room, force)
 }
 
 fn open_options(options: &StoreOptions) -> OpenOptions {

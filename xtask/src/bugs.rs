@@ -131,6 +131,11 @@ const HUNTS: &[Hunt] = &[
     ),
     ("LogMovedWithRecords", STORE, "growing::the_log_fits_the_size_behind_a_growth"),
     ("GoneNotTold", STORE, "changes::a_chain_of_changes_is_the_store_of_each_version"),
+    (
+        "MapWithoutRoom",
+        UNITS,
+        "checkpoint::map_room::tests::a_map_has_its_room_before_the_blocks_that_need_it",
+    ),
     ("LongerRingFree", STORE, "growing::the_log_fits_the_size_behind_a_growth"),
 ];
 

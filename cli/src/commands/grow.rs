@@ -3,7 +3,6 @@
 use clap::Args;
 use serde_json::json;
 use shoal_base::BLOCK_BYTES_U64;
-use shoal_client::Client;
 
 use crate::failure::Usage;
 use crate::growing;
@@ -41,18 +40,6 @@ pub(crate) struct Arguments {
     store: StoreArguments,
 }
 
-/// Checks that the file system of the server has room for `size`. Growing a store to the size that it has changes nothing, and the
-/// answer names the room.
-async fn check_server(client: &Client, size: Size) -> anyhow::Result<()> {
-    let stat = client.stat().await?;
-    let cap = stat.figure("space.device_max").saturating_mul(BLOCK_BYTES_U64);
-    if size.0 <= cap {
-        return Ok(());
-    }
-    let room = client.grow(Some(cap)).await?.room;
-    growing::check_room("its file", size, room.map(Size), false)
-}
-
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let store = &arguments.store;
     if store.is_read_only() {
@@ -71,10 +58,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         None => {
             let client = store.connect().await?;
-            if let Some(size) = arguments.size.filter(|_| !arguments.force) {
-                check_server(&client, size).await?;
-            }
-            let grown = client.grow(arguments.size.map(|size| size.0)).await?;
+            let grown = client.grow(arguments.size.map(|size| size.0), arguments.force).await?;
             if let Some(room) = grown.room.filter(|&room| room < grown.now) {
                 warn(&growing::beyond_room("its file", Size(grown.now), Size(room)));
             }

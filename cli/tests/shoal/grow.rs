@@ -155,6 +155,31 @@ fn a_size_beyond_the_file_system_is_refused_unless_it_is_forced() {
     assert_eq!(run(&["format", &format!("--force={new_path}"), new_path, "--size", &beyond]).code, 0);
 }
 
+/// The map of a store of 40 TiB took 5.2 GiB of disk before it held an object.
+#[test]
+fn a_size_that_is_forced_takes_little_of_the_disk() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (data, new) = (folder.path().join("data"), folder.path().join("new"));
+    let taken = |file: &Path| fs::metadata(file).unwrap().blocks() * 512 / MIB;
+    let force = format!("--force={}", new.display());
+    assert_eq!(run(&["format", &force, new.to_str().unwrap(), "--size", "40T"]).code, 0);
+    assert!(taken(&new) < 40, "{} MiB of a new store", taken(&new));
+    // Of a closed store, and of a server's.
+    assert_eq!(run(&["format", data.to_str().unwrap(), "--size", "64M"]).code, 0);
+    let done = run(&["grow", "--data", data.to_str().unwrap(), "--size", "40T", "--force", "--json"]);
+    assert_eq!((done.code, done.json()["bytes"].as_u64()), (0, Some(40 << 40)), "{}", done.stderr);
+    assert!(taken(&data) < 64, "{} MiB of a store that grew", taken(&data));
+    let served = folder.path().join("served");
+    let (server, url) = serve_sized(&served, "64M", &[]);
+    let done = run(&["grow", "--server", &url, "--size", "40T", "--force"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert_eq!(put(&url, 0).code, 0);
+    stop(server);
+    assert!(taken(&served) < 96, "{} MiB of a server's store that grew", taken(&served));
+    assert_whole(&served, 1);
+}
+
 /// Kills of a growth, spread over the time that one takes.
 #[test]
 fn a_kill_at_any_moment_leaves_the_old_size_or_the_new_one() {

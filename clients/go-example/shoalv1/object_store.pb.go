@@ -3609,7 +3609,10 @@ type GrowRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The largest size that the store may have from now on; whole blocks of 4 KiB count. Not set: all of the block device that it lies
 	// on, which may have become larger; a file needs a size.
-	Bytes         *uint64 `protobuf:"varint,1,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	Bytes *uint64 `protobuf:"varint,1,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	// Take a size that the file system has no room for: it is to be enlarged. Without it such a size is refused, as it cannot be taken
+	// back; older servers take it.
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3649,6 +3652,13 @@ func (x *GrowRequest) GetBytes() uint64 {
 		return *x.Bytes
 	}
 	return 0
+}
+
+func (x *GrowRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 // The store may have this size; nothing was changed where both are the same.
@@ -4400,9 +4410,10 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"%\n" +
 	"\rMovingRequest\x12\x14\n" +
 	"\x05pause\x18\x01 \x01(\bR\x05pause\"\x10\n" +
-	"\x0eMovingResponse\"2\n" +
+	"\x0eMovingResponse\"H\n" +
 	"\vGrowRequest\x12\x19\n" +
-	"\x05bytes\x18\x01 \x01(\x04H\x00R\x05bytes\x88\x01\x01B\b\n" +
+	"\x05bytes\x18\x01 \x01(\x04H\x00R\x05bytes\x88\x01\x01\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05forceB\b\n" +
 	"\x06_bytes\"k\n" +
 	"\fGrowResponse\x12!\n" +
 	"\fbytes_before\x18\x01 \x01(\x04R\vbytesBefore\x12\x14\n" +

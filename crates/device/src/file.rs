@@ -258,7 +258,7 @@ impl BlockDevice for FileDevice {
         self.storage.shrink(blocks)
     }
 
-    fn hold_room(&self, blocks: Range<u64>) -> io::Result<()> {
+    fn hold_room(&self, blocks: Range<u64>) -> io::Result<bool> {
         self.storage.hold_room(blocks)
     }
 

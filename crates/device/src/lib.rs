@@ -208,13 +208,14 @@ pub trait BlockDevice: Send + Sync {
     }
 
     /// Takes the room of `blocks` for this file alone: fills holes, and copies what it shares with other files where the file system
-    /// can do that. The contents stay. A device that has its room anyway does nothing.
+    /// can do that. The contents stay. A device that has its room anyway does nothing. Returns false if the file system cannot
+    /// allocate: a hole gets its room when it is written.
     ///
     /// # Errors
     /// The system's error; the file may have the room of a part.
-    fn hold_room(&self, blocks: Range<u64>) -> io::Result<()> {
+    fn hold_room(&self, blocks: Range<u64>) -> io::Result<bool> {
         let _ = blocks;
-        Ok(())
+        Ok(true)
     }
 
     /// Whether each write needs new room in the file system, also one to blocks that were written before.

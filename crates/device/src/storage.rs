@@ -321,15 +321,15 @@ impl Storage {
     }
 
     /// See [`crate::BlockDevice::hold_room`].
-    pub(crate) fn hold_room(&self, blocks: Range<u64>) -> io::Result<()> {
+    pub(crate) fn hold_room(&self, blocks: Range<u64>) -> io::Result<bool> {
         let end = blocks.end.min(self.blocks());
         if self.kind == Kind::Raw || self.read_only || blocks.start >= end {
-            return Ok(());
+            return Ok(true);
         }
         let bytes = (end - blocks.start) * BLOCK_BYTES_U64;
         match sys::allocate_unshared(&self.file, blocks.start * BLOCK_BYTES_U64, bytes) {
-            Err(error) if is_unsupported(&error) => Ok(()),
-            done => done,
+            Err(error) if is_unsupported(&error) => Ok(false),
+            done => done.map(|()| true),
         }
     }
 

@@ -31,7 +31,7 @@
 //! The path of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `append.rs`, `overlay/`, `log/commit.rs`;
 //! later `apply.rs`, `packed/`, `tree/`, `publish.rs`. The path of a get: `read_cache.rs` (on a dispatch thread),
 //! `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `recovery/read.rs`, `superblock.rs`, `space_image.rs`,
-//! `log/read.rs`, `open.rs`. Rules R1 to R39 (INV-1 to INV-39) are in `docs/invariants.md`.
+//! `log/read.rs`, `open.rs`. Rules R1 to R40 (INV-1 to INV-40) are in `docs/invariants.md`.
 
 mod checkpoint;
 mod common;

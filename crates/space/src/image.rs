@@ -20,7 +20,7 @@ pub(crate) use delta::{sorted, without};
 pub use format::{DELTA_HEADER_BYTES, SNAPSHOT_PIECE_BYTES_MAX};
 pub use free_image::FreeImage;
 pub use snapshot_read::{LostGroups, SnapshotReader, published_piece};
-pub use snapshot_write::{SnapshotPiece, SnapshotWriter};
+pub use snapshot_write::{SnapshotPiece, SnapshotWriter, snapshot_pieces_max};
 
 /// Identity of a device, as in its superblock: bytes of another store are never taken for this one's.
 pub type DeviceIdentity = [u8; 16];

@@ -1,7 +1,7 @@
 //! Devices that do something with the requests on their way: count them, hold them back, delay them, fail them.
 
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -84,6 +84,10 @@ impl<I: Intercept> BlockDevice for Intercepted<I> {
 
     fn grow(&self, blocks: u64) -> io::Result<()> {
         self.0.grow(blocks)
+    }
+
+    fn hold_room(&self, blocks: Range<u64>) -> io::Result<bool> {
+        self.0.inner().hold_room(blocks)
     }
 
     fn describe(&self) -> String {

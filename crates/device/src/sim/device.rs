@@ -19,6 +19,7 @@ use super::fault::{Effect, Fault, FaultOp, Faults};
 use super::history::{History, WriteKind};
 use super::image::{Block, Image};
 use super::line::{Lanes, Line};
+use super::room::Room;
 use crate::counters::Counters;
 use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Ticket, is_no_room};
 
@@ -66,11 +67,21 @@ pub struct SimOptions {
     pub allocates: bool,
     /// Whether it records its history, which holds every block ever written.
     pub record: bool,
+    /// Blocks that are free in its file system; none: no end. A block takes its room at its first write, or before: when the device
+    /// grows or is to hold it, where it `allocates`.
+    pub room: Option<u64>,
 }
 
 impl Default for SimOptions {
     fn default() -> Self {
-        Self { latency: Latency::default(), parallel: 32, growable: false, allocates: false, record: true }
+        Self {
+            latency: Latency::default(),
+            parallel: 32,
+            growable: false,
+            allocates: false,
+            record: true,
+            room: None,
+        }
     }
 }
 
@@ -81,6 +92,7 @@ struct State {
     lanes: Lanes,
     /// Requests that were submitted.
     submitted: u64,
+    room: Option<Room>,
 }
 
 /// A request that began.
@@ -130,8 +142,12 @@ impl State {
             _ => {}
         }
         match op {
+            Op::Write | Op::WriteDurable if !self.takes_room(&range) => {
+                running.result = Err(error(&running.ticket, libc::ENOSPC));
+            }
             Op::Write | Op::WriteDurable => self.begin_write(&mut running, effect, record),
             Op::Discard { blocks } => {
+                self.room.iter_mut().for_each(|room| room.give(&range));
                 let rubbish = Arc::new([RUBBISH; BLOCK_BYTES]);
                 running.landing = Some((range.start, (0..blocks).map(|_| rubbish.clone()).collect()));
                 self.record_write(&mut running, WriteKind::Discard, record);
@@ -140,6 +156,11 @@ impl State {
             Op::Flush | Op::Read => {}
         }
         running
+    }
+
+    /// Takes the room of `blocks`; false if there is too little.
+    fn takes_room(&mut self, blocks: &Range<u64>) -> bool {
+        self.room.as_mut().is_none_or(|room| room.take(blocks))
     }
 
     fn begin_write(&mut self, running: &mut Running, effect: Option<Effect>, record: bool) {
@@ -292,6 +313,7 @@ impl SimDevice {
     #[must_use]
     pub fn with_options(image: Image, options: SimOptions) -> Arc<Self> {
         let state = State {
+            room: options.room.map(|free| Room::new(free, image.written())),
             history: History::new(image.clone()),
             image,
             faults: Faults::default(),
@@ -314,6 +336,19 @@ impl SimDevice {
         let mut state = self.core.state.lock();
         state.image.settle();
         state.image.clone()
+    }
+
+    /// Blocks that have room in the file system; of `blocks` only, if given. None where room has no end.
+    #[must_use]
+    pub fn held_blocks(&self, blocks: Option<Range<u64>>) -> Option<u64> {
+        let state = self.core.state.lock();
+        let room = state.room.as_ref()?;
+        Some(blocks.map_or_else(|| room.blocks(), |blocks| room.blocks_in(&blocks)))
+    }
+
+    /// From here on `blocks` blocks are free in the file system, where room has an end.
+    pub fn set_room(&self, blocks: u64) {
+        self.core.state.lock().room.iter_mut().for_each(|room| room.free = blocks);
     }
 
     /// The events so far.
@@ -359,6 +394,28 @@ impl SimDevice {
             let number = state.history.begin_write(WriteKind::Durable, block, data);
             state.history.end_write(number, true);
         }
+    }
+
+    fn lengthen(&self, blocks: u64, allocates: bool) -> io::Result<()> {
+        let mut state = self.core.state.lock();
+        let old = state.image.blocks();
+        if blocks <= old {
+            return Ok(());
+        }
+        if !self.core.options.growable {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this simulated device has a fixed size"));
+        }
+        if let Some(Effect::Fail(code)) = state.faults.strike_as(FaultOp::Grow, &(old..blocks)) {
+            return Err(io::Error::from_raw_os_error(code));
+        }
+        if allocates && !state.takes_room(&(old..blocks)) {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        state.image.resize(blocks);
+        if self.core.options.record {
+            state.history.grew(blocks);
+        }
+        Ok(())
     }
 
     fn watch(&self) {
@@ -409,22 +466,20 @@ impl BlockDevice for SimDevice {
     }
 
     fn grow(&self, blocks: u64) -> io::Result<()> {
+        self.lengthen(blocks, self.core.options.allocates)
+    }
+
+    fn extend(&self, blocks: u64) -> io::Result<()> {
+        self.lengthen(blocks, false)
+    }
+
+    fn hold_room(&self, blocks: Range<u64>) -> io::Result<bool> {
         let mut state = self.core.state.lock();
-        let old = state.image.blocks();
-        if blocks <= old {
-            return Ok(());
+        let blocks = blocks.start..blocks.end.min(state.image.blocks());
+        match self.core.options.allocates {
+            true if !state.takes_room(&blocks) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            allocates => Ok(allocates),
         }
-        if !self.core.options.growable {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "this simulated device has a fixed size"));
-        }
-        if let Some(Effect::Fail(code)) = state.faults.strike_as(FaultOp::Grow, &(old..blocks)) {
-            return Err(io::Error::from_raw_os_error(code));
-        }
-        state.image.resize(blocks);
-        if self.core.options.record {
-            state.history.grew(blocks);
-        }
-        Ok(())
     }
 
     fn describe(&self) -> String {

@@ -91,6 +91,12 @@ impl Image {
         self.changed.get(&block).or_else(base)
     }
 
+    /// The blocks that were written, some of them twice.
+    pub(super) fn written(&self) -> impl Iterator<Item = u64> {
+        let base = (0..).zip(self.base.iter()).filter(|(_, block)| block.is_some());
+        base.map(|(number, _)| number).chain(self.changed.keys().copied())
+    }
+
     pub(super) fn put(&mut self, block: u64, bytes: Arc<Block>) {
         assert!(block < self.blocks, "block {block} is behind the end of an image of {} blocks", self.blocks);
         self.changed.insert(block, bytes);

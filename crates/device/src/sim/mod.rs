@@ -11,6 +11,7 @@ mod fault;
 mod history;
 mod image;
 mod line;
+mod room;
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use shoal_base::{BLOCK_BYTES, Run};
 use shoal_device::{Device, IoBuf, is_no_room};
 
 use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::map_room::hold_areas;
 use crate::checkpoint::publish::Changes;
 use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result, no_room};
@@ -40,6 +41,15 @@ enum StepError {
     /// The file system, a quota, or the process's limit of file sizes has no room for it.
     NoRoom(String),
     Other(Error),
+}
+
+impl From<Error> for StepError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NoRoom(why) => Self::NoRoom(why),
+            error => Self::Other(error),
+        }
+    }
 }
 
 impl Checkpointer {
@@ -210,9 +220,10 @@ impl Checkpointer {
         self.log.poison.flushed(flush).await.inspect_err(|_| self.log.committer.moved.notify())
     }
 
-    /// Makes the file `to` blocks long and zeroes the new part. After a failure the file has `from` blocks again, and
+    /// Takes the room of the space image of `to` blocks, makes the file that long and zeroes the new part. After a failure the file has `from` blocks again, and
     /// the file system gets back what the step took.
     async fn take_step(&self, from: u64, to: u64) -> std::result::Result<(), StepError> {
+        hold_areas(&self.device, &self.layout(), from, to).await?;
         if let Err(error) = self.device.inner().grow(to) {
             let code = error.raw_os_error();
             return Err(match code.is_some_and(is_no_room) {
@@ -228,10 +239,7 @@ impl Checkpointer {
         if let Err(kept) = self.device.inner().shrink(from) {
             tracing::warn!("what a growth took of the file system could not be given back: {kept}");
         }
-        Err(match &error {
-            Error::NoRoom(why) => StepError::NoRoom(why.clone()),
-            _ => StepError::Other(error),
-        })
+        Err(error.into())
     }
 
     /// Logs that the file system is full: once when that begins, and not for each refused write.

@@ -13,8 +13,9 @@
 
 use std::ops::Range;
 
-use shoal_base::Run;
+use shoal_base::{BLOCK_BYTES, Run};
 use shoal_space::SPACE_BLOCKS_MAX;
+use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, snapshot_pieces_max};
 
 use crate::checkpoint::features::{MOVED_AREAS, MOVED_LOG};
 use crate::common::error::{Error, Result};
@@ -26,6 +27,12 @@ pub(crate) const SUPERBLOCK_COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
 
 /// First block after the superblocks: every area lies behind them.
 pub(crate) const AREAS_FIRST: u64 = 34;
+
+/// Blocks from one piece of a snapshot to the next, so that a damaged piece does not hide the places of the others.
+pub(crate) const PIECE_BLOCKS: u64 = (SNAPSHOT_PIECE_BYTES_MAX / BLOCK_BYTES) as u64;
+
+/// Fewest blocks of an area that the image uses, 1 MiB: publishes seldom write it anew.
+const IMAGE_LEAST: u64 = 256;
 
 /// Blocks that a growth adds at least, besides the areas of the space image.
 const GROWN_LEAST: u64 = 64;
@@ -187,6 +194,29 @@ impl Layout {
         self.places.space_areas[(area & 1) as usize]
     }
 
+    /// Blocks of each area, from its start on, that the image of a store of `device_blocks` blocks uses: a snapshot in the worst case, and
+    /// as much again for deltas. Rounded up to a power of two of `device_blocks`, so that it seldom changes. In a file the rest of an
+    /// area is a hole (INV-40).
+    pub(crate) fn image_blocks(&self, device_blocks: u64) -> u32 {
+        let blocks = device_blocks.checked_next_power_of_two().unwrap_or(u64::MAX).min(self.blocks_max);
+        let pieces = |blocks_max| snapshot_pieces_max(blocks, blocks_max, self.group_blocks);
+        let wanted = (PIECE_BLOCKS * (pieces(self.blocks_max) + pieces(blocks)) + 16).max(IMAGE_LEAST);
+        u32::try_from(wanted).map_or(self.space_area_blocks, |wanted| wanted.min(self.space_area_blocks))
+    }
+
+    /// The used parts of both areas in a store of `device_blocks` blocks.
+    pub(crate) fn used_areas(&self, device_blocks: u64) -> [Range<u64>; 2] {
+        let used = u64::from(self.image_blocks(device_blocks));
+        self.places.space_areas.map(|first| first..first + used)
+    }
+
+    /// The parts of both areas that no image of a store of `device_blocks` blocks uses.
+    pub(crate) fn unused_areas(&self, device_blocks: u64) -> [Range<u64>; 2] {
+        let blocks = u64::from(self.space_area_blocks);
+        let used = u64::from(self.image_blocks(device_blocks));
+        self.places.space_areas.map(|first| first + used..first + blocks)
+    }
+
     /// First block that objects and pages may use.
     pub(crate) const fn data_first(&self) -> u64 {
         self.places.data
@@ -292,6 +322,32 @@ mod tests {
         let (moved, old) = first.with_log(Ring { first: 3_000, blocks: 64 });
         assert_eq!((old, moved.data_first()), (None, first.data_first()));
         assert!(moved.is_sensible(4_096, MOVED_LOG));
+    }
+
+    /// The map grows with the space in use: 40 TiB took 5.2 GiB at once.
+    #[test]
+    fn the_image_uses_what_the_device_needs() {
+        let mib = |blocks_max: u64, device_blocks: u64| {
+            let layout = Layout::new(&FormatOptions::for_blocks(blocks_max)).unwrap();
+            2 * u64::from(layout.image_blocks(device_blocks)) / 256
+        };
+        const TIB: u64 = 1 << 28;
+        assert_eq!(mib(40 * TIB, 3_000), 3);
+        assert_eq!(mib(40 * TIB, 3 * TIB / 2), 295);
+        assert_eq!(mib(40 * TIB, 40 * TIB), 5_280);
+        assert_eq!(mib(64 * TIB, u64::MAX), 8_448);
+        for blocks_max in [320, 4_096, 100_000, 3_000_000, 4_000_000, 5_000_000, TIB / 4, 3 * TIB] {
+            let log_blocks = Some(16);
+            let options = FormatOptions { log_blocks, ..FormatOptions::for_blocks(blocks_max) };
+            let layout = Layout::new(&options).unwrap();
+            let all = layout.space_area_blocks;
+            assert_eq!(layout.image_blocks(blocks_max), all, "{blocks_max}: a device uses whole areas");
+            let steps: Vec<u32> = (0..=64).map(|part| layout.image_blocks(blocks_max / 64 * part)).collect();
+            assert!(steps.is_sorted() && steps[0] >= all.min(256), "{steps:?}");
+            for (used, unused) in layout.used_areas(300).into_iter().zip(layout.unused_areas(300)) {
+                assert_eq!((used.end, used.start + u64::from(all)), (unused.start, unused.end));
+            }
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use shoal_base::{BLOCK_BYTES_U64, Run};
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::features::MOVED_AREAS;
 use crate::checkpoint::grow::zero;
+use crate::checkpoint::map_room::{hold, hold_areas};
 use crate::checkpoint::publish::{Changes, MovedLog};
 use crate::checkpoint::space_image;
 use crate::common::error::{Error, Result};
@@ -95,9 +96,12 @@ impl Checkpointer {
     async fn place_of_ring(&self, blocks: u32) -> std::result::Result<LongerRing, String> {
         let device_blocks = self.publisher.take().await.device_blocks;
         let end = device_blocks + u64::from(blocks);
+        self.hold_old_ring().await.map_err(|error| error.to_string())?;
         if self.device.inner().can_grow() && end <= self.layout().blocks_max {
             let ring = Ring { first: device_blocks, blocks };
             let prepared = PREPARED_FIRST.min(blocks);
+            let held = hold_areas(&self.device, &self.layout(), device_blocks, end).await;
+            held.map_err(|error| error.to_string())?;
             self.write_ring_behind_the_end(ring, prepared).await?;
             return Ok(LongerRing { ring, prepared, device_blocks: Some(end) });
         }
@@ -116,6 +120,13 @@ impl Checkpointer {
                 Err(error.to_string())
             }
         }
+    }
+
+    /// Takes the room of the unprepared part of the ring, if its blocks are to become data.
+    async fn hold_old_ring(&self) -> Result<()> {
+        let ring = self.layout().ring();
+        let Some(old) = self.layout().with_log(ring).1 else { return Ok(()) };
+        hold(&self.device, old.block + u64::from(self.log.committer.ring.prepared())..old.end()).await
     }
 
     /// Makes the file long enough for `ring`. As in a new file, only its first part takes space of the file system at first.

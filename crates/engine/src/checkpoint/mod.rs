@@ -5,7 +5,8 @@
 //!
 //! Reading order: [`apply`], [`home`] (the places of values), [`replace`] (the entries that a tree gets and loses),
 //! [`progress`] and [`pause`] (room for writers meanwhile), [`liveness`] (the live values of packed runs), [`compact`] (the choice of
-//! runs to rewrite), [`publish`], [`sole_writer`] (nobody else publishes), [`superblock`], [`space_image`], [`grow`] (growth of the file, which a publish makes usable), [`longer_log`],
+//! runs to rewrite), [`publish`], [`sole_writer`] (nobody else publishes), [`superblock`], [`space_image`], [`map_room`] (its room in a file), [`grow`] (growth of
+//! the file, which a publish makes usable), [`longer_log`],
 //! [`relocate`] (an apply that empties groups).
 
 pub(crate) mod apply;
@@ -22,6 +23,7 @@ pub(crate) mod layout;
 pub(crate) mod liveness;
 pub(crate) mod longer_log;
 pub(crate) mod losses;
+pub(crate) mod map_room;
 pub(crate) mod merge;
 pub(crate) mod pause;
 pub(crate) mod progress;

@@ -1,22 +1,19 @@
 //! The space image on the device: a snapshot and the deltas of the superblocks since, in one of two areas (R10;
 //! `docs/format/space.md`).
 //!
-//! A publish appends its changes. When an area is full, the image is read back, updated and written to the other area
-//! as a new snapshot. It is never written from the allocator's memory, which is ahead of the published state.
+//! A publish appends its changes. When the used part of an area is full, which grows with the device (INV-40), the image is read back,
+//! updated and written to the other area as a new snapshot. It is never written from the allocator's memory, which is ahead of the published state.
 
 use std::ops::Range;
 
 use shoal_base::{BLOCK_BYTES, Run, blocks_for};
 use shoal_device::{Device, IoBuf};
-use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, SnapshotReader};
+use shoal_space::image::SnapshotReader;
 use shoal_space::{Delta, FreeImage};
 
-use crate::checkpoint::layout::Layout;
+use crate::checkpoint::layout::{Layout, PIECE_BLOCKS};
 use crate::checkpoint::superblock::{SpacePlace, Superblock};
 use crate::common::error::{Error, Result};
-
-/// Blocks from one piece of a snapshot to the next, so that a damaged piece does not hide the places of the others.
-const PIECE_BLOCKS: u64 = (SNAPSHOT_PIECE_BYTES_MAX / BLOCK_BYTES) as u64;
 
 /// Writes the image of a new store: all blocks from the first data block on are free.
 ///
@@ -99,7 +96,7 @@ pub(crate) async fn append(
     }
     let bytes = delta.encode(&superblock.identity);
     let blocks = blocks_for(bytes.len() as u64) as u32;
-    if place.used_blocks + blocks <= superblock.layout.space_area_blocks {
+    if place.used_blocks + blocks <= superblock.layout.image_blocks(superblock.device_blocks) {
         let at = superblock.layout.space_area(place.area) + u64::from(place.used_blocks);
         device.write(at, IoBuf::copied_from(&bytes)).await.ok()?;
         place.used_blocks += blocks;

@@ -16,8 +16,8 @@ use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_device::Device;
 use shoal_space::FreeImage;
 
-use crate::checkpoint::grow::zero;
 use crate::checkpoint::layout::Layout;
+use crate::checkpoint::map_room::hold;
 use crate::checkpoint::publish::Changes;
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
@@ -47,6 +47,8 @@ pub(crate) struct Plan {
     pub areas: Range<u64>,
     /// The areas of before, which become free.
     pub old: Vec<Run>,
+    /// The parts of them that may have no room in a file yet: blocks that are handed out have.
+    pub old_unused: Vec<Range<u64>>,
     /// Blocks behind the areas, which become free: none of a file, which goes on growing as it fills.
     pub fresh: Vec<Run>,
 }
@@ -84,13 +86,18 @@ impl Plan {
             )));
         }
         let end = superblock.device_blocks;
+        let unused = layout.unused_areas(end);
         let (layout, freed) = layout.grown(blocks_max, end)?;
+        let is_freed = |unused: &Range<u64>| {
+            freed.iter().any(|freed| freed.start <= unused.start && unused.end <= freed.end)
+        };
+        let old_unused = unused.into_iter().filter(is_freed).collect();
         let areas = end..end + 2 * u64::from(layout.space_area_blocks);
         let device_blocks = if can_grow { areas.end } else { blocks_max };
         let old = freed.into_iter().flat_map(runs).collect();
         let new = if injected(Bug::GrownAreasFree) { areas.start } else { areas.end };
         let fresh = runs(new..device_blocks).collect();
-        Ok(Self { layout, device_blocks, areas, old, fresh })
+        Ok(Self { layout, device_blocks, areas, old, old_unused, fresh })
     }
 
     /// The published image after the growth.
@@ -112,7 +119,8 @@ impl Plan {
         [&self.old[..], &self.fresh].concat()
     }
 
-    /// Makes a file long enough for the new areas. A file that has no room for that gets its length back.
+    /// Makes a file long enough for the new areas, and takes the room of what the image uses of them (INV-40). A file that has no room
+    /// for that gets its length back.
     ///
     /// # Errors
     /// [`Error::Unopenable`].
@@ -121,23 +129,33 @@ impl Plan {
         if !inner.can_grow() {
             return Ok(());
         }
-        let Range { start, end } = self.areas;
         let before = inner.blocks();
-        let grown = match inner.grow(end) {
-            Ok(()) if inner.allocates() => Ok(()),
-            Ok(()) => zero(device, start, end).await.map_err(|error| error.to_string()),
+        let held = || self.layout.used_areas(self.device_blocks).into_iter().chain(self.old_unused.clone());
+        let grown = match inner.extend(self.areas.end) {
+            Ok(()) => hold_all(device, held()).await.map_err(|error| match error {
+                Error::NoRoom(why) => why,
+                error => error.to_string(),
+            }),
             Err(error) => Err(error.to_string()),
         };
         grown.map_err(|error| {
             if let Err(kept) = inner.shrink(before) {
                 tracing::warn!("what a growth took of the file system could not be given back: {kept}");
             }
-            let mib = ((end - start) * BLOCK_BYTES_U64).div_ceil(1 << 20);
+            let blocks: u64 = held().map(|part| part.end - part.start).sum();
+            let mib = (blocks * BLOCK_BYTES_U64).div_ceil(1 << 20);
             Error::Unopenable(format!(
                 "the store did not grow: the data file needs {mib} MiB more for the map of the new space: {error}. The store is as before"
             ))
         })
     }
+}
+
+async fn hold_all(device: &Device, parts: impl Iterator<Item = Range<u64>>) -> Result<()> {
+    for part in parts {
+        hold(device, part).await?;
+    }
+    Ok(())
 }
 
 fn mib(blocks: u64) -> String {

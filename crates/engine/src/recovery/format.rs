@@ -112,9 +112,12 @@ fn take_blocks(device: &Device, options: &FormatOptions, layout: &Layout) -> Res
     let device_blocks = if inner.can_grow() {
         let wanted = options.initial_blocks.unwrap_or(least + INITIAL_BLOCKS);
         let blocks = wanted.clamp(least, layout.blocks_max);
-        // The unprepared part of the log takes no space yet.
-        let extended = inner.extend(layout.data_first()).and_then(|()| inner.grow(blocks));
-        extended.map_err(|error| {
+        // The unprepared part of the log, and the unused one of the space image, take no space yet (INV-40).
+        let mut taken = inner.extend(layout.data_first()).and_then(|()| inner.grow(blocks));
+        for area in layout.used_areas(blocks) {
+            taken = taken.and_then(|()| inner.hold_room(area).map(drop));
+        }
+        taken.map_err(|error| {
             Error::Unopenable(format!("the data file could not get {blocks} blocks of 4 KiB: {error}"))
         })?;
         blocks
@@ -129,7 +132,7 @@ fn take_blocks(device: &Device, options: &FormatOptions, layout: &Layout) -> Res
     Ok(device_blocks)
 }
 
-/// Zeroes the areas, the `prepared` blocks of the log, and of a file its first blocks for data; flushed.
+/// Zeroes the used parts of the areas, the `prepared` blocks of the log, and of a file its first blocks for data; flushed.
 ///
 /// # Errors
 /// As the device.
@@ -140,10 +143,16 @@ async fn wipe(
     overwrite: bool,
 ) -> Result<()> {
     let zeroed = if device.inner().can_grow() { device_blocks } else { layout.data_first() };
-    let behind_log = layout.log_first() + u64::from(layout.log_blocks);
     zero(device, 0, layout.log_first() + u64::from(prepared)).await?;
-    zero(device, behind_log, zeroed).await?;
+    zero(device, layout.data_first(), zeroed).await?;
+    for area in layout.used_areas(device_blocks) {
+        zero(device, area.start, area.end).await?;
+    }
     if overwrite {
+        for area in layout.unused_areas(device_blocks) {
+            // A discard promises nothing, and nothing depends on it.
+            drop(device.discard(area.start, area.end - area.start).await);
+        }
         // Signatures of the old contents at the start or the end must not identify the device any more.
         let blocks = device.blocks();
         zero(device, zeroed, DENSE_BLOCKS.min(blocks)).await?;

@@ -1,7 +1,8 @@
 //! Raises the cap of a store at an opening: between the reading of the store and the replay of its log. `maintenance/raise_cap.rs` does
 //! it while the store is open.
 //!
-//! The areas of the space image are sized by the cap. So the growth takes new areas behind the blocks in use, writes the published
+//! The areas of the space image are as long as the cap demands, and have room as the space in use does (INV-40). So the growth takes
+//! new areas behind the blocks in use, writes the published
 //! image there in the geometry of the new cap, flushes, and publishes one superblock that names all of it (INV-37). Until that
 //! superblock is whole, nothing that an older one names has changed: a crash leaves the store with its old cap. The log keeps its
 //! ring and its records: the replay that follows starts from an image with the same owners of blocks.
@@ -11,20 +12,22 @@ use shoal_base::task::Boxed;
 use shoal_device::Device;
 
 use crate::checkpoint::copies::{self, Found};
-use crate::checkpoint::layout::space_area_blocks_for;
+use crate::checkpoint::layout::Layout;
 use crate::checkpoint::space_image;
 use crate::common::error::{Error, Result};
+use crate::common::options::FormatOptions;
 use crate::maintenance::raise_cap::Plan;
 use crate::recovery::read::Recovery;
 use crate::store::Store;
 use crate::testing::injected_bug::{Bug, injected};
 
 impl Store {
-    /// Bytes of the map of the free space of a store with a cap of `blocks_max` blocks: its size follows from the cap, and the file has
-    /// room for all of it from the start. `None` if no store can have that cap.
+    /// Bytes that the map of the free space takes of the disk in a store with a cap of `blocks_max` blocks whose file has `blocks` blocks:
+    /// it grows with the file. `None` if no store can have that cap.
     #[must_use]
-    pub fn map_bytes(blocks_max: u64) -> Option<u64> {
-        space_area_blocks_for(blocks_max).ok().map(|blocks| 2 * u64::from(blocks) * BLOCK_BYTES_U64)
+    pub fn map_bytes(blocks_max: u64, blocks: u64) -> Option<u64> {
+        let layout = Layout::new(&FormatOptions::for_blocks(blocks_max)).ok()?;
+        Some(2 * u64::from(layout.image_blocks(blocks.max(layout.data_first()))) * BLOCK_BYTES_U64)
     }
 
     /// The cap of the store on `device`: the largest number of blocks that it may have. `None` where `device` holds only zeros.

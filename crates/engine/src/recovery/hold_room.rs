@@ -9,9 +9,6 @@ use shoal_device::Device;
 use crate::checkpoint::layout::AREAS_FIRST;
 use crate::checkpoint::superblock::Superblock;
 
-/// Blocks of an area of the space image that are taken ahead of its growth.
-const AREA_AHEAD_BLOCKS: u64 = 64;
-
 /// Takes the room of every block that `superblock` uses, and warns if it cannot be had. `discards`: free blocks were given back on
 /// purpose, and are left alone.
 pub(crate) fn hold_room(device: &Device, superblock: &Superblock, discards: bool) {
@@ -40,11 +37,10 @@ pub(crate) fn hold_room(device: &Device, superblock: &Superblock, discards: bool
 
 /// The superblocks, the part of the log that may be written, and the used parts of the space image.
 fn fixed_parts(superblock: &Superblock) -> [Range<u64>; 4] {
-    let (layout, place) = (&superblock.layout, &superblock.space);
-    let used = (u64::from(place.used_blocks) + AREA_AHEAD_BLOCKS).min(u64::from(layout.space_area_blocks));
-    let area = |area| layout.space_area(area)..layout.space_area(area) + used;
+    let layout = &superblock.layout;
+    let [first, second] = layout.used_areas(superblock.device_blocks);
     let log = layout.log_first();
-    [0..AREAS_FIRST, log..log + u64::from(superblock.log_prepared), area(0), area(1)]
+    [0..AREAS_FIRST, log..log + u64::from(superblock.log_prepared), first, second]
 }
 
 /// The blocks of data, without areas and a log among them.
@@ -73,7 +69,7 @@ mod tests {
 
     fn superblock() -> Superblock {
         let device = Device::new(Arc::new(MemDevice::growable(1)));
-        let format = FormatOptions { initial_blocks: Some(0), ..FormatOptions::for_blocks(1 << 16) };
+        let format = FormatOptions { initial_blocks: Some(0), ..FormatOptions::for_blocks(1 << 23) };
         block_on(Store::format(&device, &format, &environment())).unwrap();
         let store = open_in(&device, options(), environment());
         let superblock = (*store.0.checkpointer.publisher.try_take().unwrap()).clone();
@@ -86,13 +82,10 @@ mod tests {
         let mut superblock = superblock();
         let layout = superblock.layout;
         superblock.device_blocks = layout.data_first() + 1_000;
-        superblock.space.used_blocks = 1;
         let log = layout.log_first();
-        let used = |area| {
-            let first = layout.space_area(area);
-            first..first + u64::from(layout.space_area_blocks).min(1 + AREA_AHEAD_BLOCKS)
-        };
-        let fixed = [0..AREAS_FIRST, log..log + u64::from(superblock.log_prepared), used(0), used(1)];
+        let [first, second] = layout.places.space_areas.map(|first| first..first + 256);
+        assert!(layout.space_area_blocks > 256, "the rest of an area is left alone");
+        let fixed = [0..AREAS_FIRST, log..log + u64::from(superblock.log_prepared), first, second];
         assert_eq!(fixed_parts(&superblock), fixed);
         assert_eq!(data_of(&superblock), vec![layout.data_first()..superblock.device_blocks]);
     }
@@ -107,7 +100,6 @@ mod tests {
         superblock.layout.places.log = first + 500;
         superblock.layout.places.space_areas = [first + 100, first + 800];
         superblock.log_prepared = 20;
-        superblock.space.used_blocks = 40;
         superblock.device_blocks = first + 1_000;
         let from_data = |part: Range<u64>| first + part.start..first + part.end;
         let [_, log, areas @ ..] = fixed_parts(&superblock);

@@ -347,7 +347,9 @@ impl Inner {
 
     /// Looks at the room of the file system, and whether writes get through.
     pub(crate) fn look_at_writes(&self) {
-        self.checkpointer.growth.note_room(self.device.inner().room());
+        // What the image does not use takes no room: data behind it may have that.
+        let holes = self.layout().unused_areas(self.device.blocks()).map(|part| part.end - part.start);
+        self.checkpointer.growth.note_room(self.device.inner().room().map(|room| room + holes[0] + holes[1]));
         let committer = &self.log.committer;
         self.maintenance.standstill.look(Look {
             now_ns: self.now_ns(),

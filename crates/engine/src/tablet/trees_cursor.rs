@@ -209,7 +209,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     /// As [`next`](Self::next).
     pub(crate) async fn next_placed(&mut self) -> Result<Option<Placed<S::Page>>> {
         let decided = self.decided().await?;
-        Ok(decided.map(|Decided { tree, key, found, page }| {
+        Ok(decided.map(|Decided { tree, key, found, page, .. }| {
             let is_gone = self.is_tombstone(tree, &found);
             let page = page.filter(|_| tree == self.layers.list.len());
             Placed { key, found: (!is_gone).then_some(found), page }

@@ -172,6 +172,8 @@ pub(crate) enum Bug {
     LongerRingFree,
     /// INV-39: a walk of changes does not tell the keys that a layer says are gone.
     GoneNotTold,
+    /// INV-40: no room is taken for the space image before a superblock names the blocks that need it.
+    MapWithoutRoom,
 }
 
 /// Returns true if this bug is active.

@@ -34,6 +34,7 @@ mod identity;
 mod layers;
 mod listing;
 mod losses;
+mod map_room;
 mod model;
 mod no_room;
 mod packed;

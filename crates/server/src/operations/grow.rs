@@ -2,7 +2,7 @@
 
 use shoal_api::v1;
 use shoal_base::BLOCK_BYTES_U64;
-use shoal_engine::{Error, block_on};
+use shoal_engine::{Error, Store, block_on};
 use tokio::sync::oneshot;
 
 use crate::auth::Authenticated;
@@ -16,6 +16,9 @@ pub(crate) async fn grow(
     let (Parted { message, .. }, admitted) = request.take();
     let store = admitted.to_administer()?.clone();
     let blocks = message.bytes.map(|bytes| bytes / BLOCK_BYTES_U64);
+    if let Some(blocks) = blocks.filter(|_| !message.force) {
+        check_room(&store, blocks)?;
+    }
     // It writes the map of the free space, and waits for it: other calls go on meanwhile.
     let (done, growth) = oneshot::channel();
     let grow = move || {
@@ -42,4 +45,32 @@ pub(crate) async fn grow(
         bytes: grown.now.saturating_mul(BLOCK_BYTES_U64),
         bytes_of_room: room.unwrap_or(0).saturating_mul(BLOCK_BYTES_U64),
     })
+}
+
+/// Checks that the file system has room for a store of `blocks` blocks. A size that no store can have, or that this one has already, is
+/// the engine's to judge.
+///
+/// # Errors
+/// A size beyond the room, which could not be taken back.
+fn check_room(store: &Store, blocks: u64) -> Result<(), Failure> {
+    let stat = store.stat();
+    let map = |of: u64| Store::map_bytes(blocks, of).map(mib);
+    let (Some(room), Some(now), Some(later)) = (store.room_blocks(), map(stat.device_blocks), map(blocks))
+    else {
+        return Ok(());
+    };
+    if blocks <= stat.blocks_max || blocks <= room {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!(
+        "the store cannot get {}: its file system has room for {} of it. A size cannot be taken back. The map of the free space of such a \
+         store takes {now} of the disk now, and up to {later} as it fills. Give a size that fits; if the file system is to be enlarged, \
+         `force` takes this one all the same (`shoal grow --force`)",
+        mib(blocks.saturating_mul(BLOCK_BYTES_U64)),
+        mib(room.saturating_mul(BLOCK_BYTES_U64)),
+    )))
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
 }

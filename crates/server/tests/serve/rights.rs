@@ -191,8 +191,13 @@ async fn every_method_keeps_to_the_rights() {
     for pause in [true, false] {
         attack::<v1::Moving>(&server, tried, Need::Administer, vec![v1::MovingRequest { pause }]).await;
     }
-    attack::<v1::Grow>(&server, tried, Need::Administer, vec![v1::GrowRequest { bytes: Some(1 << 40) }])
-        .await;
+    attack::<v1::Grow>(
+        &server,
+        tried,
+        Need::Administer,
+        vec![v1::GrowRequest { bytes: Some(1 << 40), force: true }],
+    )
+    .await;
     // Operations have a status each: they are in the next test. A new method must be tried here.
     tried.push(v1::Operations::PATH);
     for path in v1::OBJECT_STORE_PATHS.iter().chain(kv::KEY_VALUE_SERVICE_PATHS) {

@@ -103,6 +103,18 @@ impl Iterator for SnapshotWriter<'_> {
 
 impl ExactSizeIterator for SnapshotWriter<'_> {}
 
+/// Pieces at most of a snapshot of a space of `blocks_max` blocks, of which none behind block `blocks` is free. Groups behind it may be
+/// incomplete.
+#[must_use]
+pub fn snapshot_pieces_max(blocks: u64, blocks_max: u64, group_blocks: u32) -> u64 {
+    let group = u64::from(group_blocks);
+    let groups = blocks.div_ceil(group);
+    let behind = blocks_max.div_ceil(group).saturating_sub(groups);
+    let room = (SNAPSHOT_PIECE_BYTES_MAX - PIECE_HEADER_BYTES) as u64;
+    let head = GROUP_HEAD_BYTES as u64;
+    groups.div_ceil(room / (head + group / 8)) + behind.div_ceil(room / head)
+}
+
 /// Bytes of a group's record; none where nothing is free and all is known.
 fn record_bytes(image: &FreeImage, group: usize) -> usize {
     let (runs, is_incomplete) = image.group(group);
@@ -148,4 +160,49 @@ fn put_bitmap(out: &mut Vec<u8>, runs: &GroupRuns, bytes: usize) {
 fn u32_of(number: usize) -> u32 {
     let Ok(number) = u32::try_from(number) else { panic!("{number} groups or pieces") };
     number
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use shoal_base::Run;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn no_snapshot_has_more_pieces(
+            shift in 4_u32..=16,
+            blocks in 1_u64..60_000,
+            behind in 0_u64..1_000_000,
+            step in 1_u64..4,
+            lost in any::<bool>(),
+        ) {
+            let group = 1 << shift;
+            let blocks_max = (blocks + behind).min(u64::from(group) * 40_000);
+            let blocks = blocks.min(blocks_max);
+            let mut image = FreeImage::new(blocks_max, group);
+            for block in (0..blocks).step_by(step as usize) {
+                image.free(Run::new(block, 1)).unwrap();
+            }
+            if lost {
+                image.mark_incomplete(0..blocks_max);
+            }
+            let pieces = image.snapshot([0; 16], 1).len() as u64;
+            let most = snapshot_pieces_max(blocks, blocks_max, group);
+            prop_assert!(pieces <= most, "{pieces} pieces, at most {most}");
+        }
+    }
+
+    /// All groups of the largest size are bitmaps: the bound is what there is.
+    #[test]
+    fn the_bound_is_close() {
+        const BLOCKS: u64 = 1 << 20;
+        let mut image = FreeImage::new(BLOCKS, 1 << 16);
+        (0..BLOCKS).step_by(2).for_each(|block| image.free(Run::new(block, 1)).unwrap());
+        let pieces = image.snapshot([0; 16], 1).len() as u64;
+        assert_eq!(snapshot_pieces_max(BLOCKS, BLOCKS, 1 << 16), pieces);
+    }
 }

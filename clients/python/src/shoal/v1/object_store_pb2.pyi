@@ -537,10 +537,12 @@ class MovingResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GrowRequest(_message.Message):
-    __slots__ = ("bytes",)
+    __slots__ = ("bytes", "force")
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     bytes: int
-    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
+    force: bool
+    def __init__(self, bytes: _Optional[int] = ..., force: bool = ...) -> None: ...
 
 class GrowResponse(_message.Message):
     __slots__ = ("bytes_before", "bytes", "bytes_of_room")
