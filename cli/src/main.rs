@@ -4,7 +4,7 @@
 //! store behind one surface, so that each command is written once), [`transfer`] (the parts of every import and export), [`tree`] (folders in and out), [`tarball`] (tars in and out),
 //! [`from_redis`] (strings of Redis), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
 //! [`memory_limit`], [`memory_budget`], [`allocator`], [`notify`],
-//! [`space_map`], [`summary`], [`progress`], [`range`], [`buckets`], [`conditions`], [`copying`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`], [`whole_bucket`].
+//! [`space_map`], [`summary`], [`progress`], [`range`], [`resolve`], [`buckets`], [`conditions`], [`copying`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`], [`whole_bucket`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
@@ -29,6 +29,7 @@ mod objects;
 mod output;
 mod progress;
 mod range;
+mod resolve;
 mod signals;
 mod size;
 mod space_map;
