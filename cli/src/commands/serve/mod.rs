@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::arguments::Arguments;
 pub(crate) use self::file::{keys, read as read_file};
+pub(crate) use self::settings::divided_memory;
 use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
 use self::watch::Watching;
 use crate::allocator;
@@ -42,6 +43,7 @@ const RESULTS_WAIT: Duration = Duration::from_secs(1);
 pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
     let settings = with_log(arguments, log)?;
     let metrics = settings.watch.metrics();
+    metrics.set_memory(settings.memory.figures());
     let (stop, stopped) = oneshot::channel();
     let time = Arc::new(StopTime::new(settings.stop_timeout));
     let begun = Arc::clone(&time);

@@ -156,6 +156,8 @@ pub struct Tuning {
     pub merge_slice_bytes: usize,
     /// Bytes of the keys whose time ends soonest, which the store remembers.
     pub deadlines_bytes_max: usize,
+    /// Bytes of all values that one transaction reads: they are in memory at once.
+    pub looks_bytes_max: u64,
     /// Bytes of records in one batch of the log.
     pub batch_bytes_max: usize,
     /// Records in all overlays.
@@ -208,6 +210,7 @@ impl Default for Tuning {
             searches_per_entry: 4,
             merge_slice_bytes: 4 << 20,
             deadlines_bytes_max: 16 << 20,
+            looks_bytes_max: 64 << 20,
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,
             lend_bytes_min: 1 << 20,
