@@ -199,11 +199,11 @@ mod tests {
 
     #[test]
     fn an_address_that_is_absent_is_left_out() {
-        // A network for documentation (RFC 5737).
-        let listeners = listen_at(&["192.0.2.1:0", "127.0.0.1:0"]).unwrap();
+        // A reserved network (RFC 1112): no machine has addresses of it.
+        let listeners = listen_at(&["240.0.0.1:0", "127.0.0.1:0"]).unwrap();
         assert_eq!(listeners.len(), 1);
         assert!(listeners[0].local_addr().unwrap().ip().is_loopback());
-        assert!(matches!(listen_at(&["192.0.2.1:0", "192.0.2.2:0"]), Err(ListenError::System { .. })));
+        assert!(matches!(listen_at(&["240.0.0.1:0", "240.0.0.2:0"]), Err(ListenError::System { .. })));
         let taken = listeners[0].local_addr().unwrap();
         let in_use = listen_on_all(taken, &addresses(&["127.0.0.2:0"]), true, ("", ""));
         assert!(
