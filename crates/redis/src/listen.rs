@@ -113,7 +113,7 @@ impl Server {
         let mailboxes = mailboxes.map_err(ListenError::Thread)?;
         let mut running = Running { mailboxes: mailboxes.clone(), threads: Vec::new() };
         // The first thread accepts for all.
-        let mut listeners = Some(Arc::new(listeners));
+        let mut listeners = Some(Arc::<[TcpListener]>::from(listeners));
         for (poll, mailbox) in polls.into_iter().zip(&mailboxes) {
             let accepts = listeners.take().map(|listeners| (listeners, mailboxes.clone()));
             if let Some((listeners, _)) = &accepts {
@@ -127,12 +127,15 @@ impl Server {
     }
 }
 
+/// The listeners, and the threads that their connections go to.
+type Accepts = (Arc<[TcpListener]>, Vec<Arc<Mailbox>>);
+
 /// A dispatch thread, which outlives what ends its work.
 struct Thread {
     frontend: Arc<Frontend>,
     mailbox: Arc<Mailbox>,
     poll: Poll,
-    accepts: Option<(Arc<Vec<TcpListener>>, Vec<Arc<Mailbox>>)>,
+    accepts: Option<Accepts>,
 }
 
 impl Thread {

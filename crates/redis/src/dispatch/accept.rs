@@ -18,7 +18,7 @@ pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The listeners, and the threads that its connections go to in turn.
 pub(crate) struct Accepting {
-    listeners: Arc<Vec<TcpListener>>,
+    listeners: Arc<[TcpListener]>,
     /// The listener that is asked first: each in turn.
     first: usize,
     mailboxes: Vec<Arc<Mailbox>>,
@@ -28,7 +28,7 @@ pub(crate) struct Accepting {
 }
 
 impl Accepting {
-    pub(crate) fn new(listeners: Arc<Vec<TcpListener>>, mailboxes: Vec<Arc<Mailbox>>) -> Self {
+    pub(crate) fn new(listeners: Arc<[TcpListener]>, mailboxes: Vec<Arc<Mailbox>>) -> Self {
         Self { listeners, first: 0, mailboxes, next: 0, paused_until_ns: None }
     }
 
