@@ -39,7 +39,7 @@ async fn holder(objects: &Objects, bucket: &str, key: &[u8]) -> Option<String> {
 
 /// Names the other buckets on standard error if `bucket` has no objects.
 pub(crate) async fn hint_if_empty(objects: &Objects, bucket: &str) {
-    if !matches!(has_objects(objects, bucket).await, Ok(false)) {
+    if !matches!(contents(objects, bucket).await, Ok(Contents::None)) {
         return;
     }
     let others = others(objects, bucket).await;
@@ -60,17 +60,34 @@ async fn others(objects: &Objects, bucket: &str) -> Vec<String> {
     page.map_or_else(|_| Vec::new(), |page| page.names.into_iter().filter(|name| name != bucket).collect())
 }
 
-/// Whether `bucket` has objects, or a damaged or unread range that may hold some: one page of the listing.
-async fn has_objects(objects: &Objects, bucket: &str) -> Result<bool> {
+/// The contents of a bucket, by one page of its listing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    /// There is an object, or an unread rest that may have one.
+    Objects,
+    /// Only damaged ranges, which may have held some.
+    Damage,
+    None,
+}
+
+async fn contents(objects: &Objects, bucket: &str) -> Result<Contents> {
     let request = ListRequest { bucket: bucket.to_owned(), limit: 1, ..ListRequest::default() };
     let page = objects.list(&request).await?;
-    Ok(!page.entries.is_empty() || page.next.is_some() || !page.damaged.is_empty())
+    Ok(match page {
+        _ if !page.entries.is_empty() || page.next.is_some() => Contents::Objects,
+        _ if !page.damaged.is_empty() => Contents::Damage,
+        _ => Contents::None,
+    })
 }
 
 /// The bucket of Redis clients, unless `--resp-bucket` names one: that of all other clients, or [`REDIS_BUCKET`] if it has
-/// objects.
+/// objects. Damage may hide objects of either bucket: then the one with an object that can be read is the one in use.
 pub(crate) async fn default_of_redis(objects: &Objects) -> Result<&'static str> {
-    Ok(if has_objects(objects, REDIS_BUCKET).await? { REDIS_BUCKET } else { DEFAULT_BUCKET })
+    Ok(match contents(objects, REDIS_BUCKET).await? {
+        Contents::Objects => REDIS_BUCKET,
+        Contents::Damage if contents(objects, DEFAULT_BUCKET).await? != Contents::Objects => REDIS_BUCKET,
+        Contents::Damage | Contents::None => DEFAULT_BUCKET,
+    })
 }
 
 /// The bucket that Redis clients of this server see; without a running Redis frontend, the one that they would see.
@@ -95,7 +112,7 @@ pub(crate) async fn log_choice(objects: &Objects, chosen: &str) {
     let what = "Redis clients see bucket \"redis\", because it has objects; other clients use \"default\" unless they name a bucket";
     let how =
         "--resp-bucket redis keeps it so, --resp-bucket default gives Redis clients the bucket of the others";
-    if matches!(has_objects(objects, DEFAULT_BUCKET).await, Ok(false)) {
+    if matches!(contents(objects, DEFAULT_BUCKET).await, Ok(Contents::None)) {
         tracing::info!("{what}; {how}");
     } else {
         tracing::warn!("{what}, and that has objects, too; {how}");

@@ -8,7 +8,8 @@
 //! The parts are memory *taken*, which is more than the bytes that a frontend counts: a value is in memory as it was received and
 //! as it goes to the device, and the allocator keeps some of what was freed. The factors are measured (`docs/operate/sizing.md`).
 
-use shoal_redis::Limits as RedisLimits;
+use shoal_metrics::MemoryParts;
+use shoal_redis::{HARD_FACTOR, Limits as RedisLimits};
 use shoal_server::Limits as ServerLimits;
 
 use crate::size::Size;
@@ -42,15 +43,22 @@ const GRPC_WAITING_MIN: u64 = 2 * MIB;
 /// Of what gRPC has beyond its least, one part of this many is for messages that wait.
 const GRPC_WAITING_SHARE: u64 = 4;
 
-/// Commands and answers of the Redis frontend, and how much memory each byte takes.
+/// Commands and answers of the Redis frontend, and how much memory each byte takes. What never waits, as short commands and watched
+/// keys, takes as much as it counts, and may be so many times as much.
 const REDIS_FACTOR: u64 = 2;
+const _: () = assert!(HARD_FACTOR as u64 <= REDIS_FACTOR);
 const REDIS_MIN: u64 = 9 * MIB;
 /// One command or answer has at least so many bytes: a value of 4 MiB and its key.
 const REDIS_COMMAND_MIN: u64 = 5 * MIB;
 
-/// Memory of a connection without commands under way.
+/// The values that one transaction reads, at most: they take room of commands and answers.
+const LOOKS_MAX: u64 = 64 * MIB;
+
+/// Memory of a connection without commands under way, and more of one with TLS: its session, and a record that came in part.
 const GRPC_CONNECTION: u64 = 32 << 10;
 const REDIS_CONNECTION: u64 = 8 << 10;
+const TLS: u64 = 32 << 10;
+/// As many connections as gRPC has at least without TLS; with TLS it has half of them.
 const CONNECTIONS_MIN: u64 = 64;
 
 /// The memory that is to be divided, and for whom.
@@ -64,6 +72,8 @@ pub(crate) struct Wanted {
     pub(crate) overlay: Option<u64>,
     /// Whether the Redis frontend is on.
     pub(crate) redis: bool,
+    /// Whether connections are encrypted.
+    pub(crate) tls: bool,
     pub(crate) cores: u64,
 }
 
@@ -82,6 +92,9 @@ pub(crate) struct MemoryBudget {
     pub(crate) cache: u64,
     pub(crate) overlay: u64,
     pub(crate) deadlines: u64,
+    /// The values that one transaction reads, a part of [`Self::redis`].
+    pub(crate) looks: u64,
+    tls: bool,
     /// Cache and its tables, recent writes, applies, memory of I/O that is kept.
     store: u64,
     grpc: u64,
@@ -125,6 +138,8 @@ impl MemoryBudget {
             cache,
             overlay,
             deadlines,
+            looks: redis_bytes(redis).clamp(REDIS_MIN, LOOKS_MAX),
+            tls: wanted.tls,
             store,
             grpc,
             redis,
@@ -148,7 +163,7 @@ impl MemoryBudget {
         let (times, of) = GRPC_FACTOR;
         let in_flight = bytes((self.grpc - GRPC_OLDEST - waiting) * of / times).min(most.bytes_in_flight_max);
         ServerLimits {
-            connections_max: count(self.connections / 2 / GRPC_CONNECTION).min(most.connections_max),
+            connections_max: bytes(self.grpc_connections()),
             bytes_in_flight_max: in_flight,
             connection_bytes_in_flight_max: (in_flight / 4)
                 .max(bytes(GRPC_MIN))
@@ -162,6 +177,18 @@ impl MemoryBudget {
         }
     }
 
+    /// Half of the memory of connections is for gRPC, if it needs that.
+    fn grpc_connections(&self) -> u64 {
+        let most = ServerLimits::default().connections_max as u64;
+        (self.connections / 2 / with_tls(GRPC_CONNECTION, self.tls)).min(most)
+    }
+
+    fn redis_connections(&self) -> u64 {
+        let most = RedisLimits::default().connections_max as u64;
+        let left = self.connections - self.grpc_connections() * with_tls(GRPC_CONNECTION, self.tls);
+        (left / with_tls(REDIS_CONNECTION, self.tls)).min(most)
+    }
+
     /// The bounds of the Redis frontend.
     pub(crate) fn redis_limits(&self) -> RedisLimits {
         let most = RedisLimits::default();
@@ -169,7 +196,7 @@ impl MemoryBudget {
         let command = bytes(redis_command(held as u64)).min(most.command_bytes_max);
         let answer = (held / 4).min(most.answer_bytes_max);
         RedisLimits {
-            connections_max: count(self.connections / 2 / REDIS_CONNECTION).min(most.connections_max),
+            connections_max: bytes(self.redis_connections()),
             memory_bytes_max: held,
             command_bytes_max: command,
             reply_bytes_max: command.min(most.reply_bytes_max),
@@ -193,6 +220,12 @@ impl MemoryBudget {
         ]
     }
 
+    /// The division as figures.
+    pub(crate) fn figures(&self) -> MemoryParts {
+        let named = |(name, bytes): (&str, u64)| (name.to_lowercase().replace(' ', "_"), bytes);
+        MemoryParts { total: self.total, parts: self.parts().map(named).into() }
+    }
+
     /// The division in one line.
     pub(crate) fn words(&self) -> String {
         let parts = self.parts().map(|(name, bytes)| format!("{name} {}", Size(bytes)));
@@ -204,8 +237,17 @@ fn bytes(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-fn count(number: u64) -> usize {
-    bytes(number.max(CONNECTIONS_MIN))
+/// The memory of a connection.
+fn with_tls(connection: u64, tls: bool) -> u64 {
+    if tls { connection + TLS } else { connection }
+}
+
+/// The part of connections.
+fn connections(tls: bool) -> Part {
+    let (grpc, redis) = (with_tls(GRPC_CONNECTION, tls), with_tls(REDIS_CONNECTION, tls));
+    let grpc = ServerLimits::default().connections_max as u64 * grpc;
+    let redis = RedisLimits::default().connections_max as u64 * redis;
+    Part { min: 2 * CONNECTIONS_MIN * GRPC_CONNECTION, max: grpc + redis.max(grpc), weight: 1 }
 }
 
 /// The parts in the order of [`MemoryBudget::divide`].
@@ -228,7 +270,7 @@ fn parts(wanted: &Wanted) -> [Part; 5] {
         },
         Part { min: redis(REDIS_MIN), max: redis(redis_max), weight: 3 },
         Part { min: MIB, max: 32 * MIB, weight: 1 },
-        Part { min: 3 * MIB, max: 2 * 80 * MIB, weight: 1 },
+        connections(wanted.tls),
     ]
 }
 
@@ -316,15 +358,23 @@ mod tests {
     use super::*;
 
     fn wanted(total: u64) -> Wanted {
-        Wanted { total, cache: None, overlay: None, redis: true, cores: 2 }
+        Wanted { total, cache: None, overlay: None, redis: true, tls: false, cores: 2 }
     }
 
     fn any_wanted() -> impl Strategy<Value = Wanted> {
         let total = prop_oneof![0..GIB, 0..64 * GIB, any::<u64>()];
         let cache = prop::option::of(prop_oneof![0..64 * MIB, 0..8 * GIB, any::<u64>()]);
         let overlay = prop::option::of(prop_oneof![0..64 * MIB, any::<u64>()]);
-        (total, cache, overlay, any::<bool>(), 1..256_u64)
-            .prop_map(|(total, cache, overlay, redis, cores)| Wanted { total, cache, overlay, redis, cores })
+        (total, cache, overlay, any::<(bool, bool)>(), 1..256_u64).prop_map(
+            |(total, cache, overlay, (redis, tls), cores)| Wanted {
+                total,
+                cache,
+                overlay,
+                redis,
+                tls,
+                cores,
+            },
+        )
     }
 
     proptest! {
@@ -349,13 +399,19 @@ mod tests {
             prop_assert!(taken <= budget.grpc, "{grpc:?} {budget:?}");
             prop_assert!(grpc.bytes_in_flight_max as u64 >= GRPC_MIN, "{grpc:?}");
             prop_assert!(grpc.connection_bytes_in_flight_max <= grpc.bytes_in_flight_max);
+            let (redis, figures) = (budget.redis_limits(), budget.figures());
+            let connections = grpc.connections_max as u64 * with_tls(GRPC_CONNECTION, wanted.tls)
+                + redis.connections_max as u64 * with_tls(REDIS_CONNECTION, wanted.tls);
+            prop_assert!(connections <= budget.connections, "{grpc:?} {redis:?} {budget:?}");
+            prop_assert!(grpc.connections_max >= 32 && redis.connections_max >= 32, "{grpc:?} {redis:?}");
+            prop_assert_eq!(figures.parts.iter().map(|(_, bytes)| bytes).sum::<u64>(), sum);
             if wanted.redis {
-                let redis = budget.redis_limits();
                 let held = redis.memory_bytes_max as u64;
                 prop_assert!(REDIS_FACTOR * held + redis.command_bytes_max as u64 <= budget.redis + 2, "{redis:?} {budget:?}");
                 prop_assert!(redis.command_bytes_max as u64 >= REDIS_COMMAND_MIN, "{redis:?}");
                 prop_assert!(redis.reply_bytes_max <= redis.memory_bytes_max - (4 << 20), "{redis:?}");
                 prop_assert!(redis.pending_bytes_max >= 2 * redis.answer_bytes_max);
+                prop_assert!(budget.looks <= held.max(REDIS_MIN), "{budget:?}");
             }
         }
 

@@ -99,6 +99,8 @@ pub(crate) struct StoreOptions {
     pub(crate) overlay: Option<Size>,
     /// Keys whose time ends that the store remembers.
     pub(crate) deadlines: Size,
+    /// Bytes of the values that one transaction reads.
+    pub(crate) looks: Size,
     pub(crate) io: Io,
     /// Buckets with space of their own.
     pub(crate) own_space: Vec<String>,
@@ -124,6 +126,7 @@ impl Default for StoreOptions {
             cache: Size(1 << 30),
             overlay: None,
             deadlines: Size(16 << 20),
+            looks: Size(64 << 20),
             io: Io::Auto,
             own_space: Vec::new(),
             discard: false,
@@ -267,6 +270,7 @@ fn tuning(options: &StoreOptions) -> Tuning {
             .snapshot_max_age
             .map_or(u64::MAX, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
         deadlines_bytes_max: usize::try_from(options.deadlines.0).unwrap_or(usize::MAX),
+        looks_bytes_max: options.looks.0,
         ..Tuning::default()
     }
 }

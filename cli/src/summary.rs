@@ -103,6 +103,7 @@ impl<'a> Summary<'a> {
             lines.push(("requests", self.all_requests()));
             lines.push(("connections", self.connections()));
         }
+        lines.extend(self.memory().map(|memory| ("memory", memory)));
         lines.push(("health", self.health()));
         lines.push(("damage", self.damage()));
         lines.push(("last backup", self.last_backup()));
@@ -119,6 +120,17 @@ impl<'a> Summary<'a> {
         let cores = self.rate("process.cpu_us") / 1e6;
         let memory = Size(self.now.figure("process.resident"));
         format!("{cores:.2} cores, {memory} of memory, {} threads", self.now.figure("process.threads"))
+    }
+
+    /// The division of the server's memory, if it is a server that has one.
+    fn memory(&self) -> Option<String> {
+        let limit = Size(self.known("memory.limit")?);
+        let parts = self.now.figures.iter().filter_map(|figure| {
+            let part = figure.name.strip_prefix("memory.").filter(|part| *part != "limit")?;
+            Some(format!("{} {}", part.replace('_', " "), Size(figure.value)))
+        });
+        let resident = Size(self.now.figure("process.resident"));
+        Some(format!("{resident} in use of {limit}: at most {}", parts.collect::<Vec<_>>().join(", ")))
     }
 
     /// The size of the store's file, and the room of its file system.
@@ -251,8 +263,8 @@ impl<'a> Summary<'a> {
             return format!("READ-ONLY: {reason}");
         }
         if self.now.figure("space.no_room") > 0 {
-            return "NO ROOM in the data file (its file system is full, or a quota or limit is reached): writes are refused until there \
-                    is; the log has the cause"
+            return "NO ROOM in the data file (its file system is full, or a quota or limit is reached): writes that find none are refused \
+                    until there is; the log has the cause"
                 .into();
         }
         let takes = match self.now.figure("space.cannot_grow") {

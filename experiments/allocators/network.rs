@@ -41,8 +41,7 @@ pub(crate) fn network(runs: u32, time: Duration) -> Result<Figures> {
         write_ns: REQUEST.as_nanos() as u64,
         ..Latency::default()
     };
-    let options =
-        SimOptions { latency, parallel: PARALLEL, growable: false, allocates: false, record: false };
+    let options = SimOptions { latency, parallel: PARALLEL, record: false, ..SimOptions::default() };
     let device = Device::new(SimDevice::with_options(Image::new(DEVICE_BLOCKS), options));
     let values = place(runs);
     let mut figures = Figures { values: values.len() as u64, ..Figures::default() };

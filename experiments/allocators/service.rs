@@ -34,8 +34,11 @@ pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -
     let folder = OwnersFolder::create()?;
     let options = OwnerOptions { size: Some(blocks * BLOCK_BYTES_U64), sync };
     let owner = Owner::open(&folder.0.join("space"), &options, Arc::new(SystemClock::new()), &SystemEntropy)?;
-    let server = runtime.block_on(SpaceServer::bind((std::net::Ipv4Addr::LOCALHOST, 0).into(), false))?;
-    let url = format!("http://{}", server.address());
+    // Listeners belong to the runtime.
+    let entered = runtime.enter();
+    let server = SpaceServer::bind((std::net::Ipv4Addr::LOCALHOST, 0).into(), &[], false)?;
+    drop(entered);
+    let url = format!("http://{}", server.addresses()[0]);
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = runtime.spawn(server.run(owner, async { drop(stopped.await) }));
     let client = runtime.block_on(SpaceClient::connect(&ClientOptions::new(url)))?;

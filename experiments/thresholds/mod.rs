@@ -176,8 +176,7 @@ fn open(
     } else {
         let latency =
             Latency { read_ns: SLOW_NS, write_ns: SLOW_NS, flush_ns: SLOW_NS, ..Latency::default() };
-        let options =
-            SimOptions { latency, parallel: PARALLEL, growable: false, allocates: false, record: false };
+        let options = SimOptions { latency, parallel: PARALLEL, record: false, ..SimOptions::default() };
         (Device::new(SimDevice::with_options(Image::new(DEVICE_BLOCKS), options)), None)
     };
     let mut format = FormatOptions::for_blocks(DEVICE_BLOCKS);

@@ -13,8 +13,8 @@ use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 use shoal_engine::{CheckOptions, CheckProblem, CheckReport, DamagedRange, Losses};
 
+use crate::check_memory::CheckMemory;
 use crate::failure::{Reported, Usage};
-use crate::memory_limit::default_cache;
 use crate::output::{Output, counted, set_bytes, show_count, show_key, warn};
 use crate::progress::{self, Ticker};
 use crate::size::Size;
@@ -31,8 +31,6 @@ nobody has acknowledged since, 2 wrong usage.";
 
 /// The data file where none is named: as that of `shoal serve`.
 const DEFAULT_DATA: &str = "./shoal.data";
-/// The cache of a check where memory is not scarce.
-const DEFAULT_CACHE: Size = Size(64 << 20);
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -49,7 +47,7 @@ pub(crate) struct Arguments {
     /// and no mark of them stays. Losses of earlier repairs are forgotten; those of this run are counted, and the exit code is 1.
     #[arg(long, requires = "data")]
     acknowledge: bool,
-    /// Repair even where --cache has no room for all that the log has behind damage; the oldest of that is lost then.
+    /// Repair even where --memory has no room for all that the log has behind damage; the oldest of that is lost then.
     #[arg(long)]
     in_part: bool,
     /// Write nothing. This is the default without --repair and --acknowledge; the option makes sure.
@@ -58,8 +56,12 @@ pub(crate) struct Arguments {
     /// Print one JSON object, and no progress.
     #[arg(long)]
     json: bool,
-    /// Memory for cached pages [default: 64M, or an eighth of the memory of the machine or of the program's control group where
-    /// that is less].
+    /// Memory of the check, 64M or more: an eighth is the cache, and a repair holds two eighths of what it restores. The rest is for
+    /// the records of the log, and 12 bytes for each object of more than 16 KiB [default: the limit of the program's control group, or
+    /// half of the machine's memory, of which the cache and what is held take at most 64M each].
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
+    /// Memory for cached pages, at most half of --memory [default: what --memory leaves for it].
     #[arg(long, value_name = "SIZE")]
     cache: Option<Size>,
     /// How the device is driven.
@@ -72,6 +74,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.in_part && !repairs {
         return Err(Usage("--in-part is for --repair and --acknowledge".into()).into());
     }
+    let memory = CheckMemory::of(arguments.memory, arguments.cache)?;
     let access = if repairs { Access::Write } else { Access::Read };
     let data = arguments.data.as_deref().unwrap_or(Path::new(DEFAULT_DATA));
     let device = store_file::open_existing(data, access, arguments.io)?;
@@ -80,14 +83,15 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
     let sofar = Arc::new(Sofar::default());
     let shown = (!arguments.json).then(|| show(sofar.clone()));
-    let cache = arguments.cache.unwrap_or_else(|| default_cache(DEFAULT_CACHE));
+    let bytes = |size: Size| usize::try_from(size.0).unwrap_or(usize::MAX);
     let options = |repair| {
         let sofar = sofar.clone();
         CheckOptions {
             repair,
             acknowledge: repair && arguments.acknowledge,
             in_part: arguments.in_part,
-            cache_bytes: usize::try_from(cache.0).unwrap_or(usize::MAX),
+            cache_bytes: bytes(memory.cache),
+            held_bytes: bytes(memory.held),
             progress: Some(Arc::new(move |objects, bytes| sofar.set(objects, bytes))),
             before_writing: Some(Arc::new(warn)),
         }

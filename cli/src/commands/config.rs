@@ -1,11 +1,15 @@
 //! `shoal config`: the configuration that `shoal serve` would have, without a start.
 
+use std::collections::BTreeMap;
+
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Subcommand};
 use serde_json::{Map, Value, json};
+use shoal_metrics::MemoryParts;
 
-use crate::commands::serve::{self, check, keys, read_file};
+use crate::commands::serve::{self, check, divided_memory, keys, read_file};
 use crate::failure::{Usage, one_line};
+use crate::memory_budget::MemoryBudget;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -68,7 +72,8 @@ pub(crate) async fn run(
         Command::Show { json, serve } => {
             let matches = program.get_matches();
             let matches = matches.subcommand_matches("config").and_then(|it| it.subcommand_matches("show"));
-            show(&mut output, &all(&serve, log, matches)?, json)?;
+            let memory = divided_memory(&serve).map_err(|error| one_line(&error));
+            show(&mut output, &all(&serve, log, matches)?, &memory, json)?;
         }
     }
     output.finish()
@@ -120,7 +125,13 @@ fn default_of(key: &str, help: &str) -> String {
     }
 }
 
-fn show(output: &mut Output, entries: &[Entry], json: bool) -> anyhow::Result<()> {
+/// `memory`: how the server would divide its memory, or why it cannot.
+fn show(
+    output: &mut Output,
+    entries: &[Entry],
+    memory: &Result<MemoryBudget, String>,
+    json: bool,
+) -> anyhow::Result<()> {
     if json {
         let mut object = Map::new();
         for Entry { key, value, source, default } in entries {
@@ -131,6 +142,14 @@ fn show(output: &mut Output, entries: &[Entry], json: bool) -> anyhow::Result<()
             };
             object.insert(key.clone(), entry);
         }
+        let divided = match memory {
+            Ok(memory) => {
+                let MemoryParts { total, parts } = memory.figures();
+                json!({ "total": total, "parts": parts.into_iter().collect::<BTreeMap<_, _>>() })
+            }
+            Err(error) => json!({ "error": error }),
+        };
+        object.insert("memory-division".into(), divided);
         return output.json(&Value::from(object));
     }
     for Entry { key, value, source, default } in entries {
@@ -139,7 +158,10 @@ fn show(output: &mut Output, entries: &[Entry], json: bool) -> anyhow::Result<()
             None => output.line(&format!("# {key}: {default}"))?,
         }
     }
-    Ok(())
+    match memory {
+        Ok(memory) => output.line(&format!("# the memory is divided: {}", memory.words())),
+        Err(error) => output.line(&format!("# the memory cannot be divided: {error}")),
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! `shoal space serve`: the disk-space allocator as a service of its own, for programs that lay out a device themselves.
 
-use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use shoal_space_service::{Owner, OwnerOptions, ServeError, SpaceServer};
 use tokio::sync::oneshot;
 
 use crate::failure::{Usage, announce};
+use crate::resolve::resolve;
 use crate::signals::stop_in_order;
 use crate::size::Size;
 
@@ -69,7 +69,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let options = OwnerOptions { size: arguments.size.map(|size| size.0), sync: !arguments.no_sync };
     let owner = Owner::open(&arguments.file, &options, Arc::new(SystemClock::new()), &SystemEntropy)
         .context("the space service was not started")?;
-    announce(&format!("gRPC  http://{}\n", server.address()));
+    let lines = server.addresses().iter().map(|address| format!("gRPC  http://{address}\n"));
+    announce(&lines.collect::<String>());
     server.run(owner.clone(), async { drop(stopped.await) }).await;
     owner.close();
     Ok(())
@@ -77,13 +78,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 /// Takes the address before the file is touched.
 async fn bind(arguments: &ServeArguments) -> anyhow::Result<SpaceServer> {
-    let wrong = |why: &dyn Display| {
-        Usage(format!("cannot listen on {:?}: {why}; write HOST:PORT, as {DEFAULT_LISTEN}", arguments.listen))
-    };
-    let addresses = tokio::net::lookup_host(&arguments.listen).await;
-    let address =
-        addresses.map_err(|error| wrong(&error))?.next().ok_or_else(|| wrong(&"the host has no address"))?;
-    match SpaceServer::bind(address, arguments.insecure).await {
+    let (address, others) = resolve(&arguments.listen, DEFAULT_LISTEN).await?;
+    match SpaceServer::bind(address, &others, arguments.insecure) {
         Err(error @ ServeError::NotLoopback(_)) => Err(Usage(error.to_string()).into()),
         result => result.context("the space service was not started; --listen names another address"),
     }

@@ -183,27 +183,25 @@ fn spawn(url: &str, words: &[&str]) -> Child {
     command.arg("--server").arg(url).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
+/// The program in the group, without arguments.
+fn program(group: Option<&Group>) -> Command {
+    let plain = command(&[] as &[&str]);
+    let Some(group) = group else { return plain };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(group.processes()).arg(plain.get_program());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.stdin(Stdio::null());
+    shell
+}
+
 /// The command of a server with default options in the group, or with this memory where there is none.
 fn server(data: &Path, bytes: u64, group: Option<&Group>) -> Command {
-    let plain = command(&[] as &[&str]);
-    let mut command = match group {
-        Some(group) => {
-            let mut shell = Command::new("sh");
-            shell
-                .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
-                .arg(group.processes())
-                .arg(plain.get_program());
-            for (name, value) in plain.get_envs() {
-                match value {
-                    Some(value) => shell.env(name, value),
-                    None => shell.env_remove(name),
-                };
-            }
-            shell.stdin(Stdio::null());
-            shell
-        }
-        None => plain,
-    };
+    let mut command = program(group);
     command.args([
         "serve",
         "--size",
@@ -326,6 +324,69 @@ fn a_server_with_default_options_survives_in_small_containers() {
     let wanted = Duration::from_secs(lab::number("CONTAINER_S", 3));
     for bytes in SIZES {
         survives(bytes, &source, folder.path(), wanted);
+    }
+}
+
+/// Fills a store with long and short values, and kills its server: the log has records that no tree has.
+fn killed_store(data: &Path, bytes: u64) {
+    let mut command = command(&["serve", "--size", "2G", "--memory", "1G", "--log", "error"]);
+    command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--metrics", "off"]);
+    let server = Frontends::start({
+        command.arg("--data").arg(data);
+        command
+    });
+    let mut connection = Connection::new(server.resp_address());
+    let mut left = bytes;
+    for key in 0.. {
+        let length = if key % 64 == 0 { LONG_BYTES } else { [10_000, 900][key as usize % 2] };
+        let answer = connection.ask(&[b"set", format!("key-{key}").as_bytes(), &value(key, 0, length)]);
+        assert!(!matches!(answer, None | Some(Answer::Error(_))), "{answer:?}");
+        left = left.saturating_sub(length as u64);
+        if left == 0 {
+            break;
+        }
+    }
+    // Dropped, it is killed.
+    drop(server);
+}
+
+/// Symptom: a check took no account of its container: a repair could hold 128 MiB beside its cache. Fix: both are parts of the memory.
+#[test]
+fn a_check_and_a_repair_survive_in_a_small_container() {
+    let folder = disk_folder();
+    let data = folder.path().join("data");
+    killed_store(&data, lab::number("CHECKED_MIB", 96) * MIB);
+    let group = Group::of(&format!("shoal-test-{}-check", std::process::id()), SIZES[0]);
+    let check = |options: &[&str]| {
+        let mut command = program(group.as_ref());
+        command.arg("check").arg("--data").arg(&data).args(options);
+        if group.is_none() {
+            command.args(["--memory", "128M"]);
+        }
+        let done = command.output().unwrap();
+        println!("{options:?}: {}", String::from_utf8_lossy(&done.stdout).lines().last().unwrap_or_default());
+        // None: a signal ended it.
+        done.status.code()
+    };
+    assert_eq!(check(&[]), Some(0));
+    damage(&data);
+    // Damaged values stay.
+    for options in [&[][..], &["--repair"], &["--acknowledge"], &[]] {
+        assert_eq!(check(options), Some(1), "{options:?}");
+    }
+    let peak = group.as_ref().and_then(Group::peak);
+    println!(
+        "128 MiB: at most {:?} MiB with the pages of files that the kernel keeps",
+        peak.map(|peak| peak / MIB)
+    );
+}
+
+/// Overwrites a block here and there.
+fn damage(data: &Path) {
+    let file = fs::OpenOptions::new().write(true).open(data).unwrap();
+    let blocks = file.metadata().unwrap().len() / 4096;
+    for part in 4..60 {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0x55; 4096], blocks * part / 64 * 4096).unwrap();
     }
 }
 

@@ -61,6 +61,12 @@ impl Group {
         Some(group)
     }
 
+    /// The most memory that its processes had, with the pages of files that the kernel kept for them.
+    pub(crate) fn peak(&self) -> Option<u64> {
+        let files = ["memory.max_usage_in_bytes", "memory.peak"];
+        files.iter().find_map(|file| fs::read_to_string(self.0.join(file)).ok()?.trim().parse().ok())
+    }
+
     /// The file that takes the ids of processes.
     pub(crate) fn processes(&self) -> PathBuf {
         self.0.join("cgroup.procs")

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -506,4 +507,50 @@ fn a_limit_of_file_sizes_below_the_length_stops_writes() {
 #[test]
 fn given_back_blocks_are_taken_by_another_program() {
     meet(&[Case { discard: true, ..PLAIN }, Case { kind: Kind::Xfs, discard: true, ..PLAIN }]);
+}
+
+/// The answer of the metrics listener at `address` about readiness.
+fn ready(address: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Symptom: `/readyz` was ready while each write was refused, as the log had room and values had none. Cause: the standstill of writes
+/// counted only a store without free blocks. Fix: a value without room in the file counts, too; and the server tries for itself
+/// whether there is room again, since it may get no writes while it is not ready.
+#[test]
+fn a_server_whose_values_find_no_room_is_not_ready() {
+    let Some(disk) = Disk::make(Kind::Ext4) else { return };
+    let mut run = Run { case: Case { discard: true, ..PLAIN }, disk, known: BTreeMap::new(), next: 0 };
+    run.prepare();
+    let mut command = Frontends::command(&run.disk.data(), "64M");
+    command.args(["--discard", "--metrics", "127.0.0.1:0"]);
+    let mut server = Frontends::start(command);
+    let metrics = server.child.says("Metrics http://").strip_suffix("/metrics").unwrap().to_owned();
+    run.free_blocks(&server);
+    run.disk.take_room(Kind::Ext4, Lack::Full, None);
+    run.write_until_refused(&server);
+    let mut connection = Connection::new(server.resp_address());
+    let until_not_ready = |run: &mut Run, connection: &mut Connection| {
+        eventually("it is not ready", || {
+            // A long value of a new key: an overwrite makes room for the next one.
+            run.next += 1;
+            let _ = run.write(connection, 1_000 + 2 * run.next, true);
+            std::thread::sleep(Duration::from_millis(200));
+            ready(&metrics).contains("the data file has no room: its file system is full")
+        });
+    };
+    until_not_ready(&mut run, &mut connection);
+    assert!(run.write(&mut connection, 1, true).is_ok(), "short writes are taken");
+    eventually("a short write got through, so it is ready", || ready(&metrics).starts_with("HTTP/1.1 200"));
+    until_not_ready(&mut run, &mut connection);
+    // Nobody writes any more.
+    run.disk.give_room(Lack::Full, &server);
+    eventually("it is ready", || ready(&metrics).starts_with("HTTP/1.1 200"));
+    assert!(run.write(&mut connection, 6, true).is_ok());
+    server.stop();
+    assert_clean(&run.disk.data());
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -27,7 +27,7 @@ fn stops_in_order_at_a_signal() {
 
 /// Symptom: a server that was paused for 70 s closed clients that did as they should. Cause: it counted its own standstill as their
 /// silence. Fix: a look at the clock that is late counts nothing. Here it is paused for longer than the 10 s in which a client
-/// must show the password, or begin to speak HTTP.
+/// must show the password, or begin to speak HTTP, to gRPC or to the metrics.
 #[test]
 fn a_paused_server_keeps_its_clients() {
     let folder = tempfile::tempdir().unwrap();
@@ -35,14 +35,16 @@ fn a_paused_server_keeps_its_clients() {
     fs::write(&password, "tide\n").unwrap();
     fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).unwrap();
     let mut command = Frontends::command(&folder.path().join("data"), "64M");
-    command.arg("--password-file").arg(&password);
-    let server = Frontends::start(command);
+    command.arg("--password-file").arg(&password).args(["--metrics", "127.0.0.1:0"]);
+    let mut server = Frontends::start(command);
+    let metrics = server.child.says("Metrics http://").strip_suffix("/metrics").unwrap().to_owned();
     let connect = |address| {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
         stream
     };
     let (mut redis, mut grpc) = (connect(server.resp_address()), connect(server.grpc_address()));
+    let mut watcher = connect(metrics.parse().unwrap());
     // It has taken both when it answers a later one.
     let mut late = connect(server.resp_address());
     let mut answer = [0; 5];
@@ -57,11 +59,42 @@ fn a_paused_server_keeps_its_clients() {
     redis.write_all(b"AUTH tide\r\n").unwrap();
     redis.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"+OK\r\n");
+    watcher.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = [0; 12];
+    watcher.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
     // The preface of HTTP/2 and empty settings, which are answered with the server's.
     grpc.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     grpc.read_exact(&mut answer).unwrap();
     assert_eq!(answer[3], 4, "a frame of settings: {answer:?}");
     server.stop();
+}
+
+/// Symptom: with `--listen localhost:7411` clients that tried ::1 were refused, or those that tried 127.0.0.1. Cause: only the first
+/// address of the name was taken. Fix: each frontend listens on all of them.
+#[test]
+fn every_address_of_a_name_is_listened_on() {
+    let addresses: Vec<_> = "localhost:0".to_socket_addrs().unwrap().map(|address| address.ip()).collect();
+    let has = |ip: &IpAddr| TcpListener::bind((*ip, 0)).is_ok();
+    let mut wanted: Vec<IpAddr> = addresses.into_iter().filter(has).collect();
+    wanted.dedup();
+    if wanted.len() < 2 {
+        skipped("localhost has one address here");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = command(&["serve", "--size", "64M", "--cache", "16M", "--log", "error"]);
+    command.args(["--listen", "localhost:0", "--resp", "localhost:0", "--metrics", "localhost:0"]);
+    command.arg("--data").arg(folder.path().join("data"));
+    let mut child = Process::start(command);
+    for (frontend, end) in [("gRPC  http://", ""), ("Redis redis://", ""), ("Metrics http://", "/metrics")] {
+        for ip in &wanted {
+            let told = child.says(frontend);
+            let address: SocketAddr = told.strip_suffix(end).unwrap().parse().unwrap();
+            assert_eq!(address.ip(), *ip);
+            TcpStream::connect(address).unwrap();
+        }
+    }
+    child.stop();
 }
 
 /// A port that is free now.

@@ -192,6 +192,41 @@ fn a_server_tells_how_it_is() {
     }
 }
 
+/// Symptom: only the line of the log at the start showed how a server divides its memory.
+#[test]
+fn the_division_of_memory_is_shown_everywhere() {
+    let memory = 256_u64 << 20;
+    let server = Watched::start(&["--memory", "256M"]);
+    let json = server.run(&["stat", "--json"], b"").json();
+    let figures = json["figures"].as_object().unwrap();
+    assert_eq!(figures["memory.limit"], memory);
+    let parts: Vec<(&str, u64)> = figures
+        .iter()
+        .filter_map(|(name, bytes)| Some((name.strip_prefix("memory.")?, bytes.as_u64().unwrap())))
+        .filter(|(part, _)| *part != "limit")
+        .collect();
+    assert_eq!(parts.len(), 7, "{parts:?}");
+    let sum: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
+    assert!(sum <= memory && sum > memory / 2, "{parts:?}");
+    assert_eq!(server.value("shoal_memory_limit_bytes"), memory as f64);
+    for (part, bytes) in &parts {
+        assert_eq!(server.value(&format!("shoal_memory_part_bytes{{part=\"{part}\"}}")), *bytes as f64);
+    }
+    let text = server.run(&["stat"], b"");
+    assert!(text.text().contains("in use of 256.0 MiB: at most store "), "{}", text.text());
+    let show = |options: &[&str]| run_with(command(&[&["config", "show"], options].concat()), b"");
+    // As the server was started.
+    let json = show(&["--json", "--memory", "256M", "--cache", "16M", "--resp", "127.0.0.1:0"]).json();
+    let division = &json["memory-division"];
+    assert_eq!(division["total"], memory);
+    let shown = parts.iter().map(|(part, bytes)| ((*part).to_owned(), (*bytes).into())).collect();
+    assert_eq!(division["parts"], serde_json::Value::Object(shown));
+    let text = show(&["--memory", "256M"]);
+    assert!(text.text().contains("# the memory is divided: 256.0 MiB: store "), "{}", text.text());
+    let refused = show(&["--memory", "48M"]);
+    assert!(refused.text().contains("# the memory cannot be divided: 48.0 MiB of memory are"), "{refused:?}");
+}
+
 #[test]
 fn an_address_of_metrics_that_is_taken_fails_and_the_default_one_warns() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

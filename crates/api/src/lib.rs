@@ -8,6 +8,8 @@ mod failure;
 pub mod fields;
 mod limits;
 mod method;
+#[cfg(feature = "timer")]
+mod timer;
 
 /// The messages and methods of the package `shoal.v1` (`proto/shoal/v1/object_store.proto`).
 pub mod v1 {
@@ -26,6 +28,8 @@ pub use awake::{AwakeSleep, within};
 pub use failure::{Code, Described};
 pub use limits::*;
 pub use method::{Bidirectional, ClientStreaming, Method, ServerStreaming, Unary};
+#[cfg(feature = "timer")]
+pub use timer::AwakeTimer;
 
 /// The schema as an encoded `google.protobuf.FileDescriptorSet`, for reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

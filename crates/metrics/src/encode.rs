@@ -155,7 +155,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::frontend::{Connections, Metrics};
+    use crate::frontend::{Connections, MemoryParts, Metrics};
     use crate::request::{Operation, RefusalCause, RequestResult};
 
     fn store() -> shoal_engine::Store {
@@ -165,6 +165,7 @@ mod tests {
     fn source() -> Source {
         let metrics = Arc::new(Metrics::default());
         metrics.redis().watch_connections(Connections::default);
+        metrics.set_memory(MemoryParts { total: 9, parts: vec![("store".into(), 5), ("slack".into(), 4)] });
         let _ = metrics.redis().add(Operation::Get, RequestResult::NotFound, 30_000, 7);
         metrics.grpc().watch_connections(|| Connections { open: 2, ..Connections::default() });
         Source { metrics, store: Some(store()), is_ready: true }

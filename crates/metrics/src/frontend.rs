@@ -196,6 +196,16 @@ pub struct Metrics {
     slow_ns: u64,
     logs_access: bool,
     frontends: Vec<FrontendMetrics>,
+    memory: OnceLock<MemoryParts>,
+}
+
+/// The division of a server's memory: all that it may take, and the most of each part, in bytes.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryParts {
+    /// All of it.
+    pub total: u64,
+    /// The names of the parts, with their bytes: together at most the total.
+    pub parts: Vec<(String, u64)>,
 }
 
 impl Default for Metrics {
@@ -210,7 +220,8 @@ impl Metrics {
     #[must_use]
     pub fn new(is_on: bool, slow: Option<Duration>, logs_access: bool) -> Self {
         let slow_ns = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
-        let mut metrics = Self { is_on, slow_ns, logs_access, frontends: Vec::new() };
+        let mut metrics =
+            Self { is_on, slow_ns, logs_access, frontends: Vec::new(), memory: OnceLock::new() };
         metrics.frontends = ["grpc", "redis"].map(|name| FrontendMetrics::new(name, &metrics)).into();
         metrics
     }
@@ -219,6 +230,17 @@ impl Metrics {
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.is_on
+    }
+
+    /// Sets the division of the server's memory, once.
+    pub fn set_memory(&self, parts: MemoryParts) {
+        let _ = self.memory.set(parts);
+    }
+
+    /// The division of the server's memory, if it is known.
+    #[must_use]
+    pub fn memory(&self) -> Option<&MemoryParts> {
+        self.memory.get()
     }
 
     /// The gRPC frontend.

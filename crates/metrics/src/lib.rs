@@ -22,7 +22,7 @@ mod snapshot;
 
 pub use catalog::{CATALOG, Kind, Metric};
 pub use encode::render;
-pub use frontend::{Connections, FrontendMetrics, Metrics};
+pub use frontend::{Connections, FrontendMetrics, MemoryParts, Metrics};
 pub use listen::{Health, Listener, PATHS};
 pub use process::Usage;
 pub use request::{Operation, RefusalCause, RequestResult};

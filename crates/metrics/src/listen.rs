@@ -16,12 +16,14 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use shoal_api::{AwakeTimer, within};
 use shoal_engine::Store;
-use tokio::net::{TcpListener, TcpStream};
+use shoal_frontend::{ListenError, Listeners, listen_on_all};
+use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::encode::render;
 use crate::frontend::Metrics;
@@ -109,25 +111,25 @@ impl Health {
 
 /// A listener that has its address. Connections wait until [`Self::run`].
 pub struct Listener {
-    listener: TcpListener,
-    address: SocketAddr,
+    listeners: Listeners,
 }
 
 impl Listener {
-    /// Listens on `address`. Needs a tokio runtime with I/O and time.
+    /// Listens on `address` and on `others`, the further addresses of its name. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
     /// As the system.
-    pub async fn bind(address: SocketAddr) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
-        let address = listener.local_addr()?;
-        Ok(Self { listener, address })
+    pub fn bind(address: SocketAddr, others: &[SocketAddr]) -> Result<Self, ListenError> {
+        // It shows figures to everybody.
+        let listeners = listen_on_all(address, others, true, ("", ""))?;
+        let listeners = Listeners::new(listeners).map_err(|error| ListenError::System { address, error })?;
+        Ok(Self { listeners })
     }
 
-    /// The address that is listened on, with the port that was taken.
+    /// The addresses that are listened on, with the port that was taken.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.listeners.addresses()
     }
 
     /// Answers until the future is dropped; it never ends by itself.
@@ -136,7 +138,7 @@ impl Listener {
         let mut connections = tokio::task::JoinSet::new();
         let mut by_age = VecDeque::with_capacity(CONNECTIONS_MAX + 1);
         loop {
-            match self.listener.accept().await {
+            match self.listeners.accept().await {
                 Ok((stream, _)) => {
                     let (metrics, health) = (Arc::clone(&metrics), health.clone());
                     while connections.try_join_next().is_some() {}
@@ -164,13 +166,13 @@ async fn serve(stream: TcpStream, metrics: &Arc<Metrics>, health: &Health) {
         async move { Ok::<_, Infallible>(answer) }
     };
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
+        .timer(AwakeTimer)
         .header_read_timeout(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service_fn(answer));
-    match timeout(CONNECTION_MAX, connection).await {
-        Ok(Ok(())) | Err(_) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection of the metrics listener was closed"),
+    match within(CONNECTION_MAX, connection).await {
+        Some(Ok(())) | None => {}
+        Some(Err(error)) => tracing::debug!(%error, "a connection of the metrics listener was closed"),
     }
 }
 
@@ -229,8 +231,8 @@ mod tests {
 
     #[tokio::test]
     async fn peers_that_keep_their_connections_hold_nobody_up() {
-        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
-        let address = listener.address();
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &[]).unwrap();
+        let address = listener.addresses()[0];
         let running = tokio::spawn(listener.run(Arc::default(), Health::default()));
         let mut kept = Vec::new();
         for _ in 0..2 * CONNECTIONS_MAX {
@@ -238,15 +240,15 @@ mod tests {
             stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
             kept.push(stream);
         }
-        let asked = timeout(HEADERS_MAX / 2, get(address, "/livez", "")).await;
+        let asked = within(HEADERS_MAX / 2, get(address, "/livez", "")).await;
         assert!(asked.expect("nobody is held up").starts_with("HTTP/1.1 200 OK\r\n"));
         running.abort();
     }
 
     #[tokio::test]
     async fn it_answers_gets_of_its_paths_only() {
-        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
-        let (address, health) = (listener.address(), Health::default());
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &[]).unwrap();
+        let (address, health) = (listener.addresses()[0], Health::default());
         let running = tokio::spawn(listener.run(Arc::default(), health.clone()));
         assert!(get(address, "/livez", "").await.starts_with("HTTP/1.1 200 OK\r\n"));
         let opening = get(address, "/readyz", "").await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shoal_engine::{Store, StoreStat};
 
-use crate::frontend::{Connections, FrontendMetrics, Metrics};
+use crate::frontend::{Connections, FrontendMetrics, MemoryParts, Metrics};
 use crate::process::Usage;
 use crate::request::RefusalCause;
 use crate::requests::RequestCounts;
@@ -39,6 +39,7 @@ pub(crate) struct Snapshot {
     pub(crate) frontends: Vec<FrontendSnapshot>,
     stat: Option<Box<StoreStat>>,
     pub(crate) process: Usage,
+    pub(crate) memory: MemoryParts,
 }
 
 impl Snapshot {
@@ -69,6 +70,7 @@ impl Source {
             frontends: self.metrics.serving().map(FrontendSnapshot::of).collect(),
             stat: self.store.as_ref().map(|store| Box::new(store.stat())),
             process: Usage::now(),
+            memory: self.metrics.memory().cloned().unwrap_or_default(),
         }
     }
 }

@@ -25,7 +25,8 @@ pub(crate) struct Frontend {
     pub options: RedisOptions,
     /// The bucket of the keys.
     pub bucket: Bucket,
-    pub address: SocketAddr,
+    /// The addresses that are listened on, all with the same port.
+    pub addresses: Vec<SocketAddr>,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
     /// Forty digits that tell this run of the server from others; also its identity in a cluster.
@@ -43,7 +44,7 @@ impl Frontend {
         store: Store,
         options: RedisOptions,
         bucket: Bucket,
-        address: SocketAddr,
+        addresses: Vec<SocketAddr>,
         environment: Environment,
     ) -> Arc<Self> {
         let Environment { clock, entropy } = environment;
@@ -52,7 +53,7 @@ impl Frontend {
         let frontend = Arc::new(Self {
             store,
             bucket,
-            address,
+            addresses,
             since_ns: clock.monotonic_ns(),
             clock,
             entropy,
@@ -70,6 +71,11 @@ impl Frontend {
             clients.upgrade().map_or_else(Connections::default, |clients| connections(&clients))
         });
         frontend
+    }
+
+    /// The port that is listened on.
+    pub(crate) fn port(&self) -> u16 {
+        self.addresses.first().map_or(0, SocketAddr::port)
     }
 
     /// The object that a key names.

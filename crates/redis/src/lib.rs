@@ -33,6 +33,7 @@ mod cursors;
 mod number;
 
 pub use listen::{ListenError, Running, Server};
+pub use memory::HARD_FACTOR;
 pub use options::{Announced, ClusterMode, Durability, Limits, RedisOptions};
 pub use shoal_frontend::MinRate;
 pub use tls::Tls;

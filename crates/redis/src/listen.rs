@@ -40,14 +40,14 @@ pub enum ListenError {
 
 /// A frontend that listens. Connections wait until [`Self::start`].
 pub struct Server {
-    listener: TcpListener,
-    address: SocketAddr,
+    listeners: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
     options: RedisOptions,
     bucket: Bucket,
 }
 
 impl Server {
-    /// Listens on `options.listen`.
+    /// Listens on `options.listen` and `options.listen_also`.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -57,15 +57,22 @@ impl Server {
         let is_closed = options.insecure || options.password.is_some() || proven;
         let lacks = ("authenticated", "give --password-file");
         let bucket = Bucket::new(&options.bucket).map_err(ListenError::Bucket)?;
-        let listener = shoal_frontend::listen(address, is_closed, lacks)?;
-        let address = listener.local_addr().map_err(ListenError::Thread)?;
-        Ok(Self { listener, address, options, bucket })
+        let listeners = shoal_frontend::listen_on_all(address, &options.listen_also, is_closed, lacks)?;
+        let addresses: std::io::Result<Vec<_>> = listeners.iter().map(TcpListener::local_addr).collect();
+        let addresses = addresses.map_err(ListenError::Thread)?;
+        Ok(Self { listeners, addresses, options, bucket })
     }
 
-    /// The address that is listened on, with the port that was taken.
+    /// The first address that is listened on, with the port that was taken.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.addresses.first().copied().unwrap_or(self.options.listen)
+    }
+
+    /// The addresses that are listened on.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     /// Serves the objects of `bucket`, whatever the options name.
@@ -94,23 +101,23 @@ impl Server {
     /// # Errors
     /// [`ListenError::Thread`].
     pub fn start(self, store: Store, environment: Environment) -> Result<Running, ListenError> {
-        let Self { listener, address, mut options, bucket } = self;
+        let Self { listeners, addresses, mut options, bucket } = self;
         allow_descriptors(options.limits.connections_max as u64);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = options.threads.unwrap_or(cores).clamp(1, THREADS_MAX);
         options.threads = Some(threads);
-        let frontend = Frontend::new(store, options, bucket, address, environment);
+        let frontend = Frontend::new(store, options, bucket, addresses, environment);
         let polls: Vec<Poll> =
             (0..threads).map(|_| Poll::new()).collect::<Result<_, _>>().map_err(ListenError::Thread)?;
         let mailboxes = polls.iter().map(|poll| Mailbox::new(poll.registry())).collect::<Result<Vec<_>, _>>();
         let mailboxes = mailboxes.map_err(ListenError::Thread)?;
         let mut running = Running { mailboxes: mailboxes.clone(), threads: Vec::new() };
         // The first thread accepts for all.
-        let mut listener = Some(Arc::new(listener));
+        let mut listeners = Some(Arc::<[TcpListener]>::from(listeners));
         for (poll, mailbox) in polls.into_iter().zip(&mailboxes) {
-            let accepts = listener.take().map(|listener| (listener, mailboxes.clone()));
-            if let Some((listener, _)) = &accepts {
-                Accepting::register(listener, poll.registry()).map_err(ListenError::Thread)?;
+            let accepts = listeners.take().map(|listeners| (listeners, mailboxes.clone()));
+            if let Some((listeners, _)) = &accepts {
+                Accepting::register(listeners, poll.registry()).map_err(ListenError::Thread)?;
             }
             let mut thread = Thread { frontend: frontend.clone(), mailbox: mailbox.clone(), poll, accepts };
             let thread = std::thread::Builder::new().name("shoal-redis".into()).spawn(move || thread.run());
@@ -120,12 +127,15 @@ impl Server {
     }
 }
 
+/// The listeners, and the threads that their connections go to.
+type Accepts = (Arc<[TcpListener]>, Vec<Arc<Mailbox>>);
+
 /// A dispatch thread, which outlives what ends its work.
 struct Thread {
     frontend: Arc<Frontend>,
     mailbox: Arc<Mailbox>,
     poll: Poll,
-    accepts: Option<(Arc<TcpListener>, Vec<Arc<Mailbox>>)>,
+    accepts: Option<Accepts>,
 }
 
 impl Thread {
@@ -148,7 +158,7 @@ impl Thread {
 
     fn serve(&mut self) -> std::io::Result<()> {
         let accepting = self.accepts.clone();
-        let accepting = accepting.map(|(listener, mailboxes)| Accepting::new(listener, mailboxes));
+        let accepting = accepting.map(|(listeners, mailboxes)| Accepting::new(listeners, mailboxes));
         Dispatch::new(self.frontend.clone(), self.mailbox.clone(), &mut self.poll, accepting).run()
     }
 }

@@ -3,7 +3,8 @@
 //! A thread counts what its connections hold by itself, and adds it here in steps: a short command costs no shared write. Where
 //! the sum is above its bound the frontend is *short of memory*: long commands are not received any further (their clients wait
 //! for TCP), long values are not read, and a command that reads many of them fails with TRYAGAIN. One connection or read at a
-//! time is exempt, so that something always ends and gives its memory back.
+//! time is exempt, so that something always ends and gives its memory back. What never waits is bounded, too: at twice the bound a
+//! connection that holds more than before is closed.
 //!
 //! Invariant: `used` is the sum of the threads' [`Ledger`]s and of all [`Room`]s, those included that were dropped and not
 //! settled yet.
@@ -20,6 +21,9 @@ use shoal_engine::Error;
 const STEP_BYTES: usize = 64 << 10;
 /// Commands and values of fewer bytes never wait for room.
 pub(crate) const LONG_BYTES: usize = 64 << 10;
+/// All that is held is at most so many times what may be held before long commands wait. The division of the server's memory has
+/// room for it.
+pub const HARD_FACTOR: usize = 2;
 /// The exempt one is a read, and not a connection.
 const A_READ: u64 = u64::MAX;
 
@@ -53,6 +57,12 @@ impl Memory {
     /// Returns true if more is held than may be.
     pub(crate) fn is_short(&self) -> bool {
         self.used.load(Ordering::Relaxed) > self.max
+    }
+
+    /// Returns true if more than [`HARD_FACTOR`] times as much is held as may be: short commands, queued commands and watched keys never
+    /// wait, so a connection that adds to them is closed.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > self.max.saturating_mul(HARD_FACTOR)
     }
 
     /// Returns true if the connection with this id may receive more of a long command.

@@ -49,6 +49,8 @@ pub struct Announced {
 pub struct RedisOptions {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Further addresses of the same name, which get the same port.
+    pub listen_also: Vec<SocketAddr>,
     /// Whether other machines may come in although there is no password.
     pub insecure: bool,
     /// The password that AUTH asks for.
@@ -75,6 +77,7 @@ impl Default for RedisOptions {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 7412).into(),
+            listen_also: Vec::new(),
             insecure: false,
             password: None,
             tls: None,

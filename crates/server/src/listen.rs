@@ -8,8 +8,8 @@ use std::time::Duration;
 use shoal_api::within;
 use shoal_base::task::Boxed;
 use shoal_engine::{Store, check_bucket};
-use shoal_frontend::{ListenError, listen};
-use tokio::net::{TcpListener, TcpStream};
+use shoal_frontend::{ListenError, Listeners, listen_on_all};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -56,30 +56,35 @@ pub enum ServeError {
 
 /// A server that listens. Connections wait until [`Self::run`].
 pub struct Server {
-    listener: TcpListener,
-    address: SocketAddr,
+    listeners: Listeners,
     options: ServerOptions,
 }
 
 impl Server {
-    /// Listens on `options.listen`. Needs a tokio runtime with I/O and time.
+    /// Listens on `options.listen` and `options.listen_also`. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
     /// [`ServeError::Bucket`], [`ServeError::Listen`].
     pub async fn bind(options: ServerOptions) -> Result<Self, ServeError> {
         let address = options.listen;
         check_bucket(&options.kv_bucket).map_err(ServeError::Bucket)?;
-        let listener = listen(address, options.insecure || options.security.is_safe(), NOT_SAFE)?;
+        let is_closed = options.insecure || options.security.is_safe();
+        let listeners = listen_on_all(address, &options.listen_also, is_closed, NOT_SAFE)?;
         let failed = |error| ListenError::System { address, error };
-        let listener = TcpListener::from_std(listener).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address, options })
+        let listeners = Listeners::new(listeners).map_err(failed)?;
+        Ok(Self { listeners, options })
     }
 
-    /// The address that is listened on, with the port that was taken.
+    /// The first address that is listened on, with the port that was taken.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.addresses().first().copied().unwrap_or(self.options.listen)
+    }
+
+    /// The addresses that are listened on.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.listeners.addresses()
     }
 
     /// Whether connections are encrypted.
@@ -106,7 +111,7 @@ impl Server {
     }
 
     async fn serve(self, store: Store, shutdown: Boxed<'_, ()>) -> Result<(), ServeError> {
-        let Self { listener, options, .. } = self;
+        let Self { listeners, options } = self;
         let ServerOptions { insecure, security, kv_bucket, gzip, gzip_answers, .. } = options;
         let ServerOptions { web_origins, limits, metrics, report, open_health, .. } = options;
         let mut changes = security.changes();
@@ -153,10 +158,10 @@ impl Server {
         tokio::select! {
             () = shutdown => {}
             () = doubt => {}
-            () = connections.accept(&listener) => {}
+            () = connections.accept(&listeners) => {}
             () = tell_health(&dispatch, &store) => {}
         }
-        drop(listener);
+        drop(listeners);
         dispatch.standard.set_serving(false).await;
         drain.send_replace(true);
         dispatch.standard.end_watches().await;
@@ -208,9 +213,9 @@ struct Connections {
 
 impl Connections {
     /// Accepts connections. Never ends.
-    async fn accept(&mut self, listener: &TcpListener) {
+    async fn accept(&mut self, listeners: &Listeners) {
         loop {
-            match listener.accept().await {
+            match listeners.accept().await {
                 Ok((stream, peer)) => self.add(stream, peer),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");

@@ -17,6 +17,8 @@ use crate::wire::CONNECTION_WINDOW_BYTES;
 pub struct ServerOptions {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Further addresses of the same name, which get the same port.
+    pub listen_also: Vec<SocketAddr>,
     /// Whether callers from other machines may come in without credentials, or without encryption.
     pub insecure: bool,
     /// TLS, and what callers have to show.
@@ -43,6 +45,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 7411).into(),
+            listen_also: Vec::new(),
             insecure: false,
             security: Security::default(),
             kv_bucket: DEFAULT_BUCKET.into(),

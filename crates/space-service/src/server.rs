@@ -13,12 +13,13 @@ use futures_util::future::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use shoal_api::{Method, Unary};
-use tokio::net::{TcpListener, TcpStream};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use shoal_api::{AwakeTimer, Method, Unary, within};
+use shoal_frontend::{ListenError, Listeners, listen_on_all};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{interval, sleep};
 use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
@@ -57,40 +58,34 @@ pub enum ServeError {
     )]
     NotLoopback(SocketAddr),
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The error of the system.
-        error: std::io::Error,
-    },
+    #[error(transparent)]
+    Listen(ListenError),
 }
 
 /// A server that listens. Connections wait until [`Self::run`].
 pub struct SpaceServer {
-    listener: TcpListener,
-    address: SocketAddr,
+    listeners: Listeners,
 }
 
 impl SpaceServer {
-    /// Listens on `address`; port 0 takes a free one.
+    /// Listens on `address` and on `others`, the further addresses of its name; port 0 takes a free one.
     ///
     /// # Errors
     /// [`ServeError`].
-    pub async fn bind(address: SocketAddr, insecure: bool) -> Result<Self, ServeError> {
-        if !insecure && !address.ip().to_canonical().is_loopback() {
-            return Err(ServeError::NotLoopback(address));
-        }
-        let failed = |error| ServeError::Listen { address, error };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address })
+    pub fn bind(address: SocketAddr, others: &[SocketAddr], insecure: bool) -> Result<Self, ServeError> {
+        let listeners =
+            listen_on_all(address, others, insecure, ("authenticated", "")).map_err(|error| match error {
+                ListenError::NotLoopback { address, .. } => ServeError::NotLoopback(address),
+                error => ServeError::Listen(error),
+            })?;
+        let failed = |error| ServeError::Listen(ListenError::System { address, error });
+        Ok(Self { listeners: Listeners::new(listeners).map_err(failed)? })
     }
 
-    /// The address that is listened on.
+    /// The addresses that are listened on.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.listeners.addresses()
     }
 
     /// Serves `owner` until `shutdown` ends, and fences clients that were silent for too long. Requests under way are
@@ -101,12 +96,12 @@ impl SpaceServer {
         tokio::select! {
             () = shutdown => {}
             () = fence(&owner) => {}
-            () = accept(&self.listener, &owner, &drain, &mut connections) => {}
+            () = accept(&self.listeners, &owner, &drain, &mut connections) => {}
         }
-        drop(self.listener);
+        drop(self.listeners);
         drain.send_replace(true);
         let all = async { while connections.join_next().await.is_some() {} };
-        if timeout(DRAIN_MAX, all).await.is_err() {
+        if within(DRAIN_MAX, all).await.is_none() {
             tracing::warn!("requests were cut: they took longer than {} s", DRAIN_MAX.as_secs());
         }
     }
@@ -128,7 +123,7 @@ async fn fence(owner: &Owner) {
 
 /// Never ends.
 async fn accept(
-    listener: &TcpListener,
+    listeners: &Listeners,
     owner: &Owner,
     drain: &watch::Sender<bool>,
     connections: &mut JoinSet<()>,
@@ -138,7 +133,7 @@ async fn accept(
         while connections.try_join_next().is_some() {}
         // The semaphore is never closed.
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        match listener.accept().await {
+        match listeners.accept().await {
             Ok((stream, _)) => {
                 let (owner, drain) = (owner.clone(), drain.subscribe());
                 connections.spawn(async move {
@@ -163,7 +158,7 @@ async fn serve(stream: TcpStream, owner: Owner, mut drain: watch::Receiver<bool>
         async move { Ok::<_, Infallible>(answer(&owner, request).await) }
     });
     let mut http = http2::Builder::new(TokioExecutor::new());
-    http.timer(TokioTimer::new())
+    http.timer(AwakeTimer)
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEADER_BYTES_MAX)
         .keep_alive_interval(KEEPALIVE)

@@ -28,8 +28,8 @@ impl Service {
         let options = OwnerOptions { size: Some(64 * MIB), sync };
         let owner =
             Owner::open(path, &options, Arc::new(SystemClock::new()), &SeededEntropy::new(1)).unwrap();
-        let server = SpaceServer::bind((std::net::Ipv4Addr::LOCALHOST, 0).into(), false).await.unwrap();
-        let address = server.address();
+        let server = SpaceServer::bind((std::net::Ipv4Addr::LOCALHOST, 0).into(), &[], false).unwrap();
+        let address = server.addresses()[0];
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(server.run(owner, async { drop(stopped.await) }));
         Self { address, stop, running }

@@ -48,6 +48,11 @@ pub trait Intercept: Send + Sync {
     fn displaced(&self) -> Option<String> {
         self.inner().displaced()
     }
+
+    /// As [`BlockDevice::shortened`].
+    fn shortened(&self, needed: u64) -> Option<String> {
+        self.inner().shortened(needed)
+    }
 }
 
 /// A device whose requests pass through an [`Intercept`].
@@ -100,6 +105,10 @@ impl<I: Intercept> BlockDevice for Intercepted<I> {
 
     fn displaced(&self) -> Option<String> {
         self.0.displaced()
+    }
+
+    fn shortened(&self, needed: u64) -> Option<String> {
+        self.0.shortened(needed)
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -5,7 +5,6 @@ mod file;
 mod settings;
 mod watch;
 
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +12,14 @@ use std::time::Duration;
 use anyhow::Context;
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_engine::{Bucket, Environment, Store};
-use shoal_metrics::{Listener, Metrics};
+use shoal_metrics::Metrics;
 use shoal_redis::{ListenError, RedisOptions, Tls};
 use shoal_server::{Limits as ServerLimits, Security, ServeError, Server, ServerOptions};
 use tokio::sync::oneshot;
 
 pub(crate) use self::arguments::Arguments;
 pub(crate) use self::file::{keys, read as read_file};
+pub(crate) use self::settings::divided_memory;
 use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
 use self::watch::Watching;
 use crate::allocator;
@@ -28,6 +28,7 @@ use crate::failure::{Usage, announce, one_line};
 use crate::logging::{self, LogFormat};
 use crate::notify;
 use crate::objects::Objects;
+use crate::resolve::{in_words, resolve};
 use crate::signals::{hang_ups, stop_in_order};
 use crate::size::Size;
 use crate::stopping::{self, StopThread, StopTime, say_left_over};
@@ -42,6 +43,7 @@ const RESULTS_WAIT: Duration = Duration::from_secs(1);
 pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
     let settings = with_log(arguments, log)?;
     let metrics = settings.watch.metrics();
+    metrics.set_memory(settings.memory.figures());
     let (stop, stopped) = oneshot::channel();
     let time = Arc::new(StopTime::new(settings.stop_timeout));
     let begun = Arc::clone(&time);
@@ -60,16 +62,16 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     warn_of_settings(&settings);
     let security = Security::new(settings.credentials.read()?);
     let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
-    let server = bind(&settings, &security, &metrics, listen).await?;
+    let server = bind(&settings, &security, &metrics, &listen).await?;
     let redis = match &settings.resp {
         Some((address, _)) => {
             let listen = resolve(address, DEFAULT_RESP).await?;
-            bind_redis(&settings, &security, &metrics, listen).await?
+            bind_redis(&settings, &security, &metrics, &listen)?
         }
         None => None,
     };
     let listener = settings.watch.bind().await?;
-    let told_at = listener.as_ref().map(Listener::address);
+    let told_at = listener.as_ref().map_or_else(Vec::new, |listener| listener.addresses().to_vec());
     let watched = Watching::start(listener, &metrics);
     warn_of_openness(&settings, &security, &server, redis.as_ref());
     let store = store_file::open(&settings.data, &settings.store).await?;
@@ -82,10 +84,10 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         drop(stopped.await);
         health.stops();
     };
-    say_start(&settings, &store, &server, redis.as_ref(), told_at);
+    say_start(&settings, &store, &server, redis.as_ref(), &told_at);
     // Before the addresses are told: a reader of them may ask for the health at once.
     watched.health().serves(store.clone());
-    announce(&addresses(&server, redis.as_ref(), told_at));
+    announce(&addresses(&server, redis.as_ref(), &told_at));
     notify::tell(notify::READY);
     // A task of its own: after the deadline of the stop this does not wait for it.
     let serving = tokio::spawn(serve(store.clone(), server, redis, stopped, Arc::clone(&stop_thread)));
@@ -188,27 +190,31 @@ pub(crate) async fn check(arguments: Arguments, log: Option<String>) -> anyhow::
     let settings = Settings::new(arguments, log)?;
     let (metrics, security) = (settings.watch.metrics(), Security::new(settings.credentials.read()?));
     let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
-    drop(
-        bind(&settings, &security, &metrics, any_port(listen))
-            .await
-            .map_err(|error| named(&error, listen))?,
-    );
+    let bound = bind(&settings, &security, &metrics, &any_port(&listen)).await;
+    drop(bound.map_err(|error| named(&error, &listen))?);
     if let Some((address, _)) = &settings.resp {
         let listen = resolve(address, DEFAULT_RESP).await?;
-        let bound = bind_redis(&settings, &security, &metrics, any_port(listen)).await;
-        drop(bound.map_err(|error| named(&error, listen))?);
+        let bound = bind_redis(&settings, &security, &metrics, &any_port(&listen));
+        drop(bound.map_err(|error| named(&error, &listen))?);
     }
     settings.watch.check().await
 }
 
-/// The address with a port that is free.
-fn any_port(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip(), 0)
+/// The addresses of a name: the first, and the others.
+type Addresses = (SocketAddr, Vec<SocketAddr>);
+
+/// The addresses with a port that is free.
+fn any_port((first, others): &Addresses) -> Addresses {
+    let free = |address: &SocketAddr| SocketAddr::new(address.ip(), 0);
+    (free(first), others.iter().map(free).collect())
 }
 
 /// The error about [`any_port`] of `listen`, with the port that was asked for.
-fn named(error: &anyhow::Error, listen: SocketAddr) -> Usage {
-    Usage(one_line(error).replace(&any_port(listen).to_string(), &listen.to_string()))
+fn named(error: &anyhow::Error, (first, others): &Addresses) -> Usage {
+    let with_port = |error: String, address: &SocketAddr| {
+        error.replace(&SocketAddr::new(address.ip(), 0).to_string(), &address.to_string())
+    };
+    Usage(others.iter().chain([first]).fold(one_line(error), with_port))
 }
 
 /// Logs what --insecure opens: addresses that other machines reach, without credentials or without encryption.
@@ -218,15 +224,18 @@ fn warn_of_openness(
     server: &Server,
     redis: Option<&shoal_redis::Server>,
 ) {
-    let is_reachable = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
-    let grpc = server.address();
-    if is_reachable(grpc) && !security.is_safe() {
+    let reachable = |addresses: &[SocketAddr]| {
+        let open = addresses.iter().filter(|address| !address.ip().to_canonical().is_loopback());
+        in_words(&open.copied().collect::<Vec<_>>())
+    };
+    let grpc = reachable(server.addresses());
+    if !grpc.is_empty() && !security.is_safe() {
         let risk = if security.asks() { UNENCRYPTED } else { OPEN };
         tracing::warn!("--insecure: gRPC listens on {grpc}, which other machines reach; {risk}");
     }
     let Some((redis, (_, options))) = redis.zip(settings.resp.as_ref()) else { return };
-    let redis = redis.address();
-    if is_reachable(redis) && options.password.is_none() && !settings.asks_redis_certificates() {
+    let redis = reachable(redis.addresses());
+    if !redis.is_empty() && options.password.is_none() && !settings.asks_redis_certificates() {
         tracing::warn!(
             "--insecure: the Redis protocol listens on {redis}, which other machines reach; {OPEN}"
         );
@@ -254,17 +263,20 @@ fn say_start(
     store: &Store,
     server: &Server,
     redis: Option<&shoal_redis::Server>,
-    metrics: Option<SocketAddr>,
+    metrics: &[SocketAddr],
 ) {
     let stat = store.stat();
     let bytes = |blocks: u64| Size(blocks.saturating_mul(BLOCK_BYTES_U64));
-    let address = |address: Option<SocketAddr>| address.map_or_else(|| "off".to_owned(), |it| it.to_string());
+    let or_off = |addresses: &[SocketAddr]| match addresses {
+        [] => "off".to_owned(),
+        some => in_words(some),
+    };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        grpc = %server.address(),
-        redis = address(redis.map(shoal_redis::Server::address)),
+        grpc = in_words(server.addresses()),
+        redis = or_off(redis.map_or(&[], shoal_redis::Server::addresses)),
         redis_bucket = redis.map(shoal_redis::Server::bucket),
-        metrics = address(metrics),
+        metrics = or_off(metrics),
         objects = stat.objects_with_log(),
         size = %bytes(stat.device_blocks),
         cap = %bytes(stat.blocks_max),
@@ -276,46 +288,30 @@ fn say_start(
     );
 }
 
-/// One line for each frontend. They are printed at once: the reader of the first line may be gone before another one came.
-fn addresses(server: &Server, redis: Option<&shoal_redis::Server>, metrics: Option<SocketAddr>) -> String {
+/// One line for each address of a frontend. They are printed at once: the reader of the first line may be gone before another one came.
+fn addresses(server: &Server, redis: Option<&shoal_redis::Server>, metrics: &[SocketAddr]) -> String {
     let scheme = if server.is_encrypted() { "https" } else { "http" };
-    let mut lines = format!("gRPC  {scheme}://{}\n", server.address());
-    if let Some(redis) = redis {
-        let scheme = if redis.is_encrypted() { "rediss" } else { "redis" };
-        lines += &format!("Redis {scheme}://{}\n", redis.address());
+    let mut lines = String::new();
+    for address in server.addresses() {
+        lines += &format!("gRPC  {scheme}://{address}\n");
     }
-    if let Some(address) = metrics {
+    for (redis, address) in redis.iter().flat_map(|redis| redis.addresses().iter().map(move |it| (redis, it)))
+    {
+        let scheme = if redis.is_encrypted() { "rediss" } else { "redis" };
+        lines += &format!("Redis {scheme}://{address}\n");
+    }
+    for address in metrics {
         lines += &format!("Metrics http://{address}/metrics\n");
     }
     lines
 }
 
-/// The address that `given` names.
-async fn resolve(given: &str, example: &str) -> anyhow::Result<SocketAddr> {
-    let wrong = |why: &dyn Display| {
-        Usage(format!("cannot listen on {given:?}: {why}; write HOST:PORT, as {example}"))
-    };
-    let mut addresses = tokio::net::lookup_host(given).await.map_err(|error| wrong(&error))?;
-    let first = addresses.next().ok_or_else(|| wrong(&"the host has no address"))?;
-    let mut others: Vec<String> =
-        addresses.filter(|other| other.ip() != first.ip()).map(|other| other.ip().to_string()).collect();
-    others.dedup();
-    if !others.is_empty() {
-        tracing::warn!(
-            "{given:?} has several addresses: listening on {} only, and not on {}; name an address to choose one",
-            first.ip(),
-            others.join(", ")
-        );
-    }
-    Ok(first)
-}
-
-/// Takes the address of the Redis frontend, where it is on.
-async fn bind_redis(
+/// Takes the addresses of the Redis frontend, where it is on.
+fn bind_redis(
     settings: &Settings,
     security: &Security,
     metrics: &Arc<Metrics>,
-    listen: SocketAddr,
+    (listen, others): &Addresses,
 ) -> anyhow::Result<Option<shoal_redis::Server>> {
     let Some((_, options)) = &settings.resp else { return Ok(None) };
     let security = security.clone();
@@ -324,7 +320,14 @@ async fn bind_redis(
         asks_certificates: settings.asks_redis_certificates(),
     });
     let metrics = Arc::clone(metrics);
-    let options = RedisOptions { listen, insecure: settings.insecure, tls, metrics, ..options.clone() };
+    let options = RedisOptions {
+        listen: *listen,
+        listen_also: others.clone(),
+        insecure: settings.insecure,
+        tls,
+        metrics,
+        ..options.clone()
+    };
     match shoal_redis::Server::bind(options) {
         Err(
             error @ (ListenError::Listen(shoal_server::ListenError::NotLoopback { .. })
@@ -334,15 +337,16 @@ async fn bind_redis(
     }
 }
 
-/// Takes the address `listen` before the store is touched: if another server has it, nothing is created.
+/// Takes the addresses before the store is touched: if another server has one, nothing is created.
 async fn bind(
     settings: &Settings,
     security: &Security,
     metrics: &Arc<Metrics>,
-    listen: SocketAddr,
+    (listen, others): &Addresses,
 ) -> anyhow::Result<Server> {
     let options = ServerOptions {
-        listen,
+        listen: *listen,
+        listen_also: others.clone(),
         insecure: settings.insecure,
         security: security.clone(),
         kv_bucket: settings.kv_bucket.clone(),
@@ -377,7 +381,7 @@ mod tests {
                 Arguments { listen: Some(listen.into()), insecure: Some(insecure), ..Arguments::default() };
             let settings = Settings::new(given, None).unwrap();
             let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
-            let server = bind(&settings, &Security::default(), &Arc::default(), listen).await?;
+            let server = bind(&settings, &Security::default(), &Arc::default(), &listen).await?;
             anyhow::Ok(server.address())
         };
         assert_ne!(bind("127.0.0.1:0", false).await.unwrap().port(), 0);

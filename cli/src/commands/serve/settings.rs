@@ -74,6 +74,7 @@ impl Settings {
                 cache: Size(memory.cache),
                 overlay: Some(Size(memory.overlay)),
                 deadlines: Size(memory.deadlines),
+                looks: Size(memory.looks),
                 io: arguments.io.or(file.io).unwrap_or_default(),
                 own_space: arguments.own_space.or(file.own_space).unwrap_or_default(),
                 discard: arguments.discard.or(file.discard).unwrap_or(false),
@@ -164,7 +165,8 @@ fn memory(arguments: &Arguments, file: &Arguments) -> anyhow::Result<(MemoryBudg
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let total = given.or_else(default_memory).unwrap_or(DEFAULT_MEMORY).0;
     let (cache, overlay) = (cache.map(|size| size.0), overlay.map(|size| size.0));
-    let wanted = Wanted { total, cache, overlay, redis, cores };
+    let tls = arguments.tls_cert.as_ref().or(file.tls_cert.as_ref()).is_some();
+    let wanted = Wanted { total, cache, overlay, redis, tls, cores };
     match MemoryBudget::divide(&wanted) {
         Ok(budget) => Ok((budget, None)),
         Err(TooLittle { needed }) if given.is_none() && (cache.is_some() || overlay.is_some()) => {
@@ -179,6 +181,15 @@ fn memory(arguments: &Arguments, file: &Arguments) -> anyhow::Result<(MemoryBudg
         }
         Err(TooLittle { needed }) => Err(too_little(Size(total), Size(needed), cache.map(Size)).into()),
     }
+}
+
+/// The division of the memory with these options and the configuration file that they name.
+///
+/// # Errors
+/// [`Usage`]: it is too little; and where the file cannot be read.
+pub(crate) fn divided_memory(arguments: &Arguments) -> anyhow::Result<MemoryBudget> {
+    let file = arguments.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
+    Ok(memory(arguments, &file)?.0)
 }
 
 fn too_little(total: Size, needed: Size, cache: Option<Size>) -> Usage {

@@ -1,5 +1,6 @@
 //! The server's counters and the listener of `--metrics`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use anyhow::Context;
 use shoal_metrics::{Health, Listener, Metrics};
 use shoal_server::ReportSource;
 
-use super::resolve;
 use crate::logging;
+use crate::resolve::{in_words, resolve};
 
 pub(super) const DEFAULT_METRICS: &str = "127.0.0.1:7415";
 
@@ -66,13 +67,15 @@ impl WatchSettings {
             return Ok(None);
         }
         let given = self.address.as_deref();
-        let address =
+        let (first, others) =
             resolve(given.unwrap_or(DEFAULT_METRICS), DEFAULT_METRICS).await.context("--metrics")?;
-        match Listener::bind(address).await {
+        match Listener::bind(first, &others) {
             Ok(listener) => {
-                if !listener.address().ip().to_canonical().is_loopback() {
+                let is_reachable = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
+                if listener.addresses().iter().any(is_reachable) {
+                    let addresses = in_words(listener.addresses());
                     tracing::warn!(
-                        "--metrics {address}: other machines reach it, and it asks nobody for credentials; it tells figures, and \
+                        "--metrics {addresses}: other machines reach it, and it asks nobody for credentials; it tells figures, and \
                          nothing of keys and values"
                     );
                 }
@@ -80,12 +83,12 @@ impl WatchSettings {
             }
             Err(error) if given.is_none() => {
                 tracing::warn!(
-                    "no metrics: cannot listen on {address}: {error}; --metrics HOST:PORT names another address, --metrics off none"
+                    "no metrics: {error}; --metrics HOST:PORT names another address, --metrics off none"
                 );
                 Ok(None)
             }
             Err(error) => Err(error).with_context(|| {
-                format!("no server was started: --metrics {address}: cannot listen there; name another address, or off")
+                format!("no server was started: --metrics {first}: cannot listen there; name another address, or off")
             }),
         }
     }
@@ -137,7 +140,7 @@ mod tests {
         assert!(settings("off").bind().await.unwrap().is_none());
         assert!(!settings("off").metrics().is_on());
         let free = settings("127.0.0.1:0").bind().await.unwrap().unwrap();
-        assert_ne!(free.address().port(), 0);
+        assert_ne!(free.addresses()[0].port(), 0);
         let error = settings("nonsense").bind().await.err().unwrap();
         assert!(error.to_string().contains("--metrics") && error.is::<crate::failure::Usage>(), "{error:#}");
     }

@@ -17,12 +17,15 @@ use crate::common::error::Result;
 use crate::testing::injected_bug::{Bug, injected};
 
 impl Checkpointer {
-    /// Checks before a publish behind `newest` that no other program published. The copies are read once in a period, and always if
-    /// `now`.
+    /// Checks before a publish behind `newest` that the data file was not cut, and that no other program published. The copies are read
+    /// once in a period, and always if `now`.
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned).
     pub(crate) async fn check_sole_writer(&self, newest: &Superblock, now: bool) -> Result<()> {
+        if let Some(what) = self.device.inner().shortened(newest.device_blocks) {
+            self.log.lose_file(what);
+        }
         let now_ns = self.now_ns();
         let looked_ns = self.looked_ns.load(Ordering::Relaxed);
         let is_due = now || now_ns.saturating_sub(looked_ns) >= self.tuning.file_look_ns;
@@ -36,18 +39,18 @@ impl Checkpointer {
         self.log.poison.check()
     }
 
-    /// The reason why the data file is not what this store wrote any more, or not at its place. The length is looked at in any case, the
-    /// name and the superblock if `all`. Asks the file system, so it may block. `None` also while a superblock is being published.
-    pub(crate) async fn lost_file(&self, all: bool) -> Option<String> {
+    /// The reason why the data file is not what this store wrote any more, or not at its place: its name, its length or its superblock
+    /// differ. Asks the file system, so it may block. `None` also while a superblock is being published, which looks at the length.
+    pub(crate) async fn lost_file(&self) -> Option<String> {
         let device = self.device.inner();
-        if all && let Some(what) = device.displaced() {
+        if let Some(what) = device.displaced() {
             return Some(what);
         }
         let newest = self.publisher.try_take()?;
         if let Some(what) = device.shortened(newest.device_blocks) {
             return Some(what);
         }
-        if !all || self.log.committer.room.awaits_opening() {
+        if self.log.committer.room.awaits_opening() {
             return None;
         }
         self.looked_ns.store(self.now_ns(), Ordering::Relaxed);
@@ -184,9 +187,9 @@ mod tests {
             let store = opened(&device, 0);
             put(&store, b"one").unwrap();
             apply(&store).unwrap();
-            assert_eq!(block_on(store.0.checkpointer.lost_file(true)), None);
+            assert_eq!(block_on(store.0.checkpointer.lost_file()), None);
             write(&device, 34, [None, Some(&other), Some(&older)][case]);
-            let what = block_on(store.0.checkpointer.lost_file(true)).unwrap();
+            let what = block_on(store.0.checkpointer.lost_file()).unwrap();
             assert!(what.contains(words), "case {case}: {what}");
             put(&store, b"two").unwrap();
             assert!(matches!(apply(&store), Err(Error::Poisoned(_))));
@@ -204,7 +207,7 @@ mod tests {
                 bytes[usize::from(round) * 40] ^= 0x55;
                 block_on(device.write(block, bytes)).ok().unwrap();
             }
-            assert_eq!(block_on(store.0.checkpointer.lost_file(true)), None);
+            assert_eq!(block_on(store.0.checkpointer.lost_file()), None);
             put(&store, &[round]).unwrap();
             apply(&store).unwrap();
         }

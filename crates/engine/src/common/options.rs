@@ -158,6 +158,8 @@ pub struct Tuning {
     pub deadlines_bytes_max: usize,
     /// Keys that a write without room examines in search of expired objects before it is refused.
     pub walked_for_room_max: u64,
+    /// Bytes of all values that one transaction reads: they are in memory at once.
+    pub looks_bytes_max: u64,
     /// Bytes of records in one batch of the log.
     pub batch_bytes_max: usize,
     /// Records in all overlays.
@@ -211,6 +213,7 @@ impl Default for Tuning {
             merge_slice_bytes: 4 << 20,
             deadlines_bytes_max: 16 << 20,
             walked_for_room_max: 65_536,
+            looks_bytes_max: 64 << 20,
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,
             lend_bytes_min: 1 << 20,

@@ -644,12 +644,13 @@ impl Committer {
                 && !injected(Bug::ValueErrorIgnored)
                 && failed.as_ref().is_none_or(|failed| matches!(failed, Error::NoRoom(_)))
             {
-                failed = Some(error.into());
+                failed = Some(self.room.value_failed(error));
             }
         }
         if let Some(error) = failed {
             return Err(error);
         }
+        self.room.value_written();
         if injected(Bug::ValuesNotFlushed) {
             return Ok(());
         }

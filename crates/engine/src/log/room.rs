@@ -4,7 +4,9 @@
 //! sizes. Such a write changed nothing, so the store is not poisoned (R20): writes are refused until one gets room again.
 
 use shoal_base::sync::Mutex;
-use shoal_base::sync::atomic::{AtomicBool, Ordering};
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use shoal_device::DeviceError;
 
 use crate::common::error::{Error, Result};
 
@@ -17,6 +19,10 @@ pub(crate) struct Room {
     opening: AtomicBool,
     /// The newest apply or publish found no room.
     applies: AtomicBool,
+    /// Blocks of the value that found no room last; 0 once a value found some.
+    values: AtomicU64,
+    /// Writes that were refused while the log had room: their value found none, or they need an apply that finds none.
+    refusals: AtomicU64,
     why: Mutex<String>,
 }
 
@@ -31,7 +37,11 @@ impl Room {
 
     /// As [`check`](Self::check), for a write that waits for an apply.
     pub(crate) fn check_applies(&self) -> Result<()> {
-        if self.reason().is_some() { Err(self.error()) } else { Ok(()) }
+        if self.reason().is_some() {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
+            return Err(self.error());
+        }
+        Ok(())
     }
 
     /// The reason if the log or an apply has no room.
@@ -43,6 +53,22 @@ impl Room {
     /// The reason if the log has no room, so that no write is taken.
     pub(crate) fn reason_of_log(&self) -> Option<String> {
         self.log_is_full().then(|| self.why.lock().clone())
+    }
+
+    /// The reason if any part has no room: the log, an apply, or the value that was written last.
+    pub(crate) fn reason_of_any(&self) -> Option<String> {
+        let of_values = || self.lacking_blocks().map(|_| self.why.lock().clone());
+        self.reason().or_else(of_values)
+    }
+
+    /// The blocks of the value that found no room last, unless a value found some since.
+    pub(crate) fn lacking_blocks(&self) -> Option<u64> {
+        Some(self.values.load(Ordering::Relaxed)).filter(|blocks| *blocks > 0)
+    }
+
+    /// Writes that were refused while the log had room, since the opening.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Relaxed)
     }
 
     pub(crate) fn error(&self) -> Error {
@@ -58,7 +84,26 @@ impl Room {
         self.opening.load(Ordering::Acquire)
     }
 
-    /// Sets the reason of a refusal that only concerns the writes which get it.
+    /// The error of a failed write of a value. A lack of room is noted: only the writes that get this error are refused.
+    pub(crate) fn value_failed(&self, error: DeviceError) -> Error {
+        let blocks = if let DeviceError::Io { blocks, .. } = &error { *blocks } else { 1 };
+        let error = Error::from(error);
+        if let Error::NoRoom(why) = &error {
+            self.note(why);
+            self.values.store(blocks.max(1), Ordering::Relaxed);
+            self.refusals.fetch_add(1, Ordering::Relaxed);
+        }
+        error
+    }
+
+    /// Notes that values are written.
+    pub(crate) fn value_written(&self) {
+        if self.values.load(Ordering::Relaxed) > 0 {
+            self.values.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the reason of a refusal.
     pub(super) fn note(&self, why: &str) {
         why.clone_into(&mut self.why.lock());
     }

@@ -40,8 +40,6 @@ const GROWER_PERIOD: Duration = Duration::from_millis(50);
 const SCRUB_FIRST_NS: u64 = 600_000_000_000;
 /// The scrubber checks for work this often.
 const SCRUBBER_PERIOD: Duration = Duration::from_secs(1);
-/// How often the length of the data file is looked at: a file that was cut gets longer again with the next write.
-const LENGTH_PERIOD: Duration = Duration::from_millis(250);
 /// Wait after a failed apply: the device may recover.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -248,22 +246,17 @@ fn reaper(store: &Weak<Inner>, worker: &Worker) {
 }
 
 /// Checks that the data file is where it was opened, as long as it was, and nobody else's: writes to another file would be lost. Looks
-/// at the room of its file system, too, and whether writes get through.
+/// at the room of its file system, too, and whether writes get through. An idle machine wakes up for all of that once a period.
 fn watcher(store: &Weak<Inner>, worker: &Worker) {
-    let mut looked_ns = None;
+    let mut is_first = true;
     rounds(Duty::Watch, store, worker, |inner| {
-        let (now_ns, period_ns) = (inner.now_ns(), inner.tuning.file_look_ns);
         // The opening itself wrote the superblock that the first look would find.
-        let is_first = looked_ns.is_none();
-        let is_due = looked_ns.is_some_and(|looked_ns: u64| now_ns.saturating_sub(looked_ns) >= period_ns);
-        if is_first || is_due {
-            looked_ns = Some(now_ns);
-        }
-        let Some(what) = block_on(inner.checkpointer.lost_file(is_due)) else {
-            if is_first || is_due {
-                inner.look_at_writes();
-            }
-            return Some(LENGTH_PERIOD.min(Duration::from_nanos(period_ns)));
+        let lost = if is_first { None } else { block_on(inner.checkpointer.lost_file()) };
+        is_first = false;
+        let Some(what) = lost else {
+            block_on(inner.try_room_of_values());
+            inner.look_at_writes();
+            return Some(Duration::from_nanos(inner.tuning.file_look_ns));
         };
         // The next driver refuses the queued records.
         inner.log.lose_file(what);

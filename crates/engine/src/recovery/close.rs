@@ -86,7 +86,7 @@ impl Store {
         let inner = &*self.0;
         if inner.check_open().is_ok()
             && !matches!(inner.check_writable(), Err(Error::ReadOnly))
-            && let Some(what) = inner.checkpointer.lost_file(true).await
+            && let Some(what) = inner.checkpointer.lost_file().await
         {
             inner.log.lose_file(what);
         }

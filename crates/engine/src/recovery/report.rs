@@ -28,6 +28,9 @@ pub struct CheckOptions {
     pub in_part: bool,
     /// Memory for pages, in bytes; 0 for 64 MiB.
     pub cache_bytes: usize,
+    /// Memory for keys and records that a repair holds, in bytes, and as much again for what the log has behind damage; 0: as much as
+    /// the cache, and at least 64 MiB.
+    pub held_bytes: usize,
     /// Called with the numbers of objects and bytes verified so far, from time to time.
     pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
     /// Called with a warning before the first write of a repair that could not be repeated after an interruption.

@@ -21,6 +21,10 @@ pub(crate) struct Look {
     pub is_pending: bool,
     /// Blocks that a write may take now, those included that the file can grow by.
     pub room_blocks: u64,
+    /// Writes since the opening that found no room for free blocks in the data file.
+    pub without_room: u64,
+    /// The newest one of those would find none now.
+    pub lacks_room: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +61,11 @@ impl Standstill {
 
     /// Takes a look into account.
     pub(crate) fn look(&self, look: Look) {
-        let (refusals, needed) = (self.refusals.load(Ordering::Relaxed), self.needed.load(Ordering::Relaxed));
+        let refusals = self.refusals.load(Ordering::Relaxed) + look.without_room;
+        let has_room = !look.lacks_room && look.room_blocks >= self.needed.load(Ordering::Relaxed);
         let mut state = self.state.lock();
         state.looked_ns = look.now_ns;
-        if state.durable != Some(look.durable) || refusals != state.refusals && look.room_blocks >= needed {
+        if state.durable != Some(look.durable) || refusals != state.refusals && has_room {
             (state.durable, state.refusals) = (Some(look.durable), refusals);
         }
         let cause = match () {
@@ -72,8 +77,9 @@ impl Standstill {
         state.since = cause.map(|cause| (begun, cause));
     }
 
-    /// The reason why no write got through for ten seconds; `None` if some did, or if none was tried.
-    pub(crate) fn reason(&self, cannot_grow: Option<&str>) -> Option<String> {
+    /// The reason why no write got through for ten seconds; `None` if some did, or if none was tried. `full` is the reason for
+    /// refusals.
+    pub(crate) fn reason(&self, full: &str) -> Option<String> {
         let state = self.state.lock();
         let (since_ns, cause) = state.since?;
         let stood_ns = state.looked_ns.saturating_sub(since_ns);
@@ -81,15 +87,11 @@ impl Standstill {
             return None;
         }
         let seconds = stood_ns / 1_000_000_000;
-        Some(match (cause, cannot_grow) {
-            (Cause::Refused, Some(why)) => {
-                format!("no write got through for {seconds} s: the data file cannot grow ({why})")
-            }
-            (Cause::Refused, None) => format!("no write got through for {seconds} s: the store is full"),
-            (Cause::Waits, _) => {
-                format!("no write got through for {seconds} s: the device has not made any durable")
-            }
-        })
+        let why = match cause {
+            Cause::Refused => full,
+            Cause::Waits => "the device has not made any durable",
+        };
+        Some(format!("no write got through for {seconds} s: {why}"))
     }
 }
 
@@ -98,7 +100,37 @@ mod tests {
     use super::*;
 
     fn look(seconds: u64, durable: u64, is_pending: bool, room_blocks: u64) -> Look {
-        Look { now_ns: seconds * 1_000_000_000, durable: Lsn(durable), is_pending, room_blocks }
+        Look {
+            now_ns: seconds * 1_000_000_000,
+            durable: Lsn(durable),
+            is_pending,
+            room_blocks,
+            without_room: 0,
+            lacks_room: false,
+        }
+    }
+
+    /// Symptom: `/readyz` was ready while each value was refused, because its blocks had no room in the data file. Cause: only writes
+    /// without free blocks counted. Fix: those count, too, until the room is there.
+    #[test]
+    fn writes_without_room_for_free_blocks_are_a_standstill() {
+        let standstill = Standstill::default();
+        let look = |seconds, durable, without_room, lacks_room| {
+            standstill.look(Look { without_room, lacks_room, ..look(seconds, durable, false, 1_000) });
+            standstill.reason("why")
+        };
+        assert_eq!(look(0, 5, 0, false), None);
+        for seconds in [3, 6, 9, 12] {
+            assert_eq!(look(seconds, 5, seconds, true), None);
+        }
+        let reason = look(15, 5, 12, true).unwrap();
+        assert_eq!(reason, "no write got through for 12 s: why");
+        // The room is there, and nobody writes.
+        assert_eq!(look(18, 5, 12, false), None);
+        // Short writes get through.
+        for seconds in 19..40 {
+            assert_eq!(look(seconds, seconds, seconds, true), None);
+        }
     }
 
     #[test]
@@ -108,20 +140,19 @@ mod tests {
         for seconds in [3, 6, 9, 12] {
             standstill.refused(40);
             standstill.look(look(seconds, 5, false, 39));
-            assert!(standstill.reason(None).is_none(), "{seconds} s");
+            assert!(standstill.reason("").is_none(), "{seconds} s");
         }
         // Nobody writes any more: a load balancer took the store out.
         standstill.look(look(15, 5, false, 39));
-        let reason = standstill.reason(Some("no space left")).unwrap();
-        assert_eq!(reason, "no write got through for 12 s: the data file cannot grow (no space left)");
-        assert!(standstill.reason(None).unwrap().ends_with("the store is full"));
+        let reason = standstill.reason("the store is full").unwrap();
+        assert_eq!(reason, "no write got through for 12 s: the store is full");
         standstill.look(look(18, 5, false, 40));
-        assert!(standstill.reason(None).is_none(), "the room is there");
+        assert!(standstill.reason("").is_none(), "the room is there");
         // Some are refused, and others get through.
         for seconds in 19..40 {
             standstill.refused(40);
             standstill.look(look(seconds, seconds, false, 0));
-            assert!(standstill.reason(None).is_none(), "{seconds} s");
+            assert!(standstill.reason("").is_none(), "{seconds} s");
         }
     }
 
@@ -131,11 +162,11 @@ mod tests {
         for seconds in [0, 3, 6, 9, 12, 15] {
             standstill.look(look(seconds, 5, true, 100));
         }
-        assert!(standstill.reason(None).unwrap().contains("the device has not made any durable"));
+        assert!(standstill.reason("").unwrap().contains("the device has not made any durable"));
         standstill.look(look(18, 6, true, 100));
         standstill.look(look(21, 6, false, 100));
-        assert!(standstill.reason(None).is_none());
+        assert!(standstill.reason("").is_none());
         standstill.look(look(60, 6, false, 100));
-        assert!(standstill.reason(None).is_none(), "nobody writes");
+        assert!(standstill.reason("").is_none(), "nobody writes");
     }
 }

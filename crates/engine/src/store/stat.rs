@@ -350,12 +350,14 @@ impl Inner {
         // What the image does not use takes no room: data behind it may have that.
         let holes = self.layout().unused_areas(self.device.blocks()).map(|part| part.end - part.start);
         self.checkpointer.growth.note_room(self.device.inner().room().map(|room| room + holes[0] + holes[1]));
-        let committer = &self.log.committer;
+        let (committer, room) = (&self.log.committer, &self.log.committer.room);
         self.maintenance.standstill.look(Look {
             now_ns: self.now_ns(),
             durable: committer.durable(),
             is_pending: committer.assigned() > committer.durable() || committer.has_work(),
             room_blocks: self.space.available() + self.growable_blocks(),
+            without_room: room.refusals(),
+            lacks_room: room.reason_of_any().is_some(),
         });
     }
 }
@@ -371,8 +373,13 @@ impl Store {
     /// device makes none durable. `None` again when one gets through, or when there is room for the one that was refused.
     #[must_use]
     pub fn standstill_reason(&self) -> Option<String> {
-        let cannot_grow = self.0.checkpointer.growth.cannot_grow();
-        self.0.maintenance.standstill.reason(cannot_grow.as_deref())
+        let no_room = self.0.log.committer.room.reason_of_any();
+        let full = match (no_room, self.0.checkpointer.growth.cannot_grow()) {
+            (Some(why), _) => format!("the data file has no room: {why}"),
+            (None, Some(why)) => format!("the data file cannot grow ({why})"),
+            (None, None) => "the store is full".to_owned(),
+        };
+        self.0.maintenance.standstill.reason(&full)
     }
 
     /// The reason why no write is taken at present, although the store is not read-only: the log has no room in the data file. `None`
@@ -410,7 +417,7 @@ impl Store {
             log_blocks: u64::from(inner.layout().log_blocks),
             tablets: inner.tablets.all().len() as u16,
             poisoned: inner.log.poison.failure().map(str::to_owned),
-            no_room: inner.log.committer.room.reason(),
+            no_room: inner.log.committer.room.reason_of_any(),
             losses: inner.losses,
             batches: commits.batches,
             records: commits.records,

@@ -24,9 +24,6 @@ use crate::value::entry::{Entry, Home, Meta};
 use crate::write::append::Seen;
 use crate::write::change::ReadLevel;
 
-/// Bytes of all values that one transaction reads: they are in memory at once.
-pub(crate) const LOOKS_BYTES_MAX: u64 = 64 << 20;
-
 /// Whether a value of so many bytes may be read.
 pub type Admit<'a> = dyn Fn(u64) -> Result<()> + Sync + 'a;
 
@@ -87,9 +84,10 @@ impl Inner {
             Some(found) => {
                 let value_bytes = if level.wants_value() { found.entry.value_bytes } else { 0 };
                 let all = bytes.fetch_add(value_bytes, Ordering::Relaxed) + value_bytes;
-                if all > LOOKS_BYTES_MAX {
+                let most = self.tuning.looks_bytes_max;
+                if all > most {
                     return Err(Error::Invalid(format!(
-                        "the values that one write batch looks at have more than {LOOKS_BYTES_MAX} bytes together"
+                        "the values that one write batch looks at have more than {most} bytes together"
                     )));
                 }
                 if let Some(admit) = admit.filter(|_| value_bytes > 0) {

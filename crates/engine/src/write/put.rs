@@ -176,8 +176,11 @@ impl Inner {
         let mut result = Ok(());
         for write in writes {
             if let Err(error) = write.await.ok() {
-                result = Err(error.into());
+                result = Err(self.log.committer.room.value_failed(error));
             }
+        }
+        if result.is_ok() {
+            self.log.committer.room.value_written();
         }
         result
     }

@@ -195,7 +195,7 @@ impl PutStream {
         let mut result = Ok(());
         for write in self.under_way.drain(..) {
             if let Err(error) = write.await.ok() {
-                result = Err(error.into());
+                result = Err(self.store.0.log.committer.room.value_failed(error));
             }
         }
         result

@@ -140,7 +140,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::put`] and [`Store::get`]; then nothing happened. [`Error::Invalid`], too, if the records do not fit
-    /// in one log batch, if all read values have more than 64 MiB, or if one of them has more than 4 MiB.
+    /// in one log batch, if all read values have more than [`Tuning::looks_bytes_max`](crate::Tuning::looks_bytes_max), or if one of them has more than 4 MiB.
     /// [`Error::Unknown`] if the session is already [`RESULTS_KEPT`](crate::RESULTS_KEPT) writes further.
     pub async fn transact<T>(
         &self,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use shoal_device::sim::{Event, Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, MemDevice};
@@ -456,6 +457,37 @@ fn a_data_file_that_is_taken_away_makes_the_store_read_only() {
         store.assert_numbered(1, 1, 500);
         assert!(matches!(block_on(store.close()), Err(Error::Poisoned(_))), "what it wrote may be gone");
     });
+}
+
+/// A device that counts the looks at its length.
+struct Looked(Arc<SimDevice>, AtomicU64);
+
+impl Intercept for Looked {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.0
+    }
+
+    fn shortened(&self, _needed: u64) -> Option<String> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+/// Symptom: a store that nobody used woke up four times a second. Cause: it looked at the length of its file that often. Fix: name,
+/// length and superblocks are looked at together, every 3 s.
+#[test]
+fn an_idle_store_looks_at_its_file_once_a_period() {
+    let (looked, device) = Intercepted::new(Looked(SimDevice::new(1_024), AtomicU64::new(0)));
+    let store = store_on(&device, 1_024, tiny_with_threads());
+    let (began, before) = (Instant::now(), looked.1.load(Ordering::Relaxed));
+    std::thread::sleep(Duration::from_millis(1_500));
+    let looks = looked.1.load(Ordering::Relaxed) - before;
+    let most = began.elapsed().as_secs() / 3 + 1;
+    assert!(looks <= most, "{looks} looks in {:?}", began.elapsed());
+    // A publish looks, too.
+    store.set_numbered(1, 1, 500).unwrap();
+    block_on(store.close()).unwrap();
+    assert!(looked.1.load(Ordering::Relaxed) > before + looks);
 }
 
 /// The blocks of the log's ring of [`short_log`], and the length of its prepared part at first.

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use shoal_base::ManualClock;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, SimDevice};
 use shoal_engine::{Error, Lsn, OpenOptions, RejectRules, Store, block_on};
 use shoal_testkit::lab;
 use shoal_testkit::wait::{eventually, within};
 
-use crate::common::{ByName, assert_clean, formatted, key, open, open_in_real_time, tiny, tiny_with_threads};
+use crate::common::{
+    ByName, assert_clean, formatted, key, open, open_at, open_in_real_time, tiny, tiny_with_threads,
+};
 
 const BLOCKS: u64 = 2_048;
 const SIZES: [usize; 5] = [10, 300, 3_000, 9_000, 70_000];
@@ -252,4 +255,42 @@ fn the_refusal_names_its_cause() {
         let refused = store.set("key", b"value").unwrap_err().to_string();
         assert!(refused.contains(words) && !refused.contains("grow"), "{refused}");
     }
+}
+
+/// Symptom: `/readyz` was ready although each write was refused: its value found no room in the data file, and the log had some. Cause:
+/// only a log without room and a store without free blocks counted. Fix: such writes count, and the store tries by itself whether
+/// values find room again: it may get no writes while it is not ready.
+#[test]
+fn values_without_room_are_a_standstill_until_there_is_room() {
+    within("a standstill of values", || {
+        let sim = formatted(BLOCKS, 5);
+        let clock = Arc::new(ManualClock::new(1_000));
+        let mut options = tiny_with_threads();
+        options.tuning.file_look_ns = 1_000_000;
+        let store = open_at(&Device::new(sim.clone()), options, &clock).unwrap();
+        store.set("before", value(4)).unwrap();
+        // The log has room: its ring is in front of all values.
+        sim.inject(no_room().for_good().at(64..BLOCKS));
+        let stands_still = || {
+            clock.advance(100_000_000);
+            let refused = store.set("long", value(4));
+            assert!(matches!(refused, Err(Error::NoRoom(_))), "{refused:?}");
+            store.standstill_reason()
+        };
+        assert_eq!(stands_still(), None, "not yet");
+        eventually("the standstill", || stands_still().is_some());
+        let reason = store.standstill_reason().unwrap();
+        assert!(reason.contains("the data file has no room: its file system is full"), "{reason}");
+        assert_eq!(store.no_room_reason(), None, "short writes are taken");
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(store.standstill_reason().is_some(), "without room it stays");
+        sim.clear_faults();
+        eventually("the end of the standstill", || {
+            // An apply that found no room is tried again.
+            clock.advance(100_000_000);
+            store.standstill_reason().is_none()
+        });
+        store.set("long", value(4)).unwrap();
+        block_on(store.close()).unwrap();
+    });
 }

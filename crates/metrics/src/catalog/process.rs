@@ -18,6 +18,22 @@ pub(super) const METRICS: &[Metric] = &[
         read: |_, samples| samples.with([env!("CARGO_PKG_VERSION")], 1.0),
     },
     Metric {
+        name: "shoal_memory_limit_bytes",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "The memory that the server may take (`--memory`)",
+        read: |now, samples| samples.count(now.memory.total),
+    },
+    Metric {
+        name: "shoal_memory_part_bytes",
+        kind: Kind::Gauge,
+        labels: &["part"],
+        help: "The most memory of each part of the server; the parts together are at most shoal_memory_limit_bytes",
+        read: |now, samples| {
+            now.memory.parts.iter().for_each(|(part, bytes)| samples.with([part.as_str()], *bytes as f64));
+        },
+    },
+    Metric {
         name: "process_cpu_seconds_total",
         kind: Kind::Counter,
         labels: &[],

@@ -102,7 +102,8 @@ pub(super) fn config(_session: &mut ConnectionState, call: &Call) -> Result<Answ
 
 /// The settings that clients ask for, under Redis's names and in the order of these.
 fn configuration(call: &Call) -> Vec<(&'static str, String)> {
-    let (options, address) = (&call.frontend.options, call.frontend.address);
+    let (options, addresses) = (&call.frontend.options, &call.frontend.addresses);
+    let hosts: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
     let fsync = if options.durability == Durability::Sync { "always" } else { "everysec" };
     let number = |number: usize| number.to_string();
     let text = str::to_owned;
@@ -110,7 +111,7 @@ fn configuration(call: &Call) -> Vec<(&'static str, String)> {
         ("activedefrag", text("no")),
         ("appendfsync", text(fsync)),
         ("appendonly", text("yes")),
-        ("bind", address.ip().to_string()),
+        ("bind", hosts.join(" ")),
         ("client-query-buffer-limit", number(options.limits.pending_bytes_max)),
         ("cluster-enabled", text(if cluster::is_on(call) { "yes" } else { "no" })),
         ("daemonize", text("no")),
@@ -125,7 +126,7 @@ fn configuration(call: &Call) -> Vec<(&'static str, String)> {
         ("maxmemory-policy", text("noeviction")),
         ("min-replicas-to-write", text("0")),
         ("notify-keyspace-events", String::new()),
-        ("port", address.port().to_string()),
+        ("port", call.frontend.port().to_string()),
         ("proto-max-bulk-len", number(options.limits.bulk_bytes_max)),
         ("protected-mode", text(if options.insecure { "no" } else { "yes" })),
         ("replica-read-only", text("yes")),
@@ -178,7 +179,7 @@ fn about_server(call: &Call) -> String {
         if cluster::is_on(call) { "cluster" } else { "standalone" },
         std::process::id(),
         frontend.run_id,
-        frontend.address.port(),
+        frontend.port(),
         up / 86_400,
     )
 }

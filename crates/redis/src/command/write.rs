@@ -1,5 +1,7 @@
 //! All calls of the engine that write.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::Bytes;
 use shoal_buffer::Buffer;
 use shoal_engine::{
@@ -63,9 +65,26 @@ pub(crate) fn receive_buffer(frontend: &Frontend, key: &[u8], value_bytes: usize
     frontend.store.receive_buffer(&frontend.bucket.key(key).ok()?, value_bytes)
 }
 
-/// Takes room for a value that a write looks at, and for the one that it may make of it; short ones need none.
-fn admit_long(room: &Room<'_>, bytes: u64) -> Result<(), Error> {
-    if bytes < LONG_BYTES as u64 { Ok(()) } else { room.admit(2 * bytes) }
+/// The values that a write looks at.
+struct Looks<'a> {
+    room: Room<'a>,
+    /// Bytes of all of them so far.
+    bytes: AtomicU64,
+}
+
+impl<'a> Looks<'a> {
+    fn new(frontend: &'a Frontend) -> Self {
+        Self { room: frontend.memory.room(), bytes: AtomicU64::new(0) }
+    }
+
+    /// Takes room for a value, and for the one that the write may make of it. A few short values need none: many together are long.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: there is no room.
+    fn admit(&self, bytes: u64) -> Result<(), Error> {
+        let all = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if all < LONG_BYTES as u64 { Ok(()) } else { self.room.admit(2 * bytes) }
+    }
 }
 
 /// Updates one object as `decide` says, which is called again if another write comes between.
@@ -80,8 +99,8 @@ pub(crate) async fn update<T>(
         Decision::one(change, answer)
     };
     let keys = [(key.clone(), level)];
-    let room = frontend.memory.room();
-    let admit = |bytes: u64| admit_long(&room, bytes);
+    let looks = Looks::new(frontend);
+    let admit = |bytes: u64| looks.admit(bytes);
     let options = TransactOptions { admit: Some(&admit), ..TransactOptions::default() };
     Ok(frontend.store.transact(&keys, &options, decide).await?.done())
 }
@@ -106,8 +125,8 @@ pub(crate) async fn transact<T>(
     keep: impl Fn(&T) -> Vec<u8> + Sync,
 ) -> Result<Transacted<T>, Failed> {
     let keep: &(dyn Fn(&T) -> Vec<u8> + Sync) = &keep;
-    let room = frontend.memory.room();
-    let admit = |bytes: u64| admit_long(&room, bytes);
+    let looks = Looks::new(frontend);
+    let admit = |bytes: u64| looks.admit(bytes);
     let request = request_id.map(|request_id| (request_id, keep));
     let options = TransactOptions { watches, request, admit: Some(&admit) };
     Ok(frontend.store.transact(keys, &options, decide).await?)

@@ -243,7 +243,8 @@ impl Input {
         let grew = now > self.counted;
         self.counted = now;
         let most = shared.frontend.options.limits.received_bytes_max;
-        grew && now > UNFINISHED_BYTES_FREE && shared.received > most
+        let is_too_much = shared.received > most || shared.frontend.memory.is_overfull();
+        grew && now > UNFINISHED_BYTES_FREE && is_too_much
     }
 }
 

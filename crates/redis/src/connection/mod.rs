@@ -379,7 +379,7 @@ mod tests {
         let address = (Ipv4Addr::LOCALHOST, 1).into();
         let options = RedisOptions { limits, ..RedisOptions::default() };
         let bucket = Bucket::new(&options.bucket).unwrap();
-        let frontend = Frontend::new(store, options, bucket, address, Environment::default());
+        let frontend = Frontend::new(store, options, bucket, vec![address], Environment::default());
         let mailbox = Mailbox::new(mio::Poll::new().unwrap().registry()).unwrap();
         let waker = ConnectionWaker::new(mailbox, ConnectionToken { slot: 0, generation: 1 });
         let addresses = Addresses { peer: address, local: address, socket: 0 };
@@ -407,6 +407,26 @@ mod tests {
         }
         let out = connection.out.to_vec();
         assert_eq!(out.windows(7).filter(|answer| *answer == b"+PONG\r\n").count(), 6_000);
+    }
+
+    /// Symptom: connections that watch thousands of keys each, or send many short commands, could hold 512 MiB a thread in a container of
+    /// 256 MiB. Cause: what never waits had bounds that did not follow from the memory. Fix: all threads together hold at most twice the
+    /// bytes from which on long commands wait.
+    #[test]
+    fn short_commands_are_bounded_in_all_threads_together() {
+        let limits = Limits { memory_bytes_max: 100_000, ..Limits::default() };
+        let (mut connection, mut shared) = connection(limits);
+        let mut is_too_much = |bytes: usize| {
+            connection.input.received().append_copy(&vec![b'x'; bytes]);
+            let is_too_much = connection.count_received(&mut shared);
+            shared.settle_memory();
+            is_too_much
+        };
+        assert!(!is_too_much(150_000));
+        assert!(!is_too_much(1), "long commands wait, and it goes on");
+        assert!(!is_too_much(100_000));
+        assert!(is_too_much(1), "more than twice as much");
+        drop(shared);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! New connections: one thread accepts them and hands them to all threads in turn.
 
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,11 @@ const ACCEPTS_MAX: usize = 64;
 /// Pause after a failed accept: it fails again at once where file descriptors have run out.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The listener, and the threads that its connections go to in turn.
+/// The listeners, and the threads that its connections go to in turn.
 pub(crate) struct Accepting {
-    listener: Arc<TcpListener>,
+    listeners: Arc<[TcpListener]>,
+    /// The listener that is asked first: each in turn.
+    first: usize,
     mailboxes: Vec<Arc<Mailbox>>,
     next: usize,
     /// Until when nothing is accepted.
@@ -26,23 +28,27 @@ pub(crate) struct Accepting {
 }
 
 impl Accepting {
-    pub(crate) fn new(listener: Arc<TcpListener>, mailboxes: Vec<Arc<Mailbox>>) -> Self {
-        Self { listener, mailboxes, next: 0, paused_until_ns: None }
+    pub(crate) fn new(listeners: Arc<[TcpListener]>, mailboxes: Vec<Arc<Mailbox>>) -> Self {
+        Self { listeners, first: 0, mailboxes, next: 0, paused_until_ns: None }
     }
 
     /// Makes a poll report connections that wait, and later ones.
     ///
     /// # Errors
     /// As the system.
-    pub(crate) fn register(listener: &TcpListener, registry: &Registry) -> io::Result<()> {
-        registry.register(&mut SourceFd(&listener.as_raw_fd()), LISTENER, Interest::READABLE)
+    pub(crate) fn register(listeners: &[TcpListener], registry: &Registry) -> io::Result<()> {
+        listeners.iter().try_for_each(|listener| {
+            registry.register(&mut SourceFd(&listener.as_raw_fd()), LISTENER, Interest::READABLE)
+        })
     }
 
     /// Makes the poll report again what it reported before and nobody accepted.
     pub(super) fn rearm(&self, registry: &Registry) {
-        let listener = self.listener.as_raw_fd();
-        if let Err(error) = registry.reregister(&mut SourceFd(&listener), LISTENER, Interest::READABLE) {
-            tracing::error!("no more connections are accepted: {error}");
+        for listener in self.listeners.iter() {
+            let listener = listener.as_raw_fd();
+            if let Err(error) = registry.reregister(&mut SourceFd(&listener), LISTENER, Interest::READABLE) {
+                tracing::error!("no more connections are accepted: {error}");
+            }
         }
     }
 
@@ -67,7 +73,7 @@ impl Accepting {
     ) -> (Vec<TcpStream>, bool) {
         let mut sockets = Vec::new();
         for _ in 0..ACCEPTS_MAX {
-            match self.listener.accept() {
+            match self.accept_one() {
                 Ok((stream, _)) => {
                     self.next = (self.next + 1) % self.mailboxes.len();
                     match self.mailboxes.get(self.next) {
@@ -89,5 +95,21 @@ impl Accepting {
         // Others may wait still.
         self.rearm(registry);
         (sockets, true)
+    }
+
+    /// A connection of any listener.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] if none has one; as the system.
+    fn accept_one(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.first = (self.first + 1) % self.listeners.len().max(1);
+        let (before, after) = self.listeners.split_at(self.first);
+        for listener in after.iter().chain(before) {
+            match listener.accept() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }

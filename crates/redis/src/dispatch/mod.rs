@@ -236,13 +236,14 @@ impl<'a> Dispatch<'a> {
     /// with most first. False where that is not enough.
     fn refuse_waiting(&mut self) -> bool {
         let most = self.shared.frontend.options.limits.received_bytes_max;
-        while self.shared.received > most {
+        while self.shared.received > most || self.shared.frontend.memory.is_overfull() {
             let waiting = self.slots.iter().zip(0..).filter_map(|(slot, index)| {
                 let (_, connection) = slot.connection.as_deref()?;
                 Some((connection.waiting_bytes(&self.shared)?, index))
             });
             let Some((_, index)) = waiting.max() else { return false };
             self.refuse(index);
+            self.shared.settle_memory();
         }
         true
     }
@@ -274,12 +275,14 @@ impl<'a> Dispatch<'a> {
         let frontend = &self.shared.frontend;
         frontend.commands.fetch_add(commands, Ordering::Relaxed);
         self.shared.figures.settle(frontend.metrics(), || frontend.clock.monotonic_ns());
-        while self.shared.answers > self.shared.frontend.options.limits.answers_bytes_max
+        self.shared.settle_memory();
+        while (self.shared.answers > self.shared.frontend.options.limits.answers_bytes_max
+            || self.shared.frontend.memory.is_overfull())
             && let Some(index) = self.slowest()
         {
             self.end(index, End::TooMuch);
+            self.shared.settle_memory();
         }
-        self.shared.settle_memory();
     }
 
     fn send(&mut self, index: u32) -> Result<(), End> {

@@ -69,3 +69,27 @@ fn clients_that_stop_within_long_commands_do_not_stop_the_others() {
     assert_eq!(other.words(&[b"get", b"long"]), Seen::Bulk(value));
     drop(stalled);
 }
+
+/// Symptom: a transaction that looked at many values of less than 64 KiB took no room, so that its memory followed from no bound but that
+/// of 64 MiB for each transaction. Fix: together they are long.
+#[test]
+fn a_transaction_of_many_short_values_needs_room() {
+    let served = small();
+    let mut client = Client::new(&served);
+    let value = vec![b'v'; 60_000];
+    let mut append = |keys: u32| {
+        for key in 0..keys {
+            assert_eq!(client.words(&[b"set", &key.to_be_bytes(), &value]), Seen::ok());
+        }
+        assert_eq!(client.run("multi"), Seen::ok());
+        for key in 0..keys {
+            client.words(&[b"append", &key.to_be_bytes(), b"x"]);
+        }
+        client.run("exec")
+    };
+    assert!(matches!(append(10), Seen::Array(_)));
+    // 7 MiB, and as much for what becomes of them.
+    let refused = append(120);
+    assert!(matches!(&refused, Seen::Error(text) if text.starts_with("TRYAGAIN")), "{refused:?}");
+    assert_eq!(client.words(&[b"strlen", &5_u32.to_be_bytes()]), Seen::Integer(60_000));
+}

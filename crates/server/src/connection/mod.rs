@@ -5,7 +5,6 @@
 mod frames;
 mod io;
 mod tasks;
-mod timer;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,7 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use shoal_api::within;
+use shoal_api::{AwakeTimer, within};
 use shoal_base::awake_time;
 use shoal_frontend::{name_of, rest_of_life};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -28,7 +27,6 @@ use tokio_rustls::TlsAcceptor;
 
 use self::io::Rewound;
 use self::tasks::{Cork, Spawner, WithTasks};
-use self::timer::AwakeTimer;
 use crate::admission::AdmittedConnection;
 use crate::dispatch::{Dispatch, Peer};
 use crate::flow::{ConnectionFlow, deadline_after};

@@ -63,6 +63,7 @@ pub(crate) fn stat(
         ]
         .into_iter()
         .chain(figures_of_machine(opened))
+        .chain(figures_of_memory(metrics))
         .chain(metrics.serving().flat_map(figures_of))
         .chain(engine)
         .collect(),
@@ -86,6 +87,13 @@ fn figures_of_machine(store: &Store) -> Vec<v1::Figure> {
     let room = store.room_blocks().map(|blocks| blocks.saturating_mul(BLOCK_BYTES as u64));
     figures.extend(room.map(|bytes| figure("file_system.room", "bytes", bytes)));
     figures
+}
+
+/// The division of the server's memory.
+fn figures_of_memory(metrics: &Metrics) -> Vec<v1::Figure> {
+    let Some(memory) = metrics.memory() else { return Vec::new() };
+    let parts = memory.parts.iter().map(|(part, bytes)| figure(&format!("memory.{part}"), "bytes", *bytes));
+    std::iter::once(figure("memory.limit", "bytes", memory.total)).chain(parts).collect()
 }
 
 /// The figures of a frontend besides its requests.

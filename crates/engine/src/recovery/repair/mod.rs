@@ -53,7 +53,10 @@ pub(crate) async fn repair(
     hidden: HiddenObjects,
     report: &mut CheckReport,
 ) -> Result<()> {
-    let held = held_bytes_max(open.cache_bytes);
+    let held = match options.held_bytes {
+        0 => held_bytes_max(open.cache_bytes),
+        held => held,
+    };
     repair_holding(held, device, recovery, open, options, hidden, report).await
 }
 
@@ -75,7 +78,7 @@ pub(crate) async fn repair_holding(
     if salvage.is_full && !options.in_part {
         report.notes.push(format!(
             "repair: nothing was written: {} MiB of values behind the damage in the log are all that memory allows, and what is in \
-             front of them would be lost: repeat it with more --cache, or with --in-part to give that up",
+             front of them would be lost: repeat it with more --memory, or with --in-part to give that up",
             salvage.held_mib()
         ));
         return Ok(());

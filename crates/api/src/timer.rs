@@ -4,11 +4,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use crate::awake::AwakeSleep;
 use hyper::rt::{Sleep, Timer};
-use shoal_api::AwakeSleep;
 
+/// See the top of the file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AwakeTimer;
+pub struct AwakeTimer;
 
 struct HyperSleep(AwakeSleep);
 
