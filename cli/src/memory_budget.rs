@@ -69,7 +69,7 @@ pub(crate) struct Wanted {
     /// The cache, where it is given.
     pub(crate) cache: Option<u64>,
     /// Records that the log has and the trees have not, where it is given.
-    pub(crate) overlay: Option<u64>,
+    pub(crate) memtable: Option<u64>,
     /// Whether the Redis frontend is on.
     pub(crate) redis: bool,
     /// Whether connections are encrypted.
@@ -90,7 +90,7 @@ pub(crate) struct MemoryBudget {
     pub(crate) total: u64,
     /// The given or chosen cache, a part of [`Self::store`].
     pub(crate) cache: u64,
-    pub(crate) overlay: u64,
+    pub(crate) memtable: u64,
     pub(crate) deadlines: u64,
     /// The values that one transaction reads, a part of [`Self::redis`].
     pub(crate) looks: u64,
@@ -131,12 +131,12 @@ impl MemoryBudget {
         };
         let [store, grpc, redis, short_values, connections] = share(parts, rest);
         let cache = wanted.cache.unwrap_or_else(|| cache_within(wanted, store));
-        let overlay = overlay_of(wanted, cache);
+        let memtable = memtable_of(wanted, cache);
         let (total, deadlines) = (wanted.total, deadlines_of(cache));
         Ok(Self {
             total,
             cache,
-            overlay,
+            memtable,
             deadlines,
             looks: redis_bytes(redis).clamp(REDIS_MIN, LOOKS_MAX),
             tls: wanted.tls,
@@ -281,12 +281,12 @@ fn grpc_bytes(in_flight: u64, waiting: u64) -> u64 {
 }
 
 /// What a store with this cache takes: the cache and its tables, the values that an apply rewrites, the memory of I/O that is kept,
-/// deadlines, and the records of the overlays with those that an apply lends and brings home.
+/// deadlines, and the records of the memtables with those that an apply lends and brings home.
 fn store_bytes(wanted: &Wanted, cache: u64) -> u64 {
     let rewritten = (cache / 8).min(64 * MIB);
     let kept = (cache / 8).min(16 * MIB);
-    let overlays = overlay_of(wanted, cache).saturating_mul(3) / 2;
-    [cache / 32, rewritten, kept, deadlines_of(cache), overlays].into_iter().fold(cache, u64::saturating_add)
+    let memtables = memtable_of(wanted, cache).saturating_mul(3) / 2;
+    [cache / 32, rewritten, kept, deadlines_of(cache), memtables].into_iter().fold(cache, u64::saturating_add)
 }
 
 /// Bytes of the keys whose time ends, as many as the engine remembers.
@@ -294,10 +294,10 @@ fn deadlines_of(cache: u64) -> u64 {
     (cache / 8).clamp(2 * MIB, 16 * MIB)
 }
 
-/// The limit of the overlays: as the engine chooses it, but less where the cache is very small.
-fn overlay_of(wanted: &Wanted, cache: u64) -> u64 {
+/// The limit of the memtables: as the engine chooses it, but less where the cache is very small.
+fn memtable_of(wanted: &Wanted, cache: u64) -> u64 {
     let usual = (cache / 10).clamp(12 * MIB, 104 * MIB);
-    wanted.overlay.unwrap_or(usual.min((cache / 4).max(4 * MIB)))
+    wanted.memtable.unwrap_or(usual.min((cache / 4).max(4 * MIB)))
 }
 
 /// The largest cache with which a store takes no more than `bytes`.
@@ -358,18 +358,18 @@ mod tests {
     use super::*;
 
     fn wanted(total: u64) -> Wanted {
-        Wanted { total, cache: None, overlay: None, redis: true, tls: false, cores: 2 }
+        Wanted { total, cache: None, memtable: None, redis: true, tls: false, cores: 2 }
     }
 
     fn any_wanted() -> impl Strategy<Value = Wanted> {
         let total = prop_oneof![0..GIB, 0..64 * GIB, any::<u64>()];
         let cache = prop::option::of(prop_oneof![0..64 * MIB, 0..8 * GIB, any::<u64>()]);
-        let overlay = prop::option::of(prop_oneof![0..64 * MIB, any::<u64>()]);
-        (total, cache, overlay, any::<(bool, bool)>(), 1..256_u64).prop_map(
-            |(total, cache, overlay, (redis, tls), cores)| Wanted {
+        let memtable = prop::option::of(prop_oneof![0..64 * MIB, any::<u64>()]);
+        (total, cache, memtable, any::<(bool, bool)>(), 1..256_u64).prop_map(
+            |(total, cache, memtable, (redis, tls), cores)| Wanted {
                 total,
                 cache,
-                overlay,
+                memtable,
                 redis,
                 tls,
                 cores,
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn with_enough_memory_all_bounds_are_the_usual_ones() {
         let budget = MemoryBudget::divide(&wanted(12 * GIB)).unwrap();
-        assert_eq!((budget.cache, budget.overlay), (GIB, GIB / 10));
+        assert_eq!((budget.cache, budget.memtable), (GIB, GIB / 10));
         let (grpc, usual) = (budget.grpc_limits(), ServerLimits::default());
         assert_eq!(format!("{grpc:?}"), format!("{usual:?}"));
         let (redis, usual) = (budget.redis_limits(), RedisLimits::default());
@@ -442,7 +442,7 @@ mod tests {
             [(128 * MIB, 16 * MIB), (256 * MIB, 48 * MIB), (512 * MIB, 144 * MIB), (GIB, 320 * MIB)]
         {
             let budget = MemoryBudget::divide(&wanted(total)).unwrap();
-            println!("{}; cache {}, overlays {}", budget.words(), Size(budget.cache), Size(budget.overlay));
+            println!("{}; cache {}, memtables {}", budget.words(), Size(budget.cache), Size(budget.memtable));
             println!("  {:?}\n  {:?}", budget.grpc_limits(), budget.redis_limits());
             assert!(budget.cache >= cache, "{}", budget.words());
         }

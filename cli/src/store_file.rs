@@ -96,7 +96,7 @@ pub(crate) struct StoreOptions {
     /// For a new store.
     pub(crate) tablets: Option<u16>,
     pub(crate) cache: Size,
-    pub(crate) overlay: Option<Size>,
+    pub(crate) memtable: Option<Size>,
     /// Keys whose time ends that the store remembers.
     pub(crate) deadlines: Size,
     /// Bytes of the values that one transaction reads.
@@ -124,7 +124,7 @@ impl Default for StoreOptions {
             beyond_room: false,
             tablets: None,
             cache: Size(1 << 30),
-            overlay: None,
+            memtable: None,
             deadlines: Size(16 << 20),
             looks: Size(64 << 20),
             io: Io::Auto,
@@ -253,7 +253,7 @@ fn open_options(options: &StoreOptions) -> OpenOptions {
         pause_relocation: options.pause_relocation,
         read_only: options.access == Access::Read,
         cache_bytes: usize::try_from(options.cache.0).unwrap_or(usize::MAX),
-        overlay_bytes: options.overlay.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
+        memtable_bytes: options.memtable.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
         tuning: tuning(options),
         ..OpenOptions::default()
     }

@@ -204,7 +204,7 @@ impl Peer for Shoal {
             Ok(())
         })?;
         let began = Instant::now();
-        while self.store.stat().overlay_records > 0 && began.elapsed() < Duration::from_secs(20) {
+        while self.store.stat().memtable_records > 0 && began.elapsed() < Duration::from_secs(20) {
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())

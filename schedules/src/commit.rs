@@ -4,7 +4,7 @@ use shoal_device::sim::{Fault, FaultOp};
 use shoal_engine::Error;
 use shuttle::rand::{Rng, thread_rng};
 
-use super::common::tiny_with_overlays;
+use super::common::tiny_with_memtables;
 use super::{Share, World, explore, formatted, join, spawn};
 
 const BLOCKS: u64 = 256;
@@ -13,17 +13,17 @@ const SIZES: [usize; 3] = [60, 1_500, 5_000];
 const EIO: i32 = 5;
 
 /// Three writers, some of whom apply; a crash at any moment keeps what was acknowledged, and nothing that was never written.
-fn writers(name: &str, share: Share, overlay_records: usize, numbers: u64) {
+fn writers(name: &str, share: Share, memtable_records: usize, numbers: u64) {
     let image = formatted(BLOCKS);
     explore(name, share, move || {
-        let world = World::open(&image, tiny_with_overlays(overlay_records));
+        let world = World::open(&image, tiny_with_memtables(memtable_records));
         let clients = (0..3).map(|client| {
             let bytes = SIZES[client as usize];
             spawn(&world, move |world| world.put_all(client, 1..=numbers, bytes))
         });
         join(clients.collect());
         (0..3).for_each(|client| assert_eq!(world.get(client), numbers));
-        world.crash(tiny_with_overlays(overlay_records), |world, promised| {
+        world.crash(tiny_with_memtables(memtable_records), |world, promised| {
             for client in 0..3 {
                 let (found, least) = (world.get(client), promised(client));
                 assert!((least..=numbers).contains(&found), "client {client}: {found}, {least} was promised");
@@ -48,7 +48,7 @@ fn acknowledged_writes_are_there_when_writers_apply_and_publish() {
 fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
     let image = formatted(BLOCKS);
     explore("a failed flush", Share::All, move || {
-        let world = World::open(&image, tiny_with_overlays(3));
+        let world = World::open(&image, tiny_with_memtables(3));
         let flush = thread_rng().gen_range(0..5);
         world.sim.inject(Fault::fail(FaultOp::Flush, EIO).after(flush));
         let clients = (0..3).map(|client| {
@@ -70,7 +70,7 @@ fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
             assert!(matches!(world.put(7, 1, 60), Err(Error::Poisoned(_))), "a flush failed");
         }
         world.sim.clear_faults();
-        world.crash(tiny_with_overlays(3), |world, promised| {
+        world.crash(tiny_with_memtables(3), |world, promised| {
             for (client, &begun) in (0..).zip(&begun) {
                 let (found, least) = (world.get(client), promised(client));
                 assert!((least..=begun).contains(&found), "client {client}: {found}, {least} was promised");
@@ -84,7 +84,7 @@ fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
 fn closing_answers_every_writer() {
     let image = formatted(BLOCKS);
     explore("closing", Share::All, move || {
-        let world = World::open(&image, tiny_with_overlays(3));
+        let world = World::open(&image, tiny_with_memtables(3));
         let clients = (0..2).map(|client| {
             spawn(&world, move |world| {
                 let mut done = 0;
@@ -103,7 +103,7 @@ fn closing_answers_every_writer() {
         let done = join(clients);
         let World { sim, store } = world;
         drop(store);
-        let again = World::open(&sim.image(), tiny_with_overlays(3));
+        let again = World::open(&sim.image(), tiny_with_memtables(3));
         for (client, done) in (0..).zip(done) {
             assert_eq!(again.get(client), done, "client {client}");
         }

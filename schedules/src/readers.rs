@@ -8,7 +8,7 @@ use shoal_engine::{ByteRange, ListRequest, RejectRules};
 use shoal_testkit::bytes::name_of;
 use shoal_testkit::linear::{Action, Entry, History};
 
-use super::common::{key, tiny_with_overlays};
+use super::common::{key, tiny_with_memtables};
 use super::{Share, World, explore, formatted, join, mark, spawn};
 
 /// Three clients on two keys: an order of their operations explains all answers, and every state that a reader saw is there after
@@ -17,7 +17,7 @@ use super::{Share, World, explore, formatted, join, mark, spawn};
 fn operations_on_a_key_are_linearizable() {
     let image = formatted(256);
     explore("linearizable", Share::Few, move || {
-        let world = World::open(&image, tiny_with_overlays(2));
+        let world = World::open(&image, tiny_with_memtables(2));
         // Orders nothing for the store: the threads of a schedule run one at a time.
         let clock = Arc::new(AtomicU64::new(0));
         let clients = (0..3_u64).map(|client| {
@@ -60,7 +60,7 @@ fn a_value_that_a_reader_saw_is_there_after_a_crash() {
     const NUMBERS: u64 = 3;
     let image = formatted(256);
     explore("readers and a crash", Share::All, move || {
-        let world = World::open(&image, tiny_with_overlays(2));
+        let world = World::open(&image, tiny_with_memtables(2));
         let writer = spawn(&world, |world| world.put_all(0, 1..=NUMBERS, 60));
         let readers = (0..2).map(|_| {
             spawn(&world, |world| {
@@ -74,7 +74,7 @@ fn a_value_that_a_reader_saw_is_there_after_a_crash() {
             })
         });
         join(readers.chain([writer]).collect());
-        world.crash(tiny_with_overlays(2), |world, promised| {
+        world.crash(tiny_with_memtables(2), |world, promised| {
             let (found, least) = (world.get(0), promised(0));
             assert!((least..=NUMBERS).contains(&found), "{found}, {least} was seen");
         });
@@ -86,7 +86,7 @@ fn a_value_that_a_reader_saw_is_there_after_a_crash() {
 fn a_slow_reader_keeps_its_value() {
     let image = formatted(200);
     explore("a slow reader", Share::Few, move || {
-        let world = World::open(&image, tiny_with_overlays(2));
+        let world = World::open(&image, tiny_with_memtables(2));
         world.put_all(0, 1..=1, 9_000);
         world.put_all(1, 1..=1, 1_500);
         let readers = [(0, 9_000_usize), (1, 1_500)].map(|(name, bytes)| {
@@ -121,7 +121,7 @@ fn a_listing_has_what_is_there_all_the_time() {
     const STAYING: u64 = 4;
     let image = formatted(256);
     explore("a listing", Share::Few, move || {
-        let world = World::open(&image, tiny_with_overlays(2));
+        let world = World::open(&image, tiny_with_memtables(2));
         (0..STAYING).for_each(|name| world.put_all(name, 1..=1, 60));
         let writers = (0..2).map(|which: u64| {
             spawn(&world, move |world| {

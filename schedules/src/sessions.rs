@@ -7,7 +7,7 @@ use shoal_engine::{
 };
 use shoal_testkit::bytes::name_of;
 
-use super::common::{self, change_to, key, tiny_with_overlays};
+use super::common::{self, change_to, key, tiny_with_memtables};
 use super::{Share, World, explore, formatted, join, mark, spawn, value};
 
 const BLOCKS: u64 = 256;
@@ -31,7 +31,7 @@ fn count_once(store: &Store, request_id: RequestId) -> Result<(u64, bool)> {
 fn a_write_that_is_sent_twice_counts_once() {
     let image = formatted(BLOCKS);
     explore("sessions", Share::Few, move || {
-        let world = World::open(&image, tiny_with_overlays(4));
+        let world = World::open(&image, tiny_with_memtables(4));
         let send = |session: u64| {
             spawn(&world, move |world| {
                 let counts = [1, 2].map(|sequence| {
@@ -51,7 +51,7 @@ fn a_write_that_is_sent_twice_counts_once() {
             assert!(first[turn].1 != second[turn].1 && other[turn].1, "done once: {first:?} {second:?}");
         }
         assert_eq!(world.get(0), 4);
-        world.crash(tiny_with_overlays(4), |world, promised| {
+        world.crash(tiny_with_memtables(4), |world, promised| {
             assert!((promised(0)..=4).contains(&world.get(0)));
             for session in [1, 2] {
                 let sequence = promised(session);
@@ -70,7 +70,7 @@ fn a_write_that_is_sent_twice_counts_once() {
 fn conditions_let_one_through() {
     let image = formatted(BLOCKS);
     explore("conditions", Share::All, move || {
-        let world = World::open(&image, tiny_with_overlays(4));
+        let world = World::open(&image, tiny_with_memtables(4));
         let clients = (0..3_u64).map(|client| {
             spawn(&world, move |world| {
                 let write = |number: u64, rules| {
@@ -111,7 +111,7 @@ fn a_write_batch_is_there_as_a_whole() {
     const KEYS: [u64; 3] = [0, 1, 2];
     let image = formatted(BLOCKS);
     explore("write batches", Share::Few, move || {
-        let world = World::open(&image, tiny_with_overlays(4));
+        let world = World::open(&image, tiny_with_memtables(4));
         let batches = (0..2).map(|_| {
             spawn(&world, move |world| {
                 for _ in 0..2 {
@@ -135,7 +135,7 @@ fn a_write_batch_is_there_as_a_whole() {
         let beside = spawn(&world, |world| world.put_all(9, 1..=3, 1_500));
         join(batches.chain([beside]).collect());
         KEYS.iter().for_each(|&name| assert_eq!(world.get(name), 4));
-        world.crash(tiny_with_overlays(4), |world, promised| {
+        world.crash(tiny_with_memtables(4), |world, promised| {
             let found = KEYS.map(|name| world.get(name));
             assert!(found.iter().all(|&number| number == found[0]), "half of a batch: {found:?}");
             assert!((promised(0)..=4).contains(&found[0]), "{found:?}");

@@ -85,7 +85,7 @@ const HUNTS: &[Hunt] = &[
     ("FrozenNotRead", SCHEDULES, "readers::operations_on_a_key_are_linearizable"),
     ("OutcomesForgotten", STORE, "write_batches::a_write_that_is_repeated_after_a_crash_counts_once"),
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
-    ("MarkerTooLate", UNITS, "tablet::view::tests::nobody_sees_the_new_overlay_before_the_marker_is_queued"),
+    ("MarkerTooLate", UNITS, "tablet::view::tests::nobody_sees_the_new_memtable_before_the_marker_is_queued"),
     ("ParentNotAsked", STORE, "faults::a_write_is_lost"),
     ("LostIsAbsent", UNITS, "tablet::tree::tests::damage::only_keys_of_replaced_pages_are_lost"),
     ("FlushesAlone", UNITS, "log::fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure"),

@@ -318,7 +318,7 @@ fn expired_and_damaged_links() {
 fn a_dropped_snapshot_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let (data, dest) = (folder.path().join("data"), folder.path().join("dest"));
-    let (mut child, url) = serve(&data, &["--snapshot-max-age", "1s", "--overlay", "1M"]);
+    let (mut child, url) = serve(&data, &["--snapshot-max-age", "1s", "--memtable", "1M"]);
     let (runtime, client) = client_of(&url);
     let put = async |which: u32| {
         let options = PutOptions { expiry: Expiry::Never, ..PutOptions::default() };

@@ -21,7 +21,7 @@ use crate::kill::{CACHE_BYTES, Server};
 use crate::machine::{disk_folder, runtime};
 use crate::process::{mib, middle, own_memory};
 
-/// Memory that a server with a small cache may take besides it: overlays, I/O memory that is kept, requests and answers of the clients,
+/// Memory that a server with a small cache may take besides it: memtables, I/O memory that is kept, requests and answers of the clients,
 /// stacks, and what the allocator holds back.
 pub(crate) const BESIDE_CACHE_BYTES: u64 = 64 << 20;
 const CLIENTS: u64 = 8;

@@ -221,7 +221,7 @@ fn the_configuration_file_is_obeyed() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("shoal.toml");
     let data = folder.path().join("here");
-    fs::write(&config, "io = 'threads'\ntablets = 5\noverlay = '8M'\ninsecure = true\n").unwrap();
+    fs::write(&config, "io = 'threads'\ntablets = 5\nmemtable = '8M'\ninsecure = true\n").unwrap();
     let (mut child, url) = serve(&data, &["--config", config.to_str().unwrap()]);
     assert_eq!(run(&["ls", "--server", &url]).code, 0);
     assert!(data.is_file());

@@ -11,10 +11,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Longest wait.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 
-/// Waits until nothing is in overlays any more.
+/// Waits until nothing is in memtables any more.
 pub fn settle(store: &Store) {
     let began = Instant::now();
-    while store.stat().overlay_records > 0 && began.elapsed() < SETTLE_MAX {
+    while store.stat().memtable_records > 0 && began.elapsed() < SETTLE_MAX {
         thread::sleep(LOOK_EVERY);
     }
 }

@@ -55,7 +55,7 @@ fn in_threads(threads: u64, count: u64, work: impl Fn(u64) + Sync) {
     });
 }
 
-/// Waits until the overlays are empty and the ratio is at most `goal` or nothing happens any more, for the longest time at most.
+/// Waits until the memtables are empty and the ratio is at most `goal` or nothing happens any more, for the longest time at most.
 fn settle(store: &Store, goal: f64) {
     let start = Instant::now();
     let mut last = (0, Instant::now());
@@ -65,7 +65,7 @@ fn settle(store: &Store, goal: f64) {
             last = (stat.applies, Instant::now());
         }
         let is_quiet = last.1.elapsed() > QUIET;
-        if stat.overlay_records == 0 && (ratio(&stat) <= goal || is_quiet) {
+        if stat.memtable_records == 0 && (ratio(&stat) <= goal || is_quiet) {
             return;
         }
         std::thread::sleep(Duration::from_millis(100));

@@ -28,9 +28,9 @@
 //! Modules import in one direction: `common`, `space`, `log`, `value`, `tablet`, `checkpoint`, `store`, and last the verbs
 //! `read`, `write`, `maintenance` and `recovery`. A subsystem takes the owners that it needs and never names the store.
 //!
-//! The path of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `append.rs`, `overlay/`, `log/commit.rs`;
+//! The path of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `append.rs`, `memtable/`, `log/commit.rs`;
 //! later `apply.rs`, `packed/`, `tree/`, `publish.rs`. The path of a get: `read_cache.rs` (on a dispatch thread),
-//! `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `recovery/read.rs`, `superblock.rs`, `space_image.rs`,
+//! `get.rs`, `memtable/`, `tree/`, `value/read.rs`. Recovery: `recovery/read.rs`, `superblock.rs`, `space_image.rs`,
 //! `log/read.rs`, `open.rs`. Rules R1 to R40 (INV-1 to INV-40) are in `docs/invariants.md`.
 
 mod checkpoint;

@@ -55,8 +55,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", env = "SHOAL_CACHE", hide_env_values = true)]
     pub(crate) cache: Option<Size>,
     /// Memory for recent writes that are in the log only [default: follows from cache and log].
-    #[arg(long, value_name = "SIZE", env = "SHOAL_OVERLAY", hide_env_values = true)]
-    pub(crate) overlay: Option<Size>,
+    #[arg(long, alias = "overlay", value_name = "SIZE", env = "SHOAL_MEMTABLE", hide_env_values = true)]
+    #[serde(alias = "overlay")]
+    pub(crate) memtable: Option<Size>,
     /// For a new data file: the number of tablets, 1 to 32 [default: as many as cores, at least 4].
     #[arg(long, value_name = "N", env = "SHOAL_TABLETS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..=32))]
     pub(crate) tablets: Option<u16>,

@@ -23,6 +23,9 @@ pub(crate) fn keys() -> Vec<String> {
     options.filter(|name| *name != "config").map(str::to_owned).collect()
 }
 
+/// The former name of `memtable`, which is read.
+const FORMER_KEY: &str = "overlay";
+
 /// The options of which the keys of the file have their names.
 fn command() -> clap::Command {
     Arguments::augment_args(clap::Command::new("serve")).arg(clap::Arg::new("log").long("log"))
@@ -44,7 +47,8 @@ fn parse(text: &str) -> Result<Arguments, String> {
         Some(known) => format!("{key:?} (did you mean {known:?}?)"),
         None => format!("{key:?}"),
     };
-    let unknown: Vec<String> = table.keys().filter(|key| !keys.contains(key)).map(name).collect();
+    let unknown: Vec<String> =
+        table.keys().filter(|key| !keys.contains(key) && *key != FORMER_KEY).map(name).collect();
     if !unknown.is_empty() {
         return Err(format!("unknown key {}; the keys are {}", unknown.join(", "), keys.join(", ")));
     }
@@ -67,7 +71,7 @@ mod tests {
 
     #[test]
     fn every_key_is_understood() {
-        let text = "data = '/srv/shoal.data'\nmust-exist = true\nsize = '64G'\nmemory = '2G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
+        let text = "data = '/srv/shoal.data'\nmust-exist = true\nsize = '64G'\nmemory = '2G'\ncache = 1048576\nmemtable = '64M'\ntablets = 8\n\
                     io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\n\
                     tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\n\
                     kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
@@ -80,7 +84,7 @@ mod tests {
             size: Some(Size(64 << 30)),
             memory: Some(Size(2 << 30)),
             cache: Some(Size(1 << 20)),
-            overlay: Some(Size(64 << 20)),
+            memtable: Some(Size(64 << 20)),
             tablets: Some(8),
             io: Some(Io::Threads),
             listen: Some("127.0.0.1:0".into()),
@@ -121,6 +125,7 @@ mod tests {
         let table: toml::Table = text.parse().unwrap();
         assert!(keys().iter().all(|key| table.contains_key(key)), "the test above has every key");
         assert_eq!(parse("").unwrap(), Arguments::default());
+        assert_eq!(parse("overlay = '64M'").unwrap(), parse("memtable = '64M'").unwrap(), "the former name");
     }
 
     #[test]

@@ -19,6 +19,9 @@ use crate::size::Size;
 use crate::stopping::STOP_TIMEOUT_S;
 use crate::store_file::{Access, SCRUB_EVERY, SCRUB_RATE, SNAPSHOT_MAX_AGE, StoreOptions};
 
+/// The former name of `SHOAL_MEMTABLE`. An option that is ignored in silence would be a surprise.
+const FORMER_VARIABLE: &str = "SHOAL_OVERLAY";
+
 const DEFAULT_DATA: &str = "./shoal.data";
 pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 pub(super) const DEFAULT_RESP: &str = "127.0.0.1:7412";
@@ -56,8 +59,16 @@ pub(super) struct Settings {
     pub(super) log_format: LogFormat,
 }
 
+fn refuse_former_variable() -> anyhow::Result<()> {
+    if std::env::var_os(FORMER_VARIABLE).is_some() {
+        return Err(Usage(format!("{FORMER_VARIABLE} is now SHOAL_MEMTABLE: rename the variable")).into());
+    }
+    Ok(())
+}
+
 impl Settings {
     pub(super) fn new(arguments: Arguments, log: Option<String>) -> anyhow::Result<Self> {
+        refuse_former_variable()?;
         let file = arguments.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
         let configuration = in_force(&arguments, &file)?;
         let is_resp_named = arguments.resp.is_some() || file.resp.is_some();
@@ -72,7 +83,7 @@ impl Settings {
                 beyond_room: false,
                 tablets: arguments.tablets.or(file.tablets),
                 cache: Size(memory.cache),
-                overlay: Some(Size(memory.overlay)),
+                memtable: Some(Size(memory.memtable)),
                 deadlines: Size(memory.deadlines),
                 looks: Size(memory.looks),
                 io: arguments.io.or(file.io).unwrap_or_default(),
@@ -160,19 +171,19 @@ impl Settings {
 /// the least of everything else beside it.
 fn memory(arguments: &Arguments, file: &Arguments) -> anyhow::Result<(MemoryBudget, Option<String>)> {
     let given = arguments.memory.or(file.memory);
-    let (cache, overlay) = (arguments.cache.or(file.cache), arguments.overlay.or(file.overlay));
+    let (cache, memtable) = (arguments.cache.or(file.cache), arguments.memtable.or(file.memtable));
     let redis = arguments.resp.as_deref().or(file.resp.as_deref()) != Some("off");
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let total = given.or_else(default_memory).unwrap_or(DEFAULT_MEMORY).0;
-    let (cache, overlay) = (cache.map(|size| size.0), overlay.map(|size| size.0));
+    let (cache, memtable) = (cache.map(|size| size.0), memtable.map(|size| size.0));
     let tls = arguments.tls_cert.as_ref().or(file.tls_cert.as_ref()).is_some();
-    let wanted = Wanted { total, cache, overlay, redis, tls, cores };
+    let wanted = Wanted { total, cache, memtable, redis, tls, cores };
     match MemoryBudget::divide(&wanted) {
         Ok(budget) => Ok((budget, None)),
-        Err(TooLittle { needed }) if given.is_none() && (cache.is_some() || overlay.is_some()) => {
+        Err(TooLittle { needed }) if given.is_none() && (cache.is_some() || memtable.is_some()) => {
             let (needed, total) = (Size(needed), Size(total));
             let warning = format!(
-                "--cache and --overlay need {needed} of memory with the least of everything else, and this program may take {total}: \
+                "--cache and --memtable need {needed} of memory with the least of everything else, and this program may take {total}: \
                  under load the kernel may kill it. Give a smaller --cache, or only --memory"
             );
             let divided = MemoryBudget::divide(&Wanted { total: needed.0, ..wanted });

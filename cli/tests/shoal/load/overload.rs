@@ -29,7 +29,7 @@ const IN_FLIGHT_BYTES: u64 = CONNECTIONS as u64 * (128 << 20);
 /// Bytes that HTTP/2 may hold besides: a window, and what it was handed of the answers of 256 streams (`crates/server/src/options.rs`).
 const HTTP2_BYTES: u64 = CONNECTIONS as u64 * ((89 << 20) + 256 * (128 << 10));
 
-/// Code, stacks, overlays and the like, in the dev profile.
+/// Code, stacks, memtables and the like, in the dev profile.
 const BESIDE_BYTES: u64 = 112 << 20;
 
 /// As long as a value in one message may be.

@@ -1,4 +1,4 @@
-//! The apply merges a tablet's frozen overlay into its tree.
+//! The apply merges a tablet's frozen memtable into its tree.
 //!
 //! One apply runs at a time. It never waits for readers, and no reader waits for it: new pages and values go to fresh
 //! blocks, and the publish makes them the tablet's.
@@ -26,7 +26,7 @@ use crate::space::manager::Extents;
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{LayersRef, Trees};
 use crate::tablet::layers_page;
-use crate::tablet::overlay::Overlay;
+use crate::tablet::memtable::Memtable;
 use crate::tablet::result_totals::ResultTotals;
 use crate::tablet::tree::{Applied, Apply, Merge, Root};
 use crate::tablet::tree_io::{Pages, PoolPages, is_of_medium, tree_of};
@@ -61,7 +61,7 @@ pub(crate) struct NewTree<'a> {
     pub dropped: Vec<Run>,
 }
 
-/// The objects of an overlay that had expired when it was applied.
+/// The objects of a memtable that had expired when it was applied.
 struct Expired {
     count: u64,
     /// Runs of their values.
@@ -107,8 +107,8 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Applies the tablet whose apply helps most: if the log is fuller than the overlays, the one that holds the log's
-    /// tail, else the one with the largest overlays.
+    /// Applies the tablet whose apply helps most: if the log is fuller than the memtables, the one that holds the log's
+    /// tail, else the one with the largest memtables.
     pub(crate) async fn apply_fullest(&self) -> Result<()> {
         let tablets = self.tablets.all().iter().filter(|tablet| tablet.first_unapplied().is_some());
         let chosen = if self.log.fill_permille() >= self.tablets.admission.fill_permille() {
@@ -116,7 +116,7 @@ impl Checkpointer {
         } else {
             tablets.max_by_key(|tablet| {
                 let view = tablet.view();
-                view.active.size().bytes + view.frozen.as_ref().map_or(0, |overlay| overlay.size().bytes)
+                view.active.size().bytes + view.frozen.as_ref().map_or(0, |memtable| memtable.size().bytes)
             })
         };
         match chosen {
@@ -128,7 +128,7 @@ impl Checkpointer {
     /// Applies one tablet; waits until no other apply runs. Does nothing if there is nothing to apply.
     ///
     /// # Errors
-    /// As the device: the overlay stays frozen, and the next apply tries again. A failed write poisons the store, unless it only
+    /// As the device: the memtable stays frozen, and the next apply tries again. A failed write poisons the store, unless it only
     /// lacked room.
     pub(crate) async fn apply_tablet(&self, tablet: &Tablet) -> Result<()> {
         let fresh = self.apply_alone(tablet).await?;
@@ -136,7 +136,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// The same without merges; gives the bytes of the overlay that was applied.
+    /// The same without merges; gives the bytes of the memtable that was applied.
     pub(super) async fn apply_alone(&self, tablet: &Tablet) -> Result<u64> {
         let _turn = loop {
             self.make_room_for_a_layer(tablet).await?;
@@ -157,7 +157,7 @@ impl Checkpointer {
         self.apply_frozen(tablet, applied, &self.log.moment()).await
     }
 
-    /// Applies the frozen overlay of a tablet, whose records are durable up to `applied`; gives its bytes. Objects that had
+    /// Applies the frozen memtable of a tablet, whose records are durable up to `applied`; gives its bytes. Objects that had
     /// expired at `moment` are dropped. The caller has the applier's turn.
     pub(crate) async fn apply_frozen(&self, tablet: &Tablet, applied: Lsn, moment: &Moment) -> Result<u64> {
         let view = tablet.view();
@@ -199,7 +199,7 @@ impl Checkpointer {
         let _turn = self.applier.take().await;
         self.log.poison.check()?;
         let view = tablet.view();
-        // An earlier apply failed: its overlay comes first. Values whose entries lie in layers move into a new one.
+        // An earlier apply failed: its memtable comes first. Values whose entries lie in layers move into a new one.
         if view.frozen.is_some() || !view.trees.has_place_for_a_layer() {
             return Ok(false);
         }
@@ -218,7 +218,7 @@ impl Checkpointer {
         Ok(gained)
     }
 
-    /// Makes and publishes a tree from `view`'s frozen overlay, if there is one, and `moves`. Returns the bytes of the
+    /// Makes and publishes a tree from `view`'s frozen memtable, if there is one, and `moves`. Returns the bytes of the
     /// moved values. Puts of objects that had expired at `moment` are applied as deletes: the published superblock has a
     /// later time, so they stay absent. The caller holds the applier's token.
     pub(crate) async fn run_apply(
@@ -266,7 +266,7 @@ impl Checkpointer {
         self.free_replaced(merge.old, &mut new.freed).await;
         new.freed.extend(merge.unplaced);
         new.taken.extend(owned);
-        let dropped = frozen.map(|overlay| overlay.lock().dropped()).unwrap_or_default();
+        let dropped = frozen.map(|memtable| memtable.lock().dropped()).unwrap_or_default();
         if !injected(Bug::DroppedNeverFreed) {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }
@@ -288,8 +288,8 @@ impl Checkpointer {
         Ok(merge.moved_bytes)
     }
 
-    /// The progress of an apply of `frozen`, an overlay of `tablet`.
-    fn progress_of(&self, tablet: &Tablet, frozen: Option<&Overlay>) -> Progress<'_> {
+    /// The progress of an apply of `frozen`, a memtable of `tablet`.
+    fn progress_of(&self, tablet: &Tablet, frozen: Option<&Memtable>) -> Progress<'_> {
         let Some(frozen) = frozen else { return Progress::new(&self.log.committer, None, 0) };
         let size = frozen.size();
         let lent = self.tablets.admission.lend(size.records, size.bytes);
@@ -311,10 +311,10 @@ impl Checkpointer {
         }
     }
 
-    /// Counts a published apply, and lets writers have the room that its overlay took.
+    /// Counts a published apply, and lets writers have the room that its memtable took.
     fn note_applied(
         &self,
-        frozen: Option<&Overlay>,
+        frozen: Option<&Memtable>,
         progress: Progress<'_>,
         (moved_values, moved_bytes): (u64, u64),
     ) {
@@ -385,7 +385,7 @@ impl Checkpointer {
         let published = self.publish(changes).await;
         if let Err(error @ Error::NoRoom(_)) = published {
             // No copy of that superblock is on the device. Pages and homes that it named are given back by their owners, and the
-            // extents of records stay theirs: the records are still in the overlay.
+            // extents of records stay theirs: the records are still in the memtable.
             return Err(error);
         }
         // Kept also after an error: a superblock whose write failed may be on the device all the same, and the blocks that it names
@@ -567,20 +567,20 @@ mod tests {
 
     /// A thread drops what was applied; without threads it is gone with the apply.
     #[test]
-    fn an_applied_overlay_is_dropped() {
+    fn an_applied_memtable_is_dropped() {
         for background in [false, true] {
             let fixture = Fixture::with_blocks(4_096);
             let options = OpenOptions { background, ..options() };
             let store = block_on(Store::open(fixture.device.clone(), options, environment())).unwrap();
             let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
             block_on(store.put(&key(1), vec![1; 10].into(), PutOptions::default())).unwrap();
-            let overlay = Arc::downgrade(&tablet.view().active);
+            let memtable = Arc::downgrade(&tablet.view().active);
             block_on(checkpointer.apply_tablet(tablet)).unwrap();
             let began = Instant::now();
-            while overlay.strong_count() > 0 {
+            while memtable.strong_count() > 0 {
                 assert!(
                     background && began.elapsed() < Duration::from_secs(20),
-                    "the overlay is still there"
+                    "the memtable is still there"
                 );
                 thread::sleep(Duration::from_millis(1));
             }

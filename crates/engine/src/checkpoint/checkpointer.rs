@@ -23,7 +23,7 @@ use crate::log::owner::Log;
 use crate::space::growth::Growth;
 use crate::space::manager::SpaceManager;
 use crate::space::own_space::OwnSpace;
-use crate::tablet::overlay::Overlay;
+use crate::tablet::memtable::Memtable;
 use crate::tablet::tablets::Tablets;
 use crate::tablet::tree_io::PoolSink;
 use crate::value::packed::run_blocks_max;
@@ -63,10 +63,10 @@ pub(crate) struct Checkpointer {
 pub(crate) struct Helpers {
     /// Wakes the thread that merges layers.
     pub merge: Arc<Bell>,
-    /// Wakes the thread that drops applied overlays: a fifth of an apply's time would be the freeing of its records.
+    /// Wakes the thread that drops applied memtables: a fifth of an apply's time would be the freeing of its records.
     free: Arc<Bell>,
-    /// The overlay that was applied last, until that thread drops it.
-    applied: Mutex<Option<Arc<Overlay>>>,
+    /// The memtable that was applied last, until that thread drops it.
+    applied: Mutex<Option<Arc<Memtable>>>,
     /// Wakes the thread that applies.
     apply: Arc<Bell>,
     /// The pause behind the newest apply, until that thread takes it.
@@ -86,9 +86,9 @@ impl Helpers {
         drop(before);
     }
 
-    /// Leaves an overlay to be dropped. One that still lies there is dropped here.
-    pub(crate) fn leave(&self, overlay: Arc<Overlay>) {
-        let before = self.applied.lock().replace(overlay);
+    /// Leaves a memtable to be dropped. One that still lies there is dropped here.
+    pub(crate) fn leave(&self, memtable: Arc<Memtable>) {
+        let before = self.applied.lock().replace(memtable);
         self.free.ring();
         drop(before);
     }
@@ -130,14 +130,14 @@ impl Checkpointer {
         OperationCounters::add(&self.counters.paused_ns, self.now_ns().saturating_sub(began_ns));
     }
 
-    /// Applies what one tablet's overlays hold, so that the space that this frees is reusable at once.
+    /// Applies what one tablet's memtables hold, so that the space that this frees is reusable at once.
     pub(crate) async fn free_by_an_apply(&self) -> Result<()> {
         self.apply_fullest().await?;
         self.make_freed_reusable().await;
         Ok(())
     }
 
-    /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.
+    /// Applies what the memtables hold, so that the space of what was overwritten and deleted is reusable at once.
     pub(crate) async fn free_what_is_dead(&self) -> Result<()> {
         self.apply_all().await?;
         self.make_freed_reusable().await;

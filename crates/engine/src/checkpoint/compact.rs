@@ -89,7 +89,7 @@ pub(crate) struct Moves {
     pub reservation: Option<Reservation>,
 }
 
-/// A step of an apply besides the overlay's records.
+/// A step of an apply besides the memtable's records.
 pub(crate) enum MoveStep {
     /// A value goes to another place.
     Value(Box<LiveValue>),

@@ -20,7 +20,7 @@ use crate::log::format::RecordKind;
 use crate::log::queue::ValueWrite;
 use crate::log::record::{FETCHED, Record, fetch};
 use crate::space::manager::{Extents, OwnerId};
-use crate::tablet::overlay::Overlay;
+use crate::tablet::memtable::Memtable;
 use crate::tablet::tree::Tree;
 use crate::tablet::tree_io::{owner_of, tree_of};
 use crate::testing::injected_bug::{Bug, injected};
@@ -74,12 +74,12 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The operations of the overlay's newest records, up to number `applied`, and of the moves, in the order of the keys. Values that do not
-    /// fit in a leaf are packed or get extents, and are written. An overlay's record for a key is newer than a move of
+    /// The operations of the memtable's newest records, up to number `applied`, and of the moves, in the order of the keys. Values that do not
+    /// fit in a leaf are packed or get extents, and are written. A memtable's record for a key is newer than a move of
     /// that key, which is dropped.
     pub(crate) async fn bring_home(
         &mut self,
-        frozen: Option<&Overlay>,
+        frozen: Option<&Memtable>,
         applied: Lsn,
         moves: Vec<MoveStep>,
         progress: &mut Progress<'_>,

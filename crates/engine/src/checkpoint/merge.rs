@@ -35,7 +35,7 @@ use crate::tablet::view::{Tablet, View};
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::is_reserved;
 
-/// Bytes of entries that are merged for each byte of an overlay that is applied.
+/// Bytes of entries that are merged for each byte of a memtable that is applied.
 const MERGED_PER_FRESH: u64 = 2;
 
 /// The factor by which slices are longer where many layers wait. A slice is put into the base between two applies, so it must merge more
@@ -286,7 +286,7 @@ impl Checkpointer {
         }
         let view = tablet.view();
         let of = (view.trees.clone(), view.applied, view.epoch.clone());
-        // The view would keep overlays in memory that are applied meanwhile.
+        // The view would keep memtables in memory that are applied meanwhile.
         drop(view);
         if of.0.base != before {
             return None;

@@ -1,4 +1,4 @@
-//! Checkpoints: an apply merges an overlay into its tree, values go home or move, and a superblock publishes the new
+//! Checkpoints: an apply merges a memtable into its tree, values go home or move, and a superblock publishes the new
 //! roots.
 //!
 //! All of it works with a [`checkpointer`], which has the owners that a checkpoint needs, and not the store.

@@ -2,7 +2,7 @@
 //!
 //! Applies and merges share the cores. A lasting load at the speed of the applies leaves merges too little of them: the number
 //! of layers grows to its limit (INV-33), and then every write waits for a whole merge, which takes seconds.
-//! Such an apply keeps a part of its overlay's room back. The applier thread lends that part bit by bit in a pause, and applies
+//! Such an apply keeps a part of its memtable's room back. The applier thread lends that part bit by bit in a pause, and applies
 //! nothing meanwhile: merges have its core and the applier's turn. The pause grows with the entries and layers that wait, so a
 //! lasting load settles at the speed of the merges.
 

@@ -1,4 +1,4 @@
-//! The progress of an apply: writers get the room of its overlay as it comes home, and not all of it at the end.
+//! The progress of an apply: writers get the room of its memtable as it comes home, and not all of it at the end.
 
 use crate::checkpoint::pause::Pause;
 use crate::log::commit::Committer;
@@ -139,7 +139,7 @@ mod tests {
         assert!(is_done(&mut progress, 20) <= 50, "all is done, but for the roundings");
         assert!(progress.end(0).is_none());
         assert_eq!(admission.held(), (0, 0));
-        // A small overlay lends nothing.
+        // A small memtable lends nothing.
         let mut progress = of(0);
         progress.note(400);
         assert_eq!(admission.held(), (100, 1_000));

@@ -28,9 +28,9 @@ pub(crate) struct Op {
 }
 
 pub(crate) enum What {
-    /// A record of the overlay.
+    /// A record of the memtable.
     Record(Arc<Record>),
-    /// A put of the overlay whose object has expired: applied as a delete.
+    /// A put of the memtable whose object has expired: applied as a delete.
     Expired(Arc<Record>),
     /// A value of the tree goes to another place.
     Move(Box<Moved>),
@@ -58,7 +58,7 @@ impl Op {
         }
     }
 
-    /// The record of an overlay; none of a move.
+    /// The record of a memtable; none of a move.
     pub(crate) fn record(&self) -> Option<&Record> {
         match &self.what {
             What::Record(record) | What::Expired(record) => Some(record),
@@ -80,7 +80,7 @@ impl Op {
         matches!(self.what, What::Expired(_))
     }
 
-    /// Runs that an overlay's record owns.
+    /// Runs that a memtable's record owns.
     pub(crate) fn owned(&self) -> &[Run] {
         self.record().map_or(&[], Record::owned)
     }

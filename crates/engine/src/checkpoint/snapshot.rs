@@ -1,6 +1,6 @@
 //! Brings all tablets to one version (INV-36).
 //!
-//! All active overlays are frozen under their locks at one marker, and applied. The applier's turn is held from the freeze to the last
+//! All active memtables are frozen under their locks at one marker, and applied. The applier's turn is held from the freeze to the last
 //! apply, so no tablet's trees get a later record meanwhile.
 
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::tablet::snapshots::Frozen;
 use crate::tablet::view::{Tablet, View};
 use crate::testing::injected_bug::{Bug, injected};
 
-/// Attempts to find all overlays ready to be frozen, while other tasks apply.
+/// Attempts to find all memtables ready to be frozen, while other tasks apply.
 const TRIES: u32 = 16;
 
 impl Checkpointer {
     /// Applies everything up to one version, and gives that version and the trees of all tablets. A store that takes no writes any
-    /// more gives its trees and overlays as they are.
+    /// more gives its trees and memtables as they are.
     ///
     /// # Errors
     /// As an apply; [`Error::Busy`].

@@ -80,7 +80,7 @@ pub struct OpenOptions {
     pub cache_bytes: usize,
     /// Memory for records that the log holds and the trees do not yet, in bytes; `None`: in proportion to cache and
     /// log.
-    pub overlay_bytes: Option<usize>,
+    pub memtable_bytes: Option<usize>,
     /// True if the store runs its own threads (committer, apply, growth). Otherwise writers also do their work, on
     /// their own threads: for tests that must be deterministic.
     pub background: bool,
@@ -112,7 +112,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             cache_bytes: 1 << 30,
-            overlay_bytes: None,
+            memtable_bytes: None,
             background: true,
             read_only: false,
             accept_damaged_log: false,
@@ -126,10 +126,10 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The limit on all tablets' overlays, in bytes: the caller's value, else a tenth of the cache but at least 12 MiB and at most
+    /// The limit on all tablets' memtables, in bytes: the caller's value, else a tenth of the cache but at least 12 MiB and at most
     /// 104 MiB. A short log allows less; an apply lends a quarter more.
-    pub(crate) fn overlay_bytes(&self) -> usize {
-        self.overlay_bytes.unwrap_or((self.cache_bytes / 10).clamp(12 << 20, 104 << 20)).max(BLOCK_BYTES)
+    pub(crate) fn memtable_bytes(&self) -> usize {
+        self.memtable_bytes.unwrap_or((self.cache_bytes / 10).clamp(12 << 20, 104 << 20)).max(BLOCK_BYTES)
     }
 }
 
@@ -162,9 +162,9 @@ pub struct Tuning {
     pub looks_bytes_max: u64,
     /// Bytes of records in one batch of the log.
     pub batch_bytes_max: usize,
-    /// Records in all overlays.
-    pub overlay_records_max: usize,
-    /// Bytes of an overlay, from which on its apply lends writers its room as it goes; the room of a smaller one becomes
+    /// Records in all memtables.
+    pub memtable_records_max: usize,
+    /// Bytes of a memtable, from which on its apply lends writers its room as it goes; the room of a smaller one becomes
     /// free at the end.
     pub lend_bytes_min: usize,
     /// Bytes of a packed run at most; 16 KiB to 1 MiB. A small store takes shorter runs.
@@ -215,7 +215,7 @@ impl Default for Tuning {
             walked_for_room_max: 65_536,
             looks_bytes_max: 64 << 20,
             batch_bytes_max: 2 << 20,
-            overlay_records_max: 1_000_000,
+            memtable_records_max: 1_000_000,
             lend_bytes_min: 1 << 20,
             scrub_bytes_per_s: 8 << 20,
             scrub_every_ns: 7 * 24 * 3_600_000_000_000,

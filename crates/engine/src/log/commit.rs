@@ -153,7 +153,7 @@ impl Committer {
         }
     }
 
-    /// Sets the overlays of the records. Before this nothing is queued.
+    /// Sets the memtables of the records. Before this nothing is queued.
     pub(crate) fn set_unwritten(&self, unwritten: Box<dyn Unwritten>) {
         assert!(self.unwritten.set(unwritten).is_ok(), "a store is opened once");
     }
@@ -195,7 +195,7 @@ impl Committer {
         self.moved.notify();
     }
 
-    /// Appends an item to the queue. The caller holds the overlay's lock, which fixes the order (R4).
+    /// Appends an item to the queue. The caller holds the memtable's lock, which fixes the order (R4).
     pub(crate) fn submit(&self, item: Item) {
         match item {
             Item::Writes { batch, reserved }
@@ -757,7 +757,7 @@ impl<'a> Drained<'a> {
 
 /// If a driver panics or is dropped in the middle, the writers of its batch learn that their outcome is unknown. The
 /// numbers of its records are used, so nothing may be written after them either: writers that wait for room in the log or in
-/// overlays are refused, since no thread makes room any more.
+/// memtables are refused, since no thread makes room any more.
 impl Drop for Drained<'_> {
     fn drop(&mut self) {
         if self.is_left {

@@ -1,4 +1,4 @@
-//! The committer's queue: write batches, and the markers of frozen overlays.
+//! The committer's queue: write batches, and the markers of frozen memtables.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) type ValueWrite = IoFuture<Guarded<WriteMemory, Arc<Extents>>>;
 pub(crate) enum Item {
     /// A write batch, with the blocks of the ring that it reserved.
     Writes { batch: QueuedBatch, reserved: u32 },
-    /// The marker of a frozen overlay. It gets the last number before it once everything before it is durable.
+    /// The marker of a frozen memtable. It gets the last number before it once everything before it is durable.
     Marker(Arc<Marker>),
 }
 

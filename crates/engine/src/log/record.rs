@@ -31,7 +31,7 @@ pub(crate) enum Refusal {
 /// Records that [`fetch`] takes at a time: more than a processor has misses of its cache in flight, and all fit in its cache.
 pub(crate) const FETCHED: usize = 32;
 
-/// Reads the memory of records that are used next. Those of an overlay lie anywhere in the order of their keys: the processor waits
+/// Reads the memory of records that are used next. Those of a memtable lie anywhere in the order of their keys: the processor waits
 /// for each one that is not in its cache, but it fetches those that are asked for in a row side by side.
 pub(crate) fn fetch<'a>(records: impl Iterator<Item = &'a Record>) {
     let some = |record: &Record| record.bytes().first().copied().unwrap_or(0) ^ record.kind() as u8;

@@ -1,4 +1,4 @@
-//! The store's threads: committer, applier, freer (drops applied overlays), merger (merges layers), grower (grows the
+//! The store's threads: committer, applier, freer (drops applied memtables), merger (merges layers), grower (grows the
 //! file ahead of need), mover (moves values and tidies packed runs), reaper, scrubber, keeper (saves the groups of
 //! buckets), and watcher (checks that the data file is still there).
 //!
@@ -29,7 +29,7 @@ const APPLIER_PERIOD: Duration = Duration::from_millis(100);
 const FREER_PERIOD: Duration = Duration::from_secs(1);
 /// How often the merger checks for work without being woken.
 const MERGER_PERIOD: Duration = Duration::from_millis(500);
-/// The overlays are applied after this time even if they are small: the space of deleted objects becomes free.
+/// The memtables are applied after this time even if they are small: the space of deleted objects becomes free.
 const APPLY_AFTER_NS: u64 = 3_000_000_000;
 /// The mover checks for work this often.
 const MOVER_PERIOD: Duration = Duration::from_millis(100);
@@ -160,7 +160,7 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
     });
 }
 
-/// Drops applied overlays.
+/// Drops applied memtables.
 fn freer(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Free, store, worker, |inner| {
         if let Some(helpers) = &inner.checkpointer.helpers {

@@ -1,12 +1,12 @@
 //! The changes between an earlier version and a snapshot: what an increment of a backup is made of (INV-39).
 //!
-//! The walk goes through the tablets one after the other, and through the keys of each in order. It reads all layers and overlays, and of
+//! The walk goes through the tablets one after the other, and through the keys of each in order. It reads all layers and memtables, and of
 //! the base the pages that were not there at the earlier version. A page of level 1 is known by block and checksum, which the reader kept
 //! from then: pages are written once, so the same page holds the same entries, and so does all that lies under it. The walk passes such a
 //! page, and names it.
 //!
 //! A key that the page held, and that was alive then, is alive now unless the walk gives it as an object, or as gone: the newest tree that
-//! has an entry decides, and the walk gives all of what the layers say. A key that lay in a layer or in an overlay then is alive only
+//! has an entry decides, and the walk gives all of what the layers say. A key that lay in a layer or in a memtable then is alive only
 //! where the walk gives it: its entry may have been merged away with the tombstone that took it, and the base never heard of it.
 //! `docs/adr/2026-11-25-increments-by-known-pages.md` has the reasons.
 
@@ -81,11 +81,11 @@ impl Since {
 /// The place of a key, or the fate of a page, as the walk tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPlace {
-    /// The object exists, and its entry lies in a layer or an overlay.
+    /// The object exists, and its entry lies in a layer or a memtable.
     Above,
     /// The object exists, and its entry lies under this page.
     Page(TreePage),
-    /// A layer or an overlay says that there is no such object.
+    /// A layer or a memtable says that there is no such object.
     Gone,
     /// Of no key: this page was known, and all under it is the same as before.
     Kept(TreePage),
@@ -231,9 +231,9 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn begin(inner: &'a Inner, view: &'a View, since: Option<&Since>, start: &[u8], limit: usize) -> Self {
         let chunk = limit.min(CHUNK_RECORDS);
-        let overlays = [Some(view.active.clone()), view.frozen.clone()];
-        let new = |overlay| RecordQueue::new(overlay, &inner.log.committer, chunk);
-        let mut queues: Vec<_> = overlays.into_iter().flatten().map(new).collect();
+        let memtables = [Some(view.active.clone()), view.frozen.clone()];
+        let new = |memtable| RecordQueue::new(memtable, &inner.log.committer, chunk);
+        let mut queues: Vec<_> = memtables.into_iter().flatten().map(new).collect();
         queues.iter_mut().for_each(|queue| queue.seek(start));
         // An unreadable block counts as damaged here: the walk has the rest.
         let source = PoolPages::new(&inner.pool).giving_up(true).of_pass();
@@ -278,7 +278,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next key of overlays and trees.
+    /// The next key of memtables and trees.
     async fn next(&mut self) -> Result<Option<Placed>> {
         if self.head.is_none() {
             self.head = Some(self.read_head().await?);
@@ -287,7 +287,7 @@ impl<'a> Walk<'a> {
             queue.fill().await;
         }
         let records = self.queues.iter().filter_map(|queue| queue.front());
-        // The first queue with this key is the newer overlay: `min_by` returns the first of equal items.
+        // The first queue with this key is the newer memtable: `min_by` returns the first of equal items.
         let record = records.min_by(|a, b| a.key().cmp(b.key())).cloned();
         let of_trees = self.head.as_ref().and_then(|head| head.as_ref()).map(|head| &head.key[..]);
         let Some(record) = record.filter(|record| of_trees.is_none_or(|key| record.key() <= key)) else {

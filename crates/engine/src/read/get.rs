@@ -1,4 +1,4 @@
-//! Get and head: overlay, frozen overlay, tree, under one view (R6).
+//! Get and head: memtable, frozen memtable, tree, under one view (R6).
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ pub struct Lookup(Progress);
 enum Progress {
     #[default]
     Begin,
-    /// The overlays hold nothing; in the trees this page comes next.
+    /// The memtables hold nothing; in the trees this page comes next.
     Tree(Arc<View>, SearchState),
     /// The entry is found, and its value is on the device.
     Found(Arc<View>, FoundEntry),
@@ -227,7 +227,7 @@ impl Inner {
         Ok(found.filter(|found| !self.is_over(found.entry.end, found.version)))
     }
 
-    /// The newest durable record of a key in the overlays of `view`; true says that no newer record is in flight.
+    /// The newest durable record of a key in the memtables of `view`; true says that no newer record is in flight.
     fn record_of(&self, view: &View, key: &[u8]) -> (Option<Arc<Record>>, bool) {
         let mut is_settled = true;
         let frozen = view.frozen.as_ref().filter(|_| !injected(Bug::FrozenNotRead));
@@ -238,8 +238,8 @@ impl Inner {
                 self.log.committer.durable()
             }
         };
-        for overlay in [Some(&view.active), frozen].into_iter().flatten() {
-            let (record, settled) = overlay.get(key, durable);
+        for memtable in [Some(&view.active), frozen].into_iter().flatten() {
+            let (record, settled) = memtable.get(key, durable);
             is_settled &= settled;
             if record.is_some() {
                 return (record, is_settled);
@@ -492,7 +492,7 @@ pub(crate) fn check_single(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// The entry in a record of an overlay. Its version is valid only once the record has its number.
+/// The entry in a record of a memtable. Its version is valid only once the record has its number.
 pub(crate) fn entry_of_record(record: &Arc<Record>) -> Result<FoundEntry> {
     let body = record.body();
     decode(Lsn(record.lsn_raw()), &body)

@@ -4,7 +4,7 @@
 //! listing is no snapshot of the whole bucket.
 //!
 //! A listing skips damage: wrong bytes, and blocks that the device cannot read. Its page has everything else and names
-//! each range of keys that it skipped (R19). Records of the overlays within such a range are listed all the same. A
+//! each range of keys that it skipped (R19). Records of the memtables within such a range are listed all the same. A
 //! page that met much damage ends early, after the last key that it lists.
 //!
 //! Deleted and expired objects cost as much work as listed ones. A page that passed [`LIST_PASSED_MAX`] of them ends,

@@ -2,7 +2,7 @@
 //!
 //! Only a write of a key changes its newest durable value: freezing, applying, publishing and relocation change its
 //! place. So a cached answer stays valid until the key is written. Invariants:
-//! 1. [`WriteCounts`] counts every record, after it is in its overlay and under that overlay's lock, before it can become
+//! 1. [`WriteCounts`] counts every record, after it is in its memtable and under that memtable's lock, before it can become
 //!    durable.
 //! 2. A value is cached with the count from before its lookup, and only if no record of the key was in flight. It is
 //!    valid while the count is the same and its deadline has not passed.
@@ -17,7 +17,7 @@ use crate::common::key::ObjectKey;
 use crate::common::object::End;
 use crate::read::get::{ShortObject, TryGet};
 use crate::store::{Inner, Store};
-use crate::tablet::overlay::hash_of;
+use crate::tablet::memtable::hash_of;
 use crate::value::entry::InlineEntry;
 
 /// Bytes of a place: key, value and their attributes, in whole cache lines.

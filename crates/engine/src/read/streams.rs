@@ -1,6 +1,6 @@
 //! The keys of tablets in order, as listings read them.
 //!
-//! Each tablet has a stream: active overlay, frozen overlay and tree under one view, the newest record of a key first.
+//! Each tablet has a stream: active memtable, frozen memtable and tree under one view, the newest record of a key first.
 //! [`Merge`] makes one order of all streams. A scan over cached pages never waits, so it gives way by itself: after some
 //! microseconds the other work of its thread gets its turn, whatever the keys are (`docs/limits.md`).
 
@@ -22,7 +22,7 @@ use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::store::Inner;
 use crate::tablet::damage;
 use crate::tablet::layers::Trees;
-use crate::tablet::overlay::Overlay;
+use crate::tablet::memtable::Memtable;
 use crate::tablet::tree::Gap;
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::trees_cursor::{Next, TreesCursor};
@@ -30,7 +30,7 @@ use crate::tablet::view::View;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::RESERVED;
 
-/// Records of an overlay that are read at a time under its lock.
+/// Records of a memtable that are read at a time under its lock.
 pub(super) const CHUNK_RECORDS: usize = 512;
 
 /// Damaged ranges that one page lists separately; a page that met as many ends if it can. If it has no key to end
@@ -168,7 +168,7 @@ impl<'a> TabletStream<'a> {
         Self::with_trees(inner, view, &trees, end, expected)
     }
 
-    /// Those of the overlays of `view` and of `trees`.
+    /// Those of the memtables of `view` and of `trees`.
     pub(super) fn with_trees(
         inner: &'a Inner,
         view: Arc<View>,
@@ -176,12 +176,12 @@ impl<'a> TabletStream<'a> {
         end: Option<&[u8]>,
         expected: Option<usize>,
     ) -> Self {
-        let overlays = [Some(view.active.clone()), view.frozen.clone()];
+        let memtables = [Some(view.active.clone()), view.frozen.clone()];
         let chunk = expected.unwrap_or(CHUNK_RECORDS).min(CHUNK_RECORDS);
-        let queues = overlays
+        let queues = memtables
             .into_iter()
             .flatten()
-            .map(|overlay| RecordQueue::new(overlay, &inner.log.committer, chunk))
+            .map(|memtable| RecordQueue::new(memtable, &inner.log.committer, chunk))
             .collect();
         let tree = tree_of(inner.identity, view.tablet);
         // An unreadable block counts as damaged here: the listing has the rest.
@@ -249,7 +249,7 @@ impl<'a> TabletStream<'a> {
             _ => {}
         }
         let Some(record) = record else { return Ok(None) };
-        // The first queue with this key is the newer overlay: `min_by` returns the first of equal items.
+        // The first queue with this key is the newer memtable: `min_by` returns the first of equal items.
         for queue in &mut self.queues {
             queue.pop_if(record.key());
         }
@@ -266,9 +266,9 @@ pub(super) fn gap_of_entry(key: &[u8], error: &Error) -> Gap {
     Gap { block: 0, low: key.to_vec(), high: Some([key, &[0]].concat()), why: error.to_string() }
 }
 
-/// The records of an overlay in order, read in chunks, so that its lock is never held for long.
+/// The records of a memtable in order, read in chunks, so that its lock is never held for long.
 pub(super) struct RecordQueue<'a> {
-    overlay: Arc<Overlay>,
+    memtable: Arc<Memtable>,
     committer: &'a Committer,
     chunk: usize,
     queue: VecDeque<Arc<Record>>,
@@ -277,8 +277,8 @@ pub(super) struct RecordQueue<'a> {
 }
 
 impl<'a> RecordQueue<'a> {
-    pub(super) fn new(overlay: Arc<Overlay>, committer: &'a Committer, chunk: usize) -> Self {
-        Self { overlay, committer, chunk, queue: VecDeque::new(), next: Bound::Unbounded, done: true }
+    pub(super) fn new(memtable: Arc<Memtable>, committer: &'a Committer, chunk: usize) -> Self {
+        Self { memtable, committer, chunk, queue: VecDeque::new(), next: Bound::Unbounded, done: true }
     }
 
     pub(super) fn seek(&mut self, start: &[u8]) {
@@ -291,9 +291,9 @@ impl<'a> RecordQueue<'a> {
         if !self.queue.is_empty() || self.done {
             return;
         }
-        self.overlay.order().await;
+        self.memtable.order().await;
         let start = self.next.as_ref().map(|key| &key[..]);
-        self.queue.extend(self.overlay.range(start, self.chunk, || self.committer.durable()));
+        self.queue.extend(self.memtable.range(start, self.chunk, || self.committer.durable()));
         self.done = self.queue.len() < self.chunk;
         if let Some(last) = self.queue.back() {
             self.next = Bound::Excluded(Bytes::copy_from_slice(last.key()));

@@ -30,7 +30,7 @@ impl Inner {
     fn records_left(&self) -> u64 {
         let size = |tablet: &crate::tablet::view::Tablet| {
             let view = tablet.view();
-            let frozen = view.frozen.as_ref().map_or(0, |overlay| overlay.size().records);
+            let frozen = view.frozen.as_ref().map_or(0, |memtable| memtable.size().records);
             view.active.size().records + frozen
         };
         self.tablets.all().iter().map(|tablet| size(tablet) as u64).sum()
@@ -106,7 +106,7 @@ impl Store {
         }
         // Wakes writers that wait for room: they learn that the store is closed.
         inner.log.committer.moved.notify();
-        // A write checks under its overlay's lock that the store is open. After each lock was taken once, every write
+        // A write checks under its memtable's lock that the store is open. After each lock was taken once, every write
         // that saw it open has queued its record.
         inner.tablets.all().iter().for_each(|tablet| drop(tablet.view().active.lock()));
         if let Some(worker) = &inner.maintenance.worker {

@@ -1,5 +1,5 @@
 //! Opens a store (`close.rs` closes it). Opening is recovery: it reads the newest superblock and the space image, then
-//! replays the log from its tail into the overlays (R1, R2, R5, R10, R15).
+//! replays the log from its tail into the memtables (R1, R2, R5, R10, R15).
 
 use std::sync::Arc;
 
@@ -42,9 +42,9 @@ use crate::store::worker::Worker;
 use crate::store::{Inner, Store};
 use crate::tablet::admission::{Admission, records_max};
 use crate::tablet::layers::Layers;
-use crate::tablet::overlay::hash_of;
+use crate::tablet::memtable::hash_of;
 use crate::tablet::tablets::Tablets;
-use crate::tablet::withdraw::Overlays;
+use crate::tablet::withdraw::Memtables;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 use crate::value::owned::owned_runs;
@@ -164,7 +164,7 @@ impl Recovery {
             helpers: worker.as_ref().map(|worker| worker.helpers()),
             gives_up: options.accept_damaged_log,
         };
-        Overlays::attach_to(&checkpointer.log.committer, &checkpointer.tablets, &checkpointer.space);
+        Memtables::attach_to(&checkpointer.log.committer, &checkpointer.tablets, &checkpointer.space);
         let maintenance = Maintenance { worker: worker.clone(), ..Maintenance::default() };
         maintenance.expiring.0.lock().bytes_max = deadlines_bytes_max;
         let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
@@ -187,7 +187,7 @@ impl Recovery {
         }
     }
 
-    /// Puts the log's records back into the overlays, and flushes the values that they name.
+    /// Puts the log's records back into the memtables, and flushes the values that they name.
     async fn replay_log(
         &mut self,
         tablets: &Tablets,
@@ -306,7 +306,7 @@ fn begin_epoch(
     }
 }
 
-/// The tablets as they were published, before the log's records are back in their overlays.
+/// The tablets as they were published, before the log's records are back in their memtables.
 fn empty_tablets(
     superblock: &Superblock,
     layers: Vec<Arc<Layers>>,
@@ -314,7 +314,7 @@ fn empty_tablets(
 ) -> Result<Tablets> {
     let layout = superblock.layout;
     let records_max = records_max(&options.tuning, layout.blocks_max);
-    let admission = Admission::new(options.overlay_bytes(), layout.log_blocks, records_max);
+    let admission = Admission::new(options.memtable_bytes(), layout.log_blocks, records_max);
     Tablets::new(&superblock.tablets, layers, admission)
 }
 
@@ -347,7 +347,7 @@ fn take_all(space: &SpaceManager, runs: &[Run]) -> std::result::Result<(), (Run,
     Ok(())
 }
 
-/// Puts a batch's records back into the overlays, and takes what they own out of the free space (R10).
+/// Puts a batch's records back into the memtables, and takes what they own out of the free space (R10).
 async fn replay(
     device: &Device,
     pool: &Pool,

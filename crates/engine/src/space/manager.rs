@@ -64,7 +64,7 @@ pub(crate) struct DataBlocks {
 pub(crate) struct SpaceManager {
     space: Space,
     state: Mutex<State>,
-    /// Blocks that applies of the overlays' records may need. Changes acquire and release: a thread that sees a value's
+    /// Blocks that applies of the memtables' records may need. Changes acquire and release: a thread that sees a value's
     /// reservation gone also sees its blocks taken.
     reserved_blocks: AtomicU64,
     /// Blocks withheld from values, so that deletes and their applies work on a full device.
@@ -476,7 +476,7 @@ impl Reservation {
         self
     }
 
-    /// Keeps the reservation: the record is in the overlay, whose apply releases it. Returns the number of blocks.
+    /// Keeps the reservation: the record is in the memtable, whose apply releases it. Returns the number of blocks.
     pub(crate) fn keep(mut self) -> u64 {
         std::mem::take(&mut self.blocks)
     }

@@ -10,31 +10,31 @@ use crate::store::last_backup::BackupNote;
 use crate::store::standstill::Look;
 use crate::store::{Inner, Store};
 
-/// Keys of an overlay whose kinds are counted to estimate the numbers of puts and deletes; its lock is held meanwhile.
+/// Keys of a memtable whose kinds are counted to estimate the numbers of puts and deletes; its lock is held meanwhile.
 const KEYS_SAMPLED: usize = 1024;
 
 /// Figures about a running store.
 #[derive(Clone, Debug, Default)]
 pub struct StoreStat {
-    /// Objects in the trees, expired ones that are not deleted yet included; objects only in the overlays are not
+    /// Objects in the trees, expired ones that are not deleted yet included; objects only in the memtables are not
     /// counted.
     pub objects: u64,
     /// Those of `objects` that have a deadline; 0 also if some tablet did not count them.
     pub expiring: u64,
-    /// Stored results of writes with a request id, which are no objects: about, as a result in an overlay may replace
+    /// Stored results of writes with a request id, which are no objects: about, as a result in a memtable may replace
     /// one in the trees. Those of an earlier run count from [`Store::count_results`] on.
     pub results: u64,
-    /// An estimate of the keys that the overlays write and of those that they delete, without a look whether the trees
+    /// An estimate of the keys that the memtables write and of those that they delete, without a look whether the trees
     /// have these keys. Results are left out.
     pub log_puts: u64,
     /// See `log_puts`.
     pub log_deletes: u64,
-    /// An estimate of the bytes of the values that the overlays hold, without results.
+    /// An estimate of the bytes of the values that the memtables hold, without results.
     pub log_value_bytes: u64,
     /// Records that the log holds and the trees do not yet, and their bytes in memory.
-    pub overlay_records: u64,
-    /// See `overlay_records`.
-    pub overlay_bytes: u64,
+    pub memtable_records: u64,
+    /// See `memtable_records`.
+    pub memtable_bytes: u64,
     /// Blocks of the device that are usable now, and the number that it may grow to.
     pub device_blocks: u64,
     /// See `device_blocks`.
@@ -237,10 +237,10 @@ impl StoreStat {
             ("packed.runs", "count", self.packed_runs),
             ("packed.blocks", "blocks", self.packed_blocks),
             ("packed.live", "bytes", self.packed_live_bytes),
-            ("overlay.records", "count", self.overlay_records),
+            ("overlay.records", "count", self.memtable_records),
             ("overlay.puts", "count", self.log_puts),
             ("overlay.deletes", "count", self.log_deletes),
-            ("overlay.bytes", "bytes", self.overlay_bytes),
+            ("memtable.bytes", "bytes", self.memtable_bytes),
             ("log.used", "blocks", self.log_used_blocks),
             ("log.ring", "blocks", self.log_blocks),
             ("log.batches", "count", self.batches),
@@ -404,8 +404,8 @@ impl Store {
         inner.log.tick();
         let (clock_steps, clock_skew_ns) = inner.log.expiry.skew();
         StoreStat {
-            overlay_records: records as u64,
-            overlay_bytes: bytes as u64,
+            memtable_records: records as u64,
+            memtable_bytes: bytes as u64,
             device_blocks,
             blocks_max: inner.layout().blocks_max,
             growable_blocks: inner.growable_blocks(),
@@ -459,8 +459,8 @@ impl Store {
             stat.layers += layers;
             stat.layers_most = stat.layers_most.max(layers);
             stat.layer_entries += view.trees.layers.entries();
-            for overlay in view.frozen.iter().chain([&view.active]) {
-                let written = overlay.written(KEYS_SAMPLED);
+            for memtable in view.frozen.iter().chain([&view.active]) {
+                let written = memtable.written(KEYS_SAMPLED);
                 stat.log_puts += written.puts;
                 stat.log_deletes += written.deletes;
                 stat.log_value_bytes += written.value_bytes;

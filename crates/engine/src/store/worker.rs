@@ -15,7 +15,7 @@ use crate::common::event::Bell;
 pub(crate) enum Duty {
     Commit,
     Apply,
-    /// Drops applied overlays.
+    /// Drops applied memtables.
     Free,
     Grow,
     /// Merges layers.

@@ -1,6 +1,6 @@
-//! Admission bounds the overlays of all tablets: a write that finds them full waits for an apply.
+//! Admission bounds the memtables of all tablets: a write that finds them full waits for an apply.
 //!
-//! From half of the limit on, applies run; at the limit, writes wait. An apply lends them the room of its overlay as it
+//! From half of the limit on, applies run; at the limit, writes wait. An apply lends them the room of its memtable as it
 //! brings that home ([`Lent`]): so writers go on at its pace, and do not stand still until its end. Batches that come later than a
 //! large one wait behind it while an apply lends: they would take each piece of its room. Writes of one record take so little of it that they pass.
 
@@ -12,9 +12,9 @@ use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::common::options::Tuning;
-use crate::tablet::overlay::Growth;
+use crate::tablet::memtable::Growth;
 
-/// An apply lends at most this part of the limits: so much more may be in the overlays while it runs.
+/// An apply lends at most this part of the limits: so much more may be in the memtables while it runs.
 const LENT_SHARE: usize = 4;
 
 /// Steps in which an apply lends room.
@@ -34,7 +34,7 @@ struct Line {
     large: BTreeSet<u64>,
 }
 
-/// The contents of all tablets' overlays, with their limits.
+/// The contents of all tablets' memtables, with their limits.
 pub(crate) struct Admission {
     bytes: AtomicUsize,
     records: AtomicUsize,
@@ -52,26 +52,26 @@ pub(crate) struct Admission {
     records_max: AtomicUsize,
 }
 
-/// Records of all overlays at most: a fraction of a small store, where the pages of an apply need space beside the objects.
+/// Records of all memtables at most: a fraction of a small store, where the pages of an apply need space beside the objects.
 pub(crate) fn records_max(tuning: &Tuning, blocks_max: u64) -> usize {
-    tuning.overlay_records_max.min((blocks_max / 16).max(16) as usize)
+    tuning.memtable_records_max.min((blocks_max / 16).max(16) as usize)
 }
 
-/// Bytes of all overlays at most: never above a third of the log, so that a frozen and an active overlay and the batches' padding fit
+/// Bytes of all memtables at most: never above a third of the log, so that a frozen and an active memtable and the batches' padding fit
 /// in it.
 fn bytes_max(wanted: usize, log_blocks: u32) -> usize {
     wanted.min(log_blocks as usize * BLOCK_BYTES / 3)
 }
 
-/// A write batch's share of the overlays.
-pub(crate) struct OverlayPermit {
+/// A write batch's share of the memtables.
+pub(crate) struct MemtablePermit {
     admission: Arc<Admission>,
     records: usize,
     bytes: usize,
 }
 
 impl Admission {
-    /// Overlays of at most `bytes_wanted` bytes, or what a log of `log_blocks` blocks allows, and of `records_max` records.
+    /// Memtables of at most `bytes_wanted` bytes, or what a log of `log_blocks` blocks allows, and of `records_max` records.
     pub(crate) fn new(bytes_wanted: usize, log_blocks: u32, records_max: usize) -> Arc<Self> {
         let (bytes, records, waiting, line, lending) = Default::default();
         let first_large = AtomicU64::new(NO_PLACE);
@@ -98,17 +98,17 @@ impl Admission {
         self.records_max.load(Ordering::Relaxed)
     }
 
-    /// Sets the largest number of records of all overlays: for a store that grew.
+    /// Sets the largest number of records of all memtables: for a store that grew.
     pub(crate) fn set_records_max(&self, records_max: usize) {
         self.records_max.store(records_max, Ordering::Relaxed);
     }
 
-    /// Sets the bytes of all overlays at most: for a log that became longer.
+    /// Sets the bytes of all memtables at most: for a log that became longer.
     pub(crate) fn set_log_blocks(&self, log_blocks: u32) {
         self.bytes_max.store(bytes_max(self.bytes_wanted, log_blocks), Ordering::Relaxed);
     }
 
-    /// Bits of the filter of an overlay, for as many records as it may get.
+    /// Bits of the filter of a memtable, for as many records as it may get.
     pub(crate) fn filter_bits(&self) -> usize {
         self.records_max().min(self.bytes_max() / 256).max(64) * 2
     }
@@ -125,12 +125,12 @@ impl Admission {
     }
 
     /// Admits `records` records of `bytes` bytes in total, if they fit now, and no large batch is before a batch. One above
-    /// the limit is admitted only into empty overlays.
-    pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<OverlayPermit> {
+    /// the limit is admitted only into empty memtables.
+    pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<MemtablePermit> {
         self.try_admit_at(NO_PLACE, records, bytes)
     }
 
-    fn try_admit_at(self: &Arc<Self>, place: u64, records: usize, bytes: usize) -> Option<OverlayPermit> {
+    fn try_admit_at(self: &Arc<Self>, place: u64, records: usize, bytes: usize) -> Option<MemtablePermit> {
         if records > 1 && self.is_behind_large(place) {
             return None;
         }
@@ -140,10 +140,10 @@ impl Admission {
             self.release(records, bytes);
             return None;
         }
-        Some(OverlayPermit { admission: self.clone(), records, bytes })
+        Some(MemtablePermit { admission: self.clone(), records, bytes })
     }
 
-    /// Releases the share of an applied overlay, or what a record did not use of its share.
+    /// Releases the share of an applied memtable, or what a record did not use of its share.
     pub(crate) fn release(&self, records: usize, bytes: usize) {
         if records > 0 {
             let before = self.records.fetch_sub(records, Ordering::AcqRel);
@@ -153,19 +153,19 @@ impl Admission {
         assert!(before >= bytes, "more bytes released than admitted (R3)");
     }
 
-    /// Counts records without a limit: recovery puts them into the overlays, or they are there.
+    /// Counts records without a limit: recovery puts them into the memtables, or they are there.
     pub(crate) fn take(&self, records: usize, bytes: usize) {
         self.records.fetch_add(records, Ordering::AcqRel);
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Room that an apply may lend: that of an overlay of `records` records and `bytes` bytes.
+    /// Room that an apply may lend: that of a memtable of `records` records and `bytes` bytes.
     pub(crate) fn lend(self: &Arc<Self>, records: usize, bytes: usize) -> Lent {
         self.lending.fetch_add(1, Ordering::AcqRel);
         Lent { admission: self.clone(), records, bytes, lent_records: 0, lent_bytes: 0 }
     }
 
-    /// The fill of the overlays in thousandths of the limit that is closer to being reached: bytes or records.
+    /// The fill of the memtables in thousandths of the limit that is closer to being reached: bytes or records.
     pub(crate) fn fill_permille(&self) -> usize {
         let bytes = self.bytes.load(Ordering::Acquire).saturating_mul(1000) / self.bytes_max();
         let records = self.records.load(Ordering::Acquire).saturating_mul(1000) / self.records_max();
@@ -198,7 +198,7 @@ impl Admission {
         self.waiting.load(Ordering::Acquire) > 0 && self.records.load(Ordering::Acquire) > 0
     }
 
-    /// Records and bytes in the overlays.
+    /// Records and bytes in the memtables.
     pub(crate) fn held(&self) -> (usize, usize) {
         (self.records.load(Ordering::Acquire), self.bytes.load(Ordering::Acquire))
     }
@@ -216,7 +216,7 @@ pub(crate) struct Waiting<'a> {
 
 impl Waiting<'_> {
     /// Admits the write if it fits now, and no large batch came before a batch.
-    pub(crate) fn try_admit(&self) -> Option<OverlayPermit> {
+    pub(crate) fn try_admit(&self) -> Option<MemtablePermit> {
         self.admission.try_admit_at(self.place, self.records, self.bytes)
     }
 }
@@ -232,7 +232,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The room of an overlay that an apply brings home. Dropped before the end, it takes back what was lent: the apply
+/// The room of a memtable that an apply brings home. Dropped before the end, it takes back what was lent: the apply
 /// failed.
 pub(crate) struct Lent {
     admission: Arc<Admission>,
@@ -258,7 +258,7 @@ impl Lent {
         records > 0 || bytes > 0
     }
 
-    /// The overlay is home: the rest of its room is free, too.
+    /// The memtable is home: the rest of its room is free, too.
     pub(crate) fn end(mut self) {
         self.admission.release(self.records - self.lent_records, self.bytes - self.lent_bytes);
         (self.lent_records, self.lent_bytes) = (0, 0);
@@ -272,8 +272,8 @@ impl Drop for Lent {
     }
 }
 
-impl OverlayPermit {
-    /// Turns the permit into a share of the overlays, which grew by `growth`. The applies of the overlays release that
+impl MemtablePermit {
+    /// Turns the permit into a share of the memtables, which grew by `growth`. The applies of the memtables release that
     /// share.
     pub(crate) fn keep(mut self, growth: &Growth) {
         assert!(growth.bytes <= self.bytes, "records take at most what was admitted");
@@ -284,7 +284,7 @@ impl OverlayPermit {
     }
 }
 
-impl Drop for OverlayPermit {
+impl Drop for MemtablePermit {
     fn drop(&mut self) {
         if self.bytes != usize::MAX {
             self.admission.release(self.records, self.bytes);
@@ -295,7 +295,7 @@ impl Drop for OverlayPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tablet::overlay::Size;
+    use crate::tablet::memtable::Size;
 
     #[test]
     fn bounds_and_gives_back() {

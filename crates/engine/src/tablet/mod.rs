@@ -1,12 +1,12 @@
-//! Tablets: an overlay of the newest records over a tree of pages, read through views.
+//! Tablets: a memtable of the newest records over a tree of pages, read through views.
 
 pub(crate) mod admission;
 pub(crate) mod damage;
 pub(crate) mod held;
 pub(crate) mod layers;
 pub(crate) mod layers_page;
+pub(crate) mod memtable;
 pub(crate) mod merges;
-pub(crate) mod overlay;
 pub(crate) mod result_totals;
 pub(crate) mod snapshots;
 pub(crate) mod tablets;

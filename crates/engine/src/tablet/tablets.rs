@@ -11,7 +11,7 @@ use crate::tablet::admission::Admission;
 use crate::tablet::damage::Met;
 use crate::tablet::held::HeldStreams;
 use crate::tablet::layers::Layers;
-use crate::tablet::overlay::hash_of;
+use crate::tablet::memtable::hash_of;
 use crate::tablet::snapshots::Snapshots;
 use crate::tablet::turns::Turns;
 use crate::tablet::view::{Tablet, TabletRecord, View};
@@ -22,7 +22,7 @@ use crate::tablet::write_counts::WriteCounts;
 pub(crate) struct Tablets {
     all: Vec<Arc<Tablet>>,
     by_slot: Box<[u8]>,
-    /// Bounds the overlays of all tablets.
+    /// Bounds the memtables of all tablets.
     pub admission: Arc<Admission>,
     /// The damaged ranges met since the store was opened.
     pub met: Met,
@@ -39,7 +39,7 @@ pub(crate) struct Tablets {
 }
 
 impl Tablets {
-    /// The tablets as published, with empty overlays.
+    /// The tablets as published, with empty memtables.
     ///
     /// # Errors
     /// [`Error::Unopenable`] if they do not cover all hash slots.

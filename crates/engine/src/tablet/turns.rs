@@ -17,7 +17,7 @@ use shoal_base::sync::stripes;
 use smallvec::SmallVec;
 
 use crate::common::key::ObjectKey;
-use crate::tablet::overlay::hash_of;
+use crate::tablet::memtable::hash_of;
 
 /// The number of lines that the keys share.
 const LINES: usize = stripes(256);

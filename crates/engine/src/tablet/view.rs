@@ -1,4 +1,4 @@
-//! A tablet is a set of hash slots with its own overlay and tree. Readers take an immutable view of both.
+//! A tablet is a set of hash slots with its own memtable and tree. Readers take an immutable view of both.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::log::queue::Marker;
 use crate::space::manager::ReadEpoch;
 use crate::tablet::admission::Admission;
 use crate::tablet::layers::{Layers, LayersRef, Trees};
+use crate::tablet::memtable::Memtable;
 use crate::tablet::merges::{LayerSearches, RunningMerges};
-use crate::tablet::overlay::Overlay;
 use crate::tablet::result_totals::ResultTotals;
 use crate::tablet::tree::Root;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
 
-/// Keys for which a new overlay reserves its table at most: the table exists also if no record comes.
+/// Keys for which a new memtable reserves its table at most: the table exists also if no record comes.
 const KEYS_GUESS_MAX: usize = 64 << 10;
-/// Bits of the filter of an overlay that stays empty.
-const OVERLAY_WITHOUT_KEYS: usize = 64;
+/// Bits of the filter of a memtable that stays empty.
+const MEMTABLE_WITHOUT_KEYS: usize = 64;
 
 /// A tablet as published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ impl TabletRecord {
     }
 }
 
-/// A reader's view, captured once (R6): active overlay, frozen overlay, root.
+/// A reader's view, captured once (R6): active memtable, frozen memtable, root.
 pub(crate) struct View {
     pub tablet: TabletId,
-    pub active: Arc<Overlay>,
-    pub frozen: Option<Arc<Overlay>>,
+    pub active: Arc<Memtable>,
+    pub frozen: Option<Arc<Memtable>>,
     pub trees: Trees,
     /// Records up to here are in the trees.
     pub applied: Lsn,
@@ -61,13 +61,13 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// The view after its active overlay was frozen under `active`.
-    fn frozen_under(&self, active: Arc<Overlay>) -> Self {
+    /// The view after its active memtable was frozen under `active`.
+    fn frozen_under(&self, active: Arc<Memtable>) -> Self {
         Self { active, frozen: Some(self.active.clone()), ..self.over(None) }
     }
 
-    /// The same with `frozen` as its frozen overlay.
-    fn over(&self, frozen: Option<Arc<Overlay>>) -> Self {
+    /// The same with `frozen` as its frozen memtable.
+    fn over(&self, frozen: Option<Arc<Memtable>>) -> Self {
         Self {
             tablet: self.tablet,
             active: self.active.clone(),
@@ -84,7 +84,7 @@ impl View {
     pub(crate) fn only_trees(&self) -> Self {
         let epoch =
             if injected(Bug::SnapshotHoldsNothing) { Arc::new(ReadEpoch) } else { self.epoch.clone() };
-        Self { active: Arc::new(Overlay::new(OVERLAY_WITHOUT_KEYS, 0)), epoch, ..self.over(None) }
+        Self { active: Arc::new(Memtable::new(MEMTABLE_WITHOUT_KEYS, 0)), epoch, ..self.over(None) }
     }
 }
 
@@ -134,7 +134,7 @@ impl Tablet {
         layers: Arc<Layers>,
         admission: Arc<Admission>,
     ) -> Self {
-        let active = Arc::new(Overlay::new(admission.filter_bits(), 0));
+        let active = Arc::new(Memtable::new(admission.filter_bits(), 0));
         let &TabletRecord { slot_first, slot_last, root, applied, totals, .. } = published;
         let trees = Trees { base: root, layers };
         let view = View {
@@ -167,14 +167,14 @@ impl Tablet {
         self.view.load_full()
     }
 
-    /// Freezes the active overlay and starts a new one. `queue` puts the marker into the queue of records. The marker
-    /// tells when everything in the frozen overlay is durable, and which LSN counts as applied then. Returns `None` if
+    /// Freezes the active memtable and starts a new one. `queue` puts the marker into the queue of records. The marker
+    /// tells when everything in the frozen memtable is durable, and which LSN counts as applied then. Returns `None` if
     /// there is nothing to apply. Only the tablet's single apply calls this.
     pub(crate) fn freeze(&self, queue: impl FnOnce(Arc<Marker>)) -> Option<Arc<Marker>> {
         let view = self.view();
         let mut last = self.marker.lock();
         if view.frozen.is_some() {
-            // An earlier apply failed: the frozen overlay keeps its marker. Records of the active overlay come after
+            // An earlier apply failed: the frozen memtable keeps its marker. Records of the active memtable come after
             // that marker, but before any new one.
             return last.clone();
         }
@@ -183,11 +183,11 @@ impl Tablet {
             return None;
         }
         active.freeze();
-        // The marker is queued under the lock and before any writer can see the new overlay: every record of the frozen
-        // overlay comes before the marker, every later record after it (R4).
+        // The marker is queued under the lock and before any writer can see the new memtable: every record of the frozen
+        // memtable comes before the marker, every later record after it (R4).
         let marker = Marker::new();
         *last = Some(marker.clone());
-        let after = view.frozen_under(self.new_overlay(active.key_count()));
+        let after = view.frozen_under(self.new_memtable(active.key_count()));
         if injected(Bug::MarkerTooLate) {
             self.view.store(Arc::new(after));
             queue(marker.clone());
@@ -198,18 +198,19 @@ impl Tablet {
         Some(marker)
     }
 
-    /// Freezes the active overlays of all `tablets` at one moment: each record before the marker that `queue` puts into the queue of
-    /// records is in the trees or in a frozen overlay, and no later one is. No tablet may have a frozen overlay; the caller has
+    /// Freezes the active memtables of all `tablets` at one moment: each record before the marker that `queue` puts into the queue of
+    /// records is in the trees or in a frozen memtable, and no later one is. No tablet may have a frozen memtable; the caller has
     /// the applier's turn.
     pub(crate) fn freeze_all(tablets: &[Arc<Self>], queue: impl FnOnce(Arc<Marker>)) -> Arc<Marker> {
         let views: Vec<_> = tablets.iter().map(|tablet| tablet.view()).collect();
         assert!(
             views.iter().all(|view| view.frozen.is_none()),
-            "a frozen overlay is applied first (R6, INV-36)"
+            "a frozen memtable is applied first (R6, INV-36)"
         );
         // Memory is taken before the locks.
         let keys = views.iter().map(|view| view.active.lock().key_count());
-        let fresh: Vec<_> = tablets.iter().zip(keys).map(|(tablet, keys)| tablet.new_overlay(keys)).collect();
+        let fresh: Vec<_> =
+            tablets.iter().zip(keys).map(|(tablet, keys)| tablet.new_memtable(keys)).collect();
         let mut markers: Vec<_> = tablets.iter().map(|tablet| tablet.marker.lock()).collect();
         let mut actives: Vec<_> = views.iter().map(|view| view.active.lock()).collect();
         let marker = Marker::new();
@@ -225,9 +226,9 @@ impl Tablet {
         marker
     }
 
-    /// An empty overlay after one of `keys` keys. It will get about as many: its table grows once at most.
-    fn new_overlay(&self, keys: usize) -> Arc<Overlay> {
-        Arc::new(Overlay::new(self.admission.filter_bits(), (keys / 2).min(KEYS_GUESS_MAX)))
+    /// An empty memtable after one of `keys` keys. It will get about as many: its table grows once at most.
+    fn new_memtable(&self, keys: usize) -> Arc<Memtable> {
+        Arc::new(Memtable::new(self.admission.filter_bits(), (keys / 2).min(KEYS_GUESS_MAX)))
     }
 
     /// The results in the trees of `view`, as far as they were counted.
@@ -236,7 +237,7 @@ impl Tablet {
         at_opening.and(view.results).at_least_none()
     }
 
-    /// The frozen overlay, if there was one, is in the tree that `root` begins: drops it, and gives the view's epoch before.
+    /// The frozen memtable, if there was one, is in the tree that `root` begins: drops it, and gives the view's epoch before.
     /// `results` is the change of the trees' results.
     pub(crate) fn publish(
         &self,
@@ -268,7 +269,7 @@ impl Tablet {
     /// yet counts as later than everything.
     pub(crate) fn first_unapplied(&self) -> Option<u64> {
         let view = self.view();
-        let frozen = view.frozen.as_ref().and_then(|overlay| overlay.first_lsn());
+        let frozen = view.frozen.as_ref().and_then(|memtable| memtable.first_lsn());
         frozen.or_else(|| view.active.first_lsn())
     }
 }
@@ -276,7 +277,7 @@ impl Tablet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tablet::overlay::hash_of;
+    use crate::tablet::memtable::hash_of;
     use crate::testing::fixtures::record;
 
     fn tablet() -> Tablet {
@@ -297,10 +298,10 @@ mod tests {
         view.active.insert(&mut active, record(key, lsn), hash_of(key), Lsn(lsn));
     }
 
-    /// A writer that saw the new overlay before the marker was queued would be numbered before it, count as applied,
+    /// A writer that saw the new memtable before the marker was queued would be numbered before it, count as applied,
     /// and be lost at the next start: that happened about once in a thousand freezes under load.
     #[test]
-    fn nobody_sees_the_new_overlay_before_the_marker_is_queued() {
+    fn nobody_sees_the_new_memtable_before_the_marker_is_queued() {
         let tablet = tablet();
         assert!(tablet.freeze(|_| unreachable!("nothing to freeze")).is_none());
         put(&tablet, b"a", 1);
@@ -310,14 +311,14 @@ mod tests {
             queued += 1;
             assert!(
                 Arc::ptr_eq(&tablet.view().active, &before.active),
-                "the new overlay is reachable already"
+                "the new memtable is reachable already"
             );
         });
         assert!(marker.is_some() && queued == 1);
         assert!(!Arc::ptr_eq(&tablet.view().active, &before.active));
     }
 
-    /// After a failed apply, records that arrived meanwhile are not in the frozen overlay, but a new marker would count
+    /// After a failed apply, records that arrived meanwhile are not in the frozen memtable, but a new marker would count
     /// them.
     #[test]
     fn records_after_a_failed_apply_do_not_count_as_frozen() {

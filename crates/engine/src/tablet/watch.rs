@@ -2,10 +2,10 @@
 //!
 //! Versions cannot tell: a key that was absent, was put and was deleted again is absent, and a state in flight has no
 //! version. So a table holds each watched key with the number of its puts and deletes, shared by all its watches. A
-//! write looks its key up under the overlay's lock, when it inserts its record. Without any watch that costs a write
+//! write looks its key up under the memtable's lock, when it inserts its record. Without any watch that costs a write
 //! one load.
 //!
-//! A watch begins when the overlay's lock is taken after its key entered the table: writes inserted before that moment
+//! A watch begins when the memtable's lock is taken after its key entered the table: writes inserted before that moment
 //! are not counted, all later ones are. The delete of an absent key changes nothing. An object that had expired when
 //! the watch began does not change when the expiry removes it; an object that expires later does change.
 
@@ -27,7 +27,7 @@ const PARTS: usize = stripes(64);
 /// A watched key.
 pub(crate) struct Watched {
     pub key: ObjectKey,
-    /// The number of its puts and of its deletes. Written under the overlay's lock; a decision reads them under that
+    /// The number of its puts and of its deletes. Written under the memtable's lock; a decision reads them under that
     /// lock, too.
     pub puts: AtomicU64,
     pub deletes: AtomicU64,
@@ -39,7 +39,7 @@ type Part = HashMap<u64, SmallVec<[(Arc<Watched>, usize); 1]>>;
 /// The watched keys.
 pub(crate) struct Watches {
     parts: Box<[Mutex<Part>]>,
-    /// The number of watches. Relaxed: a new watch takes the overlay's lock afterwards, and a write reads the count
+    /// The number of watches. Relaxed: a new watch takes the memtable's lock afterwards, and a write reads the count
     /// under that lock.
     count: AtomicUsize,
 }
@@ -56,7 +56,7 @@ impl Watches {
         &self.parts[hash as usize % PARTS]
     }
 
-    /// Notes a record of a key with this hash. The caller holds the lock of the overlay that has the record.
+    /// Notes a record of a key with this hash. The caller holds the lock of the memtable that has the record.
     pub(crate) fn note(&self, hash: u64, key: &[u8], kind: RecordKind) {
         if self.count.load(Ordering::Relaxed) == 0 || injected(Bug::WatchesForgotten) {
             return;

@@ -1,4 +1,4 @@
-//! Takes records out of the overlays again that found no room in the log.
+//! Takes records out of the memtables again that found no room in the log.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use shoal_base::sync::MutexGuard;
 use crate::log::commit::{Committer, Unwritten};
 use crate::log::record::Record;
 use crate::space::manager::SpaceManager;
-use crate::tablet::overlay::{self, Size};
+use crate::tablet::memtable::{self, Size};
 use crate::tablet::tablets::Tablets;
 use crate::tablet::view::View;
 
-/// The overlays, and the space that their records reserve.
-pub(crate) struct Overlays {
+/// The memtables, and the space that their records reserve.
+pub(crate) struct Memtables {
     tablets: Arc<Tablets>,
     space: Arc<SpaceManager>,
 }
 
-impl Overlays {
+impl Memtables {
     /// Lets `committer` withdraw records.
     pub(crate) fn attach_to(committer: &Committer, tablets: &Arc<Tablets>, space: &Arc<SpaceManager>) {
         committer.set_unwritten(Box::new(Self { tablets: tablets.clone(), space: space.clone() }));
     }
 }
 
-impl Unwritten for Overlays {
+impl Unwritten for Memtables {
     fn withdraw(&self, take: &mut dyn FnMut() -> Vec<Arc<Record>>) {
         loop {
             let views: Vec<_> = self.tablets.all().iter().map(|tablet| tablet.view()).collect();
@@ -54,7 +54,7 @@ impl Unwritten for Overlays {
 }
 
 /// Takes those of `records` out that are of the tablet of `view`.
-fn withdraw_from(view: &View, active: &mut MutexGuard<'_, overlay::Inner>, records: &[Arc<Record>]) -> Size {
+fn withdraw_from(view: &View, active: &mut MutexGuard<'_, memtable::Inner>, records: &[Arc<Record>]) -> Size {
     let of_tablet = || records.iter().filter(|record| record.tablet() == view.tablet);
     if of_tablet().next().is_none() {
         return Size::default();

@@ -22,7 +22,7 @@ impl WriteCounts {
         &self.0[hash as usize % WRITE_COUNTS]
     }
 
-    /// Notes a record of a key with this counter. The caller holds the lock of the overlay that has the record. Pairs
+    /// Notes a record of a key with this counter. The caller holds the lock of the memtable that has the record. Pairs
     /// with [`Self::now`]: a reader that sees the new count also sees the record.
     pub(crate) fn note(count: &AtomicU64) {
         count.fetch_add(1, Ordering::Release);

@@ -90,7 +90,7 @@ pub(crate) enum Bug {
     ReplacedNotFreed,
     /// INV-25: the liveness of a packed run does not learn which values died.
     DeadStayCounted,
-    /// R13: a value is moved although the overlay has a newer one.
+    /// R13: a value is moved although the memtable has a newer one.
     MovedBesideNewer,
     /// R9: blocks that an apply frees are free before anything is published.
     FreedBeforePublish,
@@ -100,17 +100,17 @@ pub(crate) enum Bug {
     DroppedNeverFreed,
     /// R11: the cache tells values that followed each other at one block apart by their checksums only.
     IdentityIgnored,
-    /// R6: a condition does not look into the frozen overlay.
+    /// R6: a condition does not look into the frozen memtable.
     ConditionsForgetFrozen,
     /// R6: readers see records that are not durable yet.
     InFlightServed,
-    /// R6: readers do not look into the frozen overlay.
+    /// R6: readers do not look into the frozen memtable.
     FrozenNotRead,
     /// R17: a repeated write is done again.
     OutcomesForgotten,
     /// R18: the reaper deletes an object that was put anew meanwhile.
     ReaperUnconditional,
-    /// R4: writers see the new overlay before the marker of the freeze is in the queue.
+    /// R4: writers see the new memtable before the marker of the freeze is in the queue.
     MarkerTooLate,
     /// P2: a page is checked against its own checksum, not against its parent's.
     ParentNotAsked,
@@ -152,7 +152,7 @@ pub(crate) enum Bug {
     KeyNotInFilter,
     /// R9, INV-36: a snapshot does not hold what it reaches.
     SnapshotHoldsNothing,
-    /// INV-36: the overlays of a snapshot are frozen one after the other.
+    /// INV-36: the memtables of a snapshot are frozen one after the other.
     SnapshotOfMoments,
     /// R14: the log names another tablet than the one of the record's key, so its extents change tablet at a replay.
     RecordOfOtherTablet,

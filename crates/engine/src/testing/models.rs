@@ -2,7 +2,7 @@
 //! bound of preemptions, and every value that a load may legally see.
 //!
 //! [`Event`], [`Token`] and [`Fence`] are the real ones. The committer around them is a model: the steps of
-//! `log/commit.rs` (push under the overlay's lock, drive, number, flush, check for poison, store `durable`, wake) in the
+//! `log/commit.rs` (push under the memtable's lock, drive, number, flush, check for poison, store `durable`, wake) in the
 //! same order, without bytes. A lost wake-up is a deadlock, which loom reports.
 
 use std::collections::VecDeque;
@@ -342,14 +342,14 @@ fn three_flushes_wait_for_each_other_and_end() {
     });
 }
 
-/// R4: a writer that sees the new overlay comes after the marker, a writer into the old one comes before it.
+/// R4: a writer that sees the new memtable comes after the marker, a writer into the old one comes before it.
 #[test]
-fn a_freeze_knows_every_record_of_the_overlay_that_it_froze() {
+fn a_freeze_knows_every_record_of_the_memtable_that_it_froze() {
     explore(|| {
         let committer = Committer::new(u64::MAX);
-        // The overlay that takes writes: 0 is frozen by the marker.
-        let overlay = Arc::new(Mutex::new(0));
-        let (other, others) = (committer.clone(), overlay.clone());
+        // The memtable that takes writes: 0 is frozen by the marker.
+        let memtable = Arc::new(Mutex::new(0));
+        let (other, others) = (committer.clone(), memtable.clone());
         let thread = thread::spawn(move || {
             let record = Record::new();
             let mine = others.lock();
@@ -361,7 +361,7 @@ fn a_freeze_knows_every_record_of_the_overlay_that_it_froze() {
         });
         let marker = Arc::new(AtomicU64::new(UNNUMBERED));
         {
-            let mut active = overlay.lock();
+            let mut active = memtable.lock();
             committer.queue.lock().push_back(Item::Marker(marker.clone()));
             *active = 1;
         }
@@ -372,7 +372,7 @@ fn a_freeze_knows_every_record_of_the_overlay_that_it_froze() {
         assert_eq!(
             written_to == 0,
             lsn <= frozen_up_to,
-            "overlay {written_to}, record {lsn}, marker {frozen_up_to}"
+            "memtable {written_to}, record {lsn}, marker {frozen_up_to}"
         );
     });
 }

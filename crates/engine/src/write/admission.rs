@@ -1,4 +1,4 @@
-//! Permits: a write batch waits for room in overlays and log before it is queued.
+//! Permits: a write batch waits for room in memtables and log before it is queued.
 
 use shoal_base::task::Boxed;
 
@@ -7,13 +7,13 @@ use crate::log::commit::Committer;
 use crate::log::driver::run_to_end;
 use crate::store::Inner;
 use crate::store::worker::Duty;
-use crate::tablet::admission::{OverlayPermit, Waiting};
+use crate::tablet::admission::{MemtablePermit, Waiting};
 
-/// A write batch's share of overlays and log. Dropped before the batch is queued, it frees the share.
+/// A write batch's share of memtables and log. Dropped before the batch is queued, it frees the share.
 pub(crate) struct Permit<'a> {
     // Dropped in this order: the log's permit notifies the writers that wait for a permit, which must find both shares
     // free.
-    pub overlays: OverlayPermit,
+    pub memtables: MemtablePermit,
     pub log: LogPermit<'a>,
 }
 
@@ -47,7 +47,7 @@ struct PlaceInLine<'a> {
 }
 
 impl PlaceInLine<'_> {
-    fn try_admit(&self) -> Option<OverlayPermit> {
+    fn try_admit(&self) -> Option<MemtablePermit> {
         self.waiting.as_ref()?.try_admit()
     }
 }
@@ -67,9 +67,9 @@ impl Inner {
     }
 
     /// Both shares, if the log has room for `blocks` blocks now.
-    fn with_log(&self, overlays: OverlayPermit, blocks: u32) -> Option<Permit<'_>> {
+    fn with_log(&self, memtables: MemtablePermit, blocks: u32) -> Option<Permit<'_>> {
         let log = || LogPermit { committer: &self.log.committer, blocks };
-        self.log.committer.ring.reserve(blocks).then(|| Permit { overlays, log: log() })
+        self.log.committer.ring.reserve(blocks).then(|| Permit { memtables, log: log() })
     }
 
     /// Waits for the permit of a write batch. All its records get room at once or wait: two batches that each hold what
@@ -139,7 +139,7 @@ impl Inner {
         PlaceInLine { waiting, committer: &self.log.committer }
     }
 
-    /// Starts an apply if overlays or log are half full. In a store without threads the writer applies later.
+    /// Starts an apply if memtables or log are half full. In a store without threads the writer applies later.
     pub(crate) fn apply_early(&self) -> Result<()> {
         match &self.maintenance.worker {
             _ if !self.wants_apply() => {}
@@ -159,7 +159,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns true if an apply should run: overlays or log are half full, or a batch waits that may need more than the
+    /// Returns true if an apply should run: memtables or log are half full, or a batch waits that may need more than the
     /// other half.
     pub(crate) fn wants_apply(&self) -> bool {
         self.tablets.admission.is_waited_for()
@@ -199,13 +199,13 @@ mod tests {
         }
     }
 
-    /// The schedules found this: the log's room was freed and notified before that in the overlays, and a writer that
+    /// The schedules found this: the log's room was freed and notified before that in the memtables, and a writer that
     /// waited for both slept on.
     #[test]
     fn a_writer_that_is_told_of_room_finds_it() {
         let store = Fixture::new().open().unwrap();
         let inner = &store.0;
-        // Each of these fits only into empty overlays.
+        // Each of these fits only into empty memtables.
         let attempt = || inner.try_admit(usize::MAX / 4, 1, 1);
         let room = attempt().unwrap();
         let asks = Arc::new(Asks(store.clone(), Flag::new(false)));

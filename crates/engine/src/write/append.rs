@@ -1,7 +1,7 @@
-//! Queues a write batch: overlays and queue get all of its records at one moment, if its condition holds at that
+//! Queues a write batch: memtables and queue get all of its records at one moment, if its condition holds at that
 //! moment.
 //!
-//! The locks of the overlays of all its keys are taken in the order of tablets. Under them, the states that were read
+//! The locks of the memtables of all its keys are taken in the order of tablets. Under them, the states that were read
 //! before are compared with the present ones.
 
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use crate::log::queue::{Item, QueuedBatch};
 use crate::log::record::{self, FETCHED, Record, UNNUMBERED};
 use crate::space::manager::{ReadEpoch, Reservation};
 use crate::store::Inner;
-use crate::tablet::overlay::{self, Growth};
+use crate::tablet::memtable::{self, Growth};
 use crate::tablet::view::{Tablet, View};
 use crate::tablet::write_counts::WriteCounts;
 use crate::testing::injected_bug::{Bug, injected};
@@ -36,7 +36,7 @@ pub(crate) enum Condition<'a> {
     Rules {
         key: &'a ObjectKey,
         rules: RejectRules,
-        /// The key's state in its tablet's trees, if it was read: without a record in an overlay it decides.
+        /// The key's state in its tablet's trees, if it was read: without a record in a memtable it decides.
         tree: Option<&'a TreeState>,
     },
     /// The keys that were read are in the states that were seen, and no watched key changed.
@@ -46,7 +46,7 @@ pub(crate) enum Condition<'a> {
 /// The newest state of a key, and the view in which it was seen.
 pub(crate) struct Seen {
     pub view: Arc<View>,
-    /// The record in an overlay; `None`: the state is the tree's.
+    /// The record in a memtable; `None`: the state is the tree's.
     pub record: Option<Arc<Record>>,
     /// The deadline and the version that were seen: the state changes when the deadline passes.
     pub expires: Option<(End, Lsn)>,
@@ -75,9 +75,9 @@ pub(crate) enum Attempt {
     Undecided(Arc<Record>),
 }
 
-/// The newest state of a key, as seen under the overlay's lock.
+/// The newest state of a key, as seen under the memtable's lock.
 pub(crate) enum Newest {
-    /// A record in an overlay, perhaps in flight; `exists` is false if it deletes the object or the object has expired.
+    /// A record in a memtable, perhaps in flight; `exists` is false if it deletes the object or the object has expired.
     Record { record: Arc<Record>, exists: bool },
     /// The version in the tree.
     Tree(Option<Lsn>),
@@ -134,7 +134,7 @@ impl Inner {
             if batch.is_some() {
                 self.check_writable()?;
             }
-            let mut place = LockedOverlays { tablets: &tablets, views: &views, locked };
+            let mut place = LockedMemtables { tablets: &tablets, views: &views, locked };
             let attempt = self.judge(condition, &place)?;
             if let Attempt::Done(_) = attempt
                 && let Some(batch) = batch.take()
@@ -145,8 +145,8 @@ impl Inner {
         }
     }
 
-    /// Evaluates the condition under the overlays' locks.
-    fn judge(&self, condition: Condition<'_>, place: &LockedOverlays<'_>) -> Result<Attempt> {
+    /// Evaluates the condition under the memtables' locks.
+    fn judge(&self, condition: Condition<'_>, place: &LockedMemtables<'_>) -> Result<Attempt> {
         match condition {
             Condition::Always => Ok(Attempt::Done(None)),
             Condition::Rules { key, rules, tree } => self.judge_rules(key, rules, tree, place),
@@ -162,14 +162,14 @@ impl Inner {
         }
     }
 
-    /// Evaluates rules under the overlay's lock. A record in an overlay decides. Without one the state `tree` does, which was read
+    /// Evaluates rules under the memtable's lock. A record in a memtable decides. Without one the state `tree` does, which was read
     /// before: while the present view has the same root, it is still that of the trees (R6).
     fn judge_rules(
         &self,
         key: &ObjectKey,
         rules: RejectRules,
         tree: Option<&TreeState>,
-        place: &LockedOverlays<'_>,
+        place: &LockedMemtables<'_>,
     ) -> Result<Attempt> {
         let (view, active) = place.of(self.tablets.of(key));
         let newest = if injected(Bug::ConditionsForgetFrozen) {
@@ -208,8 +208,8 @@ impl Inner {
         })
     }
 
-    /// Returns true if the key's newest state is still the one that was seen. Called under the overlays' locks.
-    fn is_unchanged(&self, seen: &Seen, key: &ObjectKey, place: &LockedOverlays<'_>) -> bool {
+    /// Returns true if the key's newest state is still the one that was seen. Called under the memtables' locks.
+    fn is_unchanged(&self, seen: &Seen, key: &ObjectKey, place: &LockedMemtables<'_>) -> bool {
         if seen.expires.is_some_and(|(end, version)| self.is_over(Some(end), version)) {
             return false;
         }
@@ -222,11 +222,11 @@ impl Inner {
         }
     }
 
-    /// Puts the batch into overlays and queue under the overlays' locks; nothing else happens at that moment (R4).
-    fn insert(&self, place: &mut LockedOverlays<'_>, admitted: AdmittedBatch<'_>) {
+    /// Puts the batch into memtables and queue under the memtables' locks; nothing else happens at that moment (R4).
+    fn insert(&self, place: &mut LockedMemtables<'_>, admitted: AdmittedBatch<'_>) {
         assert!(
             place.tablets.is_sorted_by(|before, after| before.id < after.id),
-            "overlays are locked in the order of their tablets (R22)"
+            "memtables are locked in the order of their tablets (R22)"
         );
         let AdmittedBatch { batch, permit } = admitted;
         let (mut growth, mut of_records) = (Growth::default(), 0);
@@ -258,18 +258,18 @@ impl Inner {
         assert_eq!(reserved, of_records, "records know the blocks that are reserved for their apply (R3)");
         batch.extents.iter().for_each(|extents| extents.keep());
         // Before the batch is queued: a write that waits for room is woken when the batch is written.
-        permit.overlays.keep(&growth);
+        permit.memtables.keep(&growth);
         if growth.dropped.reserved_blocks > 0 {
             self.space.release_reservation(growth.dropped.reserved_blocks);
         }
         self.log.committer.submit(Item::Writes { batch: queued, reserved: permit.log.keep() });
     }
 
-    /// Inserts a record into the overlay, whose lock is held, and tells the read caches.
+    /// Inserts a record into the memtable, whose lock is held, and tells the read caches.
     fn insert_record(
         &self,
         view: &View,
-        active: &mut overlay::Inner,
+        active: &mut memtable::Inner,
         record: Arc<Record>,
         hash: u64,
     ) -> Growth {
@@ -334,19 +334,19 @@ impl Condition<'_> {
     }
 }
 
-/// The active overlays of some tablets, locked.
-struct LockedOverlays<'a> {
+/// The active memtables of some tablets, locked.
+struct LockedMemtables<'a> {
     tablets: &'a [&'a Arc<Tablet>],
     views: &'a [Arc<View>],
-    locked: SmallVec<[MutexGuard<'a, overlay::Inner>; 4]>,
+    locked: SmallVec<[MutexGuard<'a, memtable::Inner>; 4]>,
 }
 
-impl LockedOverlays<'_> {
+impl LockedMemtables<'_> {
     fn at(&self, tablet: &Tablet) -> usize {
         self.tablets.partition_point(|other| other.id < tablet.id)
     }
 
-    fn of(&self, tablet: &Tablet) -> (&View, &overlay::Inner) {
+    fn of(&self, tablet: &Tablet) -> (&View, &memtable::Inner) {
         let at = self.at(tablet);
         (&self.views[at], &self.locked[at])
     }
@@ -366,20 +366,20 @@ impl LockedOverlays<'_> {
         record::fetch(found.iter().copied().flatten().map(|record| &**record));
     }
 
-    fn of_mut(&mut self, tablet: &Tablet) -> (&View, &mut overlay::Inner) {
+    fn of_mut(&mut self, tablet: &Tablet) -> (&View, &mut memtable::Inner) {
         let at = self.at(tablet);
         (&self.views[at], &mut self.locked[at])
     }
 }
 
-/// The newest record of a key in the overlays of `view`, of which the active one is locked.
-fn newest(view: &View, active: &overlay::Inner, key: &ObjectKey) -> Option<Arc<Record>> {
+/// The newest record of a key in the memtables of `view`, of which the active one is locked.
+fn newest(view: &View, active: &memtable::Inner, key: &ObjectKey) -> Option<Arc<Record>> {
     active.newest(key.encoded()).cloned().or_else(|| view.frozen.as_ref()?.newest(key.encoded()))
 }
 
-/// Locks all active overlays in the order of tablets. Returns `None` if one of them was frozen meanwhile. Each is
-/// checked before the next lock is taken: a frozen overlay's lock comes after all active ones.
-fn lock_all(views: &[Arc<View>]) -> Option<SmallVec<[MutexGuard<'_, overlay::Inner>; 4]>> {
+/// Locks all active memtables in the order of tablets. Returns `None` if one of them was frozen meanwhile. Each is
+/// checked before the next lock is taken: a frozen memtable's lock comes after all active ones.
+fn lock_all(views: &[Arc<View>]) -> Option<SmallVec<[MutexGuard<'_, memtable::Inner>; 4]>> {
     let mut locked = SmallVec::with_capacity(views.len());
     for view in views {
         let active = view.active.lock();
@@ -409,7 +409,7 @@ mod tests {
         block_on(store.0.checkpointer.apply_all()).unwrap();
     }
 
-    /// A record in an overlay decides without the trees. Their state decides as long as it is the newest, and holds no read epoch.
+    /// A record in a memtable decides without the trees. Their state decides as long as it is the newest, and holds no read epoch.
     #[test]
     fn the_state_of_the_trees_decides_until_the_next_publish() {
         let (store, key) = (Fixture::new().open().unwrap(), key(1));

@@ -16,14 +16,14 @@ use crate::log::record::Record;
 use crate::log::ring_space::RingSpace;
 use crate::space::manager::{Extents, Reservation};
 use crate::store::Inner;
-use crate::tablet::overlay::{self, hash_of};
+use crate::tablet::memtable::{self, hash_of};
 use crate::tablet::view::Tablet;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::prepare::{Placement, placement_of};
 use crate::write::admission::Permit;
 use crate::write::change::{Change, Outline};
 
-/// Records of one write batch at most: all of them are inserted into their overlays under the overlays' locks.
+/// Records of one write batch at most: all of them are inserted into their memtables under the memtables' locks.
 pub(crate) const BATCH_RECORDS_MAX: usize = 65_536;
 
 /// A record, with its tablet and the hash of its key.
@@ -48,7 +48,7 @@ pub(crate) struct PreparedBatch<'a> {
     pub kept: Vec<(Arc<Record>, Kept)>,
 }
 
-/// A batch with a permit for overlays and log.
+/// A batch with a permit for memtables and log.
 pub(crate) struct AdmittedBatch<'a> {
     pub batch: PreparedBatch<'a>,
     pub permit: Permit<'a>,
@@ -113,7 +113,7 @@ impl<'a> PreparedBatch<'a> {
         self.records.push(PreparedRecord { tablet, hash, record });
     }
 
-    /// Bytes of memory of its records and their places in overlays at most, and blocks of the log.
+    /// Bytes of memory of its records and their places in memtables at most, and blocks of the log.
     ///
     /// # Errors
     /// [`Error::Invalid`] if its records do not fit in one log batch.
@@ -150,9 +150,9 @@ fn too_large(objects: usize, bytes: usize, bytes_max: usize) -> Error {
     ))
 }
 
-/// Bytes of memory of a record and its place in an overlay at most.
+/// Bytes of memory of a record and its place in a memtable at most.
 fn memory_bytes(record: &Record) -> usize {
-    record.memory_bytes() + record.key().len() + overlay::ENTRY_OVERHEAD_BYTES
+    record.memory_bytes() + record.key().len() + memtable::ENTRY_OVERHEAD_BYTES
 }
 
 impl Inner {

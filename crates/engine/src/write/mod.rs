@@ -1,4 +1,4 @@
-//! The path of a write: a batch of prepared records is inserted into overlays and queue.
+//! The path of a write: a batch of prepared records is inserted into memtables and queue.
 
 pub(crate) mod admission;
 pub(crate) mod append;

@@ -2,7 +2,7 @@
 //! between.
 //!
 //! The decision is made on the newest states of the keys (`look.rs`), without a lock. It is made again if one of them
-//! changed before the batch was queued (`append.rs`): under the locks of all overlays, each key must still have the
+//! changed before the batch was queued (`append.rs`): under the locks of all memtables, each key must still have the
 //! same record or root, so states in flight count, too. A transaction of several keys also holds its reads to one
 //! moment if it writes nothing. Readers that read one key after the other see no snapshot: some keys may be from before
 //! the batch and others from after it. A transaction that loses too many races queues for its keys (`turns.rs`).

@@ -1,6 +1,6 @@
 //! Short puts without options: their values ride in the log and then lie in a leaf. They are queued without waiting.
 //!
-//! They are one batch: one claim of space, one admission, one reading of the clock, one hold of the overlays' locks,
+//! They are one batch: one claim of space, one admission, one reading of the clock, one hold of the memtables' locks,
 //! and one place in the committer's queue. Their numbers are consecutive, and they become durable together.
 
 use std::borrow::Borrow;
@@ -24,7 +24,7 @@ use crate::write::ticket::Ticket;
 /// of the metadata.
 const ENTRY_BYTES: usize = 1 + 8 + 1;
 
-/// Short puts of one call at most: the overlays' locks are held for all of them.
+/// Short puts of one call at most: the memtables' locks are held for all of them.
 pub const SHORT_PUTS_MAX: usize = 64;
 
 impl Store {
@@ -322,7 +322,7 @@ mod tests {
         assert!(!often(&store, commits_next));
     }
 
-    /// A superseded record frees its room at once: one key that is written all the time fills no overlay. After all
+    /// A superseded record frees its room at once: one key that is written all the time fills no memtable. After all
     /// applies nothing is held, whatever was superseded: values in leaves, in the log, in extents, and deletes.
     #[test]
     fn superseded_records_take_no_room() {
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(store.0.space.reserved_blocks(), 0);
     }
 
-    /// Two threads queue several puts at a time over all tablets, while overlays are frozen and applied all the time.
+    /// Two threads queue several puts at a time over all tablets, while memtables are frozen and applied all the time.
     #[test]
     fn nothing_is_lost_over_freezes() {
         let store = open(&in_memory());

@@ -10,7 +10,7 @@ use crate::common::error::Result;
 use crate::common::key::ObjectKey;
 use crate::common::object::End;
 use crate::store::{Inner, Store};
-use crate::tablet::overlay::hash_of;
+use crate::tablet::memtable::hash_of;
 use crate::tablet::watch::Watched;
 use crate::write::change::ReadLevel;
 

@@ -27,8 +27,8 @@ const ONCE: RequestId = RequestId { session: 7, sequence: 1 };
 fn options(background: bool) -> OpenOptions {
     let mut options = OpenOptions { background, own_space: vec!["films".into()], ..tiny() };
     // Large enough that no apply runs before the close.
-    options.tuning.overlay_records_max = 1_000;
-    options.overlay_bytes = Some(64 << 10);
+    options.tuning.memtable_records_max = 1_000;
+    options.memtable_bytes = Some(64 << 10);
     options
 }
 
@@ -65,8 +65,8 @@ fn has_everything(image: Image, model: &Model) -> Result<(), String> {
     let device = Device::new(SimDevice::from_image(image));
     let store = open(&device, options(false)).map_err(|error| format!("refused: {error}"))?;
     let stat = store.stat();
-    if stat.overlay_records != 0 {
-        return Err(format!("{} records were replayed", stat.overlay_records));
+    if stat.memtable_records != 0 {
+        return Err(format!("{} records were replayed", stat.memtable_records));
     }
     recover_all(&store, &mut model.clone())?;
     match read(&store, b"once") {
@@ -176,8 +176,8 @@ fn left_within(limit_ms: u64) -> u64 {
     let clock = Arc::new(SteppingClock::new(1_000_000));
     let environment = Environment { clock, entropy: Arc::new(SeededEntropy::new(1)) };
     let mut options = tiny();
-    options.tuning.overlay_records_max = 10_000;
-    options.overlay_bytes = Some(1 << 20);
+    options.tuning.memtable_records_max = 10_000;
+    options.memtable_bytes = Some(1 << 20);
     let store = block_on(Store::open(device.clone(), options, environment)).unwrap();
     let name = |which: u32| format!("key-{which}").into_bytes();
     for which in 0..COUNT {
@@ -187,7 +187,7 @@ fn left_within(limit_ms: u64) -> u64 {
     assert!(matches!(store.remove(name(0)), Err(Error::Closed)));
     drop(store);
     let store = open(&device, tiny()).unwrap();
-    assert_eq!(store.stat().overlay_records, closed.records_left);
+    assert_eq!(store.stat().memtable_records, closed.records_left);
     for which in 0..COUNT {
         assert!(read(&store, &name(which)).unwrap().is_some(), "{which} after {limit_ms}");
     }

@@ -93,7 +93,7 @@ fn counter(device: Device, rounds: u64) {
     on_threads(device, move |store, number| {
         for _ in 0..rounds {
             count_up(store, number, b"counter");
-            // Others fill the overlays, so that freezes come often.
+            // Others fill the memtables, so that freezes come often.
             let other = key(format!("other-{number}").as_bytes());
             run(number, store.put(&other, vec![1; 50].into(), PutOptions::default())).unwrap();
         }

@@ -17,7 +17,7 @@ use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{
     self, ByName, check_clean, checked, device, formatted, marked_step, observe_all, open, open_read_only,
-    recover_all, rot_newest, step, tiny, tiny_with_overlays, works_on,
+    recover_all, rot_newest, step, tiny, tiny_with_memtables, works_on,
 };
 
 const BLOCKS: u64 = 320;
@@ -344,14 +344,14 @@ fn a_rotten_newest_superblock_is_noticed_or_harmless() {
     assert!(opened > 10 && noticed > 10, "{opened} opened, {noticed} noticed");
 }
 
-/// The log still names a record that was superseded in an overlay: another key's value in its place would have two
+/// The log still names a record that was superseded in a memtable: another key's value in its place would have two
 /// owners after a crash (R9, R10).
 #[test]
 fn an_overwritten_extent_is_not_used_again_before_its_apply() {
     let sim = formatted(256, 3);
     let device = device(&sim);
     // No apply runs meanwhile.
-    let store = open(&device, tiny_with_overlays(60)).unwrap();
+    let store = open(&device, tiny_with_memtables(60)).unwrap();
     let value = |which: u64, seed| Value { key: which, seed, bytes: 9_000 };
     let put = |which: u64, seed| {
         let name = format!("key-{which}");

@@ -173,8 +173,8 @@ const OBJECTS: u64 = 4_000;
 
 fn large() -> OpenOptions {
     let mut options = tiny_without_layers();
-    (options.cache_bytes, options.overlay_bytes) = (1 << 20, Some(256 << 10));
-    options.tuning.overlay_records_max = 1 << 10;
+    (options.cache_bytes, options.memtable_bytes) = (1 << 20, Some(256 << 10));
+    options.tuning.memtable_records_max = 1 << 10;
     options
 }
 

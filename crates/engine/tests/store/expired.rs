@@ -15,7 +15,7 @@ const SECOND: u64 = 1_000_000_000;
 
 fn open(device: &Device, clock: &Arc<ManualClock>) -> Store {
     let mut options = OpenOptions { background: false, ..tiny() };
-    options.tuning.overlay_records_max = 512;
+    options.tuning.memtable_records_max = 512;
     open_at(device, options, clock).unwrap()
 }
 

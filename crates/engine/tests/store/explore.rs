@@ -24,7 +24,7 @@ use shoal_testkit::lab;
 use shoal_testkit::{Condition, Effect, Model, OpId, Operation, Value, Workload, WorkloadOptions};
 
 use crate::common::{
-    self, check_clean, key, open, open_read_only, perform, quiet, read, recover_all, tiny_with_overlays,
+    self, check_clean, key, open, open_read_only, perform, quiet, read, recover_all, tiny_with_memtables,
     works_on,
 };
 use crate::layers::lists;
@@ -68,8 +68,8 @@ struct Shape {
     operations: usize,
     keys: u64,
     sizes: &'static [usize],
-    /// Records that the overlays hold: an apply comes after so many at the latest.
-    overlay_records: usize,
+    /// Records that the memtables hold: an apply comes after so many at the latest.
+    memtable_records: usize,
     /// Of a hundred operations: write batches of several keys, and reopenings, clean or not.
     batches: u64,
     reopens: u64,
@@ -90,7 +90,7 @@ const SHAPES: [Shape; 6] = [
         operations: 30,
         keys: 6,
         sizes: &[0, 10, 90, 100],
-        overlay_records: 8,
+        memtable_records: 8,
         batches: 15,
         reopens: 4,
         states_per_point: 16,
@@ -103,7 +103,7 @@ const SHAPES: [Shape; 6] = [
         operations: 40,
         keys: 12,
         sizes: &[60, 300, 900, 1_500, 1_900],
-        overlay_records: 14,
+        memtable_records: 14,
         batches: 20,
         reopens: 3,
         states_per_point: 12,
@@ -116,7 +116,7 @@ const SHAPES: [Shape; 6] = [
         operations: 24,
         keys: 5,
         sizes: &[90, 1_500, 5_000, 20_000, 70_000],
-        overlay_records: 8,
+        memtable_records: 8,
         batches: 15,
         reopens: 4,
         states_per_point: 12,
@@ -129,7 +129,7 @@ const SHAPES: [Shape; 6] = [
         operations: 70,
         keys: 4,
         sizes: &[20, 2_500, 9_000, 40_000],
-        overlay_records: 6,
+        memtable_records: 6,
         batches: 10,
         reopens: 3,
         states_per_point: 6,
@@ -142,7 +142,7 @@ const SHAPES: [Shape; 6] = [
         operations: 24,
         keys: 4,
         sizes: &[30, 1_200, 5_000],
-        overlay_records: 2,
+        memtable_records: 2,
         batches: 15,
         reopens: 8,
         states_per_point: 10,
@@ -155,7 +155,7 @@ const SHAPES: [Shape; 6] = [
         operations: 160,
         keys: 120,
         sizes: &[30, 90, 100],
-        overlay_records: 3,
+        memtable_records: 3,
         batches: 15,
         reopens: 5,
         states_per_point: 2,
@@ -170,7 +170,7 @@ const BATCH_KEYS_MAX: u64 = 3;
 impl Shape {
     /// The options of a case, whose number also decides how many records a leaf of the base gets at least; fewer go to a layer.
     fn options(&self, case: u64) -> OpenOptions {
-        let mut options = tiny_with_overlays(self.overlay_records);
+        let mut options = tiny_with_memtables(self.memtable_records);
         options.tuning.merge_slice_bytes = self.slice_bytes;
         options.tuning.dense_records =
             [4, 1 << 20, 1][(case / SHAPES.len() as u64 % self.densities) as usize];
@@ -626,8 +626,8 @@ fn sequence(mut number: usize) -> Vec<Small> {
 
 fn explore_sequence(number: usize, states_per_point: usize) -> Result<(u64, Counts), String> {
     let small = sequence(number);
-    // Every second write finds the overlays full: applies and publishes belong to the shortest sequences, too.
-    let options = tiny_with_overlays(2);
+    // Every second write finds the memtables full: applies and publishes belong to the shortest sequences, too.
+    let options = tiny_with_memtables(2);
     let mut driver = Driver::new(224, 7, options.clone());
     let keys = small_keys();
     for (place, &small) in small.iter().enumerate() {

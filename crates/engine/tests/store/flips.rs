@@ -335,7 +335,7 @@ fn figures(store: &Store) -> [u64; 8] {
     let stat = store.stat();
     [
         stat.objects,
-        stat.overlay_records,
+        stat.memtable_records,
         stat.free_blocks,
         stat.pending_blocks,
         stat.allocated_blocks,

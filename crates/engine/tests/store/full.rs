@@ -522,8 +522,8 @@ fn a_log_is_prepared_as_it_is_needed_and_crashes() {
     assert_eq!(prepared(&base.image()), PREPARED);
     let sim = growable(base.image());
     let mut options = tiny();
-    options.tuning.overlay_records_max = 200;
-    options.overlay_bytes = Some(256 << 10);
+    options.tuning.memtable_records_max = 200;
+    options.memtable_bytes = Some(256 << 10);
     let store = open(&Device::new(sim.clone()), options.clone()).unwrap();
     let shape = WorkloadOptions {
         keys: 20,

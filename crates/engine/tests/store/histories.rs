@@ -31,7 +31,7 @@ const SIZES: [usize; 6] = [16, 60, 300, 1_500, 3_000, 9_000];
 pub(crate) fn options() -> OpenOptions {
     let mut options = tiny();
     options.background = true;
-    options.tuning.overlay_records_max = 40;
+    options.tuning.memtable_records_max = 40;
     options.tuning.seal_after_ns = 200_000;
     options
 }

@@ -31,7 +31,7 @@ fn a_block_that_is_used_again_never_serves_the_old_value() {
             let object = store.find(b"twin").unwrap().unwrap();
             assert!(object.value.to_vec() == *value, "round {round}: the other twin");
         }
-        // Some applies, so that a tree has it: the delete of what an overlay has takes it out of the pool at once.
+        // Some applies, so that a tree has it: the delete of what a memtable has takes it out of the pool at once.
         let applies = || {
             for small in 0..20_u8 {
                 store.set([b's', small], vec![small; 20]).unwrap();

@@ -26,12 +26,12 @@ const LAYERS_MAX: usize = 40;
 /// The largest `merge_permille` of which the product with a store's entries is a number: layers are never merged for their size.
 const NEVER: u64 = u64::MAX / (1 << 32);
 
-/// A history of whole overlays: each opening applies its records in one go when it closes, and merges nothing.
+/// A history of whole memtables: each opening applies its records in one go when it closes, and merges nothing.
 fn one_apply() -> OpenOptions {
     let mut options = tiny_with_layers();
     // A listing holds a page or two of each tree.
-    (options.cache_bytes, options.overlay_bytes) = (4 << 20, Some(160 << 10));
-    options.tuning.overlay_records_max = 256;
+    (options.cache_bytes, options.memtable_bytes) = (4 << 20, Some(160 << 10));
+    options.tuning.memtable_records_max = 256;
     options.tuning.dense_records = 1 << 20;
     options.tuning.merge_permille = NEVER;
     options
@@ -190,7 +190,7 @@ struct Part {
     acts: Vec<Act>,
     layers_from: u64,
     dense_records: usize,
-    overlay_records_max: usize,
+    memtable_records_max: usize,
     merge_permille: u64,
     merge_slice_bytes: usize,
 }
@@ -212,12 +212,12 @@ fn part() -> impl Strategy<Value = Part> {
         prop_oneof![Just(1), Just(200), Just(2_000), Just(1 << 20)],
     )
         .prop_map(
-            |(acts, layers_from, dense_records, overlay_records_max, merge_permille, merge_slice_bytes)| {
+            |(acts, layers_from, dense_records, memtable_records_max, merge_permille, merge_slice_bytes)| {
                 Part {
                     acts,
                     layers_from,
                     dense_records,
-                    overlay_records_max,
+                    memtable_records_max,
                     merge_permille,
                     merge_slice_bytes,
                 }
@@ -239,7 +239,7 @@ proptest! {
             let mut options = tiny_without_layers();
             let tuning = &mut options.tuning;
             (tuning.layers_from, tuning.layer_records_min) = (part.layers_from, 1);
-            (tuning.dense_records, tuning.overlay_records_max) = (part.dense_records, part.overlay_records_max);
+            (tuning.dense_records, tuning.memtable_records_max) = (part.dense_records, part.memtable_records_max);
             (tuning.merge_permille, tuning.merge_slice_bytes) = (part.merge_permille, part.merge_slice_bytes);
             let store = open(&device, options).unwrap();
             for act in &part.acts {
@@ -343,10 +343,10 @@ fn a_write_below_the_frontier_decides() {
     write(&options, &mut (0..KEYS), 1);
     options.tuning.layers_from = 0;
     // A layer of all keys, and one apply with merges behind it, which take as many bytes as it had twice.
-    options.tuning.overlay_records_max = 1_000;
+    options.tuning.memtable_records_max = 1_000;
     write(&options, &mut (0..KEYS), 2);
     (options.tuning.merge_permille, options.tuning.merge_slice_bytes) = (1, 200);
-    options.tuning.overlay_records_max = 4;
+    options.tuning.memtable_records_max = 4;
     write(&options, &mut (0..3), 3);
     // Above a newer layer, whose only leaf has no filter, the records would go into a layer, too.
     let stands = |list: &List| list.merging > 0 && list.merging == list.roots.len() as u64;
@@ -354,7 +354,7 @@ fn a_write_below_the_frontier_decides() {
     // Each key is dense enough for the base. These are the first ones in order, and few, so that they are applied as the store closes,
     // when nothing is merged.
     options.tuning.dense_records = 1;
-    options.tuning.overlay_records_max = 1_000;
+    options.tuning.memtable_records_max = 1_000;
     write(&options, &mut (2..KEYS).step_by(3).take(16), 4);
     assert!(lists(&sim.image()).iter().any(|list| list.merging > 0));
     assert_clean(&device, "below the frontier");
@@ -436,7 +436,7 @@ fn a_full_device_of_layers_is_empty_again() {
         let device = memory(BLOCKS);
         let mut options = tiny_with_layers();
         options.cache_bytes = 4 << 20;
-        options.tuning.overlay_records_max = 128;
+        options.tuning.memtable_records_max = 128;
         options.tuning.dense_records = 1 << 20;
         let store = open(&device, options).unwrap();
         let fill = || {
@@ -505,7 +505,7 @@ pub(crate) fn subject() -> (Image, Objects) {
     for life in 0..4_u64 {
         // The first life fills the base, the others write a layer each.
         options.tuning.layers_from = if life == 0 { u64::MAX } else { 0 };
-        options.tuning.overlay_records_max = if life == 0 { 8 } else { 256 };
+        options.tuning.memtable_records_max = if life == 0 { 8 } else { 256 };
         let store = open(&device, options.clone()).unwrap();
         let all: Vec<u64> = match life {
             0 => (0..KEYS_OF_DAMAGE).collect(),

@@ -14,9 +14,9 @@ fn figure(store: &Store, name: &str) -> u64 {
 fn options() -> OpenOptions {
     let mut options = tiny();
     options.cache_bytes = 1 << 20;
-    options.overlay_bytes = Some(1 << 20);
+    options.memtable_bytes = Some(1 << 20);
     options.tuning.leaf_value_bytes_max = 1_000;
-    options.tuning.overlay_records_max = 500;
+    options.tuning.memtable_records_max = 500;
     options
 }
 
@@ -55,7 +55,7 @@ fn every_leaf_is_loaded_once() {
     assert!(misses < OBJECTS / 3 * 11 / 10, "{misses} misses for at most {} leaves", OBJECTS / 3);
 }
 
-/// Buckets are found over several pages, by tree and by overlay; those without a living object are none.
+/// Buckets are found over several pages, by tree and by memtable; those without a living object are none.
 #[test]
 fn buckets_are_those_with_objects() {
     let sim = formatted(BLOCKS, 3);

@@ -157,7 +157,7 @@ fn a_store_without_any_room_serves_reads() {
         assert_eq!(stat.poisoned, None);
         // A refused write keeps nothing. An apply of the background lends and takes room meanwhile.
         if !background {
-            assert!(stat.overlay_records <= before.overlay_records, "{stat:?}");
+            assert!(stat.memtable_records <= before.memtable_records, "{stat:?}");
             assert!(stat.free_blocks >= before.free_blocks, "{stat:?}");
         }
         sim.clear_faults();
@@ -176,7 +176,7 @@ fn a_store_without_any_room_serves_reads() {
     }
 }
 
-/// Symptom: an apply whose superblock had no room freed blocks twice, or the extents of records that were still in the overlay. Cause: it
+/// Symptom: an apply whose superblock had no room freed blocks twice, or the extents of records that were still in the memtable. Cause: it
 /// gave back the blocks that it had taken and freed again, which have owners. Fix: the owners give them back.
 #[test]
 fn an_apply_whose_superblock_has_no_room_frees_nothing() {

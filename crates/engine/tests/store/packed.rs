@@ -24,7 +24,7 @@ const SIZES: [usize; 6] = [150, 700, 1_300, 2_500, 3_500, 4_050];
 
 /// As [`tiny`], with larger values in the log.
 fn small() -> OpenOptions {
-    let tuning = Tuning { log_value_bytes_max: 6_000, overlay_records_max: 12, ..tiny().tuning };
+    let tuning = Tuning { log_value_bytes_max: 6_000, memtable_records_max: 12, ..tiny().tuning };
     OpenOptions { tuning, ..tiny() }
 }
 
@@ -113,7 +113,7 @@ fn accounts(seed: u64, keys: u64, operations: usize) {
     }
     block_on(store.close()).unwrap();
     let stat = store.stat();
-    if stat.overlay_records == 0 {
+    if stat.memtable_records == 0 {
         assert_eq!((stat.packed_runs, stat.packed_blocks, stat.live_value_bytes), (0, 0, 0), "{stat:?}");
     }
     assert!(stat.packed_runs <= 2, "everything was deleted: {stat:?}");
@@ -154,7 +154,7 @@ fn values_cost_what_they_are_long() {
                 let stat = store.stat();
                 let ratio =
                     (stat.allocated_blocks * BLOCK_BYTES as u64) as f64 / stat.live_value_bytes as f64;
-                stat.overlay_records == 0 && ratio <= goal
+                stat.memtable_records == 0 && ratio <= goal
             })
         };
         assert!(dense(1.04), "after puts: {:?}", store.stat());

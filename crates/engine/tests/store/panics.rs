@@ -123,7 +123,7 @@ fn the_apply_thread_panics() {
     within("writers behind an apply that panicked", || breaks(DATA, Some("shoal-apply")));
 }
 
-/// An apply queues the marker of the overlay that it freezes, and drives the commit itself where nobody else does: the values of
+/// An apply queues the marker of the memtable that it freezes, and drives the commit itself where nobody else does: the values of
 /// the batch then go to the blocks of data in its thread too. The reason named no thread then, so that the test above failed where
 /// the apply came to drive.
 #[test]

@@ -200,7 +200,7 @@ fn trial(image: &Image, versions: &Versions, blocks: &[u64], how: How) -> usize 
     }
     assert_eq!(store.damage_met().is_empty(), missing.is_empty() && block_of_metadata(&store), "{what}");
     write_into(&store, &mut versions, &missing, &what);
-    let missing = listings(&store, &versions, "with the overlay");
+    let missing = listings(&store, &versions, "with the memtable");
     // Everything is applied: lost ranges are marked, and the new writes are there.
     block_on(store.close()).unwrap_or_else(|error| panic!("{what}: closing: {error}"));
     drop(store);

@@ -76,7 +76,7 @@ fn holey(device: &Device) -> (Bed, Vec<u64>) {
 fn groups_are_emptied_and_nothing_is_lost() {
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
     let (bed, left) = holey(&device);
-    // Everything that is in the overlays now is applied by later writes.
+    // Everything that is in the memtables now is applied by later writes.
     let mut seen = bed.store.stat();
     for _ in 0..200 {
         bed.settle(1_000);
@@ -288,7 +288,7 @@ fn moving_races_with_writers() {
     within("relocation beside writers", || {
         let device = Device::new(Arc::new(MemDevice::new(6_000)));
         block_on(Store::format(&device, &tiny_format(6_000), &Environment::default())).unwrap();
-        let tuning = Tuning { overlay_records_max: 60, ..small().tuning };
+        let tuning = Tuning { memtable_records_max: 60, ..small().tuning };
         let options = OpenOptions { background: true, tuning, ..small() };
         let store = open_in_real_time(&device, options);
         let end = Instant::now() + Duration::from_secs(4);

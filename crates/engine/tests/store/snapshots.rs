@@ -208,10 +208,10 @@ fn a_snapshot_under_load_is_of_one_version() {
         let layout =
             shoal_engine::FormatOptions { log_blocks: Some(1_024), ..crate::common::tiny_format(16_384) };
         format_as(&device, &layout, 1);
-        // Writers find room while the overlays are frozen.
-        let tuning = Tuning { overlay_records_max: 10_000, ..tiny().tuning };
+        // Writers find room while the memtables are frozen.
+        let tuning = Tuning { memtable_records_max: 10_000, ..tiny().tuning };
         let options =
-            OpenOptions { background: true, cache_bytes: 4 << 20, overlay_bytes: None, tuning, ..tiny() };
+            OpenOptions { background: true, cache_bytes: 4 << 20, memtable_bytes: None, tuning, ..tiny() };
         let store = open_in_real_time(&device, options);
         let pair = |which: u8| [key([b'a', which]), key([b'b', which, 1])];
         let stop = AtomicBool::new(false);

@@ -42,7 +42,7 @@ fn a_streamed_value_is_not_read_whole() {
     );
 }
 
-/// Eight threads count on few keys while applies freeze the overlays under them.
+/// Eight threads count on few keys while applies freeze the memtables under them.
 #[test]
 fn no_update_is_lost() {
     const THREADS: u64 = 8;
@@ -51,7 +51,7 @@ fn no_update_is_lost() {
         let device = memory(BLOCKS);
         let mut options = tiny();
         options.background = background;
-        options.tuning.overlay_records_max = 40;
+        options.tuning.memtable_records_max = 40;
         let store = common::open(&device, options.clone()).unwrap();
         thread::scope(|scope| {
             for number in 0..THREADS {

@@ -114,7 +114,7 @@ fn write_batches_of_several_threads_do_not_lose_each_other() {
         let device = memory(4_096);
         let mut options = tiny();
         options.background = background;
-        options.tuning.overlay_records_max = 40;
+        options.tuning.memtable_records_max = 40;
         let store = open(&device, options.clone()).unwrap();
         let keys = names();
         let amount = |object: &Option<Object>| {
@@ -419,7 +419,7 @@ fn write_together(store: &Store, names: &[ObjectKey], value: &Buffer) {
     block_on(block_on(store.write(batch)).unwrap().durable()).unwrap();
 }
 
-/// Clients with large batches and clients with single writes fill a store whose overlays hold eight records. Each gets its turn, and so
+/// Clients with large batches and clients with single writes fill a store whose memtables hold eight records. Each gets its turn, and so
 /// does each write while a batch waits whose future nobody polls.
 #[test]
 fn large_batches_and_single_writes_all_get_their_turn() {
@@ -582,14 +582,14 @@ fn repetitions_at_the_same_time_join_the_first() {
     }
 }
 
-/// A batch that needs more than half of the overlays waits for an apply that no other write would have started.
+/// A batch that needs more than half of the memtables waits for an apply that no other write would have started.
 #[test]
 fn a_large_write_batch_does_not_wait_for_ever() {
     within("a large write batch", || {
         let device = memory(4_096);
         let mut options = tiny();
         options.background = true;
-        options.tuning.overlay_records_max = 16;
+        options.tuning.memtable_records_max = 16;
         let store = open(&device, options).unwrap();
         let many: Vec<ObjectKey> = (0..14).map(|number| key(format!("many-{number}").as_bytes())).collect();
         for number in 0..20 {

@@ -123,15 +123,15 @@ pub(super) const METRICS: &[Metric] = &[
         name: "shoal_unapplied_records",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Records that only the log and the overlays hold",
-        read: |now, samples| now.stat(|stat| samples.count(stat.overlay_records)),
+        help: "Records that only the log and the memtables hold",
+        read: |now, samples| now.stat(|stat| samples.count(stat.memtable_records)),
     },
     Metric {
         name: "shoal_unapplied_bytes",
         kind: Kind::Gauge,
         labels: &[],
         help: "Their memory",
-        read: |now, samples| now.stat(|stat| samples.count(stat.overlay_bytes)),
+        read: |now, samples| now.stat(|stat| samples.count(stat.memtable_bytes)),
     },
     Metric {
         name: "shoal_operations_total",
@@ -186,7 +186,7 @@ pub(super) const METRICS: &[Metric] = &[
         name: "shoal_checkpoints_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Applies of an overlay to its tree",
+        help: "Applies of a memtable to its tree",
         read: |now, samples| now.stat(|stat| samples.count(stat.applies)),
     },
     Metric {

@@ -68,7 +68,7 @@ pub(super) fn about_store(call: &Call) -> String {
         ("shoal_value_bytes", stat.value_bytes_with_log()),
         ("shoal_log_bytes", bytes(stat.log_blocks)),
         ("shoal_log_used_bytes", bytes(stat.log_used_blocks)),
-        ("shoal_unapplied_records", stat.overlay_records),
+        ("shoal_unapplied_records", stat.memtable_records),
         ("shoal_commits", stat.batches),
         ("shoal_commit_us_p50", us(500)),
         ("shoal_commit_us_p99", us(990)),

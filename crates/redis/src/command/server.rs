@@ -203,9 +203,9 @@ fn about_memory(call: &Call) -> String {
          maxmemory_policy:noeviction\r\n",
         usage.resident_bytes as f64 / 1_048_576.0,
         usage.resident_most_bytes,
-        cached as u64 + stat.overlay_bytes,
+        cached as u64 + stat.memtable_bytes,
         stat.pool.frames * BLOCK_BYTES,
-        stat.overlay_bytes,
+        stat.memtable_bytes,
         resident = usage.resident_bytes,
     )
 }

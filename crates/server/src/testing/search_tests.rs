@@ -38,7 +38,7 @@ fn a_get_of_any_verb_takes_each_page_once() {
     block_on(store.put(&key, vec![7; VALUE_BYTES].into(), Default::default())).unwrap();
     block_on(store.close()).unwrap();
     drop(store);
-    // Behind a restart the object is in a tree, and not in an overlay.
+    // Behind a restart the object is in a tree, and not in a memtable.
     let store = kit.open(&device);
 
     let unary = || {

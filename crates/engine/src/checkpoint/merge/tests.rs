@@ -248,7 +248,7 @@ fn a_full_device_answers_every_writer_while_applies_pause() {
     options.background = true;
     let tuning = &mut options.tuning;
     (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 1 << 20, 1);
-    (tuning.lend_bytes_min, tuning.merge_permille, tuning.overlay_records_max) = (0, 1, 100);
+    (tuning.lend_bytes_min, tuning.merge_permille, tuning.memtable_records_max) = (0, 1, 100);
     let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
     let entropy = SeededEntropy::new(7);
     let (send, answers) = mpsc::channel();

@@ -42,7 +42,7 @@ const DRAIN_NS: u64 = 5_000_000_000;
 const AVOID_NS: u64 = 60_000_000_000;
 /// Groups of that kind that are remembered at most.
 const AVOIDED_MAX: usize = 1024;
-/// Below this fill of the overlays, in thousandths, the store is calm: packed runs are tidied.
+/// Below this fill of the memtables, in thousandths, the store is calm: packed runs are tidied.
 const CALM_PERMILLE: usize = 100;
 /// More operations than these in a tenth of a second are load.
 const IDLE_OPERATIONS: u64 = 10;
@@ -224,7 +224,7 @@ impl Relocator {
         if self.space.closed.groups().is_empty() {
             return Ok(None);
         }
-        // Values in the overlays have their places already: the walk must meet them in the trees.
+        // Values in the memtables have their places already: the walk must meet them in the trees.
         self.checkpointer.apply_all().await?;
         Ok(Some(Round::Walk { tablet: 0, position: Vec::new() }))
     }
@@ -261,7 +261,7 @@ impl Relocator {
         self.checkpointer.log.poison.check()?;
         let view = of_tablet.view();
         let again = Round::Walk { tablet, position: position.clone() };
-        // An earlier apply failed: its overlay comes first.
+        // An earlier apply failed: its memtable comes first.
         // An apply or a merge in place of a walk takes its time. No view is held meanwhile: it would keep freed blocks from being reused.
         if view.frozen.is_some() {
             drop((view, turn));

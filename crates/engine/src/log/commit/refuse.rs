@@ -18,9 +18,9 @@ use crate::log::format::check_batch;
 use crate::log::queue::Item;
 use crate::log::record::{Record, Refusal};
 
-/// The overlays, from the view of a commit that found no room.
+/// The memtables, from the view of a commit that found no room.
 pub(crate) trait Unwritten: Send + Sync {
-    /// Takes the records that `take` returns out of the overlays, at one moment: while `take` runs, no write can decide or be queued.
+    /// Takes the records that `take` returns out of the memtables, at one moment: while `take` runs, no write can decide or be queued.
     fn withdraw(&self, take: &mut dyn FnMut() -> Vec<Arc<Record>>);
 
     /// Gives the extents of such a record back. Nothing names them, and nothing writes to them.

@@ -38,7 +38,7 @@ pub(crate) async fn gaps_of(pool: &Pool, tree: Tree, trees: &Trees) -> Result<Ve
 }
 
 /// Gives up the keys that the tablet's tree lost, durably, and returns their ranges and the known ones of the
-/// keys. The overlays must have been applied.
+/// keys. The memtables must have been applied.
 ///
 /// # Errors
 /// [`Error::Full`] if there is no space for the new pages; as an apply.

@@ -102,12 +102,12 @@ fn environment() -> Environment {
 fn options(accept_damaged_log: bool) -> OpenOptions {
     OpenOptions {
         cache_bytes: 256 << 10,
-        overlay_bytes: Some(16 << 10),
+        memtable_bytes: Some(16 << 10),
         background: false,
         accept_damaged_log,
         tuning: Tuning {
             leaf_value_bytes_max: 100,
-            overlay_records_max: 8,
+            memtable_records_max: 8,
             lend_bytes_min: 0,
             ..Tuning::default()
         },

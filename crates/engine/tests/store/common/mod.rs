@@ -83,13 +83,13 @@ pub(crate) fn tiny_with_layers() -> OpenOptions {
 pub(crate) fn tiny_without_layers() -> OpenOptions {
     OpenOptions {
         cache_bytes: 256 << 10,
-        overlay_bytes: Some(24 << 10),
+        memtable_bytes: Some(24 << 10),
         background: false,
         tuning: Tuning {
             leaf_value_bytes_max: 100,
             log_value_bytes_max: 2_000,
             batch_bytes_max: 16 << 10,
-            overlay_records_max: 8,
+            memtable_records_max: 8,
             lend_bytes_min: 0,
             apply_bytes_in_flight: 64 << 10,
             growth_blocks: 64,
@@ -99,10 +99,10 @@ pub(crate) fn tiny_without_layers() -> OpenOptions {
     }
 }
 
-/// Sizes as [`tiny`], with overlays of so many records: with few of them the writers apply and publish, too.
-pub(crate) fn tiny_with_overlays(records: usize) -> OpenOptions {
+/// Sizes as [`tiny`], with memtables of so many records: with few of them the writers apply and publish, too.
+pub(crate) fn tiny_with_memtables(records: usize) -> OpenOptions {
     let mut options = tiny();
-    options.tuning.overlay_records_max = records;
+    options.tuning.memtable_records_max = records;
     options
 }
 

@@ -1,7 +1,7 @@
-//! A tablet's overlay: the records that the log holds and the tree does not yet.
+//! A tablet's memtable: the records that the log holds and the tree does not yet.
 //!
 //! A writer inserts a record and pushes it into the committer's queue under one lock (R4). A record is *in flight*
-//! until its log batch is flushed; readers skip it until then. The overlay keeps the newest durable record of a key and
+//! until its log batch is flushed; readers skip it until then. The memtable keeps the newest durable record of a key and
 //! the records in flight. It drops older records, and notes their extents so that the next apply frees them.
 
 mod keys;
@@ -29,13 +29,13 @@ pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 144;
 /// Keys that are put in order, or read, during one hold of the lock.
 const KEYS_AT_A_TIME: usize = 256;
 
-/// The hash by which an overlay finds a key.
+/// The hash by which a memtable finds a key.
 pub(crate) fn hash_of(key: &[u8]) -> u64 {
     hash64_secret(key)
 }
 
 /// The records of one tablet.
-pub(crate) struct Overlay {
+pub(crate) struct Memtable {
     inner: Mutex<Inner>,
     filter: Filter,
 }
@@ -48,12 +48,12 @@ pub(crate) struct Inner {
     frozen: bool,
     first: Option<Arc<Record>>,
     size: Size,
-    /// Records that own extents and were superseded before they reached a tree. The next apply of this overlay frees
+    /// Records that own extents and were superseded before they reached a tree. The next apply of this memtable frees
     /// their extents.
     dropped: Vec<Arc<Record>>,
 }
 
-/// The contents of an overlay.
+/// The contents of a memtable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     pub records: usize,
@@ -62,7 +62,7 @@ pub(crate) struct Size {
     pub reserved_blocks: u64,
 }
 
-/// The keys that an overlay writes. All but `results` leave out the results of writes with a request id.
+/// The keys that a memtable writes. All but `results` leave out the results of writes with a request id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Keys whose newest record is a put.
@@ -75,7 +75,7 @@ pub(crate) struct Written {
     pub results: u64,
 }
 
-/// The change of an overlay's size by an insertion.
+/// The change of a memtable's size by an insertion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Growth {
     /// Bytes of the inserted record.
@@ -97,8 +97,8 @@ impl Growth {
     }
 }
 
-impl Overlay {
-    /// An overlay with a table for about `keys` keys.
+impl Memtable {
+    /// A memtable with a table for about `keys` keys.
     pub(crate) fn new(filter_bits: usize, keys: usize) -> Self {
         let inner = Inner {
             keys: Keys::new(keys),
@@ -118,7 +118,7 @@ impl Overlay {
 
     /// Inserts a record under the lock that `inner` holds. `hash` is the key's ([`hash_of`]).
     pub(crate) fn insert(&self, inner: &mut Inner, record: Arc<Record>, hash: u64, durable: Lsn) -> Growth {
-        assert!(!inner.frozen, "a frozen overlay takes no records (R4, R6)");
+        assert!(!inner.frozen, "a frozen memtable takes no records (R4, R6)");
         self.filter.add(hash);
         let mut growth = Growth { bytes: record.memory_bytes(), dropped: Size::default() };
         inner.size.records += 1;
@@ -207,14 +207,14 @@ impl Overlay {
         }
     }
 
-    /// The newest records of all keys, in the order of the keys. The overlay must be frozen, and everything in it
+    /// The newest records of all keys, in the order of the keys. The memtable must be frozen, and everything in it
     /// durable: all numbers are up to `last`. Tells `collected` of records as they are collected.
     pub(crate) fn sorted(&self, last: Lsn, mut collected: impl FnMut(usize)) -> Vec<Arc<Record>> {
         let mut records = Vec::with_capacity(self.lock().keys.len());
         let mut seen = 0;
         loop {
             let inner = self.inner.lock();
-            assert!(inner.frozen, "only a frozen overlay is applied");
+            assert!(inner.frozen, "only a frozen memtable is applied");
             let some = inner.keys.of_numbers(seen, KEYS_AT_A_TIME);
             if some.is_empty() {
                 break;
@@ -239,7 +239,7 @@ impl Overlay {
         records
     }
 
-    /// The number of the first record, [`UNNUMBERED`] if it has none yet; `None` for an empty overlay.
+    /// The number of the first record, [`UNNUMBERED`] if it has none yet; `None` for an empty memtable.
     pub(crate) fn first_lsn(&self) -> Option<u64> {
         self.inner.lock().first.as_ref().map(|record| record.lsn_raw())
     }
@@ -321,10 +321,10 @@ impl Inner {
         std::mem::take(&mut self.dropped)
     }
 
-    /// The records that an apply frees although they never reached the tree: of each key all but the newest. The overlay must be
+    /// The records that an apply frees although they never reached the tree: of each key all but the newest. The memtable must be
     /// frozen, and everything in it durable.
     pub(crate) fn dropped(&self) -> Vec<Arc<Record>> {
-        assert!(self.frozen, "only a frozen overlay is applied");
+        assert!(self.frozen, "only a frozen memtable is applied");
         let superseded = |versions: &Versions| versions[..versions.len().saturating_sub(1)].to_vec();
         let of_keys = self.keys.of_numbers(0, self.keys.len()).iter().flat_map(superseded);
         self.dropped.iter().cloned().chain(of_keys).collect()
@@ -367,7 +367,7 @@ fn newest_durable(versions: &[Arc<Record>], durable: Lsn) -> Option<&Arc<Record>
 
 /// Drops records that a newer durable record supersedes, and returns their size. Superseded records that own extents
 /// still count: they go to `dropped`, for the apply to free. A reader that found a dropped record holds the view, so
-/// its extents stay at least until the apply of this overlay (R16).
+/// its extents stay at least until the apply of this memtable (R16).
 fn prune(versions: &mut Versions, durable: Lsn, dropped: &mut Vec<Arc<Record>>) -> Size {
     let mut gone = Size::default();
     if let Some(newest) = versions.iter().rposition(|record| record.is_durable(durable)) {
@@ -428,22 +428,22 @@ mod tests {
 
     const KEY: &[u8] = b"key";
 
-    fn insert(overlay: &Overlay, lsn: u64, durable: u64) {
-        overlay.insert(&mut overlay.lock(), record(KEY, lsn), hash_of(KEY), Lsn(durable));
+    fn insert(memtable: &Memtable, lsn: u64, durable: u64) {
+        memtable.insert(&mut memtable.lock(), record(KEY, lsn), hash_of(KEY), Lsn(durable));
     }
 
     /// Overwrites a key while a reader looks at it: after the reader calls `durable`, the next record becomes durable,
     /// and a writer drops the record that it supersedes.
-    fn read_while_overwritten(read: impl FnOnce(&Overlay, &mut dyn FnMut() -> Lsn) -> Option<Arc<Record>>) {
-        let overlay = Overlay::new(64, 0);
-        insert(&overlay, 1, 0);
-        insert(&overlay, 2, 1);
+    fn read_while_overwritten(read: impl FnOnce(&Memtable, &mut dyn FnMut() -> Lsn) -> Option<Arc<Record>>) {
+        let memtable = Memtable::new(64, 0);
+        insert(&memtable, 1, 0);
+        insert(&memtable, 2, 1);
         std::thread::scope(|scope| {
-            let overlay = &overlay;
-            let found = read(overlay, &mut || {
+            let memtable = &memtable;
+            let found = read(memtable, &mut || {
                 let (done, written) = mpsc::channel();
                 scope.spawn(move || {
-                    insert(overlay, 3, 2);
+                    insert(memtable, 3, 2);
                     let _ = done.send(());
                 });
                 // The writer cannot be done while the reader holds the lock; without the lock it is done soon.
@@ -456,22 +456,22 @@ mod tests {
 
     #[test]
     fn a_key_that_is_overwritten_is_never_absent() {
-        read_while_overwritten(|overlay, durable| overlay.get(KEY, durable).0);
-        read_while_overwritten(|overlay, durable| overlay.range(Bound::Unbounded, 8, durable).pop());
+        read_while_overwritten(|memtable, durable| memtable.get(KEY, durable).0);
+        read_while_overwritten(|memtable, durable| memtable.range(Bound::Unbounded, 8, durable).pop());
     }
 
-    /// A writer that is told of room while the records are collected finds the overlay's lock free.
+    /// A writer that is told of room while the records are collected finds the memtable's lock free.
     #[test]
     fn records_are_collected_some_at_a_time() {
-        let overlay = Overlay::new(64, 0);
+        let memtable = Memtable::new(64, 0);
         for which in 0..3 * KEYS_AT_A_TIME as u64 / 2 {
             let key = which.to_le_bytes();
-            overlay.insert(&mut overlay.lock(), record(&key, which + 1), hash_of(&key), Lsn(which));
+            memtable.insert(&mut memtable.lock(), record(&key, which + 1), hash_of(&key), Lsn(which));
         }
-        overlay.lock().freeze();
+        memtable.lock().freeze();
         let mut counts = Vec::new();
-        let sorted = overlay.sorted(Lsn(1 << 20), |count| {
-            assert!(overlay.inner.try_lock().is_some());
+        let sorted = memtable.sorted(Lsn(1 << 20), |count| {
+            assert!(memtable.inner.try_lock().is_some());
             counts.push(count);
         });
         assert_eq!(counts, [KEYS_AT_A_TIME, KEYS_AT_A_TIME / 2]);

@@ -1,7 +1,7 @@
-//! The keys of an overlay: lookups find them by hash, scans in order.
+//! The keys of a memtable: lookups find them by hash, scans in order.
 //!
 //! A write finds its key with one probe of a table and one comparison. A scan needs the keys in order: it sorts the
-//! keys added since the last scan, some at a time, so that it never holds the overlay's lock for long. An apply sorts
+//! keys added since the last scan, some at a time, so that it never holds the memtable's lock for long. An apply sorts
 //! the frozen keys once, without this order. A key is removed only if the log had no room for any
 //! record of it.
 
@@ -105,7 +105,7 @@ impl Keys {
         }
         self.versions.push(SmallVec::from_iter([record]));
         let number = self.versions.len();
-        assert!(number < u32::MAX as usize, "an overlay is bounded");
+        assert!(number < u32::MAX as usize, "a memtable is bounded");
         self.places[at] = (hash >> 32 << 32) | number as u64;
         if number > self.places.len() / 4 * 3 {
             self.grow();
