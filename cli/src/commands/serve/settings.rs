@@ -68,7 +68,6 @@ fn refuse_former_variable() -> anyhow::Result<()> {
 
 impl Settings {
     pub(super) fn new(arguments: Arguments, log: Option<String>) -> anyhow::Result<Self> {
-        refuse_former_variable()?;
         let file = arguments.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
         let configuration = in_force(&arguments, &file)?;
         let is_resp_named = arguments.resp.is_some() || file.resp.is_some();
@@ -170,6 +169,7 @@ impl Settings {
 /// Divides the memory. Without --memory it is what the program may use; a given --cache that leaves too little of that is kept, with
 /// the least of everything else beside it.
 fn memory(arguments: &Arguments, file: &Arguments) -> anyhow::Result<(MemoryBudget, Option<String>)> {
+    refuse_former_variable()?;
     let given = arguments.memory.or(file.memory);
     let (cache, memtable) = (arguments.cache.or(file.cache), arguments.memtable.or(file.memtable));
     let redis = arguments.resp.as_deref().or(file.resp.as_deref()) != Some("off");
