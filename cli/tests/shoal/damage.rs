@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::{Done, Server, assert_clean, check, command, run, run_with, serve};
 
-const FILES: u32 = 6_000;
+pub(crate) const FILES: u32 = 6_000;
 const BLOCK_BYTES: usize = 4096;
 
 fn value(number: u32) -> String {
@@ -16,6 +16,11 @@ fn value(number: u32) -> String {
 
 /// A store that no server has open any more, of small objects, and a damaged leaf in it: the one of object 700.
 fn damaged(server: &mut Server) -> PathBuf {
+    damaged_at(server, 700)
+}
+
+/// The same with the leaf of another object; that of the last one hides the buckets after `default`, too.
+pub(crate) fn damaged_at(server: &mut Server, number: u32) -> PathBuf {
     let tree = server.folder.path().join("tree");
     fs::create_dir(&tree).unwrap();
     for number in 0..FILES {
@@ -26,7 +31,7 @@ fn damaged(server: &mut Server) -> PathBuf {
     let data = server.folder.path().join("data");
     assert_clean(&data);
     let bytes = fs::read(&data).unwrap();
-    let sought = value(700).into_bytes();
+    let sought = value(number).into_bytes();
     let file = OpenOptions::new().write(true).open(&data).unwrap();
     let mut leaves = 0;
     for (block, page) in bytes.chunks(BLOCK_BYTES).enumerate() {

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::harness::{Done, Frontends, command, run, run_with, text_of};
+use crate::damage::{FILES, damaged_at};
+use crate::harness::{Done, Frontends, Server, command, run, run_with, text_of};
 
 fn start(data: &Path, options: &[&str]) -> Frontends {
     let mut serve = command(&["serve", "--size", "256M", "--cache", "16M", "--log", "info"]);
@@ -89,6 +90,18 @@ fn a_store_with_keys_in_bucket_redis_keeps_it() {
     let server = start(&data, &[]);
     assert_eq!(ask::<String>(&server, &["GET", "letter"]), "dear", "without objects the bucket is not there");
     stop(server);
+}
+
+/// Symptom: after damage of one leaf Redis clients saw an empty store. Cause: the leaf could have had keys of bucket `redis`, which
+/// was taken for the one with objects. Fix: objects that can be read decide.
+#[test]
+fn damage_moves_redis_clients_to_no_other_bucket() {
+    let mut first = Server::start();
+    let data = damaged_at(&mut first, FILES - 1);
+    let server = start(&data, &[]);
+    assert_eq!(ask::<Option<String>>(&server, &["GET", "small/00700"]).as_deref(), Some("value-of-00700;"));
+    let log = stop(server);
+    assert!(log.contains("redis_bucket=\"default\""), "{log}");
 }
 
 #[test]
