@@ -190,7 +190,7 @@ mod tests {
         let why = check(wanted, Some(room), false).unwrap_err();
         assert!(
             why.contains("has room for 66.0 GiB")
-                && why.contains("takes 3.0 MiB of the disk now, and up to 5.2 GiB"),
+                && why.contains("takes 4.0 MiB of the disk now, and up to 5.2 GiB"),
             "{why}"
         );
         assert!(why.contains("--force"), "{why}");
