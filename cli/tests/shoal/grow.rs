@@ -170,6 +170,8 @@ fn a_size_that_is_forced_takes_little_of_the_disk() {
     let done = run(&["grow", "--data", data.to_str().unwrap(), "--size", "40T", "--force", "--json"]);
     assert_eq!((done.code, done.json()["bytes"].as_u64()), (0, Some(40 << 40)), "{}", done.stderr);
     assert!(taken(&data) < 64, "{} MiB of a store that grew", taken(&data));
+    let stat = run(&["stat", "--data", data.to_str().unwrap()]);
+    assert!(stat.text().contains("as its file system has no room for more of the cap"), "{}", stat.text());
     let served = folder.path().join("served");
     let (server, url) = serve_sized(&served, "64M", &[]);
     let done = run(&["grow", "--server", &url, "--size", "40T", "--force"]);

@@ -280,7 +280,7 @@ fn say_start(
         objects = stat.objects_with_log(),
         size = %bytes(stat.device_blocks),
         cap = %bytes(stat.blocks_max),
-        free = %bytes(stat.free_blocks + stat.blocks_max.saturating_sub(stat.device_blocks)),
+        free = %bytes(stat.room_blocks()),
         cache = %bytes(stat.pool.frames as u64),
         memory = settings.memory.words(),
         "serving {}",

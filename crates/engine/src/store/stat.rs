@@ -345,11 +345,16 @@ impl Inner {
         self.checkpointer.growth.room_to_grow(self.device.blocks(), self.layout().blocks_max)
     }
 
-    /// Looks at the room of the file system, and whether writes get through.
-    pub(crate) fn look_at_writes(&self) {
-        // What the image does not use takes no room: data behind it may have that.
+    /// Looks at the room of the file system.
+    fn look_at_room(&self) {
+        // The image does not use its holes, so they take no room: data after them may have it.
         let holes = self.layout().unused_areas(self.device.blocks()).map(|part| part.end - part.start);
         self.checkpointer.growth.note_room(self.device.inner().room().map(|room| room + holes[0] + holes[1]));
+    }
+
+    /// Looks at the room of the file system, and whether writes get through.
+    pub(crate) fn look_at_writes(&self) {
+        self.look_at_room();
         let (committer, room) = (&self.log.committer, &self.log.committer.room);
         self.maintenance.standstill.look(Look {
             now_ns: self.now_ns(),
@@ -393,6 +398,7 @@ impl Store {
     #[must_use]
     pub fn stat(&self) -> StoreStat {
         let inner = &*self.0;
+        inner.look_at_room();
         let (records, bytes) = inner.tablets.admission.held();
         let commits = inner.log.committer.counters();
         let device_blocks =
