@@ -262,7 +262,9 @@ fn a_full_device_answers_every_writer_while_applies_pause() {
             scope.spawn(move || {
                 while !is_over() {
                     let key = key(format!("{writer}-{}", entropy.below(2_000)));
-                    let answer = if entropy.below(10) == 0 {
+                    // A full store has no layers, so nothing pauses: more deletes let it have some again.
+                    let deletes = if refused.load(Ordering::Relaxed) < REFUSED_MIN { 1 } else { 6 };
+                    let answer = if entropy.below(10) < deletes {
                         block_on(store.delete(&key, RejectRules::default())).map(drop)
                     } else {
                         let value = vec![1; entropy.below(9_000) as usize];

@@ -11,8 +11,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use shoal_base::Lsn;
 use shoal_base::codec::Truncated;
+use shoal_base::{BLOCK_BYTES, Lsn};
 use shoal_device::{Device, IoBuf};
 
 use crate::common::error::{Error, Result};
@@ -32,6 +32,9 @@ use crate::value::verify::verify_direct;
 /// Bytes of keys and records that a repair holds at most, unless the cache is larger. Older records are not restored,
 /// and the report says so.
 const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// Blocks of the ring that are read by one request: 1 MiB.
+const PIECE_BLOCKS: u64 = 256;
 
 /// Bytes that a repair with a cache of `cache_bytes` bytes may hold.
 pub(crate) fn held_bytes_max(cache_bytes: usize) -> usize {
@@ -117,21 +120,40 @@ pub(crate) fn batch_before(found: &Batches, place: LogPlace, epoch: u64, ring: R
 
 async fn find_batches(device: &Device, seed: u64, ring: Ring) -> Batches {
     let mut found = Batches::new();
-    for block in ring.first..ring.first + u64::from(ring.blocks) {
-        let Ok(first) = device.read(block, IoBuf::unfilled(1)).await.ok() else { continue };
-        let Some(header) = peek_header(&first) else { continue };
-        let fits = header.blocks <= ring.rest(header.position) && ring.block(header.position) == block;
-        if !fits {
-            continue;
-        }
-        let whole = device.read(block, IoBuf::unfilled(header.blocks as usize)).await.ok();
-        if let Ok(bytes) = whole
-            && let Some((header, crc)) = check_batch(&bytes, seed)
-        {
-            found.entry(crc).or_default().push(Found { block, header });
+    let end = ring.first + u64::from(ring.blocks);
+    for start in (ring.first..end).step_by(PIECE_BLOCKS as usize) {
+        let blocks = PIECE_BLOCKS.min(end - start);
+        let piece = device.read(start, IoBuf::unfilled(blocks as usize)).await.ok().ok();
+        for (at, block) in (0..).zip(start..start + blocks) {
+            let Some(piece) = &piece else {
+                // One block that cannot be read hides no other.
+                let Ok(first) = device.read(block, IoBuf::unfilled(1)).await.ok() else { continue };
+                note_batch(device, seed, ring, block, &first, &mut found).await;
+                continue;
+            };
+            note_batch(device, seed, ring, block, &piece[at * BLOCK_BYTES..], &mut found).await;
         }
     }
     found
+}
+
+/// Adds the batch that starts at `block` to `found`, if one does and it is whole. `bytes`: the contents from there on, at least a block.
+async fn note_batch(device: &Device, seed: u64, ring: Ring, block: u64, bytes: &[u8], found: &mut Batches) {
+    let Some(header) = bytes.get(..BLOCK_BYTES).and_then(peek_header) else { return };
+    let fits = header.blocks <= ring.rest(header.position) && ring.block(header.position) == block;
+    if !fits {
+        return;
+    }
+    let checked = match bytes.get(..header.blocks as usize * BLOCK_BYTES) {
+        Some(whole) => check_batch(whole, seed),
+        None => match device.read(block, IoBuf::unfilled(header.blocks as usize)).await.ok() {
+            Ok(whole) => check_batch(&whole, seed),
+            Err(_) => None,
+        },
+    };
+    if let Some((header, crc)) = checked {
+        found.entry(crc).or_default().push(Found { block, header });
+    }
 }
 
 pub(crate) async fn read_batch(device: &Device, seed: u64, batch: &Found) -> Option<Vec<EncodedRecord>> {
