@@ -3,8 +3,8 @@
 //! A thread counts what its connections hold by itself, and adds it here in steps: a short command costs no shared write. Where
 //! the sum is above its bound the frontend is *short of memory*: long commands are not received any further (their clients wait
 //! for TCP), long values are not read, and a command that reads many of them fails with TRYAGAIN. One connection or read at a
-//! time is exempt, so that something always ends and gives its memory back. What never waits is bounded, too: at twice the bound a
-//! connection that holds more than before is closed.
+//! time is exempt, so that something always ends and gives its memory back. Queued commands and watched keys never wait: at
+//! twice the bound a connection that adds to them is closed.
 //!
 //! Invariant: `used` is the sum of the threads' [`Ledger`]s and of all [`Room`]s, those included that were dropped and not
 //! settled yet.
@@ -59,8 +59,8 @@ impl Memory {
         self.used.load(Ordering::Relaxed) > self.max
     }
 
-    /// Returns true if more than [`HARD_FACTOR`] times as much is held as may be: short commands, queued commands and watched keys never
-    /// wait, so a connection that adds to them is closed.
+    /// Returns true if more than [`HARD_FACTOR`] times as much is held as may be: queued commands and watched keys never wait, so a
+    /// connection that adds to them is closed.
     pub(crate) fn is_overfull(&self) -> bool {
         self.used.load(Ordering::Relaxed) > self.max.saturating_mul(HARD_FACTOR)
     }

@@ -243,8 +243,11 @@ impl Input {
         let grew = now > self.counted;
         self.counted = now;
         let most = shared.frontend.options.limits.received_bytes_max;
-        let is_too_much = shared.received > most || shared.frontend.memory.is_overfull();
-        grew && now > UNFINISHED_BYTES_FREE && is_too_much
+        // Long commands wait for room, and one may go on without: only what never waits is refused here.
+        let is_overfull = others > UNFINISHED_BYTES_FREE
+            && self.receiving.is_none()
+            && shared.frontend.memory.is_overfull();
+        grew && now > UNFINISHED_BYTES_FREE && (shared.received > most || is_overfull)
     }
 }
 

@@ -409,23 +409,25 @@ mod tests {
         assert_eq!(out.windows(7).filter(|answer| *answer == b"+PONG\r\n").count(), 6_000);
     }
 
-    /// Symptom: connections that watch thousands of keys each, or send many short commands, could hold 512 MiB a thread in a container of
-    /// 256 MiB. Cause: what never waits had bounds that did not follow from the memory. Fix: all threads together hold at most twice the
-    /// bytes from which on long commands wait.
+    /// Symptom: connections that watch thousands of keys each, or queue many commands, could hold 512 MiB a thread in a container of
+    /// 256 MiB. Cause: what never waits had bounds that did not follow from the memory. Fix: it is refused when all threads together hold
+    /// twice the bytes from which on long commands wait. Long commands wait, and are not refused for it.
     #[test]
-    fn short_commands_are_bounded_in_all_threads_together() {
+    fn queued_commands_and_watched_keys_are_bounded_in_all_threads_together() {
         let limits = Limits { memory_bytes_max: 100_000, ..Limits::default() };
         let (mut connection, mut shared) = connection(limits);
-        let mut is_too_much = |bytes: usize| {
-            connection.input.received().append_copy(&vec![b'x'; bytes]);
-            let is_too_much = connection.count_received(&mut shared);
+        let mut is_too_much = |received: usize, queued: usize| {
+            connection.input.received().append_copy(&vec![b'x'; received]);
+            let is_too_much = connection.input.count(&mut shared, queued);
             shared.settle_memory();
             is_too_much
         };
-        assert!(!is_too_much(150_000));
-        assert!(!is_too_much(1), "long commands wait, and it goes on");
-        assert!(!is_too_much(100_000));
-        assert!(is_too_much(1), "more than twice as much");
+        assert!(!is_too_much(0, 150_000));
+        assert!(!is_too_much(0, 250_000), "twice as much was not reached before");
+        assert!(is_too_much(0, 250_001), "more than twice as much");
+        assert!(!is_too_much(0, 60_000), "less than before");
+        assert!(!is_too_much(300_000, 60_000), "a long command waits instead");
+        assert!(!is_too_much(1, 60_000), "and is not refused");
         drop(shared);
     }
 

@@ -275,14 +275,12 @@ impl<'a> Dispatch<'a> {
         let frontend = &self.shared.frontend;
         frontend.commands.fetch_add(commands, Ordering::Relaxed);
         self.shared.figures.settle(frontend.metrics(), || frontend.clock.monotonic_ns());
-        self.shared.settle_memory();
-        while (self.shared.answers > self.shared.frontend.options.limits.answers_bytes_max
-            || self.shared.frontend.memory.is_overfull())
+        while self.shared.answers > self.shared.frontend.options.limits.answers_bytes_max
             && let Some(index) = self.slowest()
         {
             self.end(index, End::TooMuch);
-            self.shared.settle_memory();
         }
+        self.shared.settle_memory();
     }
 
     fn send(&mut self, index: u32) -> Result<(), End> {
