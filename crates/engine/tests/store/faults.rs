@@ -159,6 +159,12 @@ fn goes_on(run: &mut Run, store: &Store, workload: &mut Workload) {
         run.model.acknowledge(id, deleted.unwrap().version.0).unwrap();
         run.operate(store, workload, false);
     }
+    // A lack of room for values is over when one of them finds some.
+    let options = WorkloadOptions { keys: 6, sizes: vec![40_000], delete_percent: 0, condition_percent: 0 };
+    let mut long = Workload::new(8_000_000, options);
+    for _ in 0..2 {
+        run.operate(store, &mut long, false);
+    }
     assert_eq!(store.stat().no_room, None);
 }
 
