@@ -168,6 +168,7 @@ impl Recovery {
         let maintenance = Maintenance { worker: worker.clone(), ..Maintenance::default() };
         maintenance.expiring.0.lock().bytes_max = deadlines_bytes_max;
         let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
+        inner.look_at_room();
         if options.read_only {
             return Ok(Store(inner));
         }

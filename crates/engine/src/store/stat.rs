@@ -345,8 +345,8 @@ impl Inner {
         self.checkpointer.growth.room_to_grow(self.device.blocks(), self.layout().blocks_max)
     }
 
-    /// Looks at the room of the file system.
-    fn look_at_room(&self) {
+    /// Looks at the room of the file system. Not from `stat`: a dispatch thread must not wait for a file system that hangs.
+    pub(crate) fn look_at_room(&self) {
         // The image does not use its holes, so they take no room: data after them may have it.
         let holes = self.layout().unused_areas(self.device.blocks()).map(|part| part.end - part.start);
         self.checkpointer.growth.note_room(self.device.inner().room().map(|room| room + holes[0] + holes[1]));
@@ -398,7 +398,6 @@ impl Store {
     #[must_use]
     pub fn stat(&self) -> StoreStat {
         let inner = &*self.0;
-        inner.look_at_room();
         let (records, bytes) = inner.tablets.admission.held();
         let commits = inner.log.committer.counters();
         let device_blocks =
