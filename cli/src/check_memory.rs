@@ -1,16 +1,16 @@
-//! How `shoal check` divides its memory: the cache, and what a repair holds. The rest is for the program, the records of the log that an
-//! opening reads, and twelve bytes for each run of blocks.
+//! Divides the memory of `shoal check` between the cache and the records that a repair holds. The rest is for the program, the log records
+//! that an opening reads, and twelve bytes for each run of blocks.
 
 use crate::failure::Usage;
 use crate::memory_limit::default_memory;
 use crate::size::Size;
 
 const MIB: u64 = 1 << 20;
-/// The cache, and each of the two kinds of records that a repair holds, has one part in so many.
+/// Divisor of the memory: one share for the cache, one for each of the two kinds of records that a repair holds.
 const SHARE: u64 = 8;
 /// The cache has at least this.
 const CACHE_MIN: u64 = 16 * MIB;
-/// What is held has at least this.
+/// Least memory for each kind of held records.
 const HELD_MIN: u64 = 8 * MIB;
 /// More than this is taken only if it is asked for.
 const USUAL_MAX: u64 = 64 * MIB;

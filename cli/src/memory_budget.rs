@@ -43,8 +43,8 @@ const GRPC_WAITING_MIN: u64 = 2 * MIB;
 /// Of what gRPC has beyond its least, one part of this many is for messages that wait.
 const GRPC_WAITING_SHARE: u64 = 4;
 
-/// Commands and answers of the Redis frontend, and how much memory each byte takes. What never waits, as short commands and watched
-/// keys, takes as much as it counts, and may be so many times as much.
+/// Commands and answers of the Redis frontend, and how much memory each byte takes. Queued commands and watched keys never wait.
+/// They take one byte for each that they count, up to this multiple of the bound.
 const REDIS_FACTOR: u64 = 2;
 const _: () = assert!(HARD_FACTOR as u64 <= REDIS_FACTOR);
 const REDIS_MIN: u64 = 9 * MIB;

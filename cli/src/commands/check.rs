@@ -56,9 +56,9 @@ pub(crate) struct Arguments {
     /// Print one JSON object, and no progress.
     #[arg(long)]
     json: bool,
-    /// Memory of the check, 64M or more: an eighth is the cache, and a repair holds two eighths of what it restores. The rest is for
-    /// the records of the log, and 12 bytes for each object of more than 16 KiB [default: the limit of the program's control group, or
-    /// half of the machine's memory, of which the cache and what is held take at most 64M each].
+    /// Memory of the check, 64M or more: an eighth for the cache, and two eighths for records that a repair restores. The rest is for
+    /// the log, and 12 bytes for each object of more than 16 KiB [default: the limit of the program's control group, or half of the
+    /// machine's memory; then cache and records take at most 64M each].
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Memory for cached pages, at most half of --memory [default: what --memory leaves for it].

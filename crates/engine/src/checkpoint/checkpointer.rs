@@ -86,7 +86,7 @@ impl Helpers {
         drop(before);
     }
 
-    /// Leaves a memtable to be dropped. One that still lies there is dropped here.
+    /// Queues a memtable to be dropped. Drops the previous one first if it is still queued.
     pub(crate) fn leave(&self, memtable: Arc<Memtable>) {
         let before = self.applied.lock().replace(memtable);
         self.free.ring();
@@ -137,7 +137,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Applies what the memtables hold, so that the space of what was overwritten and deleted is reusable at once.
+    /// Applies all memtables, so that the space of overwritten and deleted values is reusable at once.
     pub(crate) async fn free_what_is_dead(&self) -> Result<()> {
         self.apply_all().await?;
         self.make_freed_reusable().await;

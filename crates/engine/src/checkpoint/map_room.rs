@@ -1,5 +1,5 @@
 //! The room of the space image in a data file (INV-40): each area is as long as the image of a full store may become, and only the part
-//! that the image of the present blocks uses has room. That part depends on what is published alone, and grows with it.
+//! that the image of the present blocks uses has room. Its size follows from the published superblock alone.
 //!
 //! Room is taken before a superblock names the blocks that need it: on a full file system a publish finds it, so that deletes free space.
 
@@ -30,7 +30,7 @@ pub(crate) async fn hold_areas(
     Ok(())
 }
 
-/// Takes the room of `blocks` in the file system; what they hold stays. Nothing else writes there meanwhile.
+/// Takes the room of `blocks` in the file system and keeps their contents. The caller excludes other writers.
 ///
 /// # Errors
 /// [`Error::NoRoom`]; [`Error::Unopenable`] for any other reason of the file system; as the device.
@@ -156,7 +156,7 @@ mod tests {
             let is_grown = blocks > 3 << 20;
             assert!(is_grown || mark == 0, "state {}", point.id);
             grown[usize::from(is_grown)] += 1;
-            // An opening holds what it needs, whatever a crash left of it.
+            // After any crash, an opening allocates the room that it needs.
             assert_eq!(
                 held_of_areas(&sim, &layout).map(|held| held >= u64::from(layout.image_blocks(blocks))),
                 [true; 2]

@@ -37,8 +37,8 @@ const REAPER_PERIOD: Duration = Duration::from_millis(100);
 /// The shortest and the longest rest between two walks.
 const WALK_REST: RangeInclusive<u64> = 1_000_000_000..=60_000_000_000;
 
-/// The rest after a walk that took so long: for longer if it found nothing. A walk has rested in each step already unless
-/// it found much.
+/// Nanoseconds of rest after a walk of `took_ns`; longer if the walk found nothing. A walk that found little has already rested
+/// between its steps.
 fn rest_ns(pass: Pass, took_ns: u64) -> u64 {
     let share = if pass.expired > 0 { 1 } else { u64::from(WALK_SHARE - 1) };
     took_ns.saturating_mul(share).clamp(*WALK_REST.start(), *WALK_REST.end())
