@@ -22,7 +22,7 @@ use crate::log::format::COUNTER_MAX;
 use crate::log::read::PublishedLog;
 use crate::log::ring::LogPlace;
 use crate::tablet::layers::LayersRef;
-use crate::tablet::tree::{PageRef, Root};
+use crate::tablet::tree::{ENTRIES_MAX, PageRef, Root};
 use crate::tablet::view::TabletRecord;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
@@ -77,7 +77,6 @@ impl TabletRecord {
     /// Returns true if the root lies in `usable` blocks and sums of the totals cannot overflow.
     fn is_sensible(&self, usable: &Range<u64>) -> bool {
         let Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring } = self.totals;
-        let counters = [self.root.entries, self.applied.0, value_bytes];
         let expiring = expiring.unwrap_or_default();
         let lists = |stored: LayersRef| {
             let end = stored.block.checked_add(u64::from(stored.copies));
@@ -87,8 +86,9 @@ impl TabletRecord {
             && self.layers.is_none_or(lists)
             && runs.max(packed_blocks) <= SPACE_BLOCKS_MAX
             && packed_live_bytes <= SPACE_BLOCKS_MAX * BLOCK_BYTES as u64
-            && counters.iter().all(|&counter| counter <= COUNTER_MAX)
-            && expiring <= COUNTER_MAX
+            && self.root.entries.max(expiring) <= ENTRIES_MAX
+            && value_bytes <= COUNTER_MAX / TABLETS_MAX as u64
+            && self.applied.0 <= COUNTER_MAX
     }
 }
 

@@ -7,7 +7,7 @@ use shoal_device::{Device, IoBuf};
 
 use crate::common::error::{Error, Result};
 use crate::tablet::layers::{LAYERS_MAX, Layers, LayersRef};
-use crate::tablet::tree::{PageRef, Root, TREE_KEY_BYTES_MAX, Tree};
+use crate::tablet::tree::{ENTRIES_MAX, PageRef, Root, TREE_KEY_BYTES_MAX, Tree};
 
 const MAGIC: [u8; 2] = *b"Sc";
 const VERSION: u8 = 1;
@@ -71,7 +71,10 @@ fn decode_fields(
     let is_ours = crc == stored.crc
         && head == (&MAGIC[..], VERSION)
         && (block, device, tablet) == (stored.block, tree.device, tree.tablet.0);
-    let is_sensible = count <= LAYERS_MAX && merging <= count && frontier_bytes <= TREE_KEY_BYTES_MAX;
+    let is_sensible = count <= LAYERS_MAX
+        && merging <= count
+        && frontier_bytes <= TREE_KEY_BYTES_MAX
+        && live <= ENTRIES_MAX;
     if !is_ours || !is_sensible {
         return Ok(None);
     }
@@ -80,7 +83,11 @@ fn decode_fields(
         let page = PageRef { block: reader.u64()?, crc: reader.u32()? };
         let height = reader.u8()?;
         reader.bytes(3)?;
-        list.push(Root { page: Some(page), height, entries: reader.u64()? });
+        let entries = reader.u64()?;
+        if entries > ENTRIES_MAX {
+            return Ok(None);
+        }
+        list.push(Root { page: Some(page), height, entries });
     }
     let frontier = reader.bytes(frontier_bytes)?.to_vec();
     Ok(Some(Layers { list, merging, frontier, live, stored: Some(stored) }))
@@ -189,6 +196,12 @@ mod tests {
     /// The checksum may be right and the fields wrong: a hand, or a bug.
     #[test]
     fn figures_that_cannot_be_are_refused() {
+        let mut many = layers();
+        many.list[1].entries = ENTRIES_MAX + 1;
+        for wrong in [many, Layers { live: ENTRIES_MAX + 1, ..layers() }] {
+            let (bytes, crc) = encode(TREE, &wrong, Lsn(9), 64);
+            assert!(decode(TREE, LayersRef { block: 64, crc, copies: 2 }, &bytes).is_none());
+        }
         for (at, value) in [(7, 41), (7, 255), (11, 255), (12, 4), (4, 0), (6, 2)] {
             let (mut bytes, _) = encode(TREE, &layers(), Lsn(9), 64);
             bytes[at] = value;

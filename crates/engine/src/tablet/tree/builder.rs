@@ -9,7 +9,9 @@
 use std::ops::Range;
 
 use super::format::PageRef;
-use super::format::{BOUNDS_BYTES_MAX, Bounds, CAPACITY, Child, Draft, SLOT_BYTES, Stamp, length_bytes};
+use super::format::{
+    BOUNDS_BYTES_MAX, Bounds, CAPACITY, Child, Draft, ENTRIES_MAX, SLOT_BYTES, Stamp, length_bytes,
+};
 
 /// A page is worth writing if this share of it is in use; a page with less is merged with the next page of its level.
 const DECENT_BYTES: usize = CAPACITY * 2 / 5;
@@ -326,7 +328,8 @@ impl Builder {
     pub(super) fn sealed(&self) -> Sealed {
         let part = &self.parts[0];
         let low = if self.level > 0 { self.key(part.items.start).to_vec() } else { self.low.clone() };
-        let entries = self.items[part.items.clone()].iter().map(|item| item.entries).sum();
+        let entries =
+            self.items[part.items.clone()].iter().map(|item| item.entries).sum::<u64>().min(ENTRIES_MAX);
         let middle = part.items.start.midpoint(part.items.end);
         let origin = self.origins.iter().rev().find(|(from, _)| *from <= middle);
         Sealed { low, entries, replaces: origin.map(|(_, page)| *page) }

@@ -78,6 +78,10 @@ const _: () = assert!(3 * (ENTRY_BYTES_MAX + ITEM_OVERHEAD_MAX) <= CAPACITY);
 const _: () = assert!(ENTRY_BYTES_MAX + ITEM_OVERHEAD_MAX + BOUNDS_BYTES_MAX <= CAPACITY);
 const _: () = assert!(2 * (TREE_KEY_BYTES_MAX + CHILD_BYTES_MAX + ITEM_OVERHEAD_MAX) <= CAPACITY);
 
+/// Most entries of one tree: 2^34 blocks (64 TiB) times fewer than 2^14 entries a leaf. A reader refuses more, so that no sum of
+/// the counts of pages, layers and tablets overflows.
+pub(crate) const ENTRIES_MAX: u64 = 1 << 48;
+
 /// Longest payload of an inner item: block, checksum, number of entries.
 const CHILD_BYTES_MAX: usize = BLOCK_FIELD_BYTES + 4 + 10 + FILTER_BYTES_MAX;
 
@@ -246,7 +250,7 @@ impl Child {
         let crc = reader.u32().map_err(|_| WRONG)?;
         let entries = reader.varint().map_err(|_| WRONG)?;
         let filter = reader.rest();
-        if filter.len() > FILTER_BYTES_MAX {
+        if filter.len() > FILTER_BYTES_MAX || entries > ENTRIES_MAX {
             return Err(WRONG);
         }
         let block = u64::from(low) | u64::from(high) << 32;
@@ -427,7 +431,7 @@ mod tests {
 
     #[test]
     fn children_round_trip() {
-        for entries in [0, 1, 127, 128, u64::MAX] {
+        for entries in [0, 1, 127, 128, ENTRIES_MAX] {
             let child = Child { page: PageRef { block: (1 << 48) - 2, crc: 0xDEAD_BEEF }, entries };
             let mut payload = Vec::new();
             child.encode(&mut payload);
@@ -439,6 +443,12 @@ mod tests {
             payload.resize(end + FILTER_BYTES_MAX, 7);
             assert_eq!(Child::decode_with_filter(&payload), Ok((child, &payload[end..])));
             payload.push(7);
+            assert!(Child::decode(&payload).is_err());
+        }
+        // A count that no store reaches is damage: sums of counts must not overflow.
+        for entries in [ENTRIES_MAX + 1, u64::MAX] {
+            let mut payload = Vec::new();
+            Child { page: PageRef { block: 1, crc: 2 }, entries }.encode(&mut payload);
             assert!(Child::decode(&payload).is_err());
         }
     }

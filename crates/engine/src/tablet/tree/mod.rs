@@ -43,7 +43,7 @@ pub(crate) use bulk::TreeWriter;
 pub(crate) use cursor::{Cursor, Gap, KnownPages};
 pub(crate) use filter::Probe;
 pub(crate) use format::{Draft, PageRef};
-pub(crate) use format::{ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};
+pub(crate) use format::{ENTRIES_MAX, ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};
 #[cfg(any(test, fuzzing))]
 pub(crate) use hostile::page as hostile_page;
 pub(crate) use leaf_finder::{LeafFinder, LeafPlace};
@@ -95,6 +95,9 @@ impl Root {
     fn top(&self) -> Result<Option<(PageRef, u8)>> {
         match (self.page, self.height) {
             (None, 0) => Ok(None),
+            (Some(page), _) if self.entries > ENTRIES_MAX => {
+                Err(Damage("the root counts more entries than a store can hold").at(page))
+            }
             (Some(page), 1..=HEIGHT_MAX) => Ok(Some((page, self.height - 1))),
             (page, _) => Err(Damage("the root's height does not fit its page").at(page.unwrap_or_default())),
         }

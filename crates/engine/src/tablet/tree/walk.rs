@@ -170,7 +170,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
             let child = self.next_child(&mut open);
             match child {
                 Some(Ok(child)) if child.high.as_ref().is_some_and(|high| *high <= self.from) => {
-                    self.walked.entries += child.child.entries;
+                    self.walked.entries = self.walked.entries.saturating_add(child.child.entries);
                     self.path.push(open);
                 }
                 Some(Ok(child)) => {
