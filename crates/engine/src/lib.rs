@@ -58,6 +58,7 @@ pub use common::object::{
 };
 pub use common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use common::problem::CheckProblem;
+pub use log::driver::Waiting;
 pub use maintenance::raise_cap::Grown;
 pub use maintenance::scrub::ScrubReport;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use shoal_engine::{RequestId, Store};
+use shoal_engine::{RequestId, Store, Waiting};
 use shoal_frontend::{NotAllowed, Rights, Security};
 
 use crate::read_cache::{BYTES_MAX, CachedReads, ReadCaches};
@@ -133,9 +133,9 @@ impl Gate {
         self.shared.store.gather(work)
     }
 
-    /// The same for a thread that commits its writes itself if `work` returns true ([`Store::gather_and_commit`]).
-    pub(crate) fn gather_and_commit(&self, work: impl FnOnce() -> bool) {
-        self.shared.store.gather_and_commit(work);
+    /// The same for a thread that may serve one client ([`Store::turn`]).
+    pub(crate) fn turn(&self, work: impl FnOnce() -> Waiting) {
+        self.shared.store.turn(work);
     }
 
     /// Counts a connection.

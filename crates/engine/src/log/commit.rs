@@ -1,6 +1,6 @@
 //! Group commit: all queued records become one log batch, one flush makes it durable, and its writers are woken.
 //!
-//! `driver.rs` chooses the thread that drives. The driver takes its state out of its lock, so no lock is held across
+//! `who_commits.rs` chooses the thread that drives. The driver takes its state out of its lock, so no lock is held across
 //! I/O. Batches are written one after the other: a batch starts when the previous one is durable, so the promise (R15)
 //! in its header covers all earlier batches.
 
@@ -51,13 +51,13 @@ pub(crate) struct CommitCounters {
 /// The committer's thread, from the view of its callers.
 pub(super) struct CommitThread {
     pub(super) bell: Option<Arc<Bell>>,
-    /// Threads that queued writes and will hand them over soon. Only the cutting of batches depends on it.
-    pub(super) gathering: AtomicUsize,
+    /// Turns with queued writes. Only the cutting of batches depends on it.
+    pub(super) turns: AtomicUsize,
 }
 
 impl CommitThread {
     fn new(bell: Option<Arc<Bell>>) -> Self {
-        Self { bell, gathering: AtomicUsize::new(0) }
+        Self { bell, turns: AtomicUsize::new(0) }
     }
 }
 

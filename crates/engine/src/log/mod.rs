@@ -17,5 +17,6 @@ pub(crate) mod record;
 pub(crate) mod ring;
 pub(crate) mod ring_space;
 pub(crate) mod room;
+mod who_commits;
 
 use crate::common::{event, sync};

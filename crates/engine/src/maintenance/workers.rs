@@ -122,7 +122,7 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
     let mut last_queued = 0;
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
-        let sleep = inner.log.committer.turn(inner.tuning.seal_after_ns, &mut last_queued);
+        let sleep = inner.log.committer.thread_turn(inner.tuning.seal_after_ns, &mut last_queued);
         drop(inner);
         if let Some(timeout) = sleep {
             worker.wait(Duty::Commit, timeout);

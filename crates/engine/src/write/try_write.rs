@@ -111,6 +111,8 @@ mod tests {
     use shoal_testkit::task::poll_once;
     use shoal_testkit::wait::eventually;
 
+    use crate::log::driver::Waiting;
+
     use super::*;
     use crate::common::object::{PutOptions, RejectRules};
     use crate::common::options::{Environment, OpenOptions};
@@ -246,9 +248,9 @@ mod tests {
         let queue = |keys: &[ObjectKey], commits: bool| {
             let puts: Vec<(&ObjectKey, &[u8])> = keys.iter().map(|key| (key, &b"value"[..])).collect();
             let mut queued = None;
-            store.gather_and_commit(|| {
+            store.turn(|| {
                 queued = store.try_write(&puts);
-                commits
+                if commits { Waiting::One } else { Waiting::Several }
             });
             queued
         };
@@ -261,9 +263,9 @@ mod tests {
         let put_long = || {
             let mut put = std::pin::pin!(store.write(crate::Write::put(&name, &value, &options)));
             let mut polled = std::task::Poll::Pending;
-            store.gather_and_commit(|| {
+            store.turn(|| {
                 polled = poll_once(put.as_mut());
-                true
+                Waiting::One
             });
             match polled {
                 std::task::Poll::Ready(pending) => pending.unwrap().is_durable(),
@@ -300,18 +302,18 @@ mod tests {
         // A slow device has the committer's thread.
         let commits_next = || {
             let mut commits = false;
-            store.gather_and_commit(|| {
+            store.turn(|| {
                 commits = store.0.log.committer.commits_next();
-                true
+                Waiting::One
             });
             commits
         };
         assert!(often(&store, commits_next));
         // A turn after one with several values expects several: none waits for its batch. A turn with one ends that.
         let several = || {
-            store.gather_and_commit(|| {
+            store.turn(|| {
                 (0..3).for_each(|_| _ = store.0.log.committer.commits_next());
-                true
+                Waiting::One
             });
             commits_next()
         };

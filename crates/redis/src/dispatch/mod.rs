@@ -18,6 +18,7 @@ use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use rustix::net::sockopt;
+use shoal_engine::Waiting;
 use shoal_metrics::RefusalCause;
 
 use self::accept::ACCEPT_PAUSE;
@@ -129,9 +130,9 @@ impl<'a> Dispatch<'a> {
                 events.is_empty() && woken.is_empty() && sockets.is_empty() && self.again.is_empty();
             if !nothing || is_paused || !self.short.is_empty() {
                 self.worked_ns = self.shared.now_ns;
-                store.gather_and_commit(|| {
+                store.turn(|| {
                     self.turn(&events, &woken, sockets);
-                    self.commits_itself()
+                    self.waiting()
                 });
                 // The answers of writes that this thread committed leave before it begins others.
                 let (sockets, stop) = self.mailbox.take(&mut woken);
@@ -148,10 +149,10 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// Returns true if this thread has one client, whose writes it commits. With several clients it receives their commands while
-    /// the committer's thread waits for the device.
-    fn commits_itself(&self) -> bool {
-        self.slots.len() - self.free.len() == 1 && !self.shared.frontend.is_relaxed()
+    /// The clients that wait for the writes of a turn. In relaxed mode no client waits for the device.
+    fn waiting(&self) -> Waiting {
+        let is_one = self.slots.len() - self.free.len() == 1 && !self.shared.frontend.is_relaxed();
+        if is_one { Waiting::One } else { Waiting::Several }
     }
 
     fn turn(&mut self, events: &Events, woken: &[ConnectionToken], sockets: Vec<TcpStream>) {

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rustix::net::sockopt::set_tcp_cork;
+use shoal_engine::Waiting;
 
 use crate::auth::{Gate, OpenConnection};
 use crate::flow::ConnectionFlow;
@@ -129,10 +130,10 @@ impl<C: Future + Unpin> WithTasks<C> {
                 answers
             };
             let mut answers = 0;
-            gate.gather_and_commit(|| {
+            gate.turn(|| {
                 answers = run();
-                // Of the only connection no request has an answer yet: nobody needs this thread while it commits.
-                answers == 0 && open.is_alone()
+                // An answer that is ready must not wait for a flush.
+                if answers == 0 && open.is_alone() { Waiting::One } else { Waiting::Several }
             });
             if answers == 0 {
                 // The answers of writes that it committed.
