@@ -1,4 +1,4 @@
-//! Faults on demand: which request goes wrong, and how.
+//! Faults on demand: the requests that fail, and the way in which they do.
 
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ impl Fault {
         Self { op: FaultOp::Write, effect: Effect::Lose, skip: 0, repeated: false, blocks: None }
     }
 
-    /// The next write lands at `block` instead; blocks that would land behind the end of the device are lost.
+    /// The next write lands at `block` instead; blocks past the end of the device are lost.
     #[must_use]
     pub const fn misdirect(block: u64) -> Self {
         Self { op: FaultOp::Write, effect: Effect::Misdirect(block), skip: 0, repeated: false, blocks: None }
@@ -81,7 +81,7 @@ impl Fault {
         self
     }
 
-    /// Goes on for good instead of once.
+    /// Repeats for good instead of once.
     #[must_use]
     pub const fn for_good(mut self) -> Self {
         self.repeated = true;
@@ -101,7 +101,7 @@ impl Fault {
     }
 }
 
-/// The faults to come, and how many came.
+/// The planned faults, and the number that struck.
 #[derive(Default)]
 pub(super) struct Faults {
     planned: Vec<Fault>,
