@@ -57,7 +57,7 @@ pub enum ServeError {
          listen on 127.0.0.1, or say --insecure if that network is trusted"
     )]
     NotLoopback(SocketAddr),
-    /// The listen error of the address.
+    /// The server cannot listen on the address.
     #[error(transparent)]
     Listen(ListenError),
 }
