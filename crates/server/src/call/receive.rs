@@ -155,7 +155,7 @@ pub(super) async fn receive<M: Valued>(body: impl FrameBody) -> Result<Parted<M:
     split::<M>(receive_message(body).await?)
 }
 
-/// The request of a call that stores a value. `place` returns memory for a value of the length it gets, if it has some: the end of the request
+/// The request of a call that stores a value. `place` returns memory for a value of a known length, if it has some: the end of the request
 /// may still be to come then ([`receive_end`]).
 pub(crate) async fn receive_to_store<M: Valued>(
     body: &mut impl FrameBody,
