@@ -1,4 +1,5 @@
-//! Plain bytes for values and names, and numbers among bytes. (Values that several writers could mix up are [`Value`](crate::Value)s, which verify themselves.)
+//! Plain bytes for values and names, and numbers among bytes. (Values that several writers could mix up are [`Value`](crate::Value)s, which
+//! verify themselves.)
 
 use shoal_base::{Entropy, SeededEntropy};
 

@@ -22,9 +22,9 @@ pub enum FaultOp {
 /// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The request fails with this error of the system (such as `libc::EIO`). Of a failed write any part may show up
-    /// after a crash, unless there was no room for it ([`crate::is_no_room`]): then nothing of it was written, or its first blocks
-    /// ([`Fault::leaving`]), which are there at once. The writes that a failed flush should have made durable stay in doubt: a later flush does not help them.
+    /// The request fails with this error of the system (such as `libc::EIO`). Of a failed write any part may show up after a crash, unless
+    /// there was no room for it ([`crate::is_no_room`]): then none of it was written, or its first blocks ([`Fault::leaving`]), which are
+    /// there at once. The writes of a failed flush stay in doubt: a later flush does not make them durable.
     Fail(i32),
     /// A write fails with this error, after its first blocks were written.
     FailAfter(i32, u64),

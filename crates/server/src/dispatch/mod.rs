@@ -58,7 +58,7 @@ const ENCODING_HEADER: &str = "grpc-encoding";
 /// The compression of a request's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
-    /// None.
+    /// No compression.
     Plain,
     Gzip,
     /// An unknown one, or one that is not accepted here.

@@ -186,7 +186,7 @@ impl ConnectionFlow {
         self.own.is_within(self.own.max) && self.server.is_within(self.server.long_max())
     }
 
-    /// The number of bytes of the connection that the client has taken so far, if it must take more before the connection continues.
+    /// The count of moves so far if the connection waits for its client to take bytes.
     pub(crate) fn waits_at(&self) -> Option<u64> {
         let is_taken = self.own.used() <= self.idle.load(Ordering::Relaxed);
         let waits = !is_taken && self.working.load(Ordering::Relaxed) == 0;
