@@ -165,7 +165,7 @@ impl Shared {
                 Ok(()) => finished.push((transfer.into_request(), Ok(()))),
                 Err(error) => {
                     let mut request = transfer.into_request();
-                    // One of the joined requests failed: each is tried alone.
+                    // Of joined requests it is unknown which one failed: each is tried alone.
                     let parts = request.take_parts();
                     if parts.is_empty() {
                         finished.push((request, Err(error)));
