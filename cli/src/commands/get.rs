@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// The file to write; it appears, or is replaced, when it is complete. - is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Only these bytes, both ends included, as in HTTP: A-B, A- or -N (the last N).
+    /// Only these bytes, first and last included, as in HTTP: A-B, A- or -N (the last N).
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     range: Option<RangeArgument>,
     #[command(flatten)]
@@ -125,7 +125,7 @@ async fn write_file(stream: &mut GetStream, path: &Path) -> anyhow::Result<()> {
         Err(error) => Err(error),
     };
     if result.is_err() {
-        // Best effort: the error says more.
+        // Best effort: the error of the write is more useful.
         let _ = fs::remove_file(&temporary);
     }
     result.with_context(failed)

@@ -2,7 +2,7 @@
 //! machine.
 //!
 //! The archive holds no secrets: options name files with passwords, tokens and keys, and these files are not read. Keys
-//! of objects may stand in the log's lines. `missing.txt` names each part that the report could not get.
+//! of objects may occur in the log's lines. `missing.txt` names each part that the report could not get.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

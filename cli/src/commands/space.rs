@@ -1,4 +1,4 @@
-//! `shoal space serve`: the disk-space allocator as a service of its own, for programs that lay out a device themselves.
+//! `shoal space serve`: the disk-space allocator as a separate service, for programs that lay out a device themselves.
 
 use std::path::PathBuf;
 use std::sync::Arc;
