@@ -1,4 +1,4 @@
-//! A chain: a full backup, and increments that go on from each other. Its links are checked by their headers.
+//! A chain: a full backup, and increments that each continue the one before. Its links are checked by their headers.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ pub(crate) fn check_link(before: Option<&Link>, link: &Link) -> anyhow::Result<(
             before.header.version
         );
     }
-    // Another increment from the same version lacks what this part lacks.
+    // Another increment from the same version lacks the content of this part.
     let part = if before.header.contents == Contents::Part { before.number } else { 0 };
     if link.header.part != part {
         bail!(
@@ -52,7 +52,7 @@ pub(crate) fn check_link(before: Option<&Link>, link: &Link) -> anyhow::Result<(
     Ok(())
 }
 
-/// Checks that the chain that ends with this link is complete.
+/// Checks that the chain is complete with this link as its last.
 ///
 /// # Errors
 /// It is a part of a backup that was broken off.

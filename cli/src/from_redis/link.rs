@@ -24,7 +24,7 @@ pub(crate) enum Reply {
     /// No value.
     Nil,
     Value(Bytes),
-    /// A value of so many bytes, which was dropped.
+    /// A value of this many bytes, which was dropped.
     Long(u64),
     Number(i64),
     Text(String),
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that says `replies`, whatever it is asked.
+    /// A server that sends `replies` to any request.
     struct Says(io::Cursor<Vec<u8>>, Vec<u8>);
 
     impl Read for Says {

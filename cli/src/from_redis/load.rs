@@ -29,7 +29,7 @@ const NO_KEY: i64 = -2;
 /// A server, and how it is asked.
 pub(crate) struct Source<S> {
     link: Link<S>,
-    /// PEXPIRETIME, or PTTL where the server does not know it.
+    /// PEXPIRETIME is known; otherwise PTTL is used.
     has_expire_time: bool,
 }
 
@@ -67,8 +67,8 @@ impl<S: Read + Write> Source<S> {
         Ok(Self { link, has_expire_time })
     }
 
-    /// The databases of the server other than `db` that have keys, with the number of keys. A server that does not tell, or may
-    /// not, has none here.
+    /// The databases of the server other than `db` that have keys, with the number of keys. Empty if the server does not report
+    /// them, or may not.
     pub(crate) fn other_databases(&mut self, db: u32) -> Vec<(u32, u64)> {
         match self.link.ask(&[b"INFO", b"keyspace"]) {
             Ok(Reply::Value(text)) => databases(&text).filter(|&(number, _)| number != db).collect(),
@@ -76,7 +76,7 @@ impl<S: Read + Write> Source<S> {
         }
     }
 
-    /// Puts all strings of the database. The report has what became of each key.
+    /// Puts all strings of the database. The report has the outcome of each key.
     pub(crate) fn run(mut self, address: &str, feeder: &mut Feeder<'_>) {
         let (mut seen, mut cursor) = (0, b"0".to_vec());
         loop {

@@ -1,10 +1,10 @@
 //! Tars in and out of a store.
 //!
 //! [`records`] are those of the format pax. Out: [`writer`] writes entries, [`unload`] gets the objects. In: [`reader`] takes tars of
-//! any program apart ([`number`]s of the header's fields), [`load`] puts what is in them.
+//! any program apart ([`number`]s of the header's fields), [`load`] puts their entries.
 //!
 //! The crate `tar` knows the header. Its `Archive` is not used: it takes the end of the input between two entries for the end of the
-//! archive, reads extended headers of any length into memory, and does not say where a damage is.
+//! archive, reads extended headers of any length into memory, and does not report the place of a damage.
 
 pub(crate) mod load;
 pub(crate) mod number;

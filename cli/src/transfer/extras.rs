@@ -15,7 +15,7 @@ pub(crate) const NAMESPACE: &str = "user.shoal.";
 
 const CONTENT_TYPE: &str = "content-type";
 const EXPIRES: &str = "expires";
-/// Has the value [`NONE`] where the object has no metadata `mode`, so that an import does not add it.
+/// Has the value [`NONE`] if the object has no metadata `mode`, so that an import does not add it.
 const MODE: &str = "mode";
 const META: &str = "meta.";
 const NONE: &[u8] = b"none";
@@ -27,7 +27,7 @@ const SAME_MOMENT_NS: u64 = 1_000_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extras {
     content_type: String,
-    /// Without the metadata that [`Attributes`] give.
+    /// Without the metadata of [`Attributes`].
     user: Vec<(String, Bytes)>,
     /// Nanoseconds since the Unix epoch.
     expires_ns: Option<u64>,
@@ -47,7 +47,7 @@ impl Extras {
         }
     }
 
-    /// Whether nothing would be lost without them, but that an import gives the object a mode.
+    /// Returns true if nothing would be lost without them, except that an import sets the object's mode.
     pub(crate) fn is_plain(&self) -> bool {
         self.content_type.is_empty() && self.user.is_empty() && self.expires_ns.is_none()
     }
@@ -129,7 +129,7 @@ impl Extras {
         }
     }
 
-    /// Whether the object is what a file with these and `attributes` would become, but for its value.
+    /// Returns true if a file with these and `attributes` would become this object, the value aside.
     pub(crate) fn is_of(&self, attributes: &Attributes, info: &ObjectInfo) -> bool {
         let put = self.put_options(attributes);
         put.modified_ns == Some(info.modified_ns)

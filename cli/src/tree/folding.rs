@@ -1,9 +1,9 @@
 //! Folders of file systems that fold names: exFAT, FAT, NTFS, SMB, or ext4 with the flag `casefold` take two names for one file, and
-//! some store another name than the one that is given.
+//! some store another name than the requested one.
 //!
-//! In such a folder a name that leads to something is used only if the folder lists the very bytes of the name; a new file is looked for
-//! in the folder's list afterwards. Whether a folder folds names is found out by a probe, once for each file system of an export (and once
-//! for each value of the flag, which folders inherit); elsewhere names cost nothing more.
+//! In such a folder a name that leads to something is used only if the folder lists the exact bytes of the name; a new file is looked for
+//! in the folder's list afterwards. A probe finds out if a folder folds names, once for each file system of an export (and once for each
+//! value of the flag, which folders inherit); elsewhere names cost nothing more.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};

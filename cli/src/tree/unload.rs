@@ -69,7 +69,7 @@ struct Planned<'a> {
 struct Written {
     kind: Kind,
     bytes: u64,
-    /// Those that the report has already, as they were written piece by piece.
+    /// Bytes that the report has already, as they were written piece by piece.
     counted_bytes: u64,
 }
 
@@ -110,7 +110,7 @@ impl Unload {
         work::run(jobs, |batch| self.write_batch(batch), plan);
     }
 
-    /// Tells what [`run`](Self::run) would write below `target`, and writes nothing.
+    /// Reports the files that [`run`](Self::run) would write below `target`, and writes nothing.
     pub(crate) fn run_dry(&self, target: &Path) {
         self.each(|entry, above| {
             let Planned { attributes, extras, names } = &self.judge(&entry, above)?;
@@ -225,7 +225,7 @@ impl Unload {
         Ok(())
     }
 
-    /// The object `key` cannot have its metadata or deadline there: it goes on without them where that is allowed.
+    /// The object `key` cannot have its metadata or deadline there: the export continues without them if that is allowed.
     fn lose(&self, key: &[u8], why: String) -> Result<(), Trouble> {
         if !self.report.manner().lossy {
             return Err(Trouble::Target(Obstacle::Unheld(why)));
@@ -289,7 +289,7 @@ impl Unload {
         }
     }
 
-    /// The keys of written files that the file system gave other names.
+    /// The keys of written files that the file system renamed.
     fn find_altered(&self, results: &[(Wanted, Result<Written, Trouble>)]) -> HashSet<Bytes> {
         let mut keys = HashSet::new();
         for group in results.chunk_by(|(one, _), (other, _)| Arc::ptr_eq(&one.folder, &other.folder)) {

@@ -192,7 +192,7 @@ pub(super) fn archive(number: u64) -> Archive {
     Archive { bytes, oddities }
 }
 
-/// Makes the names and values of one oddity: the names begin with its number, so that two oddities do not share names.
+/// Makes the names and values of one oddity: the names start with its number, so that two oddities do not share names.
 struct Making {
     index: usize,
     value: Vec<u8>,
