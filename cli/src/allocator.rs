@@ -13,8 +13,9 @@ unsafe extern "C" {
     safe fn mi_option_set(option: c_int, value: c_long);
 }
 
-/// Gives freed memory back to the system at once. In a process that may take little, memory that threads keep after they freed large
-/// values would be most of what it has: a server in 128 MiB took 40 MiB more. It costs some processor time for each large value.
+/// Returns freed memory to the system at once. In a process with a small memory limit, the memory that threads keep after they free
+/// large values would be most of the total: a server in 128 MiB took 40 MiB more. The cost is some processor time for each large
+/// value.
 pub(crate) fn keep_nothing() {
     mi_option_set(PURGE_DELAY, 0);
 }

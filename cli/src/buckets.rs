@@ -54,7 +54,7 @@ pub(crate) async fn hint_if_empty(objects: &Objects, bucket: &str) {
     ));
 }
 
-/// The names of the other buckets that have objects: one page. A hint is not worth an error, so a failure gives none.
+/// The names of the other buckets that have objects: one page. They are only a hint, so a failure returns an empty list.
 async fn others(objects: &Objects, bucket: &str) -> Vec<String> {
     let page = objects.list_buckets("").await;
     page.map_or_else(|_| Vec::new(), |page| page.names.into_iter().filter(|name| name != bucket).collect())

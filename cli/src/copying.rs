@@ -1,4 +1,4 @@
-//! Copies and moves of objects within a store: one of them, or all whose keys begin with a prefix.
+//! Copies and moves of objects within a store: a single one, or all whose keys start with a prefix.
 //!
 //! A move is a copy and then a delete of just the version that was copied, so nothing that anybody wrote is lost: at every
 //! moment the newest value is under the old key, or under the new one. An interrupted move leaves both.
@@ -89,7 +89,7 @@ pub(crate) async fn copy_since(
     Ok(copied(copy.finish().await.with_context(writing)?))
 }
 
-/// Moves the object at `from` to `to`, unless `rules` reject the copy. Where others write the object meanwhile, their value is
+/// Moves the object at `from` to `to`, unless `rules` reject the copy. If others write the object meanwhile, their value is
 /// moved.
 pub(crate) async fn rename(
     objects: &Objects,
@@ -144,7 +144,7 @@ async fn delete(objects: &Objects, place: &Location, rules: RejectRules) -> Resu
     results.into_iter().next().unwrap_or(Err(Error::NotFound)).map(drop)
 }
 
-/// A copy or a move of all objects whose keys begin with a prefix, which is replaced by another one.
+/// A copy or a move of all objects whose keys start with a prefix, which is replaced by another one.
 #[derive(Clone, Debug)]
 pub(crate) struct Prefixes {
     /// The bucket and the prefix of the sources.
@@ -168,8 +168,8 @@ pub(crate) struct Totals {
 }
 
 impl Prefixes {
-    /// Copies or moves them all; shows each with `show` (source and destination) where it succeeds. With `dry` nothing is done
-    /// and everything shown. Reports failures and goes on, unless all others would fail, too.
+    /// Copies or moves them all; shows each success with `show` (source and destination). With `dry` nothing is done and
+    /// everything shown. Reports failures and continues, unless all others would fail, too.
     pub(crate) async fn run(
         &self,
         objects: &Objects,

@@ -1,7 +1,7 @@
 //! Temporary names of the files that a command writes before they get their own.
 //!
 //! A name has 64 random bits. Process ids repeat (in a container each command is process 1), so that a name made of one can be that of
-//! a file which a killed command left behind. The pattern is fixed: an import recognises such files and leaves them out.
+//! a file which a killed command left. The pattern is fixed: an import recognises such files and leaves them out.
 
 use rustix::io::{Errno, Result};
 use shoal_base::{Entropy, SystemEntropy};
