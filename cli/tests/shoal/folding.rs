@@ -52,7 +52,7 @@ const SYSTEMS: [System; 3] = [
     },
 ];
 
-/// None where this machine does not make or mount it, which is printed.
+/// None if this machine does not make or mount it, which is printed.
 fn mount(root: &Path, system: &System) -> Option<Mount> {
     let System { name, make, mount, has_flag } = *system;
     let (image, folder) = (root.join("image"), root.join("mount"));

@@ -1,4 +1,5 @@
-//! Stores that grow: full ones go on, a kill at any moment leaves the old size or the new one, and impossible growth is reported.
+//! Stores that grow: full ones continue, a kill at any moment leaves the old size or the new one, and impossible growth is
+//! reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -225,7 +226,7 @@ fn a_kill_at_any_moment_leaves_the_old_size_or_the_new_one() {
     assert_whole(&data, 4);
 }
 
-/// The store of a running server becomes larger while a writer goes on.
+/// The store of a running server becomes larger while a writer continues.
 #[test]
 fn a_running_server_grows_its_store() {
     let folder = tempfile::tempdir().unwrap();

@@ -27,7 +27,7 @@ pub(crate) fn disk_folder() -> TempDir {
 pub(crate) struct LoopDevice(pub(crate) String);
 
 impl LoopDevice {
-    /// None where this machine makes none, which is printed.
+    /// None if this machine makes none, which is printed.
     pub(crate) fn over(path: &Path, options: &[&str]) -> Option<Self> {
         let mut command = Command::new("losetup");
         let output = command.args(["--find", "--show"]).args(options).arg(path).output();

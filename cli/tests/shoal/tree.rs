@@ -156,7 +156,7 @@ fn only_changed_files_are_imported_again() {
     for name in ["grown", "newer", "mode", "same", "d/same"] {
         fs::write(source.join(name), b"12345").unwrap();
     }
-    // Keys of others lie before, between and behind ours.
+    // Keys of others are before, between and after ours.
     for key in ["aa", "d!", "n", "zz"] {
         server.put(key, b"", &[]);
     }

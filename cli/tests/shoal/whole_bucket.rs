@@ -15,7 +15,7 @@ fn filled() -> Server {
 }
 
 /// Symptom: `shoal rm --prefix "$P"` with an empty P deleted the whole bucket. Cause: the empty prefix was one like any other.
-/// Fix: whatever changes a whole bucket by prefix needs `--all`.
+/// Fix: each change of a whole bucket by prefix needs `--all`.
 #[test]
 fn an_empty_prefix_needs_all() {
     let server = filled();
