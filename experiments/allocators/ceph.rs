@@ -21,7 +21,7 @@ const LEAK_ONE_IN: u64 = 10;
 const ROUNDS: u64 = 3;
 const AGEING: Sizes = Sizes::Either(16, 2048);
 
-/// Operations that are timed together: few, so that the fill stays where it should be.
+/// Operations that are timed together: few, so that the fill stays at its target.
 const CHUNK: usize = 64;
 
 /// Fills to `percent`, then frees random pieces and allocates as much again, in as many runs as it takes.
@@ -100,7 +100,7 @@ fn free_random(
     figures.free.each(&victims, |&run| assert!(allocator.free(run).is_ok(), "{run} is in use"));
 }
 
-/// Places a few values in as many runs as it takes; says whether all of them were placed.
+/// Places a few values in any number of runs; returns true if all of them were placed.
 fn place(
     allocator: &dyn Allocator,
     sizes: Sizes,

@@ -57,7 +57,7 @@ pub(crate) fn churn(allocator: &dyn Allocator, percent: u64, sizes: Sizes, run: 
     figures
 }
 
-/// Values until only `reserve` blocks are free; `None` where that takes too long or does not succeed.
+/// Values until only `reserve` blocks are free; `None` if that takes too long or does not succeed.
 pub(crate) fn fill(
     allocator: &dyn Allocator,
     reserve: u64,

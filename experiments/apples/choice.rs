@@ -15,7 +15,7 @@ const SIZES: (f64, f64) = (4.0, 1.5);
 pub(crate) enum Choice {
     /// All alike.
     Uniform,
-    /// Normal around the middle, with a standard deviation of N / this; cut off at both ends.
+    /// Normal around the middle, with a standard deviation of N / this; cut off at both sides.
     Normal(f64),
     /// In proportion to the bucket's number.
     Linear,
@@ -28,7 +28,7 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    /// The choices that the study shows unless told otherwise.
+    /// The default choices of the study.
     pub(crate) const ALL: [Self; 7] = [
         Self::Uniform,
         Self::Normal(6.0),
@@ -119,8 +119,8 @@ impl FromStr for Choice {
 pub(crate) enum Supply {
     /// All the same.
     Equal,
-    /// In proportion to how often the bucket is chosen, at least one: what an allocator's pools look like when what is
-    /// freed has the distribution of what is allocated.
+    /// In proportion to the probability of the bucket, at least one: the pools of an allocator if freed sizes have the
+    /// distribution of allocated ones.
     Matched,
 }
 
@@ -154,7 +154,7 @@ impl Orchard {
     }
 }
 
-/// Draws buckets with given probabilities, each in constant time (Walker's alias method).
+/// Draws buckets with the probabilities passed to it, each in constant time (Walker's alias method).
 pub(super) struct Picker {
     /// Up to this, of 2^32, the place itself is meant, above it the other one.
     places: Vec<(u64, u32)>,

@@ -1,6 +1,6 @@
-//! Random numbers of the distributions that the simulation needs, from a seed: the same seed gives the same numbers.
+//! Random numbers of the distributions that the simulation needs, from a seed: the same seed yields the same numbers.
 //!
-//! Every generator here is exact: its numbers have just the distribution that it names, but for the 53 bits of a float.
+//! Every generator here is exact: its numbers have just the distribution that it names, apart from the 53 bits of a float.
 
 use super::poisson::ln_factorial;
 

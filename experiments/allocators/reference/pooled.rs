@@ -15,7 +15,7 @@ use shoal_base::Run;
 use super::super::allocator::{Allocator, Gate, Refusal, Runs, Status};
 use super::words::Words;
 
-/// The longest run with a bin of its own: 4 MiB.
+/// The longest run with a separate bin: 4 MiB.
 const FAST_BLOCKS_MAX: u32 = 1024;
 
 /// The structure besides the bins that merges neighbours sooner.

@@ -9,7 +9,7 @@ use super::*;
 
 const BLOCKS: u64 = 5000;
 
-/// One of each, with whether it merges what is free by itself.
+/// One of each, with a flag for those that merge free runs by themselves.
 fn all(blocks: u64) -> Vec<(&'static str, Box<dyn Allocator>, bool)> {
     vec![
         ("bitmap", Box::new(Bitmap::new(7, blocks)), true),
