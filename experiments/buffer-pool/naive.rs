@@ -44,7 +44,7 @@ enum Request {
     Write(u64, Box<Page>),
 }
 
-/// A request, and where its page goes when it is done.
+/// A request, and the receiver of its page when it is done.
 type Asked = (Request, SyncSender<Box<Page>>);
 
 /// One thread that does the I/O of everybody, one request after the other.

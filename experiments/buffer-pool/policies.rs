@@ -46,7 +46,7 @@ impl Ranked {
         if self.order.len() > self.frames {
             let newest = (rank(uses + 1), self.now, page);
             let victim = match self.kind {
-                // Kept even where it is the least: there is no other place to read it into.
+                // Kept even if it is the least: there is no other place to read it into.
                 Kind::Lru | Kind::Lfu => self.order.iter().find(|&&entry| entry != newest).copied(),
                 Kind::AgedLfu => self.order.first().copied(),
             };
@@ -66,7 +66,7 @@ impl Ranked {
     }
 }
 
-/// A ring of frames and a hand that passes over what was used since it came by.
+/// A ring of frames and a hand that passes over pages used since its last visit.
 pub(crate) struct Clock {
     frames: usize,
     ring: VecDeque<(u64, bool)>,
@@ -102,8 +102,8 @@ impl Clock {
     }
 }
 
-/// One queue by age, and a hand that walks from the oldest page to the newest: a page that was used since it passed stays where
-/// it is, the first one that was not goes (Zhang and others, NSDI 2024).
+/// One queue by age, and a hand that walks from the oldest page to the newest: a page that was used since it passed stays, the
+/// first one that was not goes (Zhang and others, NSDI 2024).
 pub(crate) struct Sieve {
     frames: usize,
     /// Pages by the number of their entry, and whether they were used since the hand passed.
@@ -157,7 +157,7 @@ pub(crate) struct S3Fifo {
     main: VecDeque<u64>,
     /// Uses of the pages of both queues.
     uses: HashMap<u64, u8>,
-    /// Names of what left the small queue, in their order.
+    /// Names of the pages that left the small queue, in their order.
     ghosts: VecDeque<u64>,
     ghost_names: HashSet<u64>,
 }

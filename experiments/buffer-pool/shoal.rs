@@ -27,9 +27,9 @@ pub(crate) struct Settings {
     pub(crate) writes_ahead: bool,
     /// Scans go through a stream.
     pub(crate) reads_ahead: bool,
-    /// Scans say that they are scans.
+    /// Scans are marked as scans.
     pub(crate) marks_scans: bool,
-    /// Threads say that they may block.
+    /// Threads declare that they may block.
     pub(crate) inline: bool,
     /// LRU-K's k, and how many evicted pages it remembers; none: the pool's default.
     pub(crate) lru_k: Option<(usize, usize)>,
@@ -54,7 +54,7 @@ pub(crate) struct Shoal {
     pool: Pool,
     settings: Settings,
     sim: Option<Arc<Sim>>,
-    /// Threads that fetch a page, where reads are not shared.
+    /// Threads that fetch a page, if reads are not shared.
     fetching: Box<[AtomicU32]>,
 }
 
@@ -152,7 +152,7 @@ impl PagePool for Shoal {
     }
 }
 
-/// Somebody fetches a page, where reads are not shared.
+/// A thread fetches a page, if reads are not shared.
 struct Fetching<'a>(&'a AtomicU32);
 
 impl Drop for Fetching<'_> {

@@ -79,7 +79,7 @@ pub(super) fn give_back(time: Duration) -> Result<Pair> {
     };
     let pair = compare(time, BATCH, old, new);
     is_over.store(true, Ordering::Relaxed);
-    // It ends by itself; there is nothing to learn from how.
+    // It exits by itself; its result does not matter.
     let _ = taker.join();
     Ok(pair)
 }
