@@ -65,7 +65,7 @@ fn a_write_that_is_sent_twice_counts_once() {
     });
 }
 
-/// Of those who create a key one does; of those who count it up from the version that they saw none is lost.
+/// Of the clients that create a key one succeeds; of the counts up from the version that a client saw none is lost.
 #[test]
 fn conditions_let_one_through() {
     let image = formatted(BLOCKS);
@@ -116,7 +116,7 @@ fn a_write_batch_is_there_as_a_whole() {
             spawn(&world, move |world| {
                 for _ in 0..2 {
                     let keys = KEYS.map(|name| (key(&name_of(name)), ReadLevel::Value));
-                    // Made again where another write came between, so only the numbers of the last time count.
+                    // Made again if another write came between, so only the numbers of the last time count.
                     let decide = |objects: &[Option<Object>]| {
                         let numbers = [0, 1, 2].map(|at| number_of(objects[at].as_ref()));
                         Decision::Do(KEYS.map(|name| put(name, numbers[0] + 1)).to_vec().into(), numbers)

@@ -31,7 +31,7 @@ pub const CONFIGURED: &str = "all: one client, a flush for each batch, the cache
 /// Bytes that Shoal's file and LMDB's map may grow to.
 const SIZE_MAX: u64 = 64 << 30;
 
-/// Pages of SQLite's log at which it is taken over: as much as Shoal's log has.
+/// Pages of SQLite's log at which it is taken over: the size of Shoal's log.
 const CHECKPOINT_PAGES: u32 = 65_536;
 
 /// A new store in `folder`, with `cache` bytes of cache.
