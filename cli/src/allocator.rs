@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_long};
 
-/// mimalloc's `mi_option_purge_delay`: how many milliseconds freed memory is kept before it goes back to the system.
+/// mimalloc's `mi_option_purge_delay`: the milliseconds for which freed memory is kept before it returns to the system.
 const PURGE_DELAY: c_int = 15;
 
 // SAFETY: the signature is that of `mimalloc.h`, whose enumeration is an int; mimalloc is linked as the global allocator.

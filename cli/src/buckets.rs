@@ -104,7 +104,7 @@ pub(crate) async fn of_redis_clients(objects: &Objects) -> Result<String> {
     }
 }
 
-/// Logs which bucket Redis clients see, if it is not the one of all other clients by a choice of this program.
+/// Logs the bucket of Redis clients, if it is not that of all other clients by a choice of this program.
 pub(crate) async fn log_choice(objects: &Objects, chosen: &str) {
     if chosen == DEFAULT_BUCKET {
         return;

@@ -12,7 +12,7 @@ const SHARE: u64 = 8;
 const CACHE_MIN: u64 = 16 * MIB;
 /// Least memory for each kind of held records.
 const HELD_MIN: u64 = 8 * MIB;
-/// More than this is taken only if it is asked for.
+/// More than this is taken only on request.
 const USUAL_MAX: u64 = 64 * MIB;
 /// The smallest value of `--memory`.
 const TOTAL_MIN: u64 = 64 * MIB;

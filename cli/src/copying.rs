@@ -1,7 +1,7 @@
 //! Copies and moves of objects within a store: a single one, or all whose keys start with a prefix.
 //!
-//! A move is a copy and then a delete of just the version that was copied, so nothing that anybody wrote is lost: at every
-//! moment the newest value is under the old key, or under the new one. An interrupted move leaves both.
+//! A move is a copy and then a delete of exactly the version that was copied, so no write is lost: at every moment the
+//! newest value is under the old key, or under the new one. An interrupted move leaves both.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::failures::Failures;
 use crate::objects::{Objects, is_lasting};
 use crate::output::{about, counted, show_key};
 
-/// How often an object is moved that others write all the time.
+/// Attempts to move an object that others write all the time.
 const ATTEMPTS_MAX: u32 = 10;
 
 /// Objects that are copied at the same time: each may hold a piece of its value in memory.
@@ -108,7 +108,7 @@ pub(crate) async fn rename(
         let just_this = RejectRules { if_version_not: Some(copied.source), ..RejectRules::default() };
         match delete(objects, from, just_this).await {
             Ok(()) => return Ok(copied),
-            // Somebody deleted the source after it was copied.
+            // Another client deleted the source after it was copied.
             Err(Error::ConditionFailed { current: None, .. }) => return Ok(copied),
             Err(Error::ConditionFailed { .. }) => {}
             Err(error) => {
@@ -153,7 +153,7 @@ pub(crate) struct Prefixes {
     pub(crate) to: Location,
     /// The conditions of each copy.
     pub(crate) rules: RejectRules,
-    /// Whether the sources go.
+    /// Deletes the sources.
     pub(crate) moves: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The files with credentials: those that `shoal serve` shows and accepts, which are read again when they change, and
+//! The files with credentials: the ones that `shoal serve` shows and accepts, which are read again when they change, and
 //! the files that a command shows to a server.
 
 use std::fs::File;
@@ -14,12 +14,12 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::failure::Usage;
 
-/// How often the files are looked at.
+/// The period in which the files are checked.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Permissions of all users but the owner.
 const NOT_THE_OWNER: u32 = 0o077;
-/// Of these the one to read is the group's.
+/// The permission of the group to read.
 const GROUP_READS: u32 = 0o040;
 
 /// The name of a token file's content in messages.

@@ -13,8 +13,8 @@ use crate::size::Size;
 /// A device that is larger than its store by less than this part is not worth a line.
 const WORTH_SAYING: u64 = 64;
 
-/// The cap that a store with a cap of `cap` blocks is to have, in blocks; `None`: the one that it has. Without a `size` the store
-/// takes all of a device.
+/// The new cap of a store whose cap is `cap` blocks, in blocks; `None`: it keeps its cap. Without a `size` the store takes all of
+/// a device.
 ///
 /// # Errors
 /// A cap that the store cannot have, with the reason.

@@ -88,7 +88,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     // In a box, or the runtime would be compiled around it in several places.
     let work: Pin<Box<dyn Future<Output = anyhow::Result<()>>>> = Box::pin(dispatch(cli));
     let result = runtime.block_on(work);
-    // A read of standard input that nobody waits for any more must not keep the program alive.
+    // An abandoned read of standard input must not keep the program alive.
     runtime.shutdown_background();
     result
 }

@@ -35,7 +35,7 @@ const CACHE_MAX: u64 = GIB;
 /// Caches have whole units of this.
 const CACHE_UNIT: u64 = 64 << 10;
 
-/// Bytes in flight of gRPC, and how much memory each takes.
+/// Bytes in flight of gRPC, and the memory that each takes.
 const GRPC_FACTOR: (u64, u64) = (5, 2);
 const GRPC_MIN: u64 = 6 * MIB;
 /// The message that has waited for longest comes on top, and messages that wait.
@@ -44,7 +44,7 @@ const GRPC_WAITING_MIN: u64 = 2 * MIB;
 /// Of gRPC's memory above its minimum, one part of this many is for messages that wait.
 const GRPC_WAITING_SHARE: u64 = 4;
 
-/// Commands and answers of the Redis frontend, and how much memory each byte takes. Queued commands and watched keys never wait.
+/// Commands and answers of the Redis frontend, and the memory that each byte takes. Queued commands and watched keys never wait.
 /// They take one byte for each that they count, up to this multiple of the bound.
 const REDIS_FACTOR: u64 = 2;
 const _: () = assert!(HARD_FACTOR as u64 <= REDIS_FACTOR);
@@ -151,7 +151,7 @@ impl MemoryBudget {
         })
     }
 
-    /// Whether freed memory is to go back to the system at once.
+    /// Returns true if freed memory must return to the system at once.
     pub(crate) fn is_lean(&self) -> bool {
         self.total < LEAN_BELOW
     }
@@ -282,7 +282,7 @@ fn grpc_bytes(in_flight: u64, waiting: u64) -> u64 {
 }
 
 /// The memory of a store with this cache: the cache and its tables, the values that an apply rewrites, the memory of I/O that is
-/// kept, deadlines, and the records of the memtables with those that an apply lends and brings home.
+/// kept, deadlines, and the records of the memtables, including lent ones that an apply brings home.
 fn store_bytes(wanted: &Wanted, cache: u64) -> u64 {
     let rewritten = (cache / 8).min(64 * MIB);
     let kept = (cache / 8).min(16 * MIB);

@@ -19,7 +19,7 @@ const CACHE_MIN: u64 = 16 << 20;
 /// A program with less memory returns freed memory at once.
 const SCARCE_BELOW: u64 = 512 << 20;
 
-/// Whether this program may use little memory.
+/// Returns true if this program may use little memory.
 pub(crate) fn is_scarce() -> bool {
     limit(Path::new("/")).is_some_and(|limit| limit < SCARCE_BELOW)
 }
@@ -77,7 +77,7 @@ fn of_group(root: &Path, line: &str) -> Option<u64> {
     groups.filter_map(|group| parse(&fs::read_to_string(group.join(file)).ok()?)).min()
 }
 
-/// A limit in bytes. `max` is none; version 1 has a number above all memory for that, which has the same effect.
+/// A limit in bytes. `max` is none; version 1 has a number above all memory instead, with the same effect.
 fn parse(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }

@@ -154,7 +154,7 @@ impl SpaceMap {
         self.bins.iter().map(|bin| bin.runs).sum()
     }
 
-    /// How many groups share a cell.
+    /// The number of groups in a cell.
     fn cell_groups(&self) -> usize {
         self.groups.len().div_ceil(CELLS_MAX).max(1)
     }

@@ -21,7 +21,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// The period in which a waiter checks if the stop started.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// How long the end may take, and since when it takes.
+/// The time limit of the stop, and its start.
 pub(crate) struct StopTime {
     limit: Duration,
     began: OnceLock<Instant>,
@@ -123,7 +123,7 @@ pub(crate) async fn close(
 /// Logs that the time was over, or that records could not be applied. No data is lost by that.
 ///
 /// # Errors
-/// The failure after which the store took no writes: then nobody knows that nothing is lost.
+/// The failure after which the store took no writes: then it is not known that nothing is lost.
 pub(crate) fn say_left_over(store: &Store, path: &Path, what: &str) -> anyhow::Result<()> {
     if let Some(reason) = store.failure() {
         bail!(

@@ -25,7 +25,7 @@ use crate::size::Size;
 /// memory. With a cache of 32 MiB under load that was 40 MiB (docs/measurements/performance-log.md).
 const HUGE_PAGES_FROM: Size = Size(256 << 20);
 
-/// How long a snapshot may hold space.
+/// The maximum time for which a snapshot may hold space.
 pub(crate) const SNAPSHOT_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// The pause from the end of a scrub to the start of the next.
 pub(crate) const SCRUB_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -77,7 +77,7 @@ impl From<Io> for IoMode {
 /// The use that a command makes of a data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It is read, and nothing is written to it, whether that could be done or not.
+    /// It is read, and nothing is written to it, even if that were possible.
     #[default]
     Read,
     /// It is written, and must be there.
@@ -321,7 +321,7 @@ pub(crate) enum Formatted {
     Kept,
 }
 
-/// Makes a new store in the file or on the device at `path`, which must be blank unless it is to be overwritten. With
+/// Makes a new store in the file or on the device at `path`, which must be blank unless `overwrite` is set. With
 /// `if_blank` an existing store is a success.
 pub(crate) async fn format(
     path: &Path,
@@ -413,7 +413,7 @@ impl NewStore {
 
     /// Removes the file; a device keeps the bytes that were written to it.
     pub(crate) async fn discard(self) {
-        // It goes away.
+        // The store is removed.
         let _ = self.store.close().await;
         match &self.unfinished {
             // If that fails, the name shows that the file is not whole.
@@ -589,8 +589,7 @@ mod tests {
         assert!(!is_place_of_devices(Path::new("/dev/shm")) && !is_place_of_devices(Path::new("/srv")));
     }
 
-    /// Two first starts at one moment: the one that comes second must not replace the store of the first, which may
-    /// have acknowledged writes.
+    /// Two first starts at one moment: the second must not replace the store of the first, which may have acknowledged writes.
     #[tokio::test]
     async fn a_store_that_another_process_made_meanwhile_stays() {
         let folder = tempfile::tempdir().unwrap();

@@ -68,7 +68,7 @@ pub(crate) struct StoreArguments {
 }
 
 impl StoreArguments {
-    /// Whether the store is a data file, without a server.
+    /// Returns true if the store is a data file, without a server.
     pub(crate) fn is_file(&self) -> bool {
         self.data.is_some()
     }
@@ -78,7 +78,7 @@ impl StoreArguments {
         self.data.as_deref()
     }
 
-    /// Whether nothing may be written to the data file.
+    /// Returns true if nothing may be written to the data file.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
     }

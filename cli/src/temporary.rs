@@ -27,7 +27,7 @@ pub(crate) fn create<T>(mut create: impl FnMut(&str) -> Result<T>) -> Result<(St
     }
 }
 
-/// Whether `name` is a temporary name of this or of an earlier version, which had `.shoal-PROCESS-NUMBER.tmp`.
+/// Returns true if `name` is a temporary name of this or of an earlier version, which had `.shoal-PROCESS-NUMBER.tmp`.
 pub(crate) fn is_temporary(name: &[u8]) -> bool {
     let Some(middle) = name.strip_prefix(START.as_bytes()).and_then(|rest| rest.strip_suffix(END.as_bytes()))
     else {

@@ -13,7 +13,7 @@ pub(crate) struct Link {
     pub(crate) number: u64,
 }
 
-/// Checks that `link` follows on the one before; none before: it must be a full backup, or a part of one.
+/// Checks that `link` follows the one before; without one before, it must be a full backup, or a part of one.
 ///
 /// # Errors
 /// The reason why it does not.
@@ -93,7 +93,7 @@ mod tests {
         let behind = |part| Header { part, ..one.clone() };
         assert_eq!((check(None, &part), check(Some(&part), &behind(77))), (Ok(()), Ok(())));
         assert!(check_last(&link("THIS", &part)).is_err() && check_last(&link("THIS", &full)).is_ok());
-        // An increment at the version of the one before is empty, and a link all the same.
+        // An increment at the version of the one before is empty, but a valid link.
         assert_eq!(check(Some(&one), &header(1, 20, Contents::Increment { from: Lsn(20) })), Ok(()));
         for (before, this, words) in [
             (None, &one, "from version 10"),

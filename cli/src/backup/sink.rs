@@ -44,7 +44,7 @@ pub(crate) enum Sink {
     File(Unfinished),
 }
 
-/// A file under a temporary name, which goes away with this unless it is to be kept.
+/// A file under a temporary name, which is removed on drop unless it is kept.
 pub(crate) struct Unfinished {
     file: File,
     path: PathBuf,

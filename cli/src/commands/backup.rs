@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
     /// Write at most this many bytes a second.
     #[arg(long, value_name = "BYTES")]
     rate: Option<Size>,
-    /// Print one JSON object, and no progress; with - as DEST it goes to standard error.
+    /// Print one JSON object, and no progress; with - as DEST on standard error.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -140,7 +140,7 @@ fn part_of(dest: &Path) -> anyhow::Result<PathBuf> {
     Ok(part)
 }
 
-/// Whether both are names of one file that exists.
+/// Returns true if both are names of one file that exists.
 fn is_same_file(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| path.metadata().ok().map(|it| (it.dev(), it.ino()));
     place(one).is_some_and(|one| place(other) == Some(one))

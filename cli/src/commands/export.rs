@@ -83,7 +83,7 @@ pub(crate) struct Arguments {
     /// Write nothing; print the keys that would be written.
     #[arg(long)]
     dry_run: bool,
-    /// Print one JSON object at the end, and no progress; with --tar - it goes to standard error.
+    /// Print one JSON object at the end, and no progress; with --tar - on standard error.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -187,7 +187,7 @@ async fn write_tar(unload: &tarball::unload::Unload, sink: Sink, jobs: u16) -> a
     tokio::task::block_in_place(|| sink.finish())
 }
 
-/// The place of a tar. Also a pipe that nobody reads any more is an error: the tar has no end then.
+/// The place of a tar. A pipe whose reader is gone is an error, too: the tar is incomplete then.
 struct Out(Sink);
 
 impl io::Write for Out {
@@ -212,7 +212,7 @@ fn allow_open_folders() -> usize {
     (files / 2).clamp(FOLDERS_OPEN_MIN, FOLDERS_OPEN_MAX)
 }
 
-/// How much there will be: for the time that is left.
+/// Counts the objects, for an estimate of the remaining time.
 async fn count(objects: Objects, mut request: ListRequest, filter: Filter, report: Arc<Report>) {
     let (mut items, mut bytes) = (0, 0);
     let prefix_bytes = request.prefix.len();

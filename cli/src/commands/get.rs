@@ -1,4 +1,4 @@
-//! `shoal get`: an object's value goes to standard output or into a file.
+//! `shoal get`: writes an object's value to standard output or into a file.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use crate::store_file::{Access, folder_of};
 use crate::target::Target;
 use crate::temporary;
 
-/// Attempts to get an object that changed between the question for its length and the one for its end.
+/// Attempts to get an object that changed between the request for its length and the one for its end.
 const CHANGED_ATTEMPTS_MAX: u32 = 10;
 
 const EXAMPLES: &str = "\
@@ -79,7 +79,7 @@ async fn open(
         };
     };
     for _ in 0..CHANGED_ATTEMPTS_MAX {
-        // The end of a value counts only for the version that has it.
+        // The end of a value counts only for the version whose length was read.
         let (bytes, version) = match range.fixed() {
             Some(bytes) => (bytes, None),
             None => {

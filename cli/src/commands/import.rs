@@ -1,4 +1,4 @@
-//! `shoal import`: a folder, a tar or the strings of a server of Redis go into the store.
+//! `shoal import`: stores a folder, a tar or the strings of a server of Redis.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -238,7 +238,7 @@ fn other_databases(db: u32, others: &[(u32, u64)]) -> String {
     )
 }
 
-/// How much there will be: for the time that is left.
+/// Counts the files, for an estimate of the remaining time.
 fn count(walk: Walk, prefix_bytes: usize, filter: &Filter, report: &Report) {
     let (mut items, mut bytes) = (0, 0);
     for visit in walk {

@@ -170,7 +170,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Opens the file, or standard input if `path` is none or `-`. A user who left out the file by mistake would wait at a
+    /// Opens the file, or standard input if `path` is none or `-`. If the file was left out by mistake, the command would wait at a
     /// terminal, so a terminal is read only on request.
     fn read(path: Option<&Path>) -> anyhow::Result<Self> {
         if path.is_none() && io::stdin().is_terminal() {

@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     /// Print a JSON object.
     #[arg(long)]
     json: bool,
-    /// Add the end of this file, for a server whose log goes to a file.
+    /// Add the end of this file, for a server that logs into a file.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     #[command(flatten)]

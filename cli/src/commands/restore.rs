@@ -432,7 +432,7 @@ impl<'a> Restore<'a> {
 /// The fate of an object of a backup.
 enum Wanted {
     Put(Box<PutOptions>),
-    /// Its time is over: an older copy of it goes, too.
+    /// Its time is over: an older copy of it is removed, too.
     Expired,
     /// It is of another part of the store.
     No,

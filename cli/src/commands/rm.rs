@@ -142,7 +142,7 @@ async fn remove_keys(objects: &Objects, arguments: &Arguments) -> anyhow::Result
     failures.conclude()
 }
 
-/// Whether each of `keys` is there to be deleted; `rules` reject as they would.
+/// Returns for each of `keys` true if it would be deleted; `rules` reject as they would.
 async fn would_delete(
     objects: &Objects,
     bucket: &str,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// How long a server may take to accept a connection.
+/// The maximum time of a server to accept a connection.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long a server may be silent.
+/// The maximum silence of a server.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Values of more bytes are read and dropped.
 const VALUE_BYTES_MAX: u64 = 8 << 20;

@@ -18,7 +18,7 @@ use crate::transfer::extras::now_ns;
 use crate::transfer::feed::Feeder;
 use crate::transfer::work::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX};
 
-/// Keys that the server is asked for at a time.
+/// Keys requested from the server at a time.
 const SCAN_COUNT: &[u8] = b"1000";
 /// Bytes of commands that are sent without waiting: they have room in the buffers of the sockets.
 const REQUEST_BYTES_MAX: usize = 32 << 10;
@@ -26,14 +26,14 @@ const REQUEST_BYTES_MAX: usize = 32 << 10;
 /// The reply to PEXPIRETIME and PTTL for a key that does not exist.
 const NO_KEY: i64 = -2;
 
-/// A server, and how it is asked.
+/// A server, and the commands that it knows.
 pub(crate) struct Source<S> {
     link: Link<S>,
     /// PEXPIRETIME is known; otherwise PTTL is used.
     has_expire_time: bool,
 }
 
-/// A string that is to be read.
+/// A string to read.
 struct Found {
     name: Bytes,
     key: Bytes,
@@ -93,7 +93,7 @@ impl<S: Read + Write> Source<S> {
         }
     }
 
-    /// One page of keys: how many, and the next cursor.
+    /// One page of keys: their number, and the next cursor.
     fn page(&mut self, cursor: &[u8], feeder: &mut Feeder<'_>) -> anyhow::Result<(u64, Vec<u8>)> {
         let Reply::List(page) = self.ask(&[b"SCAN", cursor, b"COUNT", SCAN_COUNT])? else {
             return Err(no_reply("SCAN"));

@@ -1,5 +1,5 @@
-//! Lines to standard error go into a bounded queue, and a thread writes them. A pipe that is not read stops only that
-//! thread. Lines that do not fit in the queue are dropped and counted; the count is logged when there is room again.
+//! Lines to standard error are put into a bounded queue, and a thread writes them. A pipe that is not read stops only
+//! that thread. Lines that do not fit in the queue are dropped and counted; the count is logged when there is room again.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -14,7 +14,7 @@ use shoal_client::{
 use shoal_engine::{ObjectKey, Store};
 use tokio::task::JoinSet;
 
-/// How often a write is tried that the store is too busy for.
+/// Attempts of a write while the store is too busy.
 const BUSY_ATTEMPTS_MAX: u32 = 200;
 /// The pause between two attempts: about the time in which the store catches up a little.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);

@@ -19,8 +19,8 @@ use shoal_engine::Store;
 use crate::failure::Usage;
 use crate::objects::embedded::{Embedded, EmbeddedGet, from_error};
 
-/// How often a call is sent: for about ten seconds, so that a long import outlives a restart of the server. `--timeout` may end
-/// it sooner.
+/// Attempts of a call: for about ten seconds, so that a long import outlives a restart of the server. `--timeout` may stop it
+/// sooner.
 const ATTEMPTS: u32 = 14;
 
 /// A server, or an embedded store. Cheap to clone.

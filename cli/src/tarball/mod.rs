@@ -18,7 +18,7 @@ pub(crate) mod writer;
 /// Bytes of a block of a tar.
 const BLOCK_BYTES: usize = 512;
 
-/// The comment in the global header of a tar of ours: names in it are keys, byte by byte.
+/// The comment in the global header of Shoal's tars: names in them are keys, byte by byte.
 const OWN_COMMENT: &[u8] = b"shoal export, version 1";
 
 /// The beginning of the records of extended attributes, as GNU tar and bsdtar write them.

@@ -121,7 +121,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Whether an export made this tar: names in it are keys, byte by byte.
+    /// Returns true if an export made this tar: names in it are keys, byte by byte.
     pub(crate) fn is_own(&self) -> bool {
         self.globals.get(b"comment") == Some(OWN_COMMENT)
     }
@@ -291,7 +291,7 @@ fn without_slashes(name: &mut Vec<u8>) {
     }
 }
 
-/// Whether the checksum is that of the bytes, or, as some old programs compute it, that of signed ones.
+/// Returns true if the checksum is that of the bytes, or, as some old programs compute it, that of signed ones.
 fn is_whole(header: &Header) -> bool {
     let bytes = header.as_bytes().iter().enumerate();
     let counted = bytes.map(|(at, &byte)| if (148..156).contains(&at) { b' ' } else { byte });
@@ -303,7 +303,7 @@ fn is_whole(header: &Header) -> bool {
     number(&header.as_old().cksum).is_some_and(|own| [plain, signed].map(i128::from).contains(&own))
 }
 
-/// The type of the entry, as the header has it.
+/// The type of the entry, from its header.
 fn letter(header: &Header) -> u8 {
     header.as_old().linkflag.first().copied().unwrap_or_default()
 }

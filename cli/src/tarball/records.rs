@@ -32,7 +32,7 @@ impl Records {
         self.0.push((key.to_vec(), value.to_vec()));
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no records.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -75,7 +75,7 @@ impl Records {
     /// The extended attributes that are Shoal's.
     ///
     /// # Errors
-    /// An attribute of ours makes no sense.
+    /// One of Shoal's attributes makes no sense.
     pub(crate) fn extras(&self) -> Result<Extras, String> {
         let mut extras = Extras::default();
         for (key, value) in &self.0 {

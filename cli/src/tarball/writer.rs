@@ -97,7 +97,7 @@ impl<W: Write> Writer<W> {
 }
 
 impl Entry<'_> {
-    /// The records of all that the header alone does not hold.
+    /// The records of everything that the header alone does not hold.
     fn records(&self) -> io::Result<Records> {
         let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
         if self.name.is_empty() {

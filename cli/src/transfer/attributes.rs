@@ -95,7 +95,7 @@ impl Attributes {
     }
 
     /// The permissions to restore. Set-user-id and set-group-id of a file are not: its owner is not kept, so they
-    /// would hand out the rights of the user who exports.
+    /// would hand out the rights of the exporting user.
     pub(crate) fn permissions_to_restore(&self) -> Option<u32> {
         let mask = if self.kind == Kind::Folder { 0o3777 } else { 0o0777 };
         self.permissions.map(|permissions| permissions & mask)

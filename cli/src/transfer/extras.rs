@@ -52,7 +52,7 @@ impl Extras {
         self.content_type.is_empty() && self.user.is_empty() && self.expires_ns.is_none()
     }
 
-    /// Whether there is no attribute at all.
+    /// Returns true if there is no attribute at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_plain() && !self.has_no_mode
     }
@@ -107,7 +107,7 @@ impl Extras {
         Ok(())
     }
 
-    /// Whether its time is over at `now_ns`.
+    /// Returns true if its time is over at `now_ns`.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.expires_ns.is_some_and(|at_ns| at_ns <= now_ns)
     }
@@ -138,7 +138,7 @@ impl Extras {
             && is_same_moment(self.expires_ns, info.expire_time_ns)
     }
 
-    /// Whether a file with `other` need not be written again for these.
+    /// Returns true if a file with `other` need not be written again for these.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.content_type == other.content_type
             && sorted(&self.user) == sorted(&other.user)

@@ -1,7 +1,7 @@
 //! Puts of the entries of a source that is read in order and only once: a tar, or a server of Redis.
 //!
 //! A copy takes the value of an object that this import put, never that of an older object: its version is at least the lowest one
-//! that a put of this import got, and its entry is not among those that were not stored.
+//! that a put of this import got, and its entry is not among the failed ones.
 //!
 //! Values up to a batch are put in batches, several at the same time; larger ones by the thread that reads the source, in pieces. The
 //! puts of one key keep their order: the next one waits until the one before is answered.
@@ -27,13 +27,13 @@ use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
 /// Entries that were not stored and are remembered, eight bytes each. Beyond that no copy is made.
 const UNSTORED_MAX: usize = 1 << 20;
 
-/// A value that is to be put.
+/// A value to put.
 struct Item {
     put: PutItem,
     kind: Kind,
 }
 
-/// The keys whose puts are not answered yet, and the results of those that were.
+/// The keys whose puts are not answered yet, and the results of the others.
 struct Pending {
     keys: Mutex<HashSet<Bytes>>,
     answered: Condvar,
@@ -80,7 +80,7 @@ impl Unstored {
         }
     }
 
-    /// Whether `key` may be one of them.
+    /// Returns true if `key` may be one of them.
     fn may_have(&self, key: &[u8]) -> bool {
         self.is_incomplete || self.hashes.contains(&self.hasher.hash_one(key))
     }

@@ -64,7 +64,7 @@ pub(crate) struct Manner {
     pub(crate) dry_run: bool,
     /// Continue without the parts that cannot be held.
     pub(crate) lossy: bool,
-    /// The summary goes to standard error, as standard output has other bytes.
+    /// The summary is written to standard error, as standard output has other bytes.
     pub(crate) on_error: bool,
 }
 
@@ -127,12 +127,12 @@ impl Counts {
         done + self.unchanged + self.special + self.leftovers + self.refused + self.failed + self.expired
     }
 
-    /// Whether something that was to go there is not, or not whole.
+    /// Returns true if an item is missing or incomplete at its destination.
     pub(crate) fn is_lossy(&self) -> bool {
         self.refused + self.dropped > 0
     }
 
-    /// With those that were there already.
+    /// With the bytes of unchanged items.
     pub(crate) fn all_bytes(&self) -> u64 {
         self.bytes + self.unchanged_bytes
     }
@@ -298,7 +298,7 @@ impl Report {
         self.state.lock().stopped.get_or_insert_with(|| why.to_owned());
     }
 
-    /// Whether it is to end early.
+    /// Returns true if it must stop early.
     pub(crate) fn is_stopped(&self) -> bool {
         self.state.lock().stopped.is_some()
     }

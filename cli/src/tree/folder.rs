@@ -146,7 +146,7 @@ impl Folder {
         self.names.take(&self.descriptor, name, &self.shared.file_systems)
     }
 
-    /// Whether `name`, which leads to something here, is its very name.
+    /// Returns true if the folder lists `name`, which leads to something here, in exactly these bytes.
     pub(crate) fn is_exact(&self, name: &[u8]) -> bool {
         self.names.is_exact(&self.descriptor, name, &self.shared.file_systems)
     }
@@ -234,7 +234,7 @@ impl OpenPath {
         self.target.shared.open.load(Ordering::Relaxed)
     }
 
-    /// Whether those are all on the way: then waiting for others is no use.
+    /// Returns true if all of these are on the way: then it makes no sense to wait for others.
     pub(crate) fn holds_all_open(&self) -> bool {
         self.count_open() <= self.levels.len() + 1
     }

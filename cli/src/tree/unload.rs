@@ -166,7 +166,7 @@ impl Unload {
         self.filter.takes(key.get(self.prefix.len()..).unwrap_or_default())
     }
 
-    /// Decides whether an object can become a file, and which.
+    /// Decides if an object can become a file, and its kind.
     fn judge<'a>(&self, entry: &'a ListEntry, above: &mut FilesAbove) -> Result<Planned<'a>, Trouble> {
         let ListEntry { key, info } = entry;
         let unheld = |why: &str| Trouble::Target(Obstacle::Unheld(why.into()));
@@ -272,7 +272,7 @@ impl Unload {
         self.conclude(results.collect());
     }
 
-    /// Reports the results, after a look whether the new files have their names.
+    /// Reports the results, after a check that the new files have their names.
     fn conclude(&self, results: Vec<(Wanted, Result<Written, Trouble>)>) {
         let altered_keys = self.find_altered(&results);
         for (wanted, result) in results {

@@ -172,7 +172,7 @@ impl Level {
     }
 }
 
-/// Whether `mode` is that of a regular file.
+/// Returns true if `stat` is of a regular file.
 pub(crate) fn is_file(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }

@@ -50,7 +50,7 @@ fn the_drill() {
     for which in 0..COUNT {
         runtime.block_on(put(which, 0)).unwrap();
     }
-    // The others change: key COUNT + n goes through the states 1, 2, ... under load, one after the other, in pairs of keys.
+    // The others change: key COUNT + n passes through the states 1, 2, ... under load, one after the other, in pairs of keys.
     let stop = AtomicBool::new(false);
     let written = std::sync::Mutex::new(Vec::new());
     let done = std::thread::scope(|scope| {

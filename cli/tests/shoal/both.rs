@@ -25,7 +25,7 @@ impl Objects {
         Self::Grpc(Client::connect(options).await.unwrap(), bucket.into())
     }
 
-    /// A connection to `server`; the bucket is the one that the server shows there.
+    /// A connection to `server`; the bucket is the one of the server's Redis clients.
     pub(crate) async fn redis(server: &str) -> Self {
         let client = redis::Client::open(format!("redis://{server}")).unwrap();
         let config = AsyncConnectionConfig::new()

@@ -102,8 +102,8 @@ fn a_file_that_is_no_store_is_refused() {
     assert_eq!(fs::read(&path).unwrap(), "Dear Ann,\n".repeat(10_000).as_bytes());
 }
 
-/// Symptom: "the device holds no store: it is empty" for a file whose superblocks a mistake had zeroed: a user who
-/// believes that formats it.
+/// Symptom: "the device holds no store: it is empty" for a file whose superblocks a mistake had zeroed: a user would
+/// believe that, and format it.
 #[test]
 fn zeros_in_front_of_data_are_not_called_empty() {
     let folder = tempfile::tempdir().unwrap();

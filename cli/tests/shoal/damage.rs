@@ -14,7 +14,7 @@ fn value(number: u32) -> String {
     format!("value-of-{number:05};")
 }
 
-/// A store that no server has open any more, of small objects, and a damaged leaf in it: the one of object 700.
+/// A closed store of small objects, with a damaged leaf: that of object 700.
 fn damaged(server: &mut Server) -> PathBuf {
     damaged_at(server, 700)
 }

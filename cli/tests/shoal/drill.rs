@@ -87,7 +87,7 @@ fn state_at(version: u64, states: &[State]) -> BTreeMap<Vec<u8>, (u32, u32)> {
     expected
 }
 
-/// Compares all objects of a server with the state that is expected; returns how many there were.
+/// Compares all objects of a server with the expected state; returns their number.
 async fn compare(client: &Client, expected: &BTreeMap<Vec<u8>, (u32, u32)>) -> usize {
     let mut expected = expected.iter();
     let mut request = ListRequest { bucket: BUCKET.into(), ..ListRequest::default() };

@@ -78,7 +78,7 @@ fn a_block_device_is_formatted_by_format_alone() {
     refused(&run(&["format", device]), "a Shoal store already");
     assert_eq!(run(&["get", "greeting", "--data", device]).text(), "hello", "it is the same store still");
 
-    // Somebody has it: a server of ours.
+    // It is in use: a Shoal server has it.
     let (mut child, _) = serve(Path::new(device), &[]);
     for arguments in [&["format", device][..], &["format", "--if-blank", device]] {
         refused(&run(arguments), "in use");
@@ -89,7 +89,7 @@ fn a_block_device_is_formatted_by_format_alone() {
     assert_eq!(run(&["get", "greeting", "--data", device]).code, 3, "a new store is empty");
 }
 
-/// Each of them was formatted over. A file goes the way of a device, and needs no rights.
+/// Each of them was formatted over. A file takes the path of a device, and needs no rights.
 #[test]
 fn existing_contents_are_named_and_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,7 +209,7 @@ fn a_file_with_one_byte_in_it_is_no_blank_file() {
     serves(&data);
 }
 
-/// A file of somebody else's was deleted, because its name was that of a store that is being made.
+/// Another program's file was deleted, because its name was that of a store that is being made.
 #[test]
 fn a_foreign_file_under_the_temporary_name_stays() {
     let folder = tempfile::tempdir().unwrap();

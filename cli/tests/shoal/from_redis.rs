@@ -227,8 +227,8 @@ fn a_connection_that_breaks_off_says_how_far_it_came() {
     assert_eq!(import(&server, "nowhere", &[]).code, 2);
 }
 
-/// Symptom: after an import from Redis, Redis clients of the new server found nothing. Cause: it went to the bucket of the other
-/// commands. Fix: it goes to the one that Redis clients see.
+/// Symptom: after an import from Redis, Redis clients of the new server found nothing. Cause: it stored into the bucket of the
+/// other commands. Fix: it stores into the bucket of Redis clients.
 #[test]
 fn an_import_goes_to_the_bucket_that_redis_clients_see() {
     let folder = tempfile::tempdir().unwrap();

@@ -315,7 +315,8 @@ fn a_server_that_is_killed_while_it_grows_loses_nothing() {
 }
 
 /// Symptom: after a growth that had no room for the longer log, or was killed before it, another `shoal grow` of the same size changed
-/// nothing. Cause: it ended before it opened the store, and the log gets its ring at an opening. Fix: it opens the store in any case.
+/// nothing. Cause: it returned before it opened the store, and the log gets its ring at an opening. Fix: it opens the store in any
+/// case.
 #[test]
 fn a_growth_without_its_log_is_finished_by_the_next_one() {
     let folder = tempfile::tempdir().unwrap();

@@ -70,7 +70,7 @@ pub(crate) fn run<A: AsRef<OsStr>>(arguments: &[A]) -> Done {
     run_with(command(arguments), b"")
 }
 
-/// Checks the store in `data`, which nobody has open.
+/// Checks the store in `data`, which is closed.
 pub(crate) fn check(data: &Path, options: &[&str]) -> Done {
     run(&[&["check", "--data", text_of(data)], options].concat())
 }

@@ -13,7 +13,7 @@ use crate::harness::{Done, Server, assert_clean, client_of, command, run, run_wi
 /// The objects of a store, by bucket and key.
 type State = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
-/// All objects of a data file that nobody has open.
+/// All objects of a closed data file.
 fn contents(data: &Path, folder: &Path) -> State {
     let (mut child, url) = serve(data, &[]);
     let (runtime, client) = client_of(&url);

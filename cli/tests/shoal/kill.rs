@@ -30,10 +30,10 @@ const WRITERS: u64 = 8;
 const KEYS_PER_WRITER: u64 = 150;
 /// As the kernel shows it (x86-64).
 const O_DIRECT: u32 = 0o40000;
-/// An import that has not got as far as it is to be killed at by then hangs.
+/// An import that does not reach its point for the kill by then hangs.
 const IMPORT_WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// How much is done.
+/// The amount of work.
 struct Settings {
     rounds: u64,
     /// Files of the tree that each round imports.
@@ -42,7 +42,7 @@ struct Settings {
     reopen_max: Duration,
     /// The data file or device; by default a file in a separate folder.
     data: Option<PathBuf>,
-    /// Whether the kernel's cache must not be between.
+    /// The data file bypasses the kernel's cache.
     direct: bool,
     seed: u64,
 }
@@ -152,7 +152,7 @@ impl Server {
     }
 
     pub(crate) async fn client(&self) -> Client {
-        // One attempt: whether a write was acknowledged must not hang on a second one.
+        // One attempt: the acknowledgement of a write must not depend on a second one.
         Client::connect(ConnectOptions { attempts: 1, ..ConnectOptions::new(&self.url) }).await.unwrap()
     }
 }
@@ -291,7 +291,7 @@ impl World {
 
     async fn round(&mut self, round: u64, settings: &Settings) {
         let prefix = format!("tree/{round}/");
-        // The import of the round before goes, so that its space is used again.
+        // The import of the round before is removed, so that its space is used again.
         let before = format!("tree/{}/", round.wrapping_sub(1));
         let mut remove = self.spawn(&["rm".into(), "--prefix".into(), before.into()]);
         let mut import = self.spawn(&self.import(&prefix));
@@ -349,13 +349,13 @@ impl World {
             println!("round {round}: SLOW: reopening took {reopened:?}, more than {:?}", settings.reopen_max);
         }
 
-        // Both lived through the kill, and may have given up; a second import continues after the last object of the first.
+        // Both lived through the kill, and may have stopped trying; a second import continues after the last object of the first.
         remove.wait().unwrap();
         import.wait().unwrap();
         self.finish_import(&prefix);
     }
 
-    /// The store that the kill left, before anybody opens it.
+    /// Checks the store after the kill, before it is opened.
     fn check(&self, when: &str) -> String {
         let done = harness::check(&self.data, &[]);
         assert_eq!(done.code, 0, "check {when}: {}{}", done.text(), done.stderr);

@@ -13,7 +13,7 @@ pub(crate) fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// A port that nobody listens on, for a program that cannot find one itself.
+/// A free port, for a program that cannot find one itself.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -519,8 +519,8 @@ fn ready(address: &str) -> String {
 }
 
 /// Symptom: `/readyz` was ready while each write was refused, as the log had room and values had none. Cause: the standstill of writes
-/// counted only a store without free blocks. Fix: a value without room in the file counts, too; and the server tries for itself
-/// whether there is room again, since it may get no writes while it is not ready.
+/// counted only a store without free blocks. Fix: a value without room in the file counts, too; and the server itself tries if there
+/// is room again, since it may get no writes while it is not ready.
 #[test]
 fn a_server_whose_values_find_no_room_is_not_ready() {
     let Some(disk) = Disk::make(Kind::Ext4) else { return };
@@ -552,7 +552,7 @@ fn a_server_whose_values_find_no_room_is_not_ready() {
     assert!(run.write(&mut connection, 1, true).is_ok(), "short writes are taken");
     eventually("a short write got through, so it is ready", || ready(&metrics).starts_with("HTTP/1.1 200"));
     until_not_ready(&mut run, &mut connection);
-    // Nobody writes any more.
+    // No client writes any more.
     run.disk.give_room(Lack::Full, &server);
     eventually("it is ready", || ready(&metrics).starts_with("HTTP/1.1 200"));
     assert!(run.write(&mut connection, 6, true).is_ok());

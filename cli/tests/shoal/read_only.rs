@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::harness::{Done, Server, command, run, run_with, serve};
 use crate::machine::LoopDevice;
 
-/// Nobody's number, and that of nobody's group.
+/// The number of user nobody, and of its group.
 const NOBODY: u32 = 65_534;
 
 fn value(which: usize) -> Vec<u8> {
@@ -77,7 +77,7 @@ fn everything_is_shown(data: &Path, out: &Path, start: &dyn Fn(&[OsString]) -> C
     }
 }
 
-/// The user of the tests, or, if that is root, one whom permissions bind.
+/// The user of the tests, or, if that is root, another one, bound by permissions.
 fn unprivileged(arguments: &[OsString]) -> Command {
     let mut command = command(arguments);
     if rustix::process::geteuid().is_root() {

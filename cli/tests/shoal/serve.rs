@@ -353,7 +353,7 @@ fn open_addresses_and_strangers_are_logged() {
     }
     assert!(!asks.contains("the Redis protocol listens") && !asks.contains("horse"), "{asks}");
 
-    // An address that is asked for is served or refused, never ignored.
+    // A configured address is served or refused, never ignored.
     for resp in ["0.0.0.0:0", "127.0.0.1:0"] {
         let done = run(&[
             "serve",

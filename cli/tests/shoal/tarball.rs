@@ -1,4 +1,4 @@
-//! Tars out and in: any key, all that an object has, tars of other programs, and tars that are cut off or damaged.
+//! Tars out and in: any key, all attributes of an object, tars of other programs, and tars that are cut off or damaged.
 
 use std::fs;
 use std::io::Read;

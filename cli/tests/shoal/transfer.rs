@@ -1,5 +1,5 @@
-//! Metadata, content type and deadline of objects go into a folder and come back, and parts that a folder cannot hold are not
-//! lost in silence.
+//! Metadata, content type and deadline of objects survive an export into a folder and an import, and the loss of parts that a
+//! folder cannot hold is reported.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -79,7 +79,7 @@ fn metadata_types_and_deadlines_travel_with_the_files() {
     assert_eq!(objects(&server, "to/"), objects(&server, "from/"));
     assert_eq!(server.ok(&["get", "to/large"]), vec![7; 2_500_000]);
 
-    // Again: nothing is to be done, in either direction. Another value of an attribute is to be done.
+    // Again: nothing to do, in either direction. Another value of an attribute is copied.
     assert_eq!(server.export("from/", &target, &[]).json()["files"], 0);
     let again = server.import(&target, &["--prefix", "to/", "--exclude", "sub/"]).json();
     assert_eq!((again["files"].as_u64(), again["unchanged"].as_u64()), (Some(0), Some(8)), "{again}");

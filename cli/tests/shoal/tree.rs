@@ -122,7 +122,7 @@ fn a_tree_comes_back_as_it_was() {
     let diff = Command::new("diff").args(["-r", "--no-dereference"]).args([&source, &target]).output();
     assert!(diff.unwrap().status.success());
 
-    // Again: nothing is to be done in either direction.
+    // Again: nothing to do in either direction.
     let again = server.import(&source, &["--prefix", "some/folder/"]).json();
     assert_eq!((again["unchanged"].as_u64(), again["files"].as_u64()), (Some(before.len() as u64), Some(0)));
     let again = server.export("some/folder/", &target, &[]).json();

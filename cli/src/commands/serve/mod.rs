@@ -181,8 +181,8 @@ fn warn_of_losses(settings: &Settings, store: &Store) {
     }
 }
 
-/// Checks everything that a start would look at before it opens the store: values, files, and whether the addresses are this
-/// machine's and may be listened on. Takes no port, and no data file.
+/// Checks everything that a start checks before it opens the store: values, files, and that the addresses are this machine's
+/// and may be listened on. Takes no port, and no data file.
 ///
 /// # Errors
 /// As those of a start.

@@ -1,5 +1,5 @@
-//! The settings of `shoal serve`, from its options: the command line goes before the environment, the environment before the file,
-//! and each part is checked.
+//! The settings of `shoal serve`, from its options: the command line overrides the environment, the environment overrides the
+//! file, and each part is checked.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -139,8 +139,8 @@ impl Settings {
     }
 
     /// If gRPC asks for credentials, the Redis frontend must ask, too, or be off: otherwise it would be a way around
-    /// them. That holds with --insecure as well, which does not cancel configured credentials. A user who named the
-    /// frontend's address gets an error.
+    /// them. That holds with --insecure as well, which does not cancel configured credentials. If the frontend's
+    /// address was named by an option, that is an error.
     fn with_redis_asking(self, is_resp_named: bool) -> anyhow::Result<Self> {
         let asks = self.credentials.tokens.is_some() || self.credentials.client_roots.is_some();
         let is_open = asks && !self.asks_redis_certificates();
@@ -287,7 +287,7 @@ fn first_of(given: &Option<String>, file: &Option<String>) -> Option<String> {
     given.as_ref().or(file.as_ref()).cloned()
 }
 
-/// Whether the Redis frontend is a cluster, and the address that it announces.
+/// Returns the mode of the Redis frontend, with the address that it announces as a cluster.
 fn cluster_mode(cluster: Option<bool>, announce: Option<String>) -> Result<ClusterMode, Usage> {
     let Some(text) = announce else {
         return Ok(if cluster == Some(true) { ClusterMode::On { announce: None } } else { ClusterMode::Off });
@@ -300,7 +300,7 @@ fn cluster_mode(cluster: Option<bool>, announce: Option<String>) -> Result<Clust
     let is_v6 = host.starts_with('[') && host.ends_with(']');
     let host = if is_v6 { host.trim_start_matches('[').trim_end_matches(']') } else { host };
     let port = port.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?;
-    // It goes into a line of words, and a name has no colon.
+    // It becomes part of a line of words, and a name has no colon.
     let is_odd =
         |character: char| character.is_whitespace() || character.is_control() || ",@/".contains(character);
     if host.is_empty() || host.contains(is_odd) || host.contains(':') != is_v6 {

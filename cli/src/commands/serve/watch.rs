@@ -20,7 +20,7 @@ pub(super) struct WatchSettings {
     pub(super) address: Option<String>,
     /// Requests of this duration or longer get a line in the log.
     pub(super) slow: Option<Duration>,
-    /// Whether every request gets a line in the log.
+    /// Writes a line in the log for every request.
     pub(super) logs_access: bool,
     /// The options in force, without secrets, for a report.
     pub(super) configuration: String,

@@ -42,7 +42,7 @@ const TEXT_SIZE: (u16, u16) = (100, 100);
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// How often the server is asked.
+    /// The period of the requests to the server.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = every)]
     every: Duration,
     /// Print one picture as text, and end.

@@ -19,7 +19,7 @@ use crate::machine::{disk_folder, runtime};
 use crate::process::{open_files, processor_seconds, sockets};
 
 const FILES_MAX: usize = 256;
-/// Attempts at a time, and how long one may take: the system lets a few thousand wait to be accepted, and no more.
+/// Attempts at a time, and the time limit of one: the system lets only a few thousand wait to be accepted.
 const ATTEMPTS: usize = 500;
 const ATTEMPT_MAX: Duration = Duration::from_millis(500);
 /// Files of this process besides its connections.
@@ -41,7 +41,7 @@ fn limited(command: &Command, files: usize) -> Command {
     limited
 }
 
-/// Opens `count` connections and holds those that succeed.
+/// Opens `count` connections and holds the ones that succeed.
 async fn connect(address: SocketAddr, count: usize) -> Vec<TcpStream> {
     let (mut held, mut attempts) = (Vec::new(), JoinSet::new());
     for _ in 0..count {

@@ -12,7 +12,7 @@ use shoal_testkit::wait::HANGS_AFTER;
 
 use crate::harness::{Process, command};
 
-/// Answers to pings that nobody sent.
+/// Answers to pings that were never sent.
 const ANSWERS: usize = 100_000;
 /// Silent connections: more than the server takes.
 const IDLE: usize = 1_100;
@@ -24,7 +24,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Answers pings that nobody sent; back when the server has taken all of them.
+/// Answers pings that were never sent; returns when the server has taken all of them.
 fn flood(address: SocketAddr) {
     let mut stream = connect(&address.to_string());
     let (mark, mut received) = ([9; 8], Vec::new());
@@ -91,8 +91,8 @@ fn log_of(level: &str) -> String {
     log
 }
 
-/// The server wrote a warning for each client before it asked for credentials, and stood still as a whole when the
-/// pipe was full.
+/// The server wrote a warning for each client before it asked for credentials, and stalled as a whole when the pipe
+/// was full.
 #[test]
 fn a_log_that_nobody_reads_holds_nobody_up() {
     let log = log_of("info");

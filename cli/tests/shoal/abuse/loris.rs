@@ -26,7 +26,7 @@ use crate::process::sockets;
 
 /// Between two bytes.
 const PAUSE: Duration = Duration::from_secs(1);
-/// For how long the healthy client is alone, for comparison.
+/// The time for which the healthy client is alone, for comparison.
 const ALONE: Duration = Duration::from_secs(1);
 
 /// The part of a call with which a client is slow.
@@ -88,7 +88,7 @@ impl Kind {
         }
     }
 
-    /// Whether `said` means that it is cut: its request is refused; others see the end of the connection.
+    /// Returns true if `said` means that it is cut: its request is refused; others see the end of the connection.
     fn is_refused(self, said: &Frame) -> bool {
         let is_request = matches!(self, Self::Stream | Self::Frame);
         said.kind == GO_AWAY || is_request && matches!(said.kind, HEADERS | RESET)

@@ -50,7 +50,7 @@ const STOPS_AFTER: Duration = Duration::from_secs(4);
 const PUTS: usize = 400;
 const PUT_BYTES: usize = 256 << 10;
 const IN_FLIGHT_BYTES: usize = 32 << 20;
-/// How long a put waits for room. Puts that wait may hold an eighth and 8 MiB on top (docs/limits.md).
+/// The maximum time for which a put waits for room. Puts that wait may hold an eighth and 8 MiB on top (docs/limits.md).
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 const HELD_BYTES_MAX: usize = IN_FLIGHT_BYTES + IN_FLIGHT_BYTES / 8 + (8 << 20);
 /// Gets that must be answered while the device stalls.
@@ -123,7 +123,7 @@ struct Slow {
     waiting: Mutex<Waiting>,
     changed: Condvar,
     injected: Injected,
-    /// Whether one write of [`SLOW_EVERY`] is slow.
+    /// One write of [`SLOW_EVERY`] is slow.
     is_slow: AtomicBool,
     numbers: AtomicU64,
 }
@@ -186,7 +186,7 @@ impl Slow {
         self.changed.notify_all();
     }
 
-    /// How long a request takes.
+    /// The time of a request.
     fn cost(&self, op: Op) -> Duration {
         if !matches!(op, Op::Write | Op::WriteDurable) {
             return Duration::ZERO;
@@ -388,7 +388,7 @@ fn a_slow_device_slows_only_what_needs_it() {
             let was_told = busy.load(Ordering::Relaxed) > 0;
             got >= GETS_MIN && was_told && began.elapsed() >= stall
         };
-        // If it hangs, the message names what is missing: a get, or the busy answer.
+        // If it hangs, the message names the missing event: a get, or the busy answer.
         let how_it_stands = || {
             let pool = store.stat().pool;
             format!(

@@ -1,5 +1,5 @@
-//! Load that comes whether the server has time for it or not: each operation has its moment, and its latency counts from there. A
-//! client that waits for answers before it asks again would leave out just the moments that were slow.
+//! Load that comes independent of the server's progress: each operation has its moment, and its latency counts from there. A
+//! client that waits for answers before its next request would leave out just the moments that were slow.
 //!
 //! [`sustained`] (T15) stays below the server's maximum, [`overload`] (T16) asks for twice of it.
 
@@ -84,7 +84,7 @@ impl World {
         format!("{}/{key}", self.prefix).into_bytes()
     }
 
-    /// The first key from this one on that nobody is at.
+    /// The first key from this one on that no operation uses.
     fn take(&self, from: usize) -> (usize, Option<Value>) {
         let keys = self.slots.len();
         for key in (0..keys).map(|step| (from + step) % keys) {
