@@ -41,7 +41,7 @@ const ROOM: (u64, u64) = (10_000, 4 << 30);
 /// Five questions, and a chart for each.
 #[derive(Args)]
 pub struct Arguments {
-    /// The stores; all that this program was built with unless they are named.
+    /// The stores [default: all that this program was built with].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     stores: Vec<String>,
     /// Objects of each store [default: 1000000, with --quick 20000].

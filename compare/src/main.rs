@@ -69,7 +69,7 @@ struct Arguments {
     /// One round of half a second each.
     #[arg(long)]
     quick: bool,
-    /// Only this case (put-4k-c16), or those that start with NAME; repeatable.
+    /// Only this case (put-4k-c16), or all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
     /// Only this peer: files, sqlite, shoal-fresh, shoal-written; repeatable.

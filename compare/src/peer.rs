@@ -146,7 +146,7 @@ impl Peer for Sqlite {
         Ok(())
     }
 
-    /// The whole database goes away in the end.
+    /// The whole database is removed in the end.
     fn clear(&self, _set: &ObjectSet, _count: u64) -> Result<()> {
         Ok(())
     }

@@ -41,7 +41,7 @@ pub(crate) struct Figures {
     pub(crate) calls_per_alloc: Option<f64>,
     /// Points on the way, for charts.
     pub(crate) points: Vec<Point>,
-    /// How long the row took, its preparation included.
+    /// The time of the row, its preparation included.
     pub(crate) seconds: f64,
 }
 
@@ -130,7 +130,7 @@ impl Figures {
         }
     }
 
-    /// Of the tenths of the fill, the mean of the one in which allocations took longest.
+    /// The mean of the tenth of the fill in which allocations took longest.
     fn worst_tenth_ns(&self) -> Option<f64> {
         let mut parts = [(0.0, 0); FILL_PARTS];
         for point in &self.points {

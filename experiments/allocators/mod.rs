@@ -87,7 +87,7 @@ pub(crate) struct SpaceOptions {
     /// Seconds that a row may take, and as many for its preparation [default: by variant, with --quick 0.5].
     #[arg(long = "seconds", value_name = "N", value_parser = seconds)]
     pub(crate) time: Option<Duration>,
-    /// How often a row, and its preparation, may look whether it is over: tests end rows by this count.
+    /// The number of checks for the end that a row, and its preparation, may make: tests stop rows by this count.
     #[arg(skip)]
     pub(crate) looks: Option<u64>,
     /// Continue the seed's load from the free space that `shoal stat --dump-space` wrote to this file, instead of the cases.

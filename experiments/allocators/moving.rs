@@ -7,10 +7,10 @@ use shoal_space::Space;
 
 use super::pieces::Pieces;
 
-/// How many groups are looked at for one request.
+/// The number of groups that are examined for one request.
 const GROUPS_PER_REQUEST: usize = 512;
 
-/// How much of a space is to be kept in whole free groups, and how that is done gently.
+/// The part of a space to keep in whole free groups, and limits of the work for it.
 ///
 /// Upward drift of sizes fragments a device; a small reserve that is refilled from the emptiest groups keeps it usable
 /// at 0.06 blocks moved for each one allocated (`shared/allocator.md`, section 3.3).
@@ -31,7 +31,7 @@ impl Default for Reserve {
 }
 
 impl Reserve {
-    /// How many groups are to be emptied now.
+    /// The number of groups to empty now.
     fn wanted(&self, space: &Space) -> usize {
         let wanted = (space.groups() * self.permille as usize + 500) / 1000;
         let kept = wanted.max(usize::from(self.permille > 0));

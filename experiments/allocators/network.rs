@@ -19,7 +19,7 @@ use super::load::Random;
 use super::reference::Tree;
 use super::run::SEED;
 
-/// A request of the device, and how many it serves at once.
+/// The time of a request of the device, and the number that it serves at once.
 const REQUEST: Duration = Duration::from_millis(10);
 const PARALLEL: usize = 32;
 

@@ -23,7 +23,7 @@ pub(crate) struct Run {
     began: Instant,
     /// The limit of the preparation, and then of the measured part.
     limit: Duration,
-    /// How often both may ask whether they are over; none: as often as they like.
+    /// The number of checks for the end that both may make; none: no limit.
     looks_max: Option<u64>,
     looks: AtomicU64,
     /// Devices are smaller by this factor in a quick run.
@@ -60,7 +60,7 @@ impl Run {
         (count / self.scale as usize).max(1000)
     }
 
-    /// Whether there is no time left, or it was asked as often as it may be.
+    /// Returns true if there is no time left, or the number of checks is used up.
     pub(crate) fn is_over(&self) -> bool {
         let looks = self.looks.fetch_add(1, Ordering::Relaxed);
         self.looks_max.is_some_and(|most| looks >= most) || self.began.elapsed() > self.limit

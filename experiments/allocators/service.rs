@@ -21,7 +21,7 @@ use super::run::{Run, SEED};
 const ROUND: usize = 100_000;
 const ROUND_OF_CALLS: usize = 5000;
 
-/// The share of a round that is freed again, in random order, and how many at once.
+/// The share of a round that is freed again, in random order, and the number of runs at once.
 const FREED_PERCENT: usize = 50;
 const FREED_AT_ONCE: usize = 1000;
 

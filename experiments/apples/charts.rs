@@ -91,7 +91,7 @@ fn density(mut chart: LineChart, draws: &[f64], at_most: &dyn Fn(f64) -> f64) ->
     chart
 }
 
-/// How much is left by the depth of the buckets, for each choice.
+/// The apples left by the depth of the buckets, for each choice.
 pub(super) fn by_depth(
     options: &ApplesOptions,
     choices: &[Choice],

@@ -1,4 +1,4 @@
-//! How the monkey chooses a bucket, and how many apples each bucket has at first.
+//! The monkey's choice of a bucket, and the number of apples in each bucket at first.
 
 use std::fmt;
 use std::str::FromStr;
@@ -62,7 +62,7 @@ impl Choice {
                 Self::Zipf(power) => number.powf(-power),
                 Self::LogNormal => {
                     let up_to = |size: f64| below_normal((size / SIZES.0).ln() / SIZES.1);
-                    // The last one has all that is larger.
+                    // The last one has everything that is larger.
                     let end = if number == count { 1.0 } else { up_to(number) };
                     end - if number > 1.0 { up_to(number - 1.0) } else { 0.0 }
                 }
@@ -114,7 +114,7 @@ impl FromStr for Choice {
     }
 }
 
-/// How many apples each bucket has at first.
+/// The number of apples in each bucket at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// All the same.
@@ -128,7 +128,7 @@ pub(crate) enum Supply {
 pub(super) struct Orchard {
     /// How likely each is chosen.
     pub(super) probabilities: Vec<f64>,
-    /// How many apples each has at first. The apples of bucket `n` (counted from 1) cost `n` each.
+    /// The apples of each bucket at first. The apples of bucket `n` (counted from 1) cost `n` each.
     pub(super) apples: Vec<u32>,
 }
 

@@ -107,7 +107,7 @@ impl Law {
         self.apples.figures().rest_of(self.total + 1.0)
     }
 
-    /// How many apples are left on that day.
+    /// The number of apples left on that day.
     pub(super) fn apples(&self) -> &Mixture {
         &self.apples
     }
@@ -193,7 +193,7 @@ fn given(kinds: &[Kind], moment: f64, step: f64) -> (Given, Given) {
     let mut ln_survival = 0.0;
     let mut rate = 0.0;
     // Of all buckets: mean and variance of the apples left; and, weighted with the rate at which the bucket is the
-    // empty one, of its own part in that, which is to be taken off.
+    // empty one, of its part in that, which is to be subtracted.
     let (mut apples, mut value) = (Parts::default(), Parts::default());
     for kind in kinds {
         let expected = kind.probability * moment;

@@ -35,7 +35,7 @@ pub(super) enum Stepping {
     Leaps,
 }
 
-/// Plays `rounds` rounds on all cores; `progress` hears from one thread or another how many are done.
+/// Plays `rounds` rounds on all cores; `progress` receives the number of finished ones, from any thread.
 pub(super) fn play(
     orchard: &Orchard,
     way: Stepping,
@@ -152,7 +152,7 @@ mod tests {
     fn quiet(_: u64) {}
 
     /// Panics unless the draws agree with the law: the mean within five standard errors, the deviation within eight
-    /// of its own (as of a normal quantity), and 5, 50 and 95 per cent of the draws below the law's quantiles.
+    /// of its standard errors (as of a normal quantity), and 5, 50 and 95 per cent of the draws below the law's quantiles.
     fn agree(what: &str, draws: &[f64], law: Figures) {
         let (found, count) = (figures(draws.iter().copied()), draws.len() as f64);
         let error = law.deviation / count.sqrt();

@@ -41,7 +41,7 @@ pub(crate) struct Case {
     pub(crate) size: Size,
     /// Threads of each kind; none: from the options.
     pub(crate) threads: Option<u64>,
-    /// Without the policies and the ablations, unless a variant is asked for.
+    /// Without the policies and the ablations, unless a variant is named.
     pub(crate) is_narrow: bool,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Frames {
     frames: Vec<Frame>,
     /// The last `k` accesses of each frame, as a ring.
     history: Vec<u64>,
-    /// The page with the least rank goes first: the class in the top bit, then the time that counts.
+    /// The page with the least rank is evicted first: the class in the top bit, then the time that counts.
     ranks: Vec<u64>,
     used: usize,
 }

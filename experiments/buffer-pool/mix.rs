@@ -30,7 +30,7 @@ const WARM_UP: u64 = 4;
 
 const WALKERS: u64 = 8;
 
-/// How long a trace is recorded, and its most accesses: accesses after them are not kept.
+/// The time for which a trace is recorded, and its most accesses: accesses after them are not kept.
 const RECORDED: Duration = Duration::from_millis(400);
 const RECORDED_MAX: usize = 1_000_000;
 

@@ -31,9 +31,9 @@ pub(crate) struct Settings {
     pub(crate) marks_scans: bool,
     /// Threads declare that they may block.
     pub(crate) inline: bool,
-    /// LRU-K's k, and how many evicted pages it remembers; none: the pool's default.
+    /// LRU-K's k, and the number of evicted pages that it remembers; none: the pool's default.
     pub(crate) lru_k: Option<(usize, usize)>,
-    /// Frames for scans, and frames that are to be ready; none: the pool's defaults.
+    /// Frames for scans, and frames to keep ready; none: the pool's defaults.
     pub(crate) scan_frames: Option<usize>,
     /// See `scan_frames`.
     pub(crate) ready_frames: Option<usize>,
@@ -42,7 +42,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Whether it is the simulator that takes something away.
+    /// Returns true if the simulator takes a mechanism away.
     pub(crate) fn needs_simulator(&self) -> bool {
         let Handling { hands_off, writes_wait, tells_writes } = self.device;
         hands_off || writes_wait || tells_writes || !self.coalesces

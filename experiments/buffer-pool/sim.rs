@@ -28,7 +28,7 @@ use super::page::{Page, stamp};
 /// Accesses that the sequential-aware simulator remembers, and pages of a group.
 const NEAR: u64 = 4;
 
-/// How long accesses take.
+/// The latency of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Latency {
     None,

@@ -254,7 +254,7 @@ fn write_interference(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) 
     })
 }
 
-/// RAMCloud goes up to 60,000 bytes; keys end at 1,024 here.
+/// RAMCloud's maximum is 60,000 bytes; keys have at most 1,024 here.
 fn read_varying_key_length(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Result<()> {
     for bytes in [1, 5, 10, 20, 30, 50, 100, 200, 500, KEY_BYTES_MAX] {
         load(&mut bed.link()?, 1, OBJECT_BYTES, |_| key_of(1, bytes))?;

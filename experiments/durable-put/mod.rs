@@ -115,7 +115,7 @@ impl Figures {
         Self::beside(row, 0, before, after)
     }
 
-    /// The same, with `others`, SETs beside the row, among those that share the time and the flushes.
+    /// The same, with `others`, SETs beside the row, all sharing the time and the flushes.
     fn beside(row: &Row, others: u64, before: Used, after: Used) -> Self {
         let puts = row.times.count() * row.objects as u64;
         let all = (puts + others).max(1) as f64;

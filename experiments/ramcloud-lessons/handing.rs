@@ -84,7 +84,7 @@ pub(super) fn give_back(time: Duration) -> Result<Pair> {
     Ok(pair)
 }
 
-/// How long a turn of the dispatch thread takes, during which it holds its lock in the old form.
+/// The time of a turn of the dispatch thread, during which it holds its lock in the old form.
 const TURN: Duration = Duration::from_micros(2);
 
 /// The time until a worker has handed its work to a busy dispatch thread: it waits for the lock that stops dispatch, or for the queue's,

@@ -46,7 +46,7 @@ const LOG_BLOCKS: u32 = 4096;
 const SLOW_NS: u64 = 1_000_000;
 /// Requests that the slow device serves at once.
 const PARALLEL: usize = 32;
-/// Between two looks at how much was done.
+/// The pause between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 const METRICS: &[Metric] = &[
@@ -163,7 +163,7 @@ fn run_in(environment: &Environment, options: &ThresholdOptions, out: &mut dyn W
     Ok(())
 }
 
-/// An empty store that sends every value the one way.
+/// An empty store that puts every value in the one way.
 fn open(
     device: &str,
     way: &str,
@@ -244,7 +244,7 @@ fn measure(store: &Store, bytes: usize, clients: usize, time: Duration) -> Resul
     ])
 }
 
-/// One client's puts: of `clients`, the one with that number.
+/// One client's puts: number `client` of `clients`.
 fn put_until(
     store: &Store,
     bytes: usize,

@@ -43,8 +43,8 @@ fn acknowledged_writes_are_there_when_writers_apply_and_publish() {
     writers("commit, apply, publish", Share::Few, 2, 3);
 }
 
-/// One flush fails, of any thread. Everybody is answered; writes that were acknowledged are there after a crash; nobody writes
-/// any more.
+/// One flush fails, of any thread. Every writer gets an answer; writes that were acknowledged are there after a crash; no
+/// write succeeds any more.
 #[test]
 fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
     let image = formatted(BLOCKS);

@@ -52,7 +52,7 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
     Runner::new(scheduler, config).run(model);
 }
 
-/// How many of the laboratory's schedules a model runs.
+/// The share of the laboratory's schedules that a model runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Share {
     All,
@@ -107,7 +107,7 @@ fn value(name: u64, number: u64, bytes: usize) -> Value {
     Value { key: name, seed: number, bytes: bytes.max(16) }
 }
 
-/// A mark of the history: this number of this key is there for good.
+/// A mark of the history: this number of this key is durable.
 fn mark(name: u64, number: u64) -> u64 {
     name << 32 | number
 }

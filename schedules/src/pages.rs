@@ -84,7 +84,7 @@ impl BlockDevice for Apart {
     }
 }
 
-/// The page full of its own number, after its checksum.
+/// The page filled with its number, after its checksum.
 fn page(block: u64) -> [u8; BLOCK_BYTES] {
     let mut page = [block as u8 + 1; BLOCK_BYTES];
     let crc = crc32c(&page[4..]);

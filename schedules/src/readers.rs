@@ -81,7 +81,7 @@ fn a_value_that_a_reader_saw_is_there_after_a_crash() {
     });
 }
 
-/// Values are overwritten, applied, published, their space used again, while somebody is in the middle of reading one.
+/// Values are overwritten, applied, published, their space used again, while a reader is in the middle of one.
 #[test]
 fn a_slow_reader_keeps_its_value() {
     let image = formatted(200);

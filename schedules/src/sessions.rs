@@ -20,7 +20,7 @@ fn number_of(object: Option<&Object>) -> u64 {
     object.map_or(0, |object| u64::from_le_bytes(*object.value.to_vec().first_chunk().unwrap()))
 }
 
-/// Counts key 0 up once; the number it had then, and whether it was done now.
+/// Counts key 0 up once; returns the number that it has then, and true if this call counted.
 fn count_once(store: &Store, request_id: RequestId) -> Result<(u64, bool)> {
     common::count_once(store, &key(&name_of(0)), request_id, |next| value(0, next, 60).to_vec())
 }

@@ -1,7 +1,7 @@
 //! `cargo x bugs`: the laboratory must catch each injected bug (T24).
 //!
-//! One build of the engine's tests with `--cfg shoal_bugs` has all injected bugs; the variable `SHOAL_BUG` names the one
-//! that is at work. For each there is a hunter here, a test that must fail with it, and pass without any.
+//! One build of the engine's tests with `--cfg shoal_bugs` has all injected bugs; the variable `SHOAL_BUG` names the
+//! active one. For each there is a hunter here, a test that must fail with it, and pass without any.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

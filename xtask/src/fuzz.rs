@@ -1,7 +1,7 @@
 //! `cargo x fuzz`: libFuzzer against every target of `fuzz/` (T13), with a nightly compiler.
 //!
-//! It starts from the stored corpora, a tar for each target in `fuzz/corpus`. New inputs go to the build's folder; `--keep` merges
-//! them into the archive. `cargo test` replays the archives, without a fuzzer and on the stable compiler.
+//! It starts from the stored corpora, a tar for each target in `fuzz/corpus`. New inputs are written to the build's folder;
+//! `--keep` merges them into the archive. `cargo test` replays the archives, without a fuzzer and on the stable compiler.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -39,7 +39,7 @@ const VALUES: [(&str, &str); 5] = [
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Options {
     dev: bool,
-    /// Whether a loop device is made.
+    /// Makes a loop device.
     looped: bool,
     /// Variables and their values.
     values: Vec<(&'static str, String)>,

@@ -26,7 +26,7 @@ a change has to pass, in some minutes; `nightly` about fifty times as much, ever
 /// An experiment that does at least this many times as much in a night as in CI is done in part in a part of a night.
 const DIVIDED_FROM: u64 = 8;
 
-/// One experiment: a test, and how much it does in CI and in a night.
+/// One experiment: a test, and its sizes in CI and in a night.
 struct Experiment {
     name: &'static str,
     /// The row of `docs/reliability.md`.
@@ -276,7 +276,7 @@ impl Experiment {
         Ok(command)
     }
 
-    /// Runs it between two lines that name it, on this program's output or into `log`; whether it passed.
+    /// Runs it between two lines that name it, on this program's output or into `log`; returns true if it passed.
     fn run(&self, options: &Options, nightly: bool, log: Option<&File>) -> Result<bool> {
         let say = |line: String| match log {
             Some(mut log) => writeln!(log, "{line}"),
@@ -289,7 +289,8 @@ impl Experiment {
         Ok(is_fine)
     }
 
-    /// Whether its tests pass, and there are some: an experiment without tests, renamed or left out, would pass for ever.
+    /// Returns true if its tests pass, and there are some: an experiment without tests, renamed or left out, would pass
+    /// for ever.
     fn passes(&self, options: &Options, nightly: bool, log: Option<&File>) -> Result<bool> {
         let output = || -> Result<Stdio> {
             Ok(match log {
@@ -319,7 +320,7 @@ impl Experiment {
     }
 }
 
-/// How much of an experiment a part of a night does.
+/// The size of an experiment in a part of a night.
 fn of_night(in_ci: u64, in_a_night: u64, part: u64) -> u64 {
     if in_a_night < DIVIDED_FROM * in_ci.max(1) { in_a_night } else { in_ci.max(in_a_night / part) }
 }
@@ -330,7 +331,7 @@ fn runs_some(all: Option<usize>, ignored: Option<usize>) -> bool {
     all.is_none_or(|all| all > ignored.unwrap_or(0))
 }
 
-/// How many tests a listing has.
+/// The number of tests in a listing.
 fn count_tests(listing: &str) -> usize {
     listing.lines().filter(|line| line.ends_with(": test")).count()
 }

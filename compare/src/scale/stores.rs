@@ -53,7 +53,7 @@ pub fn create(name: &str, folder: &Path, cache: u64) -> Result<Box<dyn Peer>> {
     })
 }
 
-/// Whether this program can run a store of that name.
+/// Returns true if this program can run a store of that name.
 pub fn is_known(name: &str) -> bool {
     STORES.iter().any(|(known, _)| *known == name) && (cfg!(feature = "rocksdb") || name != "rocksdb")
 }

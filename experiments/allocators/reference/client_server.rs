@@ -44,7 +44,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The thread may have ended before: then nobody receives, and nothing is to be stopped.
+        // The thread may have exited before: then there is no receiver, and nothing to stop.
         drop(self.requests.send(Request::Shutdown));
         if let Some(thread) = self.thread.take() {
             drop(thread.join());

@@ -139,7 +139,7 @@ fn count(root: &Path, work: &Path) -> Result<()> {
     if profiles.exists() {
         std::fs::remove_dir_all(&profiles)?;
     }
-    // Cargo names each program as it starts it; the output of the tests goes to a file.
+    // Cargo names each program as it starts it; the output of the tests is written to a file.
     let said = work.join("tests.log");
     let status = cargo(root, work).arg("--no-fail-fast").stdout(std::fs::File::create(&said)?).status();
     if !status.context("cannot start nice and cargo")?.success() {
@@ -183,7 +183,7 @@ fn export(tools: &Path, work: &Path, binaries: &[PathBuf], report: &Path) -> Res
     Ok(())
 }
 
-/// How often each line that has code was reached, by file.
+/// The number of times that each line of code was reached, by file.
 fn parse(report: &str, root: &Path) -> BTreeMap<String, BTreeMap<usize, u64>> {
     let mut files: BTreeMap<String, BTreeMap<usize, u64>> = BTreeMap::new();
     let mut lines = None;
