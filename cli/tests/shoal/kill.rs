@@ -60,8 +60,8 @@ fn acknowledged_writes_survive_kills() {
     });
 }
 
-/// The number of short rounds is the laboratory's number KILLS, below the build's folder: that is
-/// on a disk. The laboratory's rounds bypass the kernel's cache.
+/// Runs a number of short rounds, the laboratory's KILLS, below the build's folder: that is on a disk. The laboratory's rounds
+/// bypass the kernel's cache.
 #[test]
 fn rounds_of_the_laboratory() {
     let folder = disk_folder();
@@ -76,7 +76,7 @@ fn rounds_of_the_laboratory() {
     });
 }
 
-/// The number of rounds is an option of `cargo x kill`; an opening slower than is promised is reported.
+/// Runs the number of rounds that `cargo x kill` sets; an opening slower than is promised is reported.
 #[test]
 #[ignore = "takes minutes: `cargo x kill` runs it"]
 fn rounds_as_told() {
