@@ -3,8 +3,8 @@
 //! N buckets hold M apples each. Every day a monkey chooses a bucket at random and steals an apple from it. On the day on which
 //! the chosen bucket is empty: (1) which day is it? (2) How many apples are left? (3) What are they worth, if an apple of bucket
 //! n costs n? (4) And if the monkey does not choose evenly? Buckets are the pools of an allocator that keeps free pieces by exact
-//! size, apples their pieces, and the apples that are left are space that the allocator holds and cannot use. It is the source of
-//! the figures of `docs/space.md` about it.
+//! size, apples their pieces, and the apples that are left are space that the allocator holds and cannot use.
+//! This study is the source of the figures about it in `docs/space.md`.
 //!
 //! Bottom-up: `random` and `poisson` (numbers), [`Choice`] and [`Supply`] (the question), `law` (the formulas), `simulate`
 //! (the monkey), `walk` (the same with returns), `charts`.
