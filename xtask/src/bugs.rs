@@ -1,7 +1,7 @@
 //! `cargo x bugs`: the laboratory must catch each injected bug (T24).
 //!
-//! One build of the engine's tests with `--cfg shoal_bugs` has all injected bugs; the variable `SHOAL_BUG` names the one
-//! that is at work. For each there is a hunter here, a test that must fail with it, and pass without any.
+//! One build of the engine's tests with `--cfg shoal_bugs` has all injected bugs; the variable `SHOAL_BUG` names the
+//! active one. For each there is a hunter here, a test that must fail with it, and pass without any.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -176,7 +176,8 @@ impl Options {
                 .filter(|(name, ..)| self.names.iter().any(|wanted| wanted == name))
                 .collect();
         }
-        // A permutation by the seed: multiplication with an odd number modulo a power of two, skipping what is too large.
+        // A permutation by the seed: multiplication with an odd number modulo a power of two, skipping numbers that are
+        // too large.
         let size = HUNTS.len().next_power_of_two() as u64;
         let place = |turn: u64| turn.wrapping_mul(2 * self.seed + 1).wrapping_add(self.seed >> 3) % size;
         let drawn = (0..size).map(place).filter_map(|place| HUNTS.get(place as usize));
@@ -228,7 +229,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the test binaries with all injected bugs, in a folder of their own; gives their names and paths.
+/// Builds the test binaries with all injected bugs, in a separate folder; returns their names and paths.
 fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let root = super::root()?;
     let cargo = || {
@@ -265,7 +266,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     Ok(binaries)
 }
 
-/// The name and path of the binary that one line of cargo's messages tells of.
+/// The name and path of the binary that one line of cargo's messages names.
 fn executable(line: &str) -> Option<(String, PathBuf)> {
     let path = line.split_once("\"executable\":\"")?.1.split_once('"')?.0;
     let file = Path::new(path).file_name()?.to_str()?;
@@ -325,7 +326,7 @@ mod tests {
         assert!(injected.len() >= 30);
     }
 
-    /// All `.rs` files of a folder, one behind the other.
+    /// All `.rs` files of a folder, one after the other.
     fn sources(folder: &Path) -> String {
         let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         entries

@@ -109,12 +109,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does `work` as the command line says; says how it is used where that cannot be understood.
+/// Does `work` with `options`; returns the usage if the command line cannot be understood.
 fn told<O>(options: Result<O>, usage: &str, work: impl FnOnce(O) -> Result<()>) -> Result<()> {
     work(options.with_context(|| usage.to_owned())?)
 }
 
-/// Everything that takes hours; all of it even where something fails.
+/// Everything that takes hours; all of it even if something fails.
 fn nightly(options: lab::Options) -> Result<()> {
     let seconds = (900 / options.part).max(1).to_string();
     let every = bugs::Options::parse(&[])?;

@@ -1,10 +1,10 @@
-//! The lines that tests must reach, and those that are exempt.
+//! The lines that tests must reach, and the exempt ones.
 
 /// The crates whose tests are run and whose lines are counted.
 pub(super) const CRATES: [&str; 7] =
     ["shoal-base", "shoal-buffer", "shoal-device", "shoal-space", "shoal-pool", "shoal-engine", "shoal-resp"];
 
-/// Files that must be reached in every line, and what they are.
+/// Files that must be reached in every line, and their kinds.
 pub(super) const WHOLE: &[(&str, &str)] = &[
     ("crates/base/src/checksum.rs", "format"),
     ("crates/base/src/codec.rs", "format"),
