@@ -31,7 +31,7 @@ impl FreeRuns {
         Some((group, place))
     }
 
-    /// Gives back runs: all of them or none.
+    /// Frees all of the runs or none.
     pub(crate) fn free_batch(&mut self, runs: &[Run]) -> Result<(), SpaceError> {
         if runs.len() >= SORTED_RUNS_MIN {
             return self.free_sorted(runs);
@@ -41,7 +41,7 @@ impl FreeRuns {
         let mut seen: [Option<(usize, usize)>; AHEAD[2]] = [None; AHEAD[2]];
         let mut changed = [usize::MAX; AHEAD[2]];
         for (at, &run) in runs.iter().enumerate() {
-            // A run behind the end has no group; it is refused in its turn.
+            // A run past the end has no group; it is refused in its turn.
             if let Some(state) = runs.get(at + group).and_then(|later| self.group_at(later.block)) {
                 prefetch::soon(state);
             }

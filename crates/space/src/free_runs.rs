@@ -1,10 +1,10 @@
 //! The allocator without its lock: the arrays of all groups, the index over them, and the borders between groups
-//! that lie within free space.
+//! that are within free space.
 //!
 //! Policy: exact best fit over the free runs of the groups, lowest address first, cut from the front. Anything
 //! looser (fewer classes, next fit, avoiding slivers) fragments the device within a few turnovers
-//! (docs/space.md). Only where no group has a fitting run, runs across borders are searched
-//! (`cross`), so that a request fails only if no contiguous run fits.
+//! (docs/space.md). Runs across borders (`cross`) are searched only if no group has a fitting run, so a
+//! request fails only if no contiguous run fits.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,10 +23,10 @@ use crate::span::Span;
 /// Bins of the histogram: bin `i` counts the free runs of 2^i to 2^(i+1) - 1 blocks within groups.
 pub const HISTOGRAM_BINS: usize = 17;
 
-/// The owner of what belongs to everybody.
+/// The owner of shared groups.
 pub(crate) const SHARED: u16 = 0;
 
-/// The runs of one allocation; up to four without memory of their own.
+/// The runs of one allocation; up to four without memory on the heap.
 pub type Runs = SmallVec<[Run; 4]>;
 
 /// The record of one group: one cache line.
@@ -94,7 +94,7 @@ impl FreeRuns {
         }
     }
 
-    /// Sets what is free in a group of which nothing is free yet.
+    /// Sets the free runs of a group that has none yet.
     pub(crate) fn set_group(&mut self, group: usize, of_group: &GroupRuns) {
         let state = &mut self.groups[group];
         assert!(state.free_blocks == 0 && state.is_open(), "group {group} was set before");
@@ -108,13 +108,13 @@ impl FreeRuns {
         }
     }
 
-    /// Gives a run back; all or nothing.
+    /// Frees a run; all or nothing.
     #[inline]
     pub(crate) fn free(&mut self, run: Run) -> Result<(), SpaceError> {
         self.free_at(run, None)
     }
 
-    /// As [`Self::free`], where its place in the array of its group may be known.
+    /// Like [`Self::free`]; `place` is the run's place in the array of its group, if known.
     #[inline]
     pub(crate) fn free_at(&mut self, run: Run, place: Option<usize>) -> Result<(), SpaceError> {
         self.geometry.check(run)?;
@@ -162,7 +162,7 @@ impl FreeRuns {
         arrays + groups + owned + self.joined.heap_bytes() + self.index.heap_bytes()
     }
 
-    /// Takes what is free of a run and says how many blocks that were.
+    /// Takes the free blocks of a run and returns their number.
     pub(crate) fn take_free_part(&mut self, run: Run) -> Result<u64, SpaceError> {
         self.geometry.check(run)?;
         let free_before = self.free_blocks;
@@ -217,7 +217,7 @@ impl FreeRuns {
                 out.push(run);
                 return Some(out);
             }
-            // Pieces only get shorter: is there any hope with those that are left?
+            // Pieces only get shorter: is there any hope with the remaining ones?
             let pieces_left = (runs_max - out.len()) as u64;
             let hopeful =
                 |longest: &Run| u64::from(longest.blocks).saturating_mul(pieces_left) >= u64::from(left);
@@ -244,7 +244,7 @@ impl FreeRuns {
         if self.cross_blocks_max > u64::from(within.blocks)
             && let Some(across) = self.search_cross(u64::MAX).longest
         {
-            // A run across a border is longer than its parts, but the longest within a group may lie elsewhere.
+            // A run across a border is longer than its parts, but the longest within a group may be elsewhere.
             if across.blocks > u64::from(within.blocks) {
                 return Some(Run::new(across.block, u32::try_from(across.blocks).unwrap_or(u32::MAX)));
             }
@@ -297,7 +297,7 @@ impl FreeRuns {
         self.geometry.run(found.group, part)
     }
 
-    /// The place, and the run itself, of what an index found.
+    /// The place of a run that an index found, and the run itself.
     #[inline]
     pub(crate) fn span_of(&self, found: Found) -> (usize, Span) {
         let runs = &self.groups[found.group].runs;

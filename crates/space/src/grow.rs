@@ -10,12 +10,12 @@ use crate::free_runs::{FreeRuns, Group, SHARED};
 use crate::geometry::Geometry;
 
 impl Space {
-    /// Makes the space `blocks_max` blocks large, in groups of `group_blocks`; no block becomes free by that. Owners keep the groups
-    /// that begin where one of theirs began. Takes time for each free run, with the lock held: 50 to 90 ns a run
-    /// where there are a million, on 2 shared cores.
+    /// Makes the space `blocks_max` blocks large, in groups of `group_blocks`; no block becomes free by that. An owner keeps each
+    /// group that has the same start as one of its old groups. Takes time for each free run, with the lock held: 50 to 90 ns a run
+    /// with a million runs, on 2 shared cores.
     ///
     /// # Panics
-    /// As [`Self::new`]; where the space or its groups become smaller; where a group is closed.
+    /// Like [`Self::new`]; if the space or its groups become smaller; if a group is closed.
     pub fn grow(&self, blocks_max: u64, group_blocks: u32) {
         let geometry = Geometry::new(blocks_max, group_blocks);
         self.change(|runs| *runs = runs.grown(geometry));

@@ -17,7 +17,7 @@ pub struct Lease {
     /// The current piece.
     next: u64,
     end: u64,
-    /// Pieces not begun, the next one last.
+    /// Pieces not started, the next one last.
     later: Vec<Run>,
     /// Everything, ascending.
     groups: Vec<Run>,
@@ -59,7 +59,7 @@ impl Lease {
 }
 
 impl Space {
-    /// Takes `groups` whole free groups out of the space in one call; `None` where there are not so many.
+    /// Takes `groups` wholly free groups out of the space in one call; `None` if there are fewer.
     #[must_use]
     pub fn lease(&self, groups: usize) -> Option<Lease> {
         let runs = self.change(|runs| runs.take_whole(groups));
@@ -71,11 +71,11 @@ impl Space {
         Some(Lease::new(runs))
     }
 
-    /// Ends a lease: everything of it but `kept` is free again.
+    /// Ends a lease: everything of it except `kept` is free again.
     ///
     /// # Errors
-    /// [`SpaceError::Outside`] or [`SpaceError::NotFree`] where `kept` does not lie in the lease or overlaps itself. The
-    /// lease is lost then, with its groups in use: so much of the caller's books is wrong that nothing may be reused.
+    /// [`SpaceError::Outside`] or [`SpaceError::NotFree`] if `kept` is not within the lease or overlaps itself. The
+    /// lease is lost then, with its groups in use: the caller's books are too wrong to reuse anything.
     pub fn settle(&self, lease: Lease, kept: &[Run]) -> Result<(), SpaceError> {
         self.free_rest(&lease.groups, kept)
     }

@@ -1,6 +1,6 @@
-//! Many frees at once: they are sorted, and each group is merged with all that comes back to it in one pass.
+//! Many frees at once: the runs are sorted, and each group is merged with all of its freed runs in one pass.
 //!
-//! An apply gives back thousands of runs, many of them to the same groups. One by one, each would search its place, move the
+//! An apply frees thousands of runs, many of them in the same groups. One by one, each would search its place, move the
 //! array's end, and look for its neighbours' lengths; sorted, a group is read and written once. The result is the same.
 
 use shoal_base::Run;
@@ -11,16 +11,16 @@ use crate::group::GroupRuns;
 use crate::prefetch;
 use crate::span::Span;
 
-/// So many runs are worth sorting: fewer seldom meet in a group.
+/// Fewest runs that are worth sorting: fewer seldom meet in a group.
 pub(crate) const SORTED_RUNS_MIN: usize = 4096;
 
-/// So many runs of one group are worth a pass over it.
+/// Fewest runs of one group that are worth a pass over it.
 const MERGED_RUNS_MIN: usize = 3;
 
 /// Bits of a length in a key: up to a whole group of 65,536 blocks.
 const LENGTH_BITS: u32 = 17;
 
-/// So many runs ahead a group is fetched.
+/// How many runs ahead a group is prefetched.
 const AHEAD: usize = 8;
 
 /// Bits of a block number that one pass of the sort looks at.
@@ -31,14 +31,14 @@ const DIGIT_BITS: u32 = 11;
 struct Merge {
     /// The runs as they are now, packed.
     runs: Vec<u32>,
-    /// Those that were there and are part of a longer one now.
+    /// Old runs that are part of a longer one now.
     swallowed: Vec<Span>,
-    /// Those that were not there.
+    /// New runs.
     grown: Vec<Span>,
 }
 
 impl FreeRuns {
-    /// Gives back many runs, each within this space: all of them or none.
+    /// Frees many runs, each within this space: all of them or none.
     pub(crate) fn free_sorted(&mut self, runs: &[Run]) -> Result<(), SpaceError> {
         let group_blocks = u64::from(self.geometry.group_blocks());
         let (mut keys, mut crossing) = (Vec::with_capacity(runs.len()), Vec::new());
@@ -109,7 +109,7 @@ impl FreeRuns {
         SpaceError::AlreadyFree { run, overlap }
     }
 
-    /// Puts the result of a pass in the group's place; nothing where there was none.
+    /// Replaces the group's runs with the result of a pass; does nothing if the pass changed nothing.
     fn take_over(&mut self, group: usize, merge: &mut Merge) {
         if merge.grown.is_empty() {
             return;
@@ -164,10 +164,10 @@ impl Merge {
         self.grown.clear();
     }
 
-    /// Merges what a group has with what it gets, both ascending.
+    /// Merges a group's runs with its freed runs, both ascending.
     ///
     /// # Errors
-    /// The first that it gets of which a part is free already, and that part. Nothing else was changed.
+    /// The first freed run of which a part is free already, and that part. Nothing else was changed.
     fn run(&mut self, had: &GroupRuns, gets: impl Iterator<Item = Span>) -> Result<(), (Span, Span)> {
         self.clear();
         let mut had = had.iter().peekable();

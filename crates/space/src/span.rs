@@ -1,4 +1,4 @@
-//! [`Span`]: a run within a group, and what a change did to runs.
+//! [`Span`]: a run within a group, and the effect of a change on runs.
 
 /// A run within a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ pub(crate) struct Inserted {
     pub(crate) merged: Span,
     /// The run before it, which it swallowed.
     pub(crate) left: Option<Span>,
-    /// The run behind it, which it swallowed.
+    /// The run after it, which it swallowed.
     pub(crate) right: Option<Span>,
 }
 
@@ -48,12 +48,12 @@ pub(crate) struct Removed {
     pub(crate) whole: Span,
     /// The rest before the part.
     pub(crate) before: Option<Span>,
-    /// The rest behind the part.
+    /// The rest after the part.
     pub(crate) after: Option<Span>,
 }
 
 impl Removed {
-    /// The rest of `whole` without `part`, which lies in it.
+    /// The rest of `whole` without `part`, which is within it.
     #[inline]
     pub(crate) fn new(whole: Span, part: Span) -> Self {
         assert!(whole.start <= part.start && part.end() <= whole.end(), "{part:?} is not within {whole:?}");
