@@ -85,11 +85,11 @@ pub(crate) enum Newest {
 
 impl Inner {
     /// Evaluates `rules`, and queues the batch if they accept. Returns the version before, if it was read. Without a
-    /// batch it only evaluates, to answer early before a value is written. `tree` keeps what was read of the trees, for
-    /// the next call.
+    /// batch it only evaluates, for an early answer before a value is written. `tree` keeps the state that was read
+    /// from the trees, for the next call.
     ///
     /// # Errors
-    /// [`Error::ConditionFailed`]: nothing happened. As the device.
+    /// [`Error::ConditionFailed`]: nothing happened. Errors of the device.
     pub(crate) async fn queue_by_rules<'a>(
         &'a self,
         key: &ObjectKey,
@@ -117,7 +117,7 @@ impl Inner {
     /// Queues the batch, if there is one, if the condition holds: all at one moment. Never waits.
     ///
     /// # Errors
-    /// The store is read-only or closed; the tree could not give the state that the condition needs.
+    /// The store is read-only or closed; the tree could not return the state that the condition needs.
     pub(crate) fn try_queue<'a>(
         &'a self,
         condition: Condition<'_>,
@@ -265,7 +265,8 @@ impl Inner {
         self.log.committer.submit(Item::Writes { batch: queued, reserved: permit.log.keep() });
     }
 
-    /// Inserts a record into the memtable, whose lock is held, and tells the read caches.
+    /// Inserts a record into the memtable, whose lock is held, and bumps the write count of its key for the
+    /// read caches.
     fn insert_record(
         &self,
         view: &View,
@@ -409,7 +410,7 @@ mod tests {
         block_on(store.0.checkpointer.apply_all()).unwrap();
     }
 
-    /// A record in a memtable decides without the trees. Their state decides as long as it is the newest, and holds no read epoch.
+    /// A record in a memtable decides without the trees. Their state decides while it is the newest, and holds no read epoch.
     #[test]
     fn the_state_of_the_trees_decides_until_the_next_publish() {
         let (store, key) = (Fixture::new().open().unwrap(), key(1));

@@ -1,6 +1,7 @@
-//! Prepares a write: records with everything that they hold until they are queued. A single put is a batch of one.
+//! Prepares a write: records with all resources that they hold until they are queued. A single put is a batch of
+//! one.
 //!
-//! All records of a batch lie in one log batch, and recovery takes all of them or none (R22).
+//! All records of a batch are in one log batch, and recovery takes all of them or none (R22).
 
 use std::sync::Arc;
 
@@ -196,11 +197,11 @@ impl Inner {
         Ok(batch)
     }
 
-    /// Whether a batch of these writes is a large one ([`Part::is_large`]).
+    /// Returns true if a batch of these writes is a large one ([`Part::is_large`]).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there are too many, or if their records cannot fit in one log batch. Asked before values are
-    /// written and space is claimed for each: that may fail first, and would say that the device is full.
+    /// [`Error::Invalid`] if there are too many, or if their records cannot fit in one log batch. Call this before values
+    /// are written and space is claimed for each: that may fail first, with a misleading error that the device is full.
     pub(crate) fn check_size<'k>(&self, writes: impl Iterator<Item = Outline<'k>> + Clone) -> Result<bool> {
         let count = writes.clone().count();
         if count > BATCH_RECORDS_MAX {

@@ -1,6 +1,6 @@
 //! Dedup: a write with a request id is done once, however often it is sent (R17).
 //!
-//! A session numbers its writes. The result of each lies in an object of the store's own bucket, in the tablet of the
+//! A session numbers its writes. The result of each is an object of the store's own bucket, in the tablet of the
 //! write's first key, and is written in the same write batch as the write itself: after a crash both are there or
 //! neither. A session has [`RESULTS_KEPT`] such objects in a tablet and uses them in turn, so a newer write overwrites
 //! the result of an old one. An unused result expires after [`RESULT_LIFE_NS`]. Results take no memory besides.
@@ -31,7 +31,7 @@ pub const RESULT_LIFE_NS: u64 = 30 * 60 * 1_000_000_000;
 /// The life of a result, as writes set it.
 const RESULT_EXPIRY: Expiry = Expiry::After(Duration::from_nanos(RESULT_LIFE_NS));
 
-/// Bytes of the longest answer that is kept. Of a longer one only the fact that it was given is kept.
+/// Bytes of the longest answer that is kept. Of a longer one only its existence is kept.
 pub const RESULT_BYTES_MAX: usize = 512;
 
 /// The stored result of a write (`docs/format/object.md`).

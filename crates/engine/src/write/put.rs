@@ -253,8 +253,8 @@ impl PreparedBatch<'_> {
         Ok(())
     }
 
-    /// The value gets extents of its own. It is written here and now, except where this thread drives the commit anyway: then
-    /// value and log are written together.
+    /// Puts the value in its own extents. It is written here and now, unless this thread drives the commit anyway: then value
+    /// and log are written together.
     fn put_in_extents<'s>(
         &'s mut self,
         key: &'s ObjectKey,

@@ -108,7 +108,7 @@ impl ReceiveBuffer {
         self.0.copied += bytes.len();
     }
 
-    /// Ends the receiving; zeros stand behind the value.
+    /// Finishes the receiving; the rest of the memory after the value is zeroed.
     ///
     /// # Panics
     /// If bytes are missing.

@@ -113,10 +113,10 @@ impl Store {
         self.0.log.committer.gather(work)
     }
 
-    /// As [`Self::gather`], for a thread that may have one client. If `work` returns true, it has: the thread commits the
-    /// writes itself, which takes less time than the committer's thread, and blocks meanwhile. On a
-    /// slow device, and while another thread commits, the writes are handed over nevertheless. So the caller looks at
-    /// its tickets afterwards, and answers those that are durable before it queues more.
+    /// Like [`Self::gather`], for a thread that may have only one client. `work` returns true if it has: the thread
+    /// commits the writes itself, which is faster than through the committer's thread, and blocks meanwhile. On a slow
+    /// device, and while another thread commits, the writes are handed over nevertheless. So the caller checks its
+    /// tickets afterwards, and answers the durable ones before it queues more.
     pub fn gather_and_commit(&self, work: impl FnOnce() -> bool) {
         self.0.log.committer.gather_and_commit(work);
     }

@@ -119,7 +119,7 @@ pub struct TransactOptions<'a, T> {
     pub admit: Option<&'a Admit<'a>>,
 }
 
-/// The request id of a transaction, and the function that gives the part of the answer to keep.
+/// The request id of a transaction, and the function that returns the part of the answer to keep.
 pub type Keeping<'a, T> = (RequestId, &'a (dyn Fn(&T) -> Vec<u8> + Sync));
 
 impl<T> Default for TransactOptions<'_, T> {
@@ -201,7 +201,7 @@ struct Trial<'a> {
     is_first_result: bool,
 }
 
-/// The result of reading: all objects can be shown, or the transaction ends.
+/// The result of reading: all objects can be shown, or the transaction stops.
 enum Shown {
     All,
     Changed,

@@ -220,7 +220,7 @@ impl Store {
                 Outcome::Done(mut done) => match done.pending.pop() {
                     Some(written) if done.answer.rejected.is_none() => (done.answer, written),
                     result => {
-                        // The states that were seen are durable before a rejection is told, and its result, too.
+                        // The states that were seen, and the result, are durable before a rejection is returned.
                         for seen in done.pending.into_iter().chain(result) {
                             seen.durable().await?;
                         }
