@@ -7,9 +7,8 @@
 //! shorter time counts: an object that lives longer is better than a lost one.
 //!
 //! An *absolute* deadline ("at noon") is a moment of the **wall clock** as it is then. If the wall clock was ahead and
-//! is set back, versions that a reader may have seen absent stay absent: a [`WallMark`] says up to which deadline and
-//! which version. A step of less than [`STEP_NS`] does not count: the clock stands still until the wall clock has
-//! caught up.
+//! is set back, versions that a reader may have seen absent stay absent: a [`WallMark`] holds the last such deadline
+//! and version. A step of less than [`STEP_NS`] does not count: the clock stops until the wall clock has caught up.
 //!
 //! Each log batch and each superblock stores both clocks. While any object has a deadline, a superblock is published
 //! for them at least every [`SAVE_NS`].
@@ -53,7 +52,7 @@ impl Newest for Numbered {
     }
 }
 
-/// The record of a new store, whose store time begins now.
+/// The record of a new store, whose store time starts now.
 pub(crate) fn first_record(clock: &dyn Clock) -> ClockRecord {
     ClockRecord {
         store_ns: 0,
@@ -75,7 +74,8 @@ pub(crate) struct ExpiryClock {
     wall_high: AtomicU64,
     marks: Mutex<Vec<WallMark>>,
     has_marks: AtomicBool,
-    /// The wall clock minus store time, as a signed number. Relaxed, as all fields below: each stands alone.
+    /// The wall clock minus store time, as a signed number. Relaxed, as all fields below: each is independent
+    /// of the others.
     offset: AtomicU64,
     steps: AtomicU64,
     /// The sum of all steps, as a signed number.
@@ -98,7 +98,8 @@ pub(crate) struct FoundTime {
 }
 
 impl FoundTime {
-    /// The times of a superblock that the opening of number `epoch` wrote. `is_older` says that it had version 2.
+    /// The times of a superblock that the opening of number `epoch` wrote. `is_older` is true if it had version
+    /// 2.
     pub(crate) fn new(mut record: ClockRecord, wall_high_ns: u64, epoch: u64, is_older: bool) -> Self {
         if is_older {
             record.wall_ns = wall_high_ns.min(CLOCK_MAX_NS);
@@ -418,7 +419,7 @@ impl ExpiryClock {
         (record, high)
     }
 
-    /// Returns true if the clocks must be stored now. `has_deadlines` says whether any object has a deadline.
+    /// Returns true if the clocks must be stored now. `has_deadlines` is true if any object has a deadline.
     pub(crate) fn wants_saving(&self, has_deadlines: bool) -> bool {
         let since = self.store_ns().saturating_sub(self.saved_ns.load(Ordering::Relaxed));
         has_deadlines && (self.is_unsaved.load(Ordering::Relaxed) || since >= SAVE_NS)

@@ -137,8 +137,8 @@ impl BatchBuilder {
     }
 }
 
-/// Reads the header at the start of `block` without checking the checksum. It says only that a batch may begin here,
-/// and its length.
+/// Reads the header at the start of `block` without checking the checksum. It shows only that a batch may start
+/// here, and its length.
 pub(crate) fn peek_header(block: &[u8]) -> Option<BatchHeader> {
     let mut reader = Reader::new(block);
     let header = decode_header(&mut reader).ok()??;
@@ -237,8 +237,8 @@ pub(crate) fn record_bytes(key_bytes: usize, body_bytes: usize) -> usize {
     RECORD_FIXED_BYTES + varint_bytes(key_bytes as u64) + key_bytes + body_bytes
 }
 
-/// Encodes a record; `body` is empty for a delete. `continues` says that the next record belongs to the same write
-/// batch.
+/// Encodes a record; `body` is empty for a delete. `continues` is true if the next record belongs to the same
+/// write batch.
 pub(crate) fn encode_record(
     kind: RecordKind,
     tablet: TabletId,

@@ -1,4 +1,5 @@
-//! A batch that finds no room in the data file: its records are refused, and the log goes on at the same place.
+//! A batch that finds no room in the data file: its records are refused, and the log continues at the same
+//! place.
 //!
 //! Nothing of the batch was acknowledged. But a part of it may be on the device, or all of it if only a value had no room. So the
 //! next batch at the head is a seal: once it is durable, nothing that was left there can follow the chain any more. Only if there
@@ -23,7 +24,7 @@ pub(crate) trait Unwritten: Send + Sync {
     /// Takes the records that `take` returns out of the memtables, at one moment: while `take` runs, no write can decide or be queued.
     fn withdraw(&self, take: &mut dyn FnMut() -> Vec<Arc<Record>>);
 
-    /// Gives the extents of such a record back. Nothing names them, and nothing writes to them.
+    /// Frees the extents of such a record. Nothing names them, and nothing writes to them.
     fn give_back(&self, record: &Record);
 }
 
