@@ -1,4 +1,4 @@
-//! Counts of what an open store did, for its figures.
+//! Counts of the operations of an open store, for its figures.
 
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ pub(crate) struct OperationCounters {
     pub merges: AtomicU64,
     /// Bytes of entries that merges of layers took, slices included.
     pub merged_bytes: AtomicU64,
-    /// Nanoseconds of the pauses behind applies.
+    /// Nanoseconds of the pauses after applies.
     pub paused_ns: AtomicU64,
     pub home_blocks_written: AtomicU64,
     pub extent_blocks_written: AtomicU64,

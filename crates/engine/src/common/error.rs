@@ -1,4 +1,4 @@
-//! The errors of the engine, sorted by what the caller can do.
+//! The errors of the engine, sorted by the caller's possible reactions.
 
 use std::fmt::Display;
 
@@ -109,7 +109,7 @@ impl From<DeviceError> for Error {
     }
 }
 
-/// The cause of a lack of room in the data file, and what to do about it. `code` is the system's error.
+/// The cause of a lack of room in the data file, and its remedy. `code` is the system's error.
 pub(crate) fn no_room(code: Option<i32>, error: &dyn Display) -> String {
     let what = match code {
         Some(QUOTA) => "its quota is used up: raise it, or delete files that count",

@@ -20,13 +20,13 @@ pub struct PutOptions {
     pub expiry: Expiry,
 }
 
-/// The deadline that a write gives to its object: from then on the object does not exist.
+/// The deadline that a write sets for its object: from then on the object does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expiry {
     /// Never.
     #[default]
     Never,
-    /// This long after the store took the write. Elapsed time counts, whatever happens to the wall clock meanwhile.
+    /// This long after the store took the write. Elapsed time counts; changes of the wall clock do not matter.
     After(Duration),
     /// When the wall clock shows this time, in nanoseconds since the Unix epoch.
     At(u64),
@@ -43,9 +43,9 @@ impl From<Option<Deadline>> for Expiry {
 /// The end of an object's time, in nanoseconds (R18, `expiry.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
-    /// Of store time: the write gave a time to live.
+    /// Of store time: the write set a time to live.
     Store(u64),
-    /// Since the Unix epoch: the write gave a moment of the wall clock.
+    /// Since the Unix epoch: the write set a moment of the wall clock.
     Wall(u64),
 }
 
@@ -63,7 +63,7 @@ impl Deadline {
         Self { end, left_ns: 0, at_ns: 0 }
     }
 
-    /// Returns true if the write gave a time to live ([`Expiry::After`]), and not a moment of the wall clock.
+    /// Returns true if the write set a time to live ([`Expiry::After`]), and not a moment of the wall clock.
     #[must_use]
     pub fn is_relative(&self) -> bool {
         matches!(self.end, End::Store(_))

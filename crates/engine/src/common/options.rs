@@ -37,7 +37,7 @@ pub struct FormatOptions {
     pub log_prepared: Option<u32>,
     /// Zeroed blocks that a new file gets; it grows from there. Ignored if the device cannot grow.
     pub initial_blocks: Option<u64>,
-    /// The version of the first write, at least 1. A restored store begins above all versions that clients of the lost one saw.
+    /// The version of the first write, at least 1. A restored store starts above all versions that clients of the lost one saw.
     pub first_version: u64,
     /// Also formats a device that is not blank, and destroys its contents; the first and the last 16 MiB are zeroed.
     pub overwrite: bool,
@@ -90,14 +90,14 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Opens a log that lost promised records, without the records after the damage. The loss is logged.
     pub accept_damaged_log: bool,
-    /// Buckets whose values lie in groups of their own, apart from all others; at most
+    /// Buckets whose values are stored in separate groups, apart from all others; at most
     /// [`OWN_SPACES_MAX`](crate::OWN_SPACES_MAX). Not a quota: if no other space is free, other buckets get theirs,
     /// too.
     pub own_space: Vec<String>,
     /// Opens with relocation paused: [`Store::resume_relocation`](crate::Store::resume_relocation).
     pub pause_relocation: bool,
-    /// Gives whole free groups of blocks back to the device, in the background and at a limited rate: a file gets
-    /// holes, a raw device learns that they hold nothing. Writing into a hole of a file costs more at the next flush
+    /// Returns wholly free groups of blocks to the device, in the background and at a limited rate: a file gets
+    /// holes, a raw device learns that they are unused. Writing into a hole of a file costs more at the next flush
     /// than overwriting.
     pub discard: bool,
     /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the cap that the
@@ -136,25 +136,25 @@ impl OpenOptions {
 /// Sizes and periods inside the engine.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// A value up to this many bytes lies in its leaf, if key, metadata and value fit in 1,300 bytes.
+    /// A value up to this many bytes is stored in its leaf, if key, metadata and value fit in 1,300 bytes.
     pub leaf_value_bytes_max: usize,
     /// A value up to this many bytes rides in its log record and goes home at the apply; a larger one is written to its
-    /// own extent at once. A value of up to twice as many bytes also rides there if blocks of its own would waste a
+    /// own extent at once. A value of up to twice as many bytes also rides there if its own blocks would waste a
     /// sixteenth of its length.
     pub log_value_bytes_max: usize,
     /// Entries that a tablet has at least before its applies write layers and filters.
     pub layers_from: u64,
-    /// Records that a leaf of the base gets at least, where an apply rewrites it; fewer go to a layer.
+    /// Fewest records of one leaf of the base for which an apply rewrites it; fewer go to a layer.
     pub dense_records: usize,
     /// Records of the first layer above a base, at least.
     pub layer_records_min: usize,
     /// Entries of layers for a thousand of the base, from which on the layers are merged into it.
     pub merge_permille: u64,
-    /// Searches of reads in layers that pay for one entry of a merge, where none is due by size.
+    /// Searches of reads in layers that pay for one entry of a merge, if none is due by size.
     pub searches_per_entry: u64,
     /// Bytes of entries that one slice of a merge takes from the layers.
     pub merge_slice_bytes: usize,
-    /// Bytes of the keys whose time ends soonest, which the store remembers.
+    /// Bytes of the remembered keys: those of the objects that expire next.
     pub deadlines_bytes_max: usize,
     /// Keys that a write without room examines in search of expired objects before it is refused.
     pub walked_for_room_max: u64,
@@ -180,8 +180,8 @@ pub struct Tuning {
     pub move_load_bytes_per_s: u64,
     /// Bytes that a scrub in the background reads in a second; 0: there is no scrub.
     pub scrub_bytes_per_s: u64,
-    /// Pause between the end of a scrub and the beginning of the next one, in nanoseconds. The first scrub after an
-    /// opening begins after ten minutes, or after this pause if it is shorter.
+    /// Pause between the end of a scrub and the start of the next one, in nanoseconds. The first scrub after an
+    /// opening starts after ten minutes, or after this pause if it is shorter.
     pub scrub_every_ns: u64,
     /// Bytes of an apply in flight at the device: a commit's flush waits for them.
     pub apply_bytes_in_flight: usize,
@@ -191,7 +191,7 @@ pub struct Tuning {
     pub file_look_ns: u64,
     /// Idle time after which the log's last batch is sealed, in nanoseconds.
     pub seal_after_ns: u64,
-    /// The longest time for which a snapshot holds the space of what it reaches, in nanoseconds; then it is dropped.
+    /// The longest time for which a snapshot holds space, in nanoseconds; then it is dropped.
     pub snapshot_max_age_ns: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The whole free groups that were given back to the device. Only memory knows them; after a restart everything is
-//! discarded once more.
+//! The wholly free groups that were returned to the device. They are known in memory only; after a restart all of
+//! them are discarded once more.
 
 use shoal_base::Run;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};

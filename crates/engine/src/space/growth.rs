@@ -19,7 +19,8 @@ pub(crate) struct Growth {
     /// Blocks of the next step at most; 0: a whole step.
     pub step_max: AtomicU64,
     limit: Mutex<Limit>,
-    /// Blocks that the file could have with what its file system has free, as of the last look; 0: not known.
+    /// Blocks that the file could have if it took all free space of its file system, as of the last look; 0:
+    /// not known.
     room: AtomicU64,
     /// The time of the last measurement of the write rate, and the blocks written by then.
     seen: Mutex<(u64, u64)>,
@@ -59,7 +60,8 @@ impl Growth {
         self.limit.lock().reached.clone()
     }
 
-    /// Notes the blocks that the file could have with what its file system has free; `None` if that is not known.
+    /// Notes the blocks that the file could have if it took all free space of its file system; `None` if that is
+    /// not known.
     pub(crate) fn note_room(&self, blocks: Option<u64>) {
         self.room.store(blocks.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }

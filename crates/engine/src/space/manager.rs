@@ -19,7 +19,7 @@ use crate::space::closed::Closed;
 use crate::space::discarded::Discarded;
 use crate::testing::injected_bug::{Bug, injected};
 
-/// A bucket's number with the allocator; 0 has no space of its own.
+/// A bucket's number with the allocator; 0 has no separate space.
 pub(crate) type OwnerId = u16;
 
 /// Blocks of the tree that a record may cost at its apply: its leaf, and its share of splits and inner pages.
@@ -72,15 +72,15 @@ pub(crate) struct SpaceManager {
     data: Mutex<DataBlocks>,
     /// Groups that are being emptied.
     pub closed: Closed,
-    /// Replaced where the store grows: its groups may be larger then.
+    /// Replaced when the store grows: its groups may be larger then.
     discarded: ArcSwap<Discarded>,
     /// Held while several runs are taken for a value: two values at a time could each take blocks that the other one
     /// relies on.
     pieces: Mutex<()>,
     /// True if a value got more than a few runs: free space is in pieces.
     splintered: AtomicBool,
-    /// Values that got runs of their own, the number of these runs, and the values that got more than a few. For
-    /// statistics only.
+    /// Values with their own runs, the number of these runs, and the values with more than a few. For statistics
+    /// only.
     pub placed: [AtomicU64; 3],
 }
 
@@ -339,7 +339,7 @@ impl SpaceManager {
         let tablets = self.state.lock().pending.len() - 1;
         self.free_later(tablets, superblock, Weak::new(), old);
         self.give_back(fresh);
-        // Last: the larger reserve comes out of the new blocks where there are any.
+        // Last: the larger reserve is taken from the new blocks, if there are any.
         self.withheld.store(withheld_for(blocks_max, tablets), Ordering::Relaxed);
     }
 
@@ -356,7 +356,7 @@ impl SpaceManager {
         self.free_later(tablets, superblock, Weak::new(), old.into_iter().collect());
     }
 
-    /// The groups that were given back to the device.
+    /// The groups that were returned to the device.
     pub(crate) fn discarded(&self) -> Arc<Discarded> {
         self.discarded.load_full()
     }

@@ -1,4 +1,4 @@
-//! The objects that expire next, as many as memory may remember.
+//! The objects that expire next, up to a limit of memory.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use shoal_base::sync::Mutex;
 
 use crate::common::object::End;
 
-/// Bytes of remembered keys, with the overhead of their places, unless `Tuning::deadlines_bytes_max` says otherwise.
+/// Bytes of remembered keys, with the overhead of their places, unless `Tuning::deadlines_bytes_max` is set.
 const REMEMBERED_BYTES_MAX: usize = 16 << 20;
 /// Overhead of a remembered key, in bytes, roughly.
 const PLACE_BYTES: usize = 64;

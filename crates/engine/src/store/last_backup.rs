@@ -16,7 +16,7 @@ const KEY: &[u8] = b"last-backup";
 /// A backup that ended and lacks nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupNote {
-    /// Every write up to this version is in it, or in a backup that it goes on from.
+    /// Every write up to this version is in it, or in a backup that it continues.
     pub version: Lsn,
     /// The wall clock's time at that version, in nanoseconds since the Unix epoch.
     pub taken_ns: u64,
@@ -29,7 +29,7 @@ impl BackupNote {
     }
 
     /// # Errors
-    /// [`Truncated`] if the value is too short. Bytes behind the note are another version's, and are passed over.
+    /// [`Truncated`] if the value is too short. Bytes after the note are from another version, and are ignored.
     fn decode(bytes: &[u8]) -> std::result::Result<Self, Truncated> {
         let mut reader = Reader::new(bytes);
         Ok(Self { version: Lsn(reader.u64()?), taken_ns: reader.u64()? })
@@ -63,8 +63,8 @@ impl Store {
         Ok(())
     }
 
-    /// Reads the note of an earlier run of the store; to be called once, behind the opening, which reads no object itself. A note that cannot
-    /// be read is reported in the log and counts as none.
+    /// Reads the note of an earlier run of the store; call this once after the opening, which reads no object itself. A note that cannot be
+    /// read is reported in the log and counts as none.
     pub async fn recall_backup(&self) {
         let found = self.get(&ObjectKey::system(KEY), ByteRange::ALL).await.map(|found| {
             found.map(|object| BackupNote::decode(&object.value.to_vec()).map_err(|error| error.to_string()))

@@ -38,7 +38,7 @@ struct State {
     durable: Option<Lsn>,
     /// Refusals when a write got through last.
     refusals: u64,
-    /// The beginning of the standstill, as far as looks tell, and its cause.
+    /// The start of the standstill, to the accuracy of the looks, and its cause.
     since: Option<(u64, Cause)>,
     looked_ns: u64,
 }

@@ -24,8 +24,8 @@ pub struct StoreStat {
     /// Stored results of writes with a request id, which are no objects: about, as a result in a memtable may replace
     /// one in the trees. Those of an earlier run count from [`Store::count_results`] on.
     pub results: u64,
-    /// An estimate of the keys that the memtables write and of those that they delete, without a look whether the trees
-    /// have these keys. Results are left out.
+    /// Estimates of the keys that the memtables write and of the keys that they delete, without a look into the trees
+    /// for these keys. Results are left out.
     pub log_puts: u64,
     /// See `log_puts`.
     pub log_deletes: u64,
@@ -72,7 +72,7 @@ pub struct StoreStat {
     pub value_bytes_written: u64,
     /// See `value_bytes_written`.
     pub value_bytes_read: u64,
-    /// Bytes that puts copied, of values with extents of their own.
+    /// Bytes that puts copied, of values with their own extents.
     pub value_bytes_copied: u64,
     /// Log batches, their records and their blocks.
     pub batches: u64,
@@ -92,7 +92,7 @@ pub struct StoreStat {
     pub merges: u64,
     /// See `merges`.
     pub merged_bytes: u64,
-    /// Nanoseconds in which applies paused, so that merges that had fallen behind went on.
+    /// Nanoseconds in which applies paused so that late merges could catch up.
     pub paused_ns: u64,
     /// Applies, and the blocks of pages and of values that they wrote.
     pub applies: u64,
@@ -100,7 +100,7 @@ pub struct StoreStat {
     pub page_blocks_written: u64,
     /// See `applies`. Moved values are included.
     pub home_blocks_written: u64,
-    /// Blocks of values with extents of their own that puts wrote.
+    /// Blocks of values with their own extents that puts wrote.
     pub extent_blocks_written: u64,
     /// Blocks of zeros that the growth of the file wrote.
     pub growth_blocks_written: u64,
@@ -108,7 +108,7 @@ pub struct StoreStat {
     pub moved_values: u64,
     /// See `moved_values`.
     pub moved_bytes: u64,
-    /// Values that got runs of their own, the number of these runs, and the values that got more than four.
+    /// Values with their own runs, the number of these runs, and the values with more than four.
     pub values_placed: u64,
     /// See `values_placed`.
     pub runs_placed: u64,
@@ -128,7 +128,7 @@ pub struct StoreStat {
     pub groups_emptied: u64,
     /// See `groups_emptied`.
     pub bytes_evacuated: u64,
-    /// Bytes that were given back to the device.
+    /// Bytes that were returned to the device.
     pub bytes_discarded: u64,
     /// Objects that were deleted because they had expired.
     pub expired: u64,
@@ -152,7 +152,7 @@ pub struct StoreStat {
     pub result_value_bytes: u64,
     /// Blocks that trees, values and unapplied records own, without log and superblocks.
     pub allocated_blocks: u64,
-    /// Buckets with space of their own, and the blocks of their groups.
+    /// Buckets with their own space, and the blocks of their groups.
     pub own_buckets: u64,
     /// See `own_buckets`.
     pub own_blocks: u64,
@@ -192,7 +192,8 @@ impl StoreStat {
         (self.objects + self.log_puts).saturating_sub(self.log_deletes + own)
     }
 
-    /// Blocks for objects that are free or that the file can grow by: the least of what the cap and the file system allow.
+    /// Blocks for objects that are free or that the file can grow by: the smaller of the limits of the cap and of the file
+    /// system.
     #[must_use]
     pub fn room_blocks(&self) -> u64 {
         self.free_blocks + self.growable_blocks
@@ -277,7 +278,7 @@ impl StoreStat {
         ]
     }
 
-    /// Those of the work behind writes and reads.
+    /// The figures of the background work.
     fn maintenance_figures(&self) -> [(&'static str, &'static str, u64); 20] {
         [
             ("moved.values", "count", self.moved_values),

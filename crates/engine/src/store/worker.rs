@@ -81,8 +81,8 @@ impl Worker {
         self.bells[duty as usize].wait(timeout);
     }
 
-    /// Ends the threads and waits for them. If one of them calls this (it may be the last user of the store), it waits
-    /// for the others only.
+    /// Stops the threads and waits for them. If one of them calls this (it may be the last user of the store), it
+    /// waits for the others only.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.bells[Duty::Commit as usize].close();
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Returns true if the threads were told to end.
+    /// Returns true if [`stop`](Self::stop) was called.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! Values whose places contradict their lengths, and reads where every frame of the cache is in use.
+//! Values whose places contradict their lengths, and reads while every frame of the cache is in use.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn runs_that_do_not_fit_the_length_are_damage() {
     assert_eq!(corrupt(find(4, &[], 7)), wrong(0), "no runs at all");
 }
 
-/// A second protection behind the first: a request for a unit that is not there never gets bytes of other data.
+/// A second protection: a request for a unit that does not exist never gets bytes of other data.
 #[test]
 fn a_unit_outside_of_its_runs_is_damage() {
     let located = |blocks, units| Located {

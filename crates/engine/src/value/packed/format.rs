@@ -7,7 +7,7 @@ use shoal_device::{Device, IoBuf, IoFuture, Outcome};
 
 use crate::common::error::{Error, Result};
 
-/// First byte of the keys that the engine reserves: they sort behind every bucket's name, so they are merged last.
+/// First byte of the keys that the engine reserves: they sort after every bucket's name, so they are merged last.
 pub(crate) const RESERVED: u8 = 0xFF;
 /// Second byte of the keys of packed runs.
 const RUN_KEYS: u8 = b'r';
@@ -34,7 +34,7 @@ pub(crate) fn is_reserved(key: &[u8]) -> bool {
     key.first() == Some(&RESERVED)
 }
 
-/// The key of the run that begins at `block`; keys sort in the order of blocks.
+/// The key of the run at `block`; keys sort in the order of blocks.
 pub(crate) fn run_key(block: u64) -> [u8; RUN_KEY_BYTES] {
     let mut key = [RESERVED, RUN_KEYS, 0, 0, 0, 0, 0, 0, 0, 0];
     key[2..].copy_from_slice(&block.to_be_bytes());
@@ -224,7 +224,7 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// The footer at the end of `memory`, which ends with the run of `owner`.
+    /// The footer at the end of `memory`, which is the end of the run of `owner`.
     ///
     /// # Errors
     /// [`Truncated`] if it is damaged, belongs to another run, or is longer than `memory`.
