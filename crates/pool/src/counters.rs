@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub struct PoolCounters {
     /// Units found resident.
     pub hits: u64,
-    /// Units that were not there: each began a load.
+    /// Units that were not resident: each started a load.
     pub misses: u64,
     /// Misses of inner pages of trees, asked for with [`Hint::Index`](crate::Hint::Index).
     pub index_misses: u64,
@@ -16,7 +16,7 @@ pub struct PoolCounters {
     pub lookup_misses: u64,
     /// Fetches that joined a load that was under way.
     pub coalesced: u64,
-    /// Misses that a prefetch began.
+    /// Misses that a prefetch started.
     pub prefetched: u64,
     /// Units evicted to make room.
     pub evictions: u64,
@@ -32,7 +32,7 @@ pub struct PoolCounters {
     pub read_errors: u64,
     /// Units that were read and did not match their checksum.
     pub corrupt: u64,
-    /// Requests that gave up waiting for a frame.
+    /// Requests that timed out while they waited for a frame.
     pub exhausted: u64,
     /// Requests that had to wait for a frame.
     pub starved: u64,

@@ -1,16 +1,16 @@
-//! Pages that could not be read lately, so that a pass over many keys behind one of them does not read it for each key.
+//! Pages with recent read failures, so that a pass over many keys under one of them does not read it for each key.
 //!
-//! The rule. A page has wrong bytes, or the device reports its block as unreadable: a pass leaves it alone for
-//! [`REMEMBERED_FOR`] after the failed read, or for as long as that read took, whichever is longer. A failing drive may
-//! need seconds for each read, so passes spend at most half of their time on a block that stays bad. A block that
-//! recovers is read again within that time, and at once by all that asks the device directly: a get, and an apply that
-//! is about to give the page up.
+//! The rule. A page has wrong bytes, or the device reports its block as unreadable: a pass leaves it alone after the
+//! failed read, for the longer of [`REMEMBERED_FOR`] and the duration of that read. A failing drive may need seconds
+//! for each read, so passes spend at most half of their time on a block that stays bad. A block that recovers is read
+//! again within that time, and at once by callers that ask the device directly: a get, and an apply that is about to
+//! drop the page.
 //!
 //! Only callers that ask for it get an answer from here ([`Pool::remembered_damage`](crate::Pool::remembered_damage));
-//! [`Pool::fetch`](crate::Pool::fetch) always asks the device. A page is forgotten in time, when it is read well, and
-//! when its block is written. The memory is bounded by the pool's frames. When it is full it forgets everything: a pass
-//! has one page a level of each tree in use, so it reads these once more and continues. While nothing is remembered,
-//! which is the rule, a caller pays for one load of an atomic.
+//! [`Pool::fetch`](crate::Pool::fetch) always asks the device. A page is forgotten after its time, after a good read,
+//! and when its block is written. The memory is bounded by the pool's frames. When it is full it forgets everything: a
+//! pass uses one page per level of each tree, so it reads these once more and continues. While nothing is remembered,
+//! the usual case, a caller pays for one load of an atomic.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -152,7 +152,7 @@ mod tests {
         assert!(damaged.find(&unit, now).is_none());
     }
 
-    /// A drive that tries for half a minute before it gives a sector up: passes do not wait for it most of the time.
+    /// A drive that retries a sector for half a minute: passes do not wait for it most of the time.
     #[test]
     fn a_read_that_took_long_is_repeated_after_as_long_a_time() {
         let (damaged, began) = (DamagedPages::new(FRAMES), moment());

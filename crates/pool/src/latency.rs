@@ -13,7 +13,7 @@ pub(crate) fn moment() -> Instant {
     Instant::now()
 }
 
-/// Reads of a thread to each one that is timed: looking at the clock costs as much as a hit.
+/// One of this many reads of a thread is timed: a look at the clock costs the time of a hit.
 const SAMPLED: u32 = 32;
 
 /// From here on a device is slow. A hand-off to another thread costs 10 to 20 us, a read of an NVMe device 50 to 100 us.
@@ -30,7 +30,7 @@ pub(crate) struct Latency {
 }
 
 thread_local! {
-    /// Reads that this thread began, of all pools.
+    /// Reads that this thread started, of all pools.
     static READS: Cell<u32> = const { Cell::new(0) };
 }
 

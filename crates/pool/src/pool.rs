@@ -43,12 +43,12 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Least frames that remember evicted units: below, the table would be too small to tell anything.
+    /// Least frames that remember evicted units: with fewer, the table would be too small to be useful.
     const HISTORY_MIN: usize = 1024;
 
-    /// A sixth of the frames, at least as many as threads may miss at once, at most 64 and a third. With fewer, misses
-    /// wait for writes; with more, pages are evicted that are needed again (64 frames, 1 ms: 8 starve, 21 halve the
-    /// hits).
+    /// A sixth of the frames, at least one per thread that may miss at the same time, at most 64 and a third. With
+    /// fewer, misses wait for writes; with more, pages are evicted that are needed again (64 frames, 1 ms: 8 starve,
+    /// 21 halve the hits).
     const fn ready(frames: usize) -> usize {
         let share = frames / 6;
         let bounded = if share < 8 { 8 } else { share };
@@ -182,7 +182,7 @@ impl Pool {
         slots.any(|slot| slot.id() == *id && slot.word.is_resident())
     }
 
-    /// The present moment, at which a read begins: see [`Self::remember_damage`].
+    /// The present moment, taken at the start of a read: see [`Self::remember_damage`].
     #[must_use]
     pub fn moment(&self) -> Instant {
         moment()
@@ -194,8 +194,8 @@ impl Pool {
         self.shared().damaged.find(unit, moment())
     }
 
-    /// Remembers for some seconds that the read of a page that began at `began` has failed. The caller leaves errors out
-    /// that do not come from the page's block.
+    /// Remembers for some seconds that the read of a page, started at `began`, has failed. The caller omits errors that
+    /// do not come from the page's block.
     pub fn remember_damage(&self, unit: &Unit, error: &PoolError, began: Instant) {
         self.shared().damaged.note(unit, error, began, moment());
     }

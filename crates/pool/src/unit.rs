@@ -6,7 +6,7 @@ use shoal_base::{BLOCK_BYTES, Crc32c, Run};
 
 use crate::PoolError;
 
-/// Most blocks of a unit: 64 KiB that begin inside a block touch 17.
+/// Most blocks of a unit: 64 KiB that start inside a block touch 17.
 pub(crate) const UNIT_BLOCKS_MAX: usize = VALUE_UNIT_BYTES / BLOCK_BYTES + 1;
 
 /// The identity of a unit: its first block, and the use of that block (R11).
@@ -26,7 +26,7 @@ pub enum Check {
         /// The expected checksum.
         crc: u32,
     },
-    /// Bytes that begin `offset` bytes into the first block.
+    /// Bytes that start `offset` bytes into the first block.
     Bytes {
         /// Offset of the first byte in the first block, below 4,096.
         offset: u16,
@@ -149,7 +149,7 @@ impl Unit {
         Self { id, check }
     }
 
-    /// Verifies the unit's bytes, given in pieces as they lie in memory.
+    /// Verifies the unit's bytes, in pieces in their order in memory.
     ///
     /// # Errors
     /// [`PoolError::Corrupt`].

@@ -207,7 +207,7 @@ impl Writer {
         .await;
     }
 
-    /// Makes the page readable, pinned until its write ends.
+    /// Makes the page readable, pinned until its write completes.
     fn publish(&self, frames: Frames, unit: Unit, keep: Keep) -> Queued {
         let shared = self.pool.shared();
         let hint = if let Keep::Resident(hint) = keep { hint } else { Hint::Lookup };

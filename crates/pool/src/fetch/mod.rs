@@ -27,7 +27,7 @@ const READ_MERGE_BLOCKS_MAX: usize = 64;
 /// A prefetch stops when the units that are on their way take this part of the pool.
 const PREFETCH_SHARE: usize = 4;
 
-/// How an attempt to get a unit begins.
+/// The first step of an attempt to get a unit.
 pub(crate) enum Attempt<'a> {
     Hit(Pinned),
     /// Another fetch reads it already.
@@ -48,7 +48,7 @@ enum Seen {
     Absent,
 }
 
-/// How a read on this thread begins.
+/// The first step of a read on this thread.
 enum Reserved {
     Hit(Pinned),
     Ours(Frames),
@@ -204,7 +204,7 @@ impl Pool {
 
     /// The units in their order. Units that are not resident are read in one batch; neighbours share a request.
     ///
-    /// All units are pinned at the end, so they must fit in the pool at once: those that do not fit give
+    /// All units are pinned at the end, so they must fit in the pool at once: units that do not fit return
     /// [`PoolError::Exhausted`].
     pub async fn fetch_all(&self, units: &[Unit], hint: Hint) -> Vec<Result<Pinned, PoolError>> {
         let mut parts = Vec::new();
@@ -271,7 +271,7 @@ impl Pool {
         slots.any(|slot| slot.is(unit) && slot.word.is_resident_or_latched()) || guard.is_loading(unit)
     }
 
-    /// Begins without waiting for frames.
+    /// Starts without waiting for frames.
     pub(crate) fn begin_now(&self, unit: &Unit, hint: Hint, is_prefetch: bool) -> Attempt<'_> {
         match self.begin(unit, hint, None, is_prefetch) {
             Attempt::FramesNeeded => match self.try_take(unit.blocks(), hint) {
@@ -394,8 +394,8 @@ impl Pool {
         }
     }
 
-    /// The frame of a page that a scan read before, written first if it is dirty; true says that it counts as the
-    /// scans'.
+    /// The frame of a page that a scan read before, written first if it is dirty; `true` means that it counts as
+    /// the scans'.
     fn reclaim(&self, entry: Scanned) -> Option<(Frames, bool)> {
         if let Some(page) = self.pin_dirty(entry.index()) {
             self.write_here(page);

@@ -91,7 +91,7 @@ impl Shared {
         }
     }
 
-    /// Starts a load. It counts until it [ends](Self::loaded).
+    /// Starts a load. It counts until it is [complete](Self::loaded).
     pub(super) fn load(&self, unit: &Unit, hint: Hint, is_prefetch: bool) -> Arc<Load> {
         self.missed(hint);
         if is_prefetch {

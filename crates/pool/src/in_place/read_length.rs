@@ -17,7 +17,7 @@ pub(crate) struct ReadLength {
     /// Pages a second; 0 is unknown.
     rates: [f64; RUNS.len()],
     requests: u32,
-    /// When the request under way began, and its pages.
+    /// The start of the request under way, and its pages.
     began: Option<(Instant, u64)>,
 }
 

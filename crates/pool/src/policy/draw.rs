@@ -10,7 +10,7 @@ pub(crate) struct Draw(AtomicU64);
 pub(crate) struct Draws(u64);
 
 impl Draw {
-    /// Begins a search with one change of the state that all threads share.
+    /// Starts a search with one change of the state that all threads share.
     pub(crate) fn sequence(&self) -> Draws {
         Draws(self.0.fetch_add(1, Ordering::Relaxed) << 32)
     }

@@ -9,7 +9,7 @@
 //! - Evicted units keep their history in [`History`] for a while. Scans neither read nor write it. (Without a history,
 //!   k 16 and 64 frames this is the course's policy.)
 //! - Pools of up to [`EXACT_FRAMES_MAX`] frames are searched as a whole; in larger ones the worst of [`SAMPLE`] random
-//!   candidates goes. No lock is held while choosing. The keys of all slots lie in one dense array, so that a search
+//!   candidates goes. No lock is held while choosing. The keys of all slots are in one dense array, so that a search
 //!   does not touch the slots, whose lines travel between the cores at every hit.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -34,7 +34,7 @@ const SAMPLE: usize = 16;
 const SAMPLE_DRAWS: usize = 64;
 
 /// Slots that are checked from the drawn one on: only the first of a unit's frames has a key, and if the frames are
-/// adjacent, the next unit begins after this many.
+/// adjacent, the next unit starts after this many.
 const SAMPLE_WALK: usize = UNIT_BLOCKS_MAX;
 
 /// Marks of a key: the slot is the policy's, and the unit has fewer than k accesses. Below them the time that decides.
@@ -169,7 +169,7 @@ impl LruK {
     /// Notes an access. Called at most once a unit of time, with the unit pinned.
     pub(super) fn accessed(&self, slot: &Slot, index: u32, now: u32) {
         let count = slot.count.load(Ordering::Relaxed);
-        // Stays between k and 2k, so that it never overflows and says which stamp is the oldest.
+        // Stays between k and 2k, so that it never overflows and locates the oldest stamp.
         let next = if count + 1 == 2 * self.k { self.k } else { count + 1 };
         slot.count.store(next, Ordering::Relaxed);
         self.stamp(index, count).store(now, Ordering::Relaxed);

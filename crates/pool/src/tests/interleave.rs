@@ -1,7 +1,7 @@
 //! Every interleaving of a few threads' steps on one page's word: readers, writers, a write-back and an eviction.
 //!
-//! Each step is one atomic operation of the real word, so this covers what threads can do to each other except for
-//! weaker memory orders (Miri and the stress tests look at those). A schedule is run anew for each interleaving.
+//! Each step is one atomic operation of the real word, so this covers all effects of threads on each other except
+//! weaker memory orders (covered by Miri and the stress tests). A schedule is run anew for each interleaving.
 
 use crate::resident::word::Word;
 
@@ -18,7 +18,7 @@ struct World {
 }
 
 impl World {
-    /// Gives a pin back as `Pinned` does.
+    /// Releases a pin as `Pinned` does.
     fn unpin(&self) {
         if !self.word.unpin() {
             let duties = self.word.unpin_for_others();

@@ -61,7 +61,7 @@ impl Page {
         self.device.with(|device| unsafe { *device })
     }
 
-    /// Gives a pin back as `Pinned` does. A thread that gets the frames writes to them, as the next read into them
+    /// Releases a pin as `Pinned` does. A thread that gets the frames writes to them, as the next read into them
     /// will.
     fn unpin(&self) {
         if !self.word.unpin() && self.word.unpin_for_others().free {
@@ -196,7 +196,7 @@ fn the_last_reader_of_a_retired_page_frees_it() {
     );
 }
 
-/// A task that waits for a latch is woken, whenever the latch is given back; otherwise this would deadlock.
+/// A task that waits for a latch is woken, whenever the latch is released; otherwise this would deadlock.
 #[test]
 fn a_task_that_waits_for_a_latch_is_woken() {
     loom::model(|| {
