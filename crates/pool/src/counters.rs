@@ -20,7 +20,7 @@ pub struct PoolCounters {
     pub prefetched: u64,
     /// Units evicted to make room.
     pub evictions: u64,
-    /// Units that stayed when they were written, and so came without a read.
+    /// Units that stayed after their write, and so became resident without a read.
     pub adopted: u64,
     /// Write requests completed.
     pub writes: u64,
@@ -36,7 +36,7 @@ pub struct PoolCounters {
     pub exhausted: u64,
     /// Requests that had to wait for a frame.
     pub starved: u64,
-    /// Microseconds that these waited, in all.
+    /// Total microseconds of these waits.
     pub starved_us: u64,
     /// Pages that were copied into a side buffer to be written from there.
     pub set_aside: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Stats {
 }
 
 /// Groups of threads; some state is kept once for each group. Two threads of one group on two cores slow each other
-/// down, so there are more groups than a store has threads that work at once.
+/// down, so there are more groups than threads that work at once in a store.
 pub(crate) const CELLS: usize = 32;
 
 /// The group of this thread.
@@ -95,7 +95,7 @@ pub(crate) fn cell() -> usize {
     thread_local! {
         static CELL: usize = THREADS.fetch_add(1, Ordering::Relaxed) % CELLS;
     }
-    // A thread that is ending belongs to the first one.
+    // An exiting thread belongs to the first group.
     CELL.try_with(|&cell| cell).unwrap_or(0)
 }
 

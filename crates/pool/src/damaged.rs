@@ -21,7 +21,7 @@ use shoal_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::PoolError;
 use crate::unit::Unit;
 
-/// Pages that are remembered at least before all are forgotten.
+/// Fewest pages that are remembered before all are forgotten.
 const REMEMBERED_MIN: usize = 256;
 
 /// Frames of the pool for each page that is remembered: 16 KiB for about 128 bytes.
@@ -36,9 +36,9 @@ struct DamagedPage {
     until: Instant,
 }
 
-/// The pages of one pool that could not be read lately.
+/// The pages of one pool with recent read failures.
 pub(crate) struct DamagedPages {
-    /// By block: of the uses of a block the last one that could not be read.
+    /// By block: the last use of the block that could not be read.
     pages: Mutex<HashMap<u64, DamagedPage>>,
     /// The number of `pages`, to be read without the lock.
     count: AtomicUsize,
@@ -48,7 +48,7 @@ pub(crate) struct DamagedPages {
 }
 
 impl DamagedPages {
-    /// Those of a pool with this number of frames.
+    /// The state of a pool with this number of frames.
     pub(crate) fn new(frames: usize) -> Self {
         let max = (frames / FRAMES_PER_PAGE).max(REMEMBERED_MIN);
         let (pages, count, is_device_in_doubt) = Default::default();
@@ -91,7 +91,7 @@ impl DamagedPages {
         self.count.store(pages.len(), Ordering::Relaxed);
     }
 
-    /// Notes that a page was read well.
+    /// Notes a good read of a page.
     pub(crate) fn was_read(&self, unit: &Unit) {
         self.forget(unit.id.block, |known| known == unit);
     }

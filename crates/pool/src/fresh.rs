@@ -29,7 +29,7 @@ const UNIT_BLOCKS: usize = VALUE_UNIT_BYTES / BLOCK_BYTES;
 pub(crate) struct Counted {
     shared: Arc<Shared>,
     blocks: usize,
-    /// How they enter the pool.
+    /// The hint with which they enter the pool.
     hint: Hint,
 }
 
@@ -127,7 +127,7 @@ impl Filled {
 }
 
 impl Pool {
-    /// Frames for a value of `blocks` blocks that starts at the beginning of a block. `None` if it is too large to be
+    /// Frames for a value of `blocks` blocks that starts at the start of a block. `None` if it is too large to be
     /// kept, if too many blocks are in flight already, or if nothing can be evicted for it now.
     #[must_use]
     pub fn fresh(&self, blocks: usize) -> Option<Fresh> {
@@ -247,7 +247,7 @@ mod unit_tests {
         assert!(pool.get(&units[1]).is_some(), "another life of it");
         pool.forget_unit(units[1].id);
         assert!(pool.get(&units[1]).is_none());
-        // Its next life takes the frames' place in the table.
+        // The next use of the block takes the frames' place in the table.
         let mut fresh = pool.fresh(1).unwrap();
         fill(&mut fresh, b"short");
         pool.adopt(fresh.filled(), units_of_short());

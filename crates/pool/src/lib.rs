@@ -1,4 +1,4 @@
-//! The page buffer pool keeps verified pages and values in memory until something better needs their frames.
+//! The page buffer pool keeps verified pages and values in memory until more useful ones need their frames.
 //!
 //! A *unit* is loaded, verified, cached and evicted as a whole: a tree page (one block) or up to 64 KiB of a value (1
 //! to 17 blocks, because its bytes may start inside a block). The engine's published pages and values never change in

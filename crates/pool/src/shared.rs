@@ -56,7 +56,7 @@ pub(crate) struct InPlaceWrites {
     pub(crate) waiting: Arc<Starving>,
     /// The first error since the last flush.
     pub(crate) error: Mutex<Option<DeviceError>>,
-    /// Frames that are free or being written before more pages are written ahead of need.
+    /// Pages are written ahead of need while fewer frames than this are free or being written.
     pub(crate) ready_frames: usize,
 }
 

@@ -18,7 +18,7 @@ pub struct UnitId {
     pub identity: u64,
 }
 
-/// How the bytes are verified when they enter memory.
+/// The verification of the bytes when they enter memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Check {
     /// One block whose first four bytes (little-endian) and the CRC-32C of the others both equal `crc`.
@@ -48,7 +48,7 @@ pub struct Unit {
     pub check: Check,
 }
 
-/// The purpose of a fetch, which decides how long the unit stays.
+/// The purpose of a fetch, which decides how long the unit stays in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
     /// A lookup: its history of accesses decides.

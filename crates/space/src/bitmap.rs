@@ -12,7 +12,7 @@ use crate::span::{Inserted, Removed, Span};
 /// Blocks of a segment.
 const SEGMENT_BLOCKS: u32 = 4096;
 
-/// Changes after which a segment is looked over: then that costs a few nanoseconds a change.
+/// Changes after which a segment is rescanned: a few nanoseconds per change.
 const LOOKED_OVER_EVERY: u32 = 64;
 
 /// Lengths below this are counted.
@@ -47,7 +47,7 @@ impl Segment {
 }
 
 impl Bits {
-    /// A group of `group_blocks` blocks in which just these runs, which do not touch, are free.
+    /// A group of `group_blocks` blocks in which only these runs, which do not touch, are free.
     pub(crate) fn new(group_blocks: u32, runs: impl Iterator<Item = Span>) -> Self {
         let segments = group_blocks.div_ceil(SEGMENT_BLOCKS) as usize;
         let words = vec![0; (group_blocks as usize).div_ceil(64)];
@@ -186,7 +186,7 @@ impl Bits {
         })
     }
 
-    /// Puts in a run of which nothing is free.
+    /// Puts in a run that is wholly used.
     pub(crate) fn insert(&mut self, span: Span) -> Inserted {
         let left = (span.start > 0 && self.is_free(span.start - 1)).then(|| {
             let start = self.start_of(span.start - 1);

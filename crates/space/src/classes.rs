@@ -46,7 +46,7 @@ impl ClassIndex {
         }
     }
 
-    /// Whether runs of this length have a class.
+    /// Returns true if runs of this length have a class.
     pub(crate) fn holds(&self, blocks: u32) -> bool {
         blocks as usize <= self.classes
     }
@@ -58,7 +58,7 @@ impl ClassIndex {
         let region = group / 64;
         let classes = self.classes;
         let words = self.regions[region].get_or_insert_with(|| vec![0; classes].into_boxed_slice());
-        // All levels, without asking which of them change: a wrong guess costs more.
+        // Sets all levels without a branch: a mispredicted one costs more.
         words[class] |= 1 << (group % 64);
         self.middles[class * self.class_words + region / 64] |= 1 << (region % 64);
         self.tops[class] |= 1 << (region / 64);

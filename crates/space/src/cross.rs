@@ -97,7 +97,8 @@ impl FreeRuns {
     }
 
     /// How far free space may reach into a neighbour and past it: no further than its run, or unknown if the
-    /// neighbour is wholly free. A longer walk is not worth it: with free groups about, nobody needs the bound.
+    /// neighbour is wholly free. A longer walk is not worth it: while there are free groups, the bound is not
+    /// needed.
     fn reach(&self, neighbour: Span) -> u64 {
         if neighbour.blocks == self.geometry.group_blocks() { u64::MAX } else { u64::from(neighbour.blocks) }
     }

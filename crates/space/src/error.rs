@@ -2,7 +2,7 @@
 
 use shoal_base::Run;
 
-/// Why a run was refused. Nothing was changed.
+/// The reason why a run was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpaceError {
     /// A run to be freed is free already, wholly or partly.

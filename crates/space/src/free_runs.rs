@@ -57,7 +57,7 @@ impl Group {
         self.large_runs = self.large_runs + large(now) - large(before);
     }
 
-    /// Whether it serves everybody.
+    /// Returns true if it serves all requests.
     pub(crate) fn is_open(&self) -> bool {
         self.owner == SHARED && !self.is_closed
     }
@@ -184,7 +184,7 @@ impl FreeRuns {
         }
     }
 
-    /// The same from a run across borders.
+    /// The same, from a run across borders.
     fn allocate_across(&mut self, blocks: u32) -> Option<Run> {
         if self.cross_blocks_max < u64::from(blocks) {
             return None;
@@ -195,7 +195,7 @@ impl FreeRuns {
         Some(run)
     }
 
-    /// A run of `blocks` blocks, else the longest there is.
+    /// A run of `blocks` blocks, else the longest run.
     pub(crate) fn allocate_at_most(&mut self, blocks: u32) -> Option<Run> {
         if let Some(run) = self.allocate(blocks) {
             return Some(run);
@@ -253,7 +253,7 @@ impl FreeRuns {
         Some(self.geometry.run(within.group, span))
     }
 
-    /// Whether all of a run is free.
+    /// Returns true if all of a run is free.
     pub(crate) fn is_free(&self, run: Run) -> bool {
         self.geometry.check(run).is_ok()
             && self
@@ -271,7 +271,7 @@ impl FreeRuns {
         Merged::new(self.groups.iter().enumerate().flat_map(of_group))
     }
 
-    /// Takes a run of which all is free.
+    /// Takes a run that is wholly free.
     pub(crate) fn take_checked(&mut self, run: Run) {
         for (group, span) in self.geometry.pieces(run) {
             self.remove(group, span);
@@ -361,7 +361,7 @@ impl FreeRuns {
         let owner = state.owner;
         let index = if owner == SHARED { Some(&mut self.index) } else { self.owned.get_mut(&owner) };
         let Some(index) = index else { unreachable!("group {group} belongs to {owner}, who has no index") };
-        // A place of the one form means nothing in the other.
+        // A place in one form is meaningless in the other.
         let from = if was_bitmap == state.runs.is_bitmap() { from } else { 0 };
         index.remove(group, removed.whole, &state.runs, from);
         if let Some(before) = removed.before {

@@ -11,18 +11,18 @@ use crate::span::{Inserted, Removed, Span};
 /// Runs that a group stores without memory on the heap.
 const RUNS_INLINE: usize = 13;
 
-/// An array of so few runs moves back into the group.
+/// An array with at most this many runs moves back into the group.
 const RUNS_INLINE_AGAIN: usize = RUNS_INLINE / 2;
 
 /// Runs compared at once by the search for a length: the compiler makes vector code of such pieces.
 const SCAN_RUNS: usize = 16;
 
-/// So few runs are counted rather than searched.
+/// At most this many runs are counted instead of searched.
 const COUNTED_RUNS: usize = 32;
 
 const _: () = assert!(size_of::<GroupRuns>() == 56, "a group is one cache line with 8 bytes besides");
 
-/// Most runs in an array: with more, 4 bytes each are more than a bit a block.
+/// Most runs in an array: with more, 4 bytes per run exceed one bit per block.
 fn array_runs_max(group_blocks: u32) -> usize {
     (group_blocks as usize / 32).max(RUNS_INLINE)
 }
@@ -286,7 +286,7 @@ impl GroupRuns {
         }
     }
 
-    /// Whether places are first blocks.
+    /// Returns true if places are first blocks.
     #[inline]
     pub(crate) fn is_bitmap(&self) -> bool {
         self.bits().is_some()
@@ -320,7 +320,7 @@ impl GroupRuns {
     fn put_at(&mut self, index: usize, span: Span, group_blocks: u32) {
         match &mut self.0 {
             Store::Inline { count, runs } if usize::from(*count) < RUNS_INLINE => {
-                // All of them, without a branch.
+                // Compares all of them, without a branch.
                 let before = *runs;
                 for lane in 1..RUNS_INLINE {
                     runs[lane] = before[lane - usize::from(lane > index)];
@@ -394,14 +394,14 @@ fn lanes(runs: &[u32; RUNS_INLINE], is_wanted: impl Fn(u32) -> bool) -> u32 {
     bits.fold(0, |all, bit| all | bit)
 }
 
-/// How many of the ascending `runs` are at most `most`: halves down to a few, which are all compared at once. A guess at the
-/// last steps that turns out wrong costs more than that.
+/// How many of the ascending `runs` are at most `most`: halves down to a few, which are all compared at once. A
+/// misprediction in the last steps would cost more.
 #[inline]
 fn count_until(runs: &[u32], most: u32) -> usize {
     let (mut begin, mut left) = (0, runs);
     while left.len() > COUNTED_RUNS {
         let (low, high) = left.split_at(left.len() / 2);
-        // The compiler makes moves of this, not jumps.
+        // The compiler turns this into conditional moves, not jumps.
         let is_above = high[0] <= most;
         begin += if is_above { low.len() } else { 0 };
         left = if is_above { high } else { low };
@@ -532,7 +532,7 @@ mod tests {
         for step in 0..20_000 {
             let start = random(64);
             let part = span(start, 1 + random(64 - start).min(random(3)));
-            // Now and then most of it is taken at once.
+            // Sometimes most of it is taken at once.
             while step % 50 == 0 && narrow.len() > 3 {
                 let first = narrow.first().unwrap();
                 for (group, blocks) in [(&mut wide, GROUP), (&mut narrow, 64)] {

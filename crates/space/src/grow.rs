@@ -1,7 +1,7 @@
 //! A space that becomes larger while it is in use.
 //!
 //! Groups follow from the size, so a larger space may have larger groups. The free runs are put into new groups under the
-//! allocator's lock: no caller sees a state in between. The new blocks are in use until somebody frees them.
+//! allocator's lock: no caller sees a state in between. The new blocks are in use until they are freed.
 
 use shoal_base::Run;
 
@@ -56,7 +56,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
-        /// Exactly the blocks that were free before are free afterwards; the space serves and takes back as one that always had this size.
+        /// Exactly the blocks that were free before are free afterwards; the space behaves like one that always had this size.
         #[test]
         fn the_same_is_free_in_the_larger_space(
             (before, group_before) in prop_oneof![Just((700_u64, 16_u32)), Just((640, 64)), Just((2_050, 128))],

@@ -25,7 +25,7 @@ pub use snapshot_write::{SnapshotPiece, SnapshotWriter, snapshot_pieces_max};
 /// Identity of a device, as in its superblock: bytes of another store are never taken for this one's.
 pub type DeviceIdentity = [u8; 16];
 
-/// Why bytes are not a delta, or not the wanted piece of a snapshot.
+/// The reason why bytes are not a delta, or not the wanted piece of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
     /// The bytes differ from the written ones: the checksum, or an impossible field under a valid checksum.
@@ -34,13 +34,13 @@ pub enum ImageError {
         /// The first error.
         what: &'static str,
     },
-    /// They are whole, but another version of the format.
+    /// The bytes are whole, but of another version of the format.
     #[error("format version {found} is not known")]
     Version {
         /// The version that was found.
         found: u16,
     },
-    /// They are whole, but of another device.
+    /// The bytes are whole, but of another device.
     #[error("the bytes belong to another device")]
     Foreign,
     /// The bytes are whole, but not the expected ones: an older superblock's, or another piece.

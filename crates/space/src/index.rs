@@ -129,7 +129,7 @@ impl RunIndex {
         self.whole_count
     }
 
-    /// Whether all of `group` is free.
+    /// Returns true if all of `group` is free.
     pub(crate) fn is_whole(&self, group: usize) -> bool {
         self.whole.contains(group)
     }
@@ -183,7 +183,7 @@ impl RunIndex {
         Some(Found { group, blocks: group_blocks, start: Some(0) })
     }
 
-    /// Notes a long run; whether it was not noted before.
+    /// Notes a long run; returns false if it was noted before.
     fn insert_large(&mut self, key: u64) -> bool {
         match self.hot {
             Some(hot) if hot == key => false,

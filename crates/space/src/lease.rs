@@ -1,10 +1,10 @@
-//! Leases: whole groups handed out in one call, from which their holder allocates without asking again.
+//! Leases: whole groups handed out in one call, from which their holder allocates without further calls.
 //!
-//! Only whole free groups are leased. Leases cut from small runs make small objects eat the runs that large ones need: a
-//! device then fails at 51 to 89 % instead of 99.9 %.
+//! Only whole free groups are leased. With leases cut from small runs, small objects use up the runs that large ones
+//! need: a device then fails at 51 to 89 % instead of 99.9 %.
 //!
-//! A [`Lease`] is a cursor over groups. The space service, which hands leases to others, decides which client holds one until
-//! when, and how much of it counts after its holder's death.
+//! A [`Lease`] is a cursor over groups. The space service hands leases to clients, decides on their duration, and on the part
+//! of a lease that counts after its holder's death.
 
 use shoal_base::Run;
 
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(outside, Err(SpaceError::Outside { run, blocks_max: 640 }), "block 64 was not leased");
     }
 
-    /// Of a lease that is settled wrongly nothing is free again.
+    /// A wrongly settled lease frees nothing.
     #[test]
     fn a_block_that_is_kept_twice_is_refused() {
         let space = space();

@@ -1,4 +1,4 @@
-//! Which blocks of the device are free: in memory, to hand them out, and as an image, to find them again.
+//! The free blocks of the device: in memory, for allocation, and as an image, for recovery.
 //!
 //! - [`Space`] hands out runs of free blocks: exact best fit, lowest address first, neighbours merged at once.
 //!   Nothing is journalled for it: the log record that names a run is the allocation.

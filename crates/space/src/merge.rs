@@ -95,7 +95,7 @@ impl FreeRuns {
         Err(refusal)
     }
 
-    /// Whether the group serves everybody and is an array.
+    /// Returns true if the group serves all requests and is an array.
     fn is_mergeable(&self, group: usize) -> bool {
         self.groups[group].is_open() && !self.groups[group].runs.is_bitmap()
     }
@@ -135,7 +135,7 @@ impl FreeRuns {
     }
 }
 
-/// Sorts keys by their block, of which there are `blocks`: digit by digit, which takes a third of the time that comparing them does.
+/// Sorts keys by their block, of which there are `blocks`: digit by digit, in a third of the time of a comparison sort.
 fn sort_by_block(keys: &mut Vec<u64>, blocks: u64) {
     let mut sorted = vec![0; keys.len()];
     let mut shift = LENGTH_BITS;
@@ -172,7 +172,7 @@ impl Merge {
         self.clear();
         let mut had = had.iter().peekable();
         let mut gets = gets.peekable();
-        // The run that is growing, and whether it is as it was.
+        // The run that is growing, and true if it is an old one and unchanged so far.
         let mut last: Option<(Span, bool)> = None;
         loop {
             let takes_old = match (had.peek(), gets.peek()) {
@@ -187,7 +187,7 @@ impl Merge {
                     self.clear();
                     let end = before.end().min(next.end());
                     let overlap = Span { start: next.start, blocks: end - next.start };
-                    // Whichever of the two comes back: two that come back overlap each other, two old ones never.
+                    // The freed one of the two: two freed runs can overlap each other, two old ones never do.
                     return Err((if takes_old { before } else { next }, overlap));
                 }
                 Some((before, is_old)) if before.end() == next.start => {
@@ -224,7 +224,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
-        /// The same is free afterwards, by the index too; a batch that is wrong anywhere changes nothing.
+        /// The same blocks are free afterwards, also in the index; a batch with an error changes nothing.
         #[test]
         fn sorted_frees_are_the_same_frees(
             (blocks_max, group_blocks) in prop_oneof![Just((600_u64, 64_u32)), Just((2000, 1024)), Just((9000, 4096))],

@@ -41,8 +41,7 @@ impl Space {
         runs.iter().for_each(|&run| free_runs.own(owner, run));
     }
 
-    /// How often a group got another owner, or none any more: a caller that remembers the owners sees that there is something
-    /// new.
+    /// How often a group got another owner, or lost its owner: a caller that saves the owners detects changes by it.
     #[must_use]
     pub fn owner_changes(&self) -> u64 {
         self.lock().owner_changes

@@ -71,7 +71,7 @@ impl FreeRuns {
         self.change(group, |state| state.is_closed = true);
     }
 
-    /// Serves requests from it again.
+    /// Serves requests from a group again.
     pub(crate) fn open(&mut self, group: usize) {
         self.change(group, |state| state.is_closed = false);
     }
@@ -83,7 +83,7 @@ impl FreeRuns {
         for (group, state) in self.groups.iter().enumerate() {
             let blocks = self.group_run(group);
             let used = blocks.blocks - state.free_blocks;
-            // One with a run that holds any value is not in need: often it was emptied not long ago.
+            // A group with a run for any value does not need to be emptied: often it was emptied recently.
             let is_fitting = used > 0 && state.large_runs == 0 && state.is_open();
             let is_better = is_fitting && emptiest.is_none_or(|(_, least)| used < least);
             if is_better && !except.iter().any(|run| run.overlaps(blocks)) {
@@ -93,8 +93,7 @@ impl FreeRuns {
         emptiest
     }
 
-    /// Whole groups that are free and shared, at most `count` of them, lowest first, as runs that nobody serves from now
-    /// on.
+    /// Takes up to `count` wholly free shared groups, the lowest first; returns them as runs.
     pub(crate) fn take_whole(&mut self, count: usize) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         while runs.len() < count {

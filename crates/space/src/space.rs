@@ -177,7 +177,7 @@ impl Space {
         self.lock().histogram()
     }
 
-    /// Whether every block of a run is free.
+    /// Returns true if every block of a run is free.
     #[must_use]
     pub fn is_free(&self, run: Run) -> bool {
         self.lock().is_free(run)
@@ -209,7 +209,7 @@ impl Space {
         self.runs.lock()
     }
 
-    /// Changes the free runs under the lock, and notes how many blocks are free then.
+    /// Changes the free runs under the lock, and notes the new number of free blocks.
     #[inline]
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut FreeRuns) -> R) -> R {
         let mut runs = self.lock();
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!((space.allocate(1), space.allocate(1)), (Some(Run::new(399, 1)), None));
     }
 
-    /// As many runs as are worth sorting.
+    /// Enough runs to be sorted.
     #[test]
     fn a_long_batch_that_is_wrong_changes_nothing_either() {
         let blocks_max = 4 * crate::merge::SORTED_RUNS_MIN as u64;

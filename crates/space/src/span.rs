@@ -14,7 +14,7 @@ impl Span {
         self.start + self.blocks
     }
 
-    /// The part that both have, if any.
+    /// The common part of both, if any.
     pub(crate) fn intersection(self, other: Self) -> Option<Self> {
         let start = self.start.max(other.start);
         let end = self.end().min(other.end());
@@ -41,7 +41,7 @@ pub(crate) struct Inserted {
     pub(crate) right: Option<Span>,
 }
 
-/// The rest of a run that a part was taken out of.
+/// A run, and its rests after a part was taken out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Removed {
     /// The run as it was.

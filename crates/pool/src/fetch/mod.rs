@@ -34,16 +34,16 @@ pub(crate) enum Attempt<'a> {
     Joined(Wait<'a>),
     /// Ours to read.
     Ours(Wait<'a>, Part),
-    /// Ours to read, but frames are needed first.
+    /// The caller has to read it, but needs frames first.
     FramesNeeded,
-    /// A writer has it, or is about to; the slot to wait for.
+    /// A writer has it, or will have it soon; the slot to wait for.
     Latched(u32),
 }
 
 /// The table's state of a unit.
 enum Seen {
     Hit(Pinned),
-    /// A writer has it, or is about to, or another thread reads it itself; the slot to wait for.
+    /// A writer has it, or will have it soon, or another thread reads it itself; the slot to wait for.
     Latched(u32),
     Absent,
 }
@@ -114,7 +114,7 @@ impl Pool {
     }
 
     /// Looks the unit up under the lock. Repeats for a slot that names it until the slot is pinned, latched or vacant:
-    /// taking a unit that was unlatched meanwhile for absent would make a second copy of it.
+    /// otherwise a unit that was unlatched meanwhile would seem absent, and get a second copy.
     fn look(&self, unit: &Unit, hint: Hint, guard: &ShardGuard<'_>) -> Seen {
         let shared = self.shared();
         for index in shared.table.chain(unit.id.block, guard) {
@@ -143,7 +143,8 @@ impl Pool {
         self.fetch_as(unit, hint, true).await
     }
 
-    /// As [`fetch`](Self::fetch), without waiting for a frame: for a caller that pins many units and could wait for itself.
+    /// As [`fetch`](Self::fetch), without waiting for a frame: for a caller that pins many units and could deadlock with
+    /// itself.
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch); [`PoolError::Exhausted`] if no frame is free.
@@ -410,7 +411,7 @@ impl Pool {
     }
 }
 
-/// The reads of several loads, a group a request: neighbours share one.
+/// The reads of several loads, one request per group: neighbours share one.
 pub(crate) fn grouped(parts: Vec<Part>) -> Vec<(u64, Vec<Part>)> {
     neighbours(parts, READ_MERGE_BLOCKS_MAX, |(load, _)| load.unit.run())
 }

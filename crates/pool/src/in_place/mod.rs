@@ -174,7 +174,7 @@ impl Pool {
                     if self.may_be_written(&pinned) {
                         pages.push(pinned);
                     } else {
-                        // An older image is on its way since a moment ago.
+                        // The write of an older image has just started.
                         is_whole = false;
                     }
                 }

@@ -69,7 +69,8 @@ struct Ahead(Mutex<State>);
 /// Wakes a stream for its next request when one of its reads is complete.
 struct ReadEnded(Arc<Ahead>);
 
-/// A scan over adjacent pages that change in place. One at a time looks at them, in any order; ascending is fast.
+/// A scan over adjacent pages that change in place. The scan looks at one page at a time, in any order; ascending
+/// is fast.
 pub struct Stream {
     pool: Pool,
     ahead: Arc<Ahead>,

@@ -2,7 +2,7 @@
 
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
-/// A sequence that is good enough to sample slots.
+/// A pseudo-random sequence, good enough to sample slots.
 #[derive(Default)]
 pub(crate) struct Draw(AtomicU64);
 

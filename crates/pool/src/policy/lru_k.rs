@@ -5,7 +5,7 @@
 //!   CMU 15-445 (`docs/sources.md`) takes the first access of units with few accesses: then a unit that was read k - 1
 //!   times up to now goes before one that was read once, and later. The paper (O'Neil and others, 1993) leaves the
 //!   choice among them to a second policy, such as LRU.
-//! - Concurrent accesses of one unit may record one of them: the history orders evictions, nothing else.
+//! - Concurrent accesses of one unit may record one of them: the history only orders evictions.
 //! - Evicted units keep their history in [`History`] for a while. Scans neither read nor write it. (Without a history,
 //!   k 16 and 64 frames this is the course's policy.)
 //! - Pools of up to [`EXACT_FRAMES_MAX`] frames are searched as a whole; in larger ones the worst of [`SAMPLE`] random
@@ -19,7 +19,7 @@ use super::history::{History, Stamps, age};
 use crate::resident::slot::Slot;
 use crate::unit::{Hint, UNIT_BLOCKS_MAX};
 
-/// Up to here every victim is the right one.
+/// Up to this number of frames every victim is the exact one.
 const EXACT_FRAMES_MAX: u32 = 128;
 
 const _: () = assert!(EXACT_FRAMES_MAX <= 256, "a slot fits in 8 bits");
@@ -221,7 +221,7 @@ mod unit_tests {
         assert_eq!(policy.scanned.pop(&slots).map(|entry| entry.index), Some(2));
     }
 
-    /// A unit that is read all the time, though not k times yet, stays longer than a newer unit that was read once.
+    /// A unit that is read often, but fewer than k times so far, stays longer than a newer unit that was read once.
     #[test]
     fn of_few_accesses_the_last_one_decides() {
         let slots = slots(4);

@@ -28,7 +28,7 @@ pub(crate) use history::K_MAX;
 /// Uses of a scan's own frame for each unit of time: all threads share the clock.
 const SCANNED_A_TICK: u32 = 16;
 
-/// Among which slots a victim is looked for.
+/// The slots that a search for a victim considers.
 pub(crate) struct Search<'a> {
     pub(crate) slots: &'a [Slot],
     /// Slots that were ever used.
@@ -59,7 +59,7 @@ impl Scanned {
     }
 }
 
-/// This part of the frames that scans may take stays theirs.
+/// Scans keep this part of the frames that they may take.
 const HELD_SHARE: usize = 4;
 
 pub(crate) struct Policy {
@@ -214,8 +214,8 @@ impl Policy {
         self.scan_frames.load(Ordering::Relaxed) + frames > self.scan_frames_max
     }
 
-    /// Returns true if so few units are held that only scans touched that they stay: pages that were read ahead are still to be
-    /// read, and in a full pool nothing else would pay for pages of lookups.
+    /// Returns true if few enough units that only scans touched are held, so that they stay: pages that were read ahead are
+    /// still to be read, and in a full pool they alone would make room for pages of lookups.
     pub(crate) fn scans_hold_little(&self) -> bool {
         self.scan_frames.load(Ordering::Relaxed) <= self.scan_frames_max / HELD_SHARE
     }

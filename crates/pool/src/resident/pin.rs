@@ -125,7 +125,7 @@ impl Pinned {
     /// The page.
     ///
     /// # Panics
-    /// If the unit is no page.
+    /// If the unit is not a page.
     #[must_use]
     pub fn page(&self) -> &[u8; BLOCK_BYTES] {
         assert!(!matches!(self.unit().check, Check::Bytes { .. }), "not a page");

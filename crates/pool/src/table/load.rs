@@ -91,7 +91,7 @@ impl Wait<'_> {
         Wait { load: self.load.clone(), _pool: PhantomData, joined }
     }
 
-    /// Returns true if the wait would end at once.
+    /// Returns true if the wait would return at once.
     pub(crate) fn is_over(&self) -> bool {
         self.load.state.lock().ending.is_some()
     }

@@ -94,7 +94,7 @@ impl Table {
         self.shards.iter().for_each(|shard| each(shard.0.lock()));
     }
 
-    /// The slots that name `block`, as far as can be seen without the lock.
+    /// The slots that name `block`, as seen without the lock.
     #[inline]
     pub(crate) fn glance(&self, block: u64) -> Chain<'_> {
         Chain {

@@ -150,7 +150,7 @@ fn run(roles: &[Role], schedule: &[usize]) -> (Vec<usize>, World) {
     let mut world = World::default();
     world.word.publish(0);
     let mut threads: Vec<_> = roles.iter().map(|&role| Thread { role, step: 0, saw: 0 }).collect();
-    // A blocked thread is tried again when another one went.
+    // A blocked thread is retried after a step of another thread.
     let mut ready: Vec<usize> = (0..threads.len()).collect();
     let mut blocked = Vec::new();
     let mut choices = Vec::new();
@@ -181,7 +181,7 @@ fn run(roles: &[Role], schedule: &[usize]) -> (Vec<usize>, World) {
     (choices, world)
 }
 
-/// Runs every schedule, depth first; returns their number and that of the evictions in all of them.
+/// Runs every schedule, depth first; returns the number of schedules and of all evictions.
 fn explore(roles: &[Role]) -> (usize, u32) {
     let (mut schedule, mut count, mut evictions) = (Vec::new(), 0, 0);
     loop {

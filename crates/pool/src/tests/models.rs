@@ -1,6 +1,6 @@
 //! Models of the threads, by the rules of the memory model: loom runs every schedule of a few threads on the real pin
-//! word and the real free list, with every value that a load may legally see, and checks that each access of the
-//! protected bytes happens after the one before.
+//! word and the real free list, with every value that a load may legally see, and checks that the accesses of the
+//! protected bytes are ordered.
 
 #![allow(unsafe_code)]
 #![allow(clippy::duplicate_mod, reason = "with other atomics")]
@@ -122,7 +122,7 @@ impl Page {
     }
 }
 
-/// Runs both at the same time, in every way.
+/// Runs both at the same time, in every interleaving.
 fn race<A: Send + 'static, B: Send + 'static>(
     one: impl Fn(&Page) -> A + Copy + Send + Sync + 'static,
     other: impl Fn(&Page) -> B + Copy + Send + Sync + 'static,

@@ -29,9 +29,9 @@ use crate::shared::Shared;
 
 pub(crate) use side::ImageState;
 
-/// Writes in flight for wanted frames at most, unless more frames must be ready. Each waiting request adds one, because
-/// a device may be fast at reading and slow at writing; but they take no more than half of the frames, and two at
-/// least: a write that fails again and again must not keep the other pages from being written.
+/// Most writes in flight for wanted frames, unless more frames must be ready. Each waiting request adds one, because a
+/// device may be fast at reading and slow at writing; but they take no more than half of the frames, and two at least:
+/// a write that fails again and again must not keep the other pages from being written.
 const WRITING_MIN: usize = 8;
 
 /// Most writes that one miss starts.
@@ -49,7 +49,7 @@ pub(crate) enum After {
 }
 
 impl Pool {
-    /// Returns true if the caller should do its own work now.
+    /// Returns true if the caller should do the work on its thread.
     pub(crate) fn does_it_itself(&self) -> bool {
         may_block() && !self.shared().latency.is_slow()
     }

@@ -143,7 +143,7 @@ pub(crate) fn without(runs: &[Run], others: &[Run]) -> Vec<Run> {
     out
 }
 
-/// `count` runs, each as the gap since the last and its length.
+/// `count` runs, each as its gap to the previous run and its length.
 fn read_runs(reader: &mut Reader<'_>, count: u32) -> Result<Vec<Run>, ImageError> {
     let wrong = ImageError::Damaged { what: "a run" };
     let count = count as usize;
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(Delta::decode(&bytes, b"another device!!"), Err(ImageError::Foreign));
     }
 
-    /// Bytes with a valid checksum but contents of the test's choosing.
+    /// Bytes with a valid checksum and the test's contents.
     fn sealed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let delta = Delta::new(9, &runs(&[(5, 1)]), &runs(&[(0, 3)])).unwrap();
         let mut bytes = delta.encode(&DEVICE);

@@ -1,4 +1,4 @@
-//! [`FreeImage`]: the published free space. The arrays of the groups without an index: nobody searches it.
+//! [`FreeImage`]: the published free space. The arrays of the groups without an index: it is never searched.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use crate::span::Span;
 
 /// The free space as of one superblock.
 ///
-/// A group whose piece of a snapshot was lost is *incomplete*: the blocks that the image knows of it are free indeed, but more
-/// may be. Nothing of it is known at first, so nothing of it is handed out (R19); blocks that applies free in it later count;
-/// taking blocks that the image does not know as free is no error there. `shoal check --repair` finds the rest again. Incomplete
-/// groups stay so through snapshots.
+/// A group whose piece of a snapshot was lost is *incomplete*: the blocks that the image knows as free are free, but more may
+/// be. At first none is known, so none is handed out (R19). Blocks that later applies free in it count. Taking blocks that are
+/// not known as free is no error there. `shoal check --repair` finds the rest again. Incomplete groups stay so through
+/// snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeImage {
     geometry: Geometry,

@@ -76,8 +76,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The same as taking every run out of a space that is wholly free, in any order, and the space that is made of
-        /// it is whole.
+        /// The same as taking every run out of a wholly free space, in any order; the resulting space passes its audit.
         #[test]
         fn rebuilding_is_taking_everything_that_is_in_use(
             (blocks_max, group_blocks) in prop_oneof![Just((1000_u64, 16_u32)), Just((1 << 17, 1 << 16)), Just((70_000, 4096))],

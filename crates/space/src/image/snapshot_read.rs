@@ -20,7 +20,7 @@ use crate::span::Span;
 /// Groups of the snapshot whose free space is not known because no piece that covers them was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostGroups {
-    /// Their numbers, in the snapshot's size of groups; if not one piece was read, in the image's.
+    /// Their numbers, in the snapshot's size of groups; in the image's if no piece was read.
     pub groups: Range<u32>,
     /// Their blocks.
     pub blocks: Range<u64>,
@@ -86,7 +86,7 @@ impl SnapshotReader {
         Ok(())
     }
 
-    /// The image, and the groups that no piece covered: incomplete in the image, free nowhere.
+    /// The image, and the groups that no piece covered: incomplete in the image, without free blocks.
     #[must_use]
     pub fn finish(mut self) -> (FreeImage, Vec<LostGroups>) {
         let own = (self.image.group_blocks().ilog2(), self.image.geometry().groups() as u32);

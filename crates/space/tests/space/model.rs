@@ -67,7 +67,7 @@ impl Model {
         self.runs().iter().map(|run| run.blocks).max().unwrap_or(0)
     }
 
-    /// Whether `blocks` blocks can be had in `runs_max` runs at all.
+    /// Returns true if `blocks` blocks are available in `runs_max` runs.
     fn can_split(&self, blocks: u32, runs_max: usize) -> bool {
         let mut lengths: Vec<u64> = self.runs().iter().map(|run| u64::from(run.blocks)).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));

@@ -65,7 +65,7 @@ fn snapshot_and_deltas_give_back_what_was_published() {
         }
         let opened = stored.open();
         assert_eq!(opened, image, "after superblock {superblock}");
-        // Published: now the allocator may have it. A run that was never logged is free again by itself.
+        // Published: now the allocator may have it. A run that was never logged is free again.
         space.free_batch(&freed).expect("valid");
         space.free_batch(&unlogged).expect("valid");
         let reopened = Space::from_image(&opened);
