@@ -50,8 +50,8 @@ impl Event {
     }
 }
 
-/// A value that one task at a time works with; other tasks wait without blocking a thread. Not a lock on the path of a
-/// request: it orders publishing, applies and growth (`docs/locks.md`).
+/// A value for one task at a time; other tasks wait without blocking a thread. Not a lock on the path of a request: it
+/// orders publishing, applies and growth (`docs/locks.md`).
 pub(crate) struct Token<T> {
     value: Mutex<Option<T>>,
     returned: Event,

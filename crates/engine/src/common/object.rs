@@ -58,7 +58,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A deadline that is only passed on: its remaining time is not needed.
+    /// A deadline for another object only: its remaining time is not needed.
     pub(crate) fn given_on(end: End) -> Self {
         Self { end, left_ns: 0, at_ns: 0 }
     }
@@ -75,7 +75,8 @@ impl Deadline {
         self.left_ns
     }
 
-    /// The wall clock at the deadline, unless it is set before, in nanoseconds since the Unix epoch.
+    /// The wall clock's time at the deadline if the clock is not set before, in nanoseconds since the Unix
+    /// epoch.
     #[must_use]
     pub fn at_ns(&self) -> u64 {
         self.at_ns
@@ -100,7 +101,7 @@ pub struct ObjectInfo {
 /// An object, or a part of it.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// Everything about the whole object but its value.
+    /// The information about the whole object, without its value.
     pub info: ObjectInfo,
     /// The requested bytes, in chunks that refer to the pool's frames.
     pub value: Buffer,

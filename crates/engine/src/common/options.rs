@@ -1,4 +1,5 @@
-//! The options of laying out and running a store. Every size is configuration, so that tests make rare things common.
+//! The options of formatting and running a store. Every size is configuration, so that tests can make rare events
+//! common.
 
 use std::sync::Arc;
 
@@ -81,11 +82,11 @@ pub struct OpenOptions {
     /// Memory for records that the log holds and the trees do not yet, in bytes; `None`: in proportion to cache and
     /// log.
     pub memtable_bytes: Option<usize>,
-    /// True if the store runs its own threads (committer, apply, growth). Otherwise writers also do their work, on
-    /// their own threads: for tests that must be deterministic.
+    /// True if the store runs its own threads (committer, apply, growth). Otherwise writers do that work on their
+    /// threads: for deterministic tests.
     pub background: bool,
     /// Writes nothing to the device, which need not be writable: the log is recovered in memory, every write is refused
-    /// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and no threads are run. Writes that a crash left unflushed are
+    /// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and no threads run. Writes that a crash left unflushed are
     /// visible in such a store but may be gone after a power cut: only an opening for writing makes them durable.
     pub read_only: bool,
     /// Opens a log that lost promised records, without the records after the damage. The loss is logged.
@@ -100,9 +101,9 @@ pub struct OpenOptions {
     /// holes, a raw device learns that they are unused. Writing into a hole of a file costs more at the next flush
     /// than overwriting.
     pub discard: bool,
-    /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the cap that the
-    /// store has already changes nothing. The opening fails with [`Error::Invalid`](crate::Error::Invalid) if the store has a larger
-    /// cap, if the device is too small for it, or if the store is opened read-only, and the store is as before then.
+    /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the store's
+    /// present cap changes nothing. The opening fails with [`Error::Invalid`](crate::Error::Invalid) if the store has a larger cap,
+    /// if the device is too small for it, or if the store is opened read-only; the store is unchanged then.
     pub grow_to: Option<u64>,
     /// Sizes that tests shrink.
     pub tuning: Tuning,
@@ -142,13 +143,13 @@ pub struct Tuning {
     /// own extent at once. A value of up to twice as many bytes also rides there if its own blocks would waste a
     /// sixteenth of its length.
     pub log_value_bytes_max: usize,
-    /// Entries that a tablet has at least before its applies write layers and filters.
+    /// Fewest entries of a tablet whose applies write layers and filters.
     pub layers_from: u64,
     /// Fewest records of one leaf of the base for which an apply rewrites it; fewer go to a layer.
     pub dense_records: usize,
     /// Records of the first layer above a base, at least.
     pub layer_records_min: usize,
-    /// Entries of layers for a thousand of the base, from which on the layers are merged into it.
+    /// Entries of layers per thousand entries of the base from which on the layers are merged into it.
     pub merge_permille: u64,
     /// Searches of reads in layers that pay for one entry of a merge, if none is due by size.
     pub searches_per_entry: u64,
@@ -164,21 +165,21 @@ pub struct Tuning {
     pub batch_bytes_max: usize,
     /// Records in all memtables.
     pub memtable_records_max: usize,
-    /// Bytes of a memtable, from which on its apply lends writers its room as it goes; the room of a smaller one becomes
-    /// free at the end.
+    /// Bytes of a memtable from which on its apply lends its room to writers step by step; the room of a smaller one
+    /// becomes free at the end.
     pub lend_bytes_min: usize,
-    /// Bytes of a packed run at most; 16 KiB to 1 MiB. A small store takes shorter runs.
+    /// Most bytes of a packed run; 16 KiB to 1 MiB. A small store uses shorter runs.
     pub packed_run_bytes_max: usize,
-    /// Bytes of packed runs that one apply reads to rewrite them at most; never more than an eighth of the cache.
+    /// Most bytes of packed runs that one apply reads to rewrite them; at most an eighth of the cache.
     pub move_bytes_max: usize,
-    /// Groups of blocks to keep wholly free, in thousandths of all.
+    /// Groups of blocks to keep wholly free, in thousandths of all groups.
     pub reserve_permille: u32,
     /// Bytes that relocation moves in a second on a store without requests, reads and writes counted.
     pub move_idle_bytes_per_s: u64,
     /// The same on a store with requests. While values are in splinters, the limit is sixteen times the other one in
     /// either case.
     pub move_load_bytes_per_s: u64,
-    /// Bytes that a scrub in the background reads in a second; 0: there is no scrub.
+    /// Bytes that a scrub in the background reads in a second; 0: no scrub.
     pub scrub_bytes_per_s: u64,
     /// Pause between the end of a scrub and the start of the next one, in nanoseconds. The first scrub after an
     /// opening starts after ten minutes, or after this pause if it is shorter.

@@ -27,17 +27,16 @@ use crate::testing::injected_bug::{Bug, injected};
 
 /// A sudden move of the wall clock against boot time counts as a step from this size on.
 const STEP_NS: u64 = 1_000_000_000;
-/// A time by the boot-time clock counts, while a store is closed, if it is longer than that by the wall clock by this
-/// much at most.
+/// The boot-time clock's duration of a closed store counts if it exceeds the wall clock's by at most this.
 const DISAGREEMENT_NS: u64 = 3_600_000_000_000;
-/// Two clocks are read one after the other: a difference of this size means nothing.
+/// Two clocks are read one after the other: a difference of this size is insignificant.
 const JITTER_NS: u64 = 1_000_000;
 /// The longest time without a stored clock, while any object has a deadline.
 const SAVE_NS: u64 = 10_000_000_000;
 /// Steps of the wall clock are logged at most once in this time.
 const SAY_NS: u64 = 60_000_000_000;
 
-/// Knows the number of the newest record, and prevents new records while it is used.
+/// The source of the newest record's number, which prevents new records while it is used.
 pub(crate) trait Newest {
     /// Calls `mark` with the number that the newest queued record has or will have. No record is queued meanwhile.
     fn with_newest(&self, mark: &mut dyn FnMut(Lsn));
@@ -198,7 +197,7 @@ impl ClosedTime {
         }
     }
 
-    /// Returns true if the time by the boot-time clock is not to be believed.
+    /// Returns true if the time by the boot-time clock is implausible.
     fn is_too_long(self, by_boot: u64) -> bool {
         by_boot > (self.by_wall.max(0) as u64).saturating_add(DISAGREEMENT_NS)
     }
@@ -229,7 +228,7 @@ impl ClosedTime {
 
 const MEANING: &str = "A time to live is not affected; an absolute deadline (EXPIREAT) is compared with the wall clock as it is then";
 
-/// A difference of clocks, in words.
+/// A difference of clocks, as text.
 fn difference(ns: i64) -> String {
     let seconds = ns.unsigned_abs() as f64 / 1e9;
     format!("{seconds:.1} s {}", if ns < 0 { "less" } else { "more" })
@@ -495,7 +494,7 @@ mod tests {
             (Some(year), 10 * SECOND, 10 * SECOND, Some("the store was closed for")),
             (Some(HOUR + 1), 0, 0, Some("the store was closed for")),
             (Some(2 * HOUR), -year, 0, Some("the store was closed for")),
-            // Another clock since boot: only the wall clock knows.
+            // Another boot-time clock: only the wall clock is known.
             (None, 10 * SECOND, 10 * SECOND, None),
             (None, year, year, None),
             (None, -10 * SECOND, 0, Some("the wall clock shows 10.0 s less")),

@@ -177,7 +177,7 @@ fn a_caller_that_is_dropped_while_it_leads_leaves_nobody_waiting() {
     let flush = std::thread::spawn(move || {
         let flush = async {
             began.send(()).unwrap();
-            // Until the test has had the time to drop the caller.
+            // Waits until the test has had time to drop the caller.
             let _ = ending.recv_timeout(Duration::from_millis(200));
             Ok(())
         };

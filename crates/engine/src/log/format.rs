@@ -13,13 +13,13 @@ pub(crate) const BATCH_HEADER_BYTES: usize = 80;
 /// "SBAG" and "SBAH" read as little-endian: batches of format version 2, and of the present version.
 const BATCH_MAGIC_OLDER: u32 = 0x4741_4253;
 const BATCH_MAGIC: u32 = 0x4841_4253;
-/// Blocks of a batch at most: a length from a damaged header never makes recovery read more.
+/// Most blocks of a batch: recovery never reads more because of a length in a damaged header.
 pub(crate) const BATCH_BLOCKS_MAX: u32 = 4096;
 
-/// Clocks never get here (292 years): a larger number is damage, and sums of smaller ones do not overflow.
+/// Clocks never reach this (292 years): a larger number is damage, and sums of smaller ones do not overflow.
 pub(crate) const CLOCK_MAX_NS: u64 = i64::MAX as u64;
-/// No counter (numbers of records and superblocks, epochs, positions) gets here in the life of a device: a larger
-/// number is damage, and sums of smaller ones do not overflow.
+/// No counter (numbers of records and superblocks, epochs, positions) reaches this in the life of a device: a
+/// larger number is damage, and sums of smaller ones do not overflow.
 pub(crate) const COUNTER_MAX: u64 = 1 << 60;
 
 /// Bytes of a record before its key: length, checksum, kind, flags, tablet.

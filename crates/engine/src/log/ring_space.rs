@@ -125,8 +125,7 @@ impl RingSpace {
         blocks_for((BATCH_HEADER_BYTES + record_bytes) as u64) as u32
     }
 
-    /// Bytes of the records of one write batch at most: its log batch must fit in the ring several times, however full
-    /// the ring is.
+    /// Most bytes of the records of one write batch: its log batch must fit in the ring several times.
     pub(crate) fn write_batch_bytes_max(&self) -> usize {
         (self.ring_bytes() / 8).min(WRITE_BATCH_BYTES_MAX)
     }

@@ -51,7 +51,7 @@ pub struct Since {
 }
 
 impl Since {
-    /// The version of a snapshot, and pages that its walk named. A page that is left out costs reads, and nothing else.
+    /// The version of a snapshot, and pages that its walk named. A page that is left out only costs reads.
     #[must_use]
     pub fn new(version: Lsn, pages: impl IntoIterator<Item = TreePage>) -> Self {
         let pages = pages.into_iter().map(|TreePage { block, crc }| PageRef { block, crc });
@@ -65,7 +65,7 @@ impl Since {
         Self { up_to: Some((tablet, key)), ..self }
     }
 
-    /// Whether an object is new to the reader.
+    /// Returns true if an object is new to the reader.
     fn is_new(&self, tablet: TabletId, key: &[u8], version: Lsn) -> bool {
         let is_behind = |(of, last): &(TabletId, Vec<u8>)| (tablet.0, key) > (of.0, &last[..]);
         version > self.version || self.up_to.as_ref().is_some_and(is_behind)
@@ -111,7 +111,7 @@ pub struct ChangedObject {
     pub bytes: u64,
 }
 
-/// Some of the changes, all of one tablet.
+/// A page of changes, all of one tablet.
 #[derive(Clone, Debug)]
 pub struct ChangesPage {
     /// The tablet.
@@ -224,7 +224,7 @@ struct Walk<'a> {
     view: &'a View,
     queues: Vec<RecordQueue<'a>>,
     cursor: TreesCursor<PoolPages<'a>>,
-    /// The trees' next key; none: it is to be read.
+    /// The trees' next key; `None`: not read yet.
     head: Option<Option<Placed>>,
     damaged: Vec<DamagedRange>,
 }

@@ -102,7 +102,7 @@ pub struct Lookup(Progress);
 enum Progress {
     #[default]
     Begin,
-    /// The memtables hold nothing; in the trees this page comes next.
+    /// The memtables do not have the key; the search continues at this page of the trees.
     Tree(Arc<View>, SearchState),
     /// The entry is found, and its value is on the device.
     Found(Arc<View>, FoundEntry),
@@ -135,7 +135,7 @@ impl Store {
     /// of the value into memory.
     ///
     /// # Errors
-    /// As [`Self::get`], and the error of `admit`: then the device did not read the value.
+    /// As [`Self::get`], and the error of `admit`: then the value was not read.
     pub async fn get_from<E: From<Error>>(
         &self,
         lookup: Lookup,
@@ -145,7 +145,7 @@ impl Store {
     ) -> Result<Option<Object>, E> {
         let inner = &*self.0;
         inner.check_open()?;
-        // The view is held until the device has read: the blocks that it reaches are not reused before (R16).
+        // The view is held until the read completes: its blocks are not reused before (R16).
         let (_view, found) = match lookup.0 {
             Progress::Begin => {
                 let view = inner.tablets.of(key).view();
@@ -302,7 +302,7 @@ impl Inner {
         OperationCounters::add(&self.counters.value_bytes_read, bytes);
     }
 
-    /// As [`Self::find_stored`], as far as memory goes.
+    /// Like [`Self::find_stored`], but from memory only.
     fn try_find(&self, view: &View, key: &[u8]) -> Result<Searched<FoundEntry>> {
         match self.record_of(view, key).0 {
             Some(record) if record.kind() == RecordKind::Delete => Ok(Searched::Absent),
@@ -311,7 +311,7 @@ impl Inner {
         }
     }
 
-    /// As [`Self::find_in_tree`], as far as memory goes.
+    /// Like [`Self::find_in_tree`], but from memory only.
     fn try_find_in_tree(&self, view: &View, key: &[u8]) -> Result<Searched<FoundEntry>> {
         self.tablets.note_searches(view, 1);
         let tree = tree_of(self.identity, view.tablet);

@@ -68,7 +68,7 @@ struct Lister<'a> {
     /// The bucket's name and the byte after it.
     base: Vec<u8>,
     page: ListPage,
-    /// Keys of deleted and expired objects that were passed.
+    /// Keys of deleted and expired objects that were skipped.
     passed: usize,
     /// The snapshot that is listed; none: the store as it is.
     frozen: Option<&'a Frozen>,

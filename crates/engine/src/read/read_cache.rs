@@ -95,7 +95,7 @@ impl CachedValue {
     }
 }
 
-/// The places of one thread.
+/// The places of one thread's cache.
 struct Places {
     /// The number of places; memory is taken with the first value.
     wanted: usize,
@@ -121,7 +121,7 @@ impl Places {
 
     /// The first place of the key's set.
     fn set_of(&self, hash: u64) -> usize {
-        // Other bits than those of the tag and of the write count.
+        // Bits that neither the tag nor the write count uses.
         ((hash >> 14) as usize & (self.wanted / WAYS - 1)) * WAYS
     }
 

@@ -158,7 +158,7 @@ impl Snapshot {
     /// be short, or empty, and yet not be the last one.
     ///
     /// # Errors
-    /// [`Error::SnapshotDropped`]; as the device.
+    /// [`Error::SnapshotDropped`]; errors of the device.
     pub async fn objects(&self, place: &SnapshotPlace, limit: usize) -> Result<SnapshotPage> {
         let frozen = self.held()?;
         let inner = &*self.store.0;

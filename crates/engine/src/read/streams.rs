@@ -149,7 +149,7 @@ pub(super) struct TabletStream<'a> {
     cursor: TreesCursor<PoolPages<'a>>,
     /// The trees' next entry.
     leaf: Option<Next<Item>>,
-    /// The caller has come to the end of the damage that the trees met last.
+    /// True once the caller has come to the end of the damage that the trees met last.
     is_due: bool,
     /// The damage met since it was last taken.
     damaged: Vec<DamagedRange>,
@@ -168,7 +168,7 @@ impl<'a> TabletStream<'a> {
         Self::with_trees(inner, view, &trees, end, expected)
     }
 
-    /// Those of the memtables of `view` and of `trees`.
+    /// The keys of the memtables of `view` and of `trees`.
     pub(super) fn with_trees(
         inner: &'a Inner,
         view: Arc<View>,
@@ -203,7 +203,7 @@ impl<'a> TabletStream<'a> {
     async fn pull_leaf(&mut self) -> Result<()> {
         self.leaf = loop {
             let next = self.cursor.next_key().await;
-            // Neighbours are one: a part of a tree that is all damage takes no more memory than one page of it.
+            // Neighbours are joined: a part of a tree that is all damage takes the memory of one page of it.
             for gap in self.cursor.take_gaps() {
                 damage::add(&mut self.damaged, gap.in_tablet(self.view.tablet), DAMAGED_RANGES_MAX);
             }
@@ -223,7 +223,7 @@ impl<'a> TabletStream<'a> {
         Ok(())
     }
 
-    /// The next key. Damage comes once; then the trees are read on.
+    /// The next key. Damage is returned once; then the trees are read on.
     async fn next(&mut self) -> Result<Option<Next<Item>>> {
         if self.is_due {
             self.pull_leaf().await?;
@@ -375,7 +375,7 @@ mod tests {
             block_on(store.put(&key(number), b"v".to_vec().into(), options)).unwrap();
         }
         all_scans(&store, KEYS);
-        // Of cached pages, in no time.
+        // All pages are cached, so the scan takes no time.
         for (scan, _, turns) in all_scans(&store, KEYS) {
             assert_eq!(turns, 1, "{scan}");
         }

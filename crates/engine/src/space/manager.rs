@@ -189,7 +189,7 @@ impl SpaceManager {
                 if injected { Ok(self.reserve_unchecked(shortage.needed)) } else { Err(shortage) }
             })?;
         let Some(runs) = self.allocate_value(owner, value_blocks) else {
-            // The own reservation must not count.
+            // The caller's reservation must not count.
             drop(reservation);
             return Err(Shortage { needed: value_blocks + apply_blocks, available: self.available() });
         };
@@ -221,7 +221,7 @@ impl SpaceManager {
     }
 
     /// Reserves `blocks` blocks if that many are free besides other reservations and `kept`. The reservation is made
-    /// before the check: of two that only one fits, the later one, or both, are refused.
+    /// before the check: if only one of two fits, the later one, or both, are refused.
     fn try_reserve(self: &Arc<Self>, blocks: u64, kept: u64) -> Result<Reservation, Shortage> {
         let reservation = self.reserve_unchecked(blocks);
         let others = self.reserved_blocks.load(Ordering::Acquire).saturating_sub(blocks);
@@ -261,7 +261,7 @@ impl SpaceManager {
     }
 
     /// Runs for a value: one run, or whole units as far as there are runs for them (so that few units are split), or
-    /// splinters, the largest first. Fails only if fewer blocks are free.
+    /// splinters, the largest first. Fails only if too few blocks are free.
     pub(crate) fn allocate_value(&self, owner: OwnerId, blocks: u64) -> Option<SmallVec<[Run; 1]>> {
         let runs = self
             .allocate_pieces(owner, blocks)

@@ -1,6 +1,6 @@
 //! The note of the last backup, in an object of the store's own bucket: it outlives a restart, and is in no backup and no listing.
 //!
-//! A note is a hint: nothing depends on it, and one that is lost or cannot be read counts as none.
+//! A note is a hint: nothing depends on it, and a lost or unreadable note counts as none.
 
 use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated};
@@ -13,7 +13,7 @@ use crate::store::Store;
 /// The key of that object in the store's own bucket.
 const KEY: &[u8] = b"last-backup";
 
-/// A backup that ended and lacks nothing.
+/// A complete backup without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupNote {
     /// Every write up to this version is in it, or in a backup that it continues.
@@ -44,7 +44,7 @@ fn unreadable(why: &str) -> Option<BackupNote> {
 }
 
 impl Store {
-    /// Notes a backup that ended, for [`StoreStat::last_backup`](crate::StoreStat::last_backup). The note is durable on return. One that
+    /// Notes a completed backup, for [`StoreStat::last_backup`](crate::StoreStat::last_backup). The note is durable on return. One that
     /// is older than the noted one changes nothing.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ mod tests {
             let key = ObjectKey::new("default", b"a").unwrap();
             store.put(&key, vec![1].into(), PutOptions::default()).await.unwrap();
             store.note_backup(backup(7, 1_000)).await.unwrap();
-            // Two backups at a time may end in any order.
+            // Two concurrent backups may complete in any order.
             store.note_backup(backup(5, 900)).await.unwrap();
             assert_eq!(store.stat().last_backup, Some(backup(7, 1_000)));
             assert_eq!(store.stat().objects_with_log(), 1);

@@ -48,7 +48,7 @@ const MERGES_AWAITED: u32 = 64;
 /// A write that finds too few blocks deletes expired objects this often at most: other writers may take the room first.
 const REAPS_AWAITED: u32 = 64;
 
-/// How far a write has come that looks for room.
+/// The progress of a write that looks for room.
 #[derive(Default)]
 struct RoomSearch {
     steps: u32,
@@ -66,7 +66,7 @@ impl Store {
         self.0.tablets.of(key).id
     }
 
-    /// The reason why the store takes no writes any more since something failed.
+    /// The reason why the store accepts no more writes after a failure.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.0.log.poison.failure().map(str::to_owned)
@@ -203,7 +203,7 @@ impl Inner {
     /// Claims space for a write. If there is none, makes some, also by deleting expired objects.
     ///
     /// # Errors
-    /// [`Error::Full`] if that did not help.
+    /// [`Error::Full`] if there is still too little.
     pub(crate) async fn claim<T>(
         &self,
         attempt: impl Fn() -> std::result::Result<T, Shortage> + Send + Sync,
@@ -237,7 +237,7 @@ impl Inner {
     /// packed runs.
     ///
     /// # Errors
-    /// [`Error::Full`] if that did not help.
+    /// [`Error::Full`] if there is still too little.
     pub(crate) async fn claim_from_free<T>(
         &self,
         attempt: impl Fn() -> std::result::Result<T, Shortage> + Send + Sync,

@@ -19,10 +19,10 @@ pub struct StoreStat {
     /// Objects in the trees, expired ones that are not deleted yet included; objects only in the memtables are not
     /// counted.
     pub objects: u64,
-    /// Those of `objects` that have a deadline; 0 also if some tablet did not count them.
+    /// The number of `objects` with a deadline; 0 also if some tablet did not count them.
     pub expiring: u64,
-    /// Stored results of writes with a request id, which are no objects: about, as a result in a memtable may replace
-    /// one in the trees. Those of an earlier run count from [`Store::count_results`] on.
+    /// Stored results of writes with a request id, which are no objects. Approximate: a result in a memtable may
+    /// replace one in the trees. Results of an earlier run count from [`Store::count_results`] on.
     pub results: u64,
     /// Estimates of the keys that the memtables write and of the keys that they delete, without a look into the trees
     /// for these keys. Results are left out.
@@ -57,8 +57,8 @@ pub struct StoreStat {
     pub tablets: u16,
     /// The reason why the store is read-only; `None` if it is not.
     pub poisoned: Option<String>,
-    /// Why no write gets room in the data file at present: its file system is full, for instance. Reads work, and the field is `None`
-    /// again as soon as a write got room.
+    /// The reason why no write gets room in the data file at present: its file system is full, for instance. Reads work, and the
+    /// field is `None` again as soon as a write got room.
     pub no_room: Option<String>,
     /// Losses of repairs that no user has acknowledged.
     pub losses: Losses,
@@ -88,7 +88,7 @@ pub struct StoreStat {
     pub layer_entries: u64,
     /// The largest number of layers of one tablet.
     pub layers_most: u64,
-    /// Merges of layers that ended, and the bytes of entries that merges took.
+    /// Completed merges of layers, and the bytes of entries that merges took.
     pub merges: u64,
     /// See `merges`.
     pub merged_bytes: u64,
@@ -132,13 +132,14 @@ pub struct StoreStat {
     pub bytes_discarded: u64,
     /// Objects that were deleted because they had expired.
     pub expired: u64,
-    /// Keys that the walks for expired objects looked at, and how often a write without room reaped.
+    /// Keys that the walks for expired objects examined, and how often a write without room deleted expired
+    /// objects.
     pub expiry_examined: u64,
     /// See `expiry_examined`.
     pub reaps_for_room: u64,
-    /// Steps by which writes without room made some: applies, growth, merges, rewriting of packed runs.
+    /// Steps of writes without room to make some: applies, growth, merges, rewriting of packed runs.
     pub room_steps: u64,
-    /// Keys of deleted and expired objects that listings passed, and the most that one page passed.
+    /// Keys of deleted and expired objects that listings skipped, and the most that one page skipped.
     pub keys_passed: u64,
     /// See `keys_passed`.
     pub keys_passed_most: u64,
@@ -148,7 +149,7 @@ pub struct StoreStat {
     pub clock_skew_ns: i64,
     /// Bytes of the values in the trees, stored results included.
     pub live_value_bytes: u64,
-    /// Those of the stored results in the trees.
+    /// Bytes of the stored results in the trees.
     pub result_value_bytes: u64,
     /// Blocks that trees, values and unapplied records own, without log and superblocks.
     pub allocated_blocks: u64,
@@ -168,9 +169,9 @@ pub struct StoreStat {
     pub scrub_bytes: u64,
     /// See `scrub_passes`.
     pub scrub_problems: u64,
-    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended since the opening.
+    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: no pass is complete since the opening.
     pub scrub_ended_ns: u64,
-    /// The last backup that ended and lacks nothing, as [`Store::note_backup`] noted it; `None`: none was noted, or
+    /// The last complete backup without gaps, as [`Store::note_backup`] noted it; `None`: none was noted, or
     /// [`Store::recall_backup`] was not called.
     pub last_backup: Option<BackupNote>,
     /// Damaged ranges of keys that reads and listings met since the opening.
@@ -183,8 +184,8 @@ pub struct StoreStat {
 
 impl StoreStat {
     /// Objects, the log's included: exact if the log holds only new objects and deletes of old ones. Until the next
-    /// apply, which comes within seconds, an overwrite of an object in the trees counts once too often, and a delete of
-    /// an object that only the log holds counts once too little.
+    /// apply, which comes within seconds, an overwrite of an object in the trees counts one object too many, and a
+    /// delete of an object that only the log holds counts one too few.
     #[must_use]
     pub fn objects_with_log(&self) -> u64 {
         // The note of a backup is an object of the store's own.
@@ -304,7 +305,7 @@ impl StoreStat {
         ]
     }
 
-    /// Those of the device and the pool.
+    /// The figures of the device and the pool.
     fn device_figures(&self) -> [(&'static str, &'static str, u64); 29] {
         [
             ("device.reads", "count", self.device.reads),
@@ -348,12 +349,12 @@ impl Inner {
 
     /// Looks at the room of the file system. Not from `stat`: a dispatch thread must not wait for a file system that hangs.
     pub(crate) fn look_at_room(&self) {
-        // The image does not use its holes, so they take no room: data after them may have it.
+        // The image does not use its holes, so they take no room, and data after them may use it.
         let holes = self.layout().unused_areas(self.device.blocks()).map(|part| part.end - part.start);
         self.checkpointer.growth.note_room(self.device.inner().room().map(|room| room + holes[0] + holes[1]));
     }
 
-    /// Looks at the room of the file system, and whether writes get through.
+    /// Looks at the room of the file system, and checks that writes get through.
     pub(crate) fn look_at_writes(&self) {
         self.look_at_room();
         let (committer, room) = (&self.log.committer, &self.log.committer.room);
@@ -369,7 +370,8 @@ impl Inner {
 }
 
 impl Store {
-    /// The reason why the store takes no writes any more: the device failed one, or the store was opened read-only.
+    /// The reason why the store accepts no writes any more: the device failed one, or the store was opened
+    /// read-only.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.0.log.poison.reason().map(str::to_owned)
@@ -388,8 +390,8 @@ impl Store {
         self.0.maintenance.standstill.reason(&full)
     }
 
-    /// The reason why no write is taken at present, although the store is not read-only: the log has no room in the data file. `None`
-    /// again as soon as it has.
+    /// The reason why no write is accepted at present, although the store is not read-only: the log has no room in the data file.
+    /// `None` again as soon as it has.
     #[must_use]
     pub fn no_room_reason(&self) -> Option<String> {
         self.0.log.committer.room.reason_of_log().map(|why| format!("the data file has no room: {why}"))

@@ -32,7 +32,7 @@ fn objects_count_from_their_put_on() {
     });
     // Each delete counts as one of an object in the trees.
     let about = store.stat().objects_with_log();
-    // Kinds are counted of a sample of the keys.
+    // The kinds are estimated from a sample of the keys.
     assert!((600..=1000).contains(&about), "{about}");
     block_on(store.0.checkpointer.apply_all()).unwrap();
     let stat = store.stat();

@@ -15,7 +15,7 @@ use crate::common::object::{End, Metadata};
 use crate::space::manager::RUNS_MAX;
 use crate::value::manifest::manifest_bytes;
 
-/// Key and entry together have at most this many bytes in a leaf: at least three fit in a page.
+/// Most bytes of key and entry together in a leaf: at least three fit in a page.
 pub(crate) const LEAF_ENTRY_BYTES_MAX: usize = 1300;
 /// Encoded metadata of more bytes is stored before the value.
 const META_INLINE_BYTES_MAX: usize = 256;
@@ -27,7 +27,7 @@ const META_IN_FRONT_BYTES_MAX: u32 = VALUE_UNIT_BYTES as u32;
 /// Bytes of a manifest at most.
 const MANIFEST_BYTES_MAX: usize = manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as usize / VALUE_UNIT_BYTES + 2);
 
-/// Bytes of a leaf's entry besides key, metadata and inline value at most: version, flags, times and lengths, and
+/// Most bytes of a leaf's entry besides key, metadata and inline value: version, flags, times and lengths, and
 /// extents (offset, count, runs, checksums), the longest home.
 const ENTRY_OTHER_BYTES_MAX: usize =
     8 + 1 + 8 + 8 + 10 + 2 + 3 + 1 + INLINE_RUNS_MAX * (10 + 5) + INLINE_RUNS_MAX * 4;
@@ -50,7 +50,7 @@ impl End {
     }
 
     /// # Errors
-    /// [`Truncated`], also for a kind of end that does not exist.
+    /// [`Truncated`], also for an unknown kind of end.
     fn take(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<Self>, Truncated> {
         match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
             (false, false) => Ok(None),
@@ -96,7 +96,7 @@ pub(crate) enum Meta {
 }
 
 impl Entry {
-    /// Stored bytes: metadata in front, then the value.
+    /// Stored bytes: metadata first, then the value.
     pub(crate) fn stored_bytes(&self) -> u64 {
         self.value_bytes + u64::from(self.meta_in_front())
     }

@@ -22,7 +22,7 @@ use crate::space::manager::Extents;
 use crate::value::entry::{Entry, Home, INLINE_RUNS_MAX, LEAF_ENTRY_BYTES_MAX, Meta, meta_fits_inline};
 use crate::value::packed::packs;
 
-/// Bytes of an entry besides key, metadata and inline value at most: version, flags, times and lengths.
+/// Most bytes of an entry besides key, metadata and inline value: version, flags, times and lengths.
 const ENTRY_FIXED_BYTES: usize = 8 + 1 + 8 + 8 + 10 + 5;
 
 /// Values up to this many times the log's limit ride in the log if their own blocks would waste ...
@@ -127,7 +127,7 @@ pub(crate) struct LaidOut {
     pub writes: Vec<ValueWrite>,
     /// The frames that may stay in the pool once the value is durable.
     pub kept: Option<Kept>,
-    /// Bytes that were copied for it.
+    /// Bytes that were copied for the value.
     pub copied: usize,
 }
 

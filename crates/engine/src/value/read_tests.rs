@@ -10,7 +10,7 @@ use super::*;
 use crate::block_on;
 use crate::testing::fixtures::entry;
 
-/// Frames of a cache that does not let a value of two units pass.
+/// Frames of a cache in which a value of two units does not bypass the pool.
 const FRAMES: usize = 18 * 64;
 const BLOCKS: u64 = FRAMES as u64 + 64;
 const VERSION: Lsn = Lsn(7);
@@ -41,7 +41,7 @@ fn corrupt<T>(result: Result<T>) -> (String, u64) {
     }
 }
 
-/// Manifests that have the right checksum and do not fit the length of the value.
+/// Manifests with the right checksum that do not fit the length of the value.
 #[test]
 fn runs_that_do_not_fit_the_length_are_damage() {
     let (device, pool, _) = filled();

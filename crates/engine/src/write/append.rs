@@ -52,10 +52,10 @@ pub(crate) struct Seen {
     pub expires: Option<(End, Lsn)>,
 }
 
-/// The state of a key in the trees of its tablet, as it stays until the next publish.
+/// The state of a key in the trees of its tablet, valid until the next publish.
 pub(crate) struct TreeState {
-    /// The read epoch of these trees. It is not held, because the write may wait for room that only the end of this epoch
-    /// frees (R16).
+    /// The read epoch of these trees. It is not held, because the write may wait for room that is freed only after this
+    /// epoch (R16).
     epoch: Weak<ReadEpoch>,
     /// The version and the deadline of the object; an error if the trees could not answer.
     found: Result<Option<(Lsn, Option<End>)>>,
@@ -71,7 +71,7 @@ pub(crate) enum Attempt {
     Changed,
     /// The rules reject this state of the key.
     Rejected(Newest),
-    /// The rules depend on the number of this record, which has none yet.
+    /// The rules depend on the number of this record, which is not numbered yet.
     Undecided(Arc<Record>),
 }
 
@@ -193,7 +193,7 @@ impl Inner {
         let exists = record.kind() == RecordKind::Put && !self.is_record_over(&record);
         let lsn = record.lsn_raw();
         let is_numbered = lsn != UNNUMBERED;
-        // Its number will be above all assigned ones; only "at most" a larger number than those is undecided.
+        // Its number will be above all assigned ones; only an "at most" with a larger number is undecided.
         let asks_number =
             rules.if_version_at_most.is_some_and(|at_most| at_most > self.log.committer.assigned());
         if exists && !is_numbered && asks_number {
@@ -353,7 +353,7 @@ impl LockedMemtables<'_> {
     }
 
     /// Reads the memory that the insertion of these records, [`FETCHED`] at most, uses. Each needs four reads one after the other,
-    /// none of which is in the processor's cache: it does those of all records side by side.
+    /// none of which is in the processor's cache: it does the reads of all records in parallel.
     fn fetch(&self, records: &[PreparedRecord<'_>]) {
         let guesses: SmallVec<[_; FETCHED]> = records
             .iter()

@@ -60,7 +60,7 @@ pub(crate) struct AdmittedBatch<'a> {
 pub(crate) struct Part {
     /// True if the next record belongs to the same batch.
     pub continues: bool,
-    /// True if the batch is so large that values which would ride in the log get extents at once.
+    /// True if the batch is large: values that would ride in the log get extents at once.
     pub is_large: bool,
     /// True if its blocks in the tree may come from the reserve, as those of a delete (R3).
     pub uses_reserve: bool,
@@ -132,7 +132,7 @@ impl<'a> PreparedBatch<'a> {
 }
 
 impl<'a> AdmittedBatch<'a> {
-    /// The tablets of its records.
+    /// The tablets of the batch's records.
     pub(crate) fn tablets(&self) -> impl Iterator<Item = &'a Arc<Tablet>> {
         self.batch.records.iter().map(|prepared| prepared.tablet)
     }
@@ -223,7 +223,7 @@ impl Inner {
     fn record_bytes_min(&self, write: &Outline<'_>, is_large: bool) -> usize {
         let key_bytes = write.key.encoded().len();
         let value_bytes = match placement_of(key_bytes, 0, write.value_bytes, &self.tuning) {
-            // With metadata the value may have another placement.
+            // The metadata may change the placement of the value.
             _ if write.has_metadata => 0,
             Placement::Leaf => write.value_bytes,
             Placement::Log if !is_large => write.value_bytes,

@@ -59,7 +59,7 @@ impl ResultSlot {
     }
 
     /// # Errors
-    /// [`Truncated`] if it is none.
+    /// [`Truncated`] if the bytes are no result.
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Truncated> {
         let mut reader = Reader::new(bytes);
         let (sequence, writes) = (reader.u64()?, reader.u32()?);
@@ -104,8 +104,8 @@ impl Inner {
         let tablet = self.tablets.of(key);
         let (seen, found) = match self.look(tablet, key, ReadLevel::Value).await {
             // If a result was lost with its page, its existence is unknown, and a refusal would refuse all writes of
-            // that result slot. A repetition of a write that old counts as a new one, as a repetition after the life of
-            // its result does.
+            // that result slot. A repetition of such an old write counts as a new one, like a repetition after the life
+            // of its result.
             Err(error) if is_unreadable(&error) => {
                 let (seen, found) = self.look(tablet, key, ReadLevel::Existence).await?;
                 (seen, found.filter(|found| found.version != Lsn::NONE))

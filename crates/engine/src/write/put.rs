@@ -268,8 +268,8 @@ impl PreparedBatch<'_> {
             let front = if entry.meta_in_front() > 0 { meta } else { &[] };
             let stored = entry.stored_bytes();
             let (mut last_error, mut without_room) = (None, Vec::new());
-            // A failed write of a value is tried once elsewhere. Nothing names the first place, which stays out of use, or until the end
-            // of the second try if it only lacked room.
+            // A failed write of a value is tried once elsewhere. Nothing names the first place, which stays out of use, or stays out of
+            // use until the end of the second try if it only lacked room.
             for _ in 0..2 {
                 let (extents, reservation) = inner.claim_extents(key, stored).await?;
                 let (data, manifest) = (&extents[0], extents.get(1));

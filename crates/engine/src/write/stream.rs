@@ -32,7 +32,7 @@ pub struct PutStream {
     request: Option<RequestId>,
     /// Bytes that are not on the device yet; they become a single put if no more follow.
     pending: Vec<u8>,
-    /// True once metadata that go before the value are in `pending`.
+    /// True once metadata that is stored before the value is in `pending`.
     started: bool,
     meta_in_front: usize,
     written: u64,

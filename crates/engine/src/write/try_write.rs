@@ -37,7 +37,7 @@ impl Store {
 
     /// Queues up to [`SHORT_PUTS_MAX`] puts of short values, without rules and metadata, without waiting; of a key that
     /// is named twice the later put wins. Returns `None` if nothing happened: then [`Self::write`] waits, or returns
-    /// the error. Takes memory for the records only. After a crash all of them are there or none, but that is not
+    /// the error. Takes memory for the records only. At present all of them or none survive a crash, but that is not
     /// promised.
     pub fn try_write<K: Borrow<ObjectKey>>(&self, puts: &[(K, &[u8])]) -> Option<Ticket> {
         let inner = &*self.0;

@@ -19,10 +19,10 @@ pub struct Watch {
     store: Store,
     watched: Arc<Watched>,
     hash: u64,
-    /// The counts at the beginning of the watch.
+    /// The counts at the start of the watch.
     puts: u64,
     deletes: u64,
-    /// The version at the beginning, and its deadline; `None` if the object did not exist.
+    /// The version at the start, and its deadline; `None` if the object did not exist.
     was: Option<(Lsn, Option<End>)>,
 }
 
