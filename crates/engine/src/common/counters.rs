@@ -1,4 +1,4 @@
-//! Counts of what an open store did, for its figures.
+//! Counts of the operations of an open store, for its figures.
 
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,11 +13,11 @@ pub(crate) struct OperationCounters {
     pub value_bytes_copied: AtomicU64,
     pub applies: AtomicU64,
     pub pages_written: AtomicU64,
-    /// Merges of layers that ended: into the base with their last slice, or among layers.
+    /// Completed merges of layers: into the base with their last slice, or among layers.
     pub merges: AtomicU64,
     /// Bytes of entries that merges of layers took, slices included.
     pub merged_bytes: AtomicU64,
-    /// Nanoseconds of the pauses behind applies.
+    /// Nanoseconds of the pauses after applies.
     pub paused_ns: AtomicU64,
     pub home_blocks_written: AtomicU64,
     pub extent_blocks_written: AtomicU64,
@@ -25,23 +25,24 @@ pub(crate) struct OperationCounters {
     pub moved_values: AtomicU64,
     pub moved_bytes: AtomicU64,
     pub expired: AtomicU64,
-    /// Keys that the walks for expired objects looked at, and how often a write without room reaped.
+    /// Keys that the walks for expired objects examined, and how often a write without room deleted expired
+    /// objects.
     pub expiry_examined: AtomicU64,
     pub reaps_for_room: AtomicU64,
-    /// Steps by which writes without room made some: applies, growth, merges, rewriting of packed runs.
+    /// Steps of writes without room to make some: applies, growth, merges, rewriting of packed runs.
     pub room_steps: AtomicU64,
-    /// Keys of deleted and expired objects that listings passed, and the most that one page passed.
+    /// Keys of deleted and expired objects that listings skipped, and the most that one page skipped.
     pub keys_passed: AtomicU64,
     pub keys_passed_most: AtomicU64,
     pub scrub_passes: AtomicU64,
     pub scrub_bytes: AtomicU64,
     pub scrub_problems: AtomicU64,
-    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended.
+    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: no pass is complete.
     pub scrub_ended_ns: AtomicU64,
 }
 
 impl OperationCounters {
-    /// Counts the keys of deleted and expired objects that a page of a listing passed.
+    /// Counts the keys of deleted and expired objects that a page of a listing skipped.
     pub(crate) fn note_passed(&self, passed: u64) {
         if passed > 0 {
             Self::add(&self.keys_passed, passed);

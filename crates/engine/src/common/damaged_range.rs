@@ -1,11 +1,11 @@
-//! The words of a range of keys whose contents are unknown.
+//! The text for a range of keys whose contents are unknown.
 
 use shoal_base::list::DamagedRange;
 
 use crate::common::error::Error;
 use crate::common::key::name;
 
-/// The range in words. Its keys are encoded ones.
+/// The range as text. Its keys are encoded.
 pub(crate) fn words(range: &DamagedRange) -> String {
     let to = range.to.as_deref().map_or("the end".into(), name);
     let from = if range.from.is_empty() { "the first one".into() } else { name(&range.from) };

@@ -1,4 +1,4 @@
-//! The errors of the engine, sorted by what the caller can do.
+//! The errors of the engine, sorted by the caller's possible reactions.
 
 use std::fmt::Display;
 
@@ -10,8 +10,8 @@ use shoal_device::DeviceError;
 const QUOTA: i32 = 122;
 const FILE_SIZE: i32 = 27;
 
-/// The reason why an operation of the store failed. A write that fails with anything but [`Error::Unknown`] had no
-/// effect.
+/// The reason why an operation of the store failed. A write that fails with any error except [`Error::Unknown`]
+/// had no effect.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -35,16 +35,17 @@ pub enum Error {
         needed: u64,
         /// Blocks that the write may take.
         available: u64,
-        /// Why the data file cannot grow towards the cap: its file system is full, for instance. `None`: it has its full size, or the
-        /// operation does not need that.
+        /// The reason why the data file cannot grow towards the cap: its file system is full, for instance. `None`: the file has its
+        /// full size, or the operation needs no growth.
         cannot_grow: Option<String>,
     },
-    /// There is no room for a write within the data file. Reads work, and writes are taken again once there is room.
+    /// There is no room for a write within the data file. Reads work, and writes are accepted again once there is
+    /// room.
     #[error(
         "the data file has no room for the write: {0}; nothing was changed, and writes are taken again as soon as there is room"
     )]
     NoRoom(String),
-    /// The store has too much to do; try again.
+    /// The store is overloaded; try again.
     #[error("the store is busy: {0}; try again")]
     Busy(&'static str),
     /// Stored bytes are damaged.
@@ -109,7 +110,7 @@ impl From<DeviceError> for Error {
     }
 }
 
-/// The cause of a lack of room in the data file, and what to do about it. `code` is the system's error.
+/// The cause of a lack of room in the data file, and its remedy. `code` is the system's error.
 pub(crate) fn no_room(code: Option<i32>, error: &dyn Display) -> String {
     let what = match code {
         Some(QUOTA) => "its quota is used up: raise it, or delete files that count",

@@ -1,5 +1,5 @@
-//! Small tools for tasks of any runtime: a list of wakers, and a value that one task at a time takes and gives back;
-//! and a thread's bell.
+//! Small tools for tasks of any runtime: a list of wakers, a value that one task at a time takes and returns, and a
+//! thread's bell.
 
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -50,8 +50,8 @@ impl Event {
     }
 }
 
-/// A value that one task at a time works with; other tasks wait without blocking a thread. Not a lock on the path of a
-/// request: it orders publishing, applies and growth (`docs/locks.md`).
+/// A value for one task at a time; other tasks wait without blocking a thread. Not a lock on the path of a request: it
+/// orders publishing, applies and growth (`docs/locks.md`).
 pub(crate) struct Token<T> {
     value: Mutex<Option<T>>,
     returned: Event,
@@ -123,7 +123,8 @@ impl<T> Drop for TokenGuard<'_, T> {
 pub(crate) struct Bell {
     rung: AtomicBool,
     thread: OnceLock<Thread>,
-    /// The thread ends and answers no ring. Release by the thread that ends, acquire by the threads that would ring.
+    /// The thread stops and answers no ring. Release by the thread that stops, acquire by the threads that would
+    /// ring.
     closed: AtomicBool,
 }
 

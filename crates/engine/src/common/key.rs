@@ -1,4 +1,4 @@
-//! Names of objects: a bucket and a key, and the one byte string that stands for both in log and trees.
+//! Names of objects: a bucket and a key, and the one byte string that represents both in log and trees.
 
 use std::fmt;
 
@@ -91,11 +91,11 @@ fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The full name of an object, encoded as `bucket, 0x00, key`. A bucket's name has no 0x00, so buckets are told apart
-/// by prefix, and the order is by bucket, then by key.
+/// The full name of an object, encoded as `bucket, 0x00, key`. A bucket's name has no 0x00, so a prefix identifies a
+/// bucket, and the order is by bucket, then by key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// Most names are short enough to need no memory of their own.
+    /// Most names are short enough to need no memory on the heap.
     encoded: SmallVec<[u8; 36]>,
     bucket_bytes: u8,
     /// The hash slot of the key. A write needs it several times.

@@ -20,13 +20,13 @@ pub struct PutOptions {
     pub expiry: Expiry,
 }
 
-/// The deadline that a write gives to its object: from then on the object does not exist.
+/// The deadline that a write sets for its object: from then on the object does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expiry {
     /// Never.
     #[default]
     Never,
-    /// This long after the store took the write. Elapsed time counts, whatever happens to the wall clock meanwhile.
+    /// This long after the store took the write. Elapsed time counts; changes of the wall clock do not matter.
     After(Duration),
     /// When the wall clock shows this time, in nanoseconds since the Unix epoch.
     At(u64),
@@ -43,9 +43,9 @@ impl From<Option<Deadline>> for Expiry {
 /// The end of an object's time, in nanoseconds (R18, `expiry.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
-    /// Of store time: the write gave a time to live.
+    /// Of store time: the write set a time to live.
     Store(u64),
-    /// Since the Unix epoch: the write gave a moment of the wall clock.
+    /// Since the Unix epoch: the write set a moment of the wall clock.
     Wall(u64),
 }
 
@@ -58,12 +58,12 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A deadline that is only passed on: its remaining time is not needed.
+    /// A deadline for another object only: its remaining time is not needed.
     pub(crate) fn given_on(end: End) -> Self {
         Self { end, left_ns: 0, at_ns: 0 }
     }
 
-    /// Returns true if the write gave a time to live ([`Expiry::After`]), and not a moment of the wall clock.
+    /// Returns true if the write set a time to live ([`Expiry::After`]), and not a moment of the wall clock.
     #[must_use]
     pub fn is_relative(&self) -> bool {
         matches!(self.end, End::Store(_))
@@ -75,7 +75,8 @@ impl Deadline {
         self.left_ns
     }
 
-    /// The wall clock at the deadline, unless it is set before, in nanoseconds since the Unix epoch.
+    /// The wall clock's time at the deadline if the clock is not set before, in nanoseconds since the Unix
+    /// epoch.
     #[must_use]
     pub fn at_ns(&self) -> u64 {
         self.at_ns
@@ -100,7 +101,7 @@ pub struct ObjectInfo {
 /// An object, or a part of it.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// Everything about the whole object but its value.
+    /// The information about the whole object, without its value.
     pub info: ObjectInfo,
     /// The requested bytes, in chunks that refer to the pool's frames.
     pub value: Buffer,

@@ -1,4 +1,5 @@
-//! The options of laying out and running a store. Every size is configuration, so that tests make rare things common.
+//! The options of formatting and running a store. Every size is configuration, so that tests can make rare events
+//! common.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ pub struct FormatOptions {
     pub log_prepared: Option<u32>,
     /// Zeroed blocks that a new file gets; it grows from there. Ignored if the device cannot grow.
     pub initial_blocks: Option<u64>,
-    /// The version of the first write, at least 1. A restored store begins above all versions that clients of the lost one saw.
+    /// The version of the first write, at least 1. A restored store starts above all versions that clients of the lost one saw.
     pub first_version: u64,
     /// Also formats a device that is not blank, and destroys its contents; the first and the last 16 MiB are zeroed.
     pub overwrite: bool,
@@ -81,28 +82,28 @@ pub struct OpenOptions {
     /// Memory for records that the log holds and the trees do not yet, in bytes; `None`: in proportion to cache and
     /// log.
     pub memtable_bytes: Option<usize>,
-    /// True if the store runs its own threads (committer, apply, growth). Otherwise writers also do their work, on
-    /// their own threads: for tests that must be deterministic.
+    /// True if the store runs its own threads (committer, apply, growth). Otherwise writers do that work on their
+    /// threads: for deterministic tests.
     pub background: bool,
     /// Writes nothing to the device, which need not be writable: the log is recovered in memory, every write is refused
-    /// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and no threads are run. Writes that a crash left unflushed are
+    /// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and no threads run. Writes that a crash left unflushed are
     /// visible in such a store but may be gone after a power cut: only an opening for writing makes them durable.
     pub read_only: bool,
     /// Opens a log that lost promised records, without the records after the damage. The loss is logged.
     pub accept_damaged_log: bool,
-    /// Buckets whose values lie in groups of their own, apart from all others; at most
+    /// Buckets whose values are stored in separate groups, apart from all others; at most
     /// [`OWN_SPACES_MAX`](crate::OWN_SPACES_MAX). Not a quota: if no other space is free, other buckets get theirs,
     /// too.
     pub own_space: Vec<String>,
     /// Opens with relocation paused: [`Store::resume_relocation`](crate::Store::resume_relocation).
     pub pause_relocation: bool,
-    /// Gives whole free groups of blocks back to the device, in the background and at a limited rate: a file gets
-    /// holes, a raw device learns that they hold nothing. Writing into a hole of a file costs more at the next flush
+    /// Returns wholly free groups of blocks to the device, in the background and at a limited rate: a file gets
+    /// holes, a raw device learns that they are unused. Writing into a hole of a file costs more at the next flush
     /// than overwriting.
     pub discard: bool,
-    /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the cap that the
-    /// store has already changes nothing. The opening fails with [`Error::Invalid`](crate::Error::Invalid) if the store has a larger
-    /// cap, if the device is too small for it, or if the store is opened read-only, and the store is as before then.
+    /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the store's
+    /// present cap changes nothing. The opening fails with [`Error::Invalid`](crate::Error::Invalid) if the store has a larger cap,
+    /// if the device is too small for it, or if the store is opened read-only; the store is unchanged then.
     pub grow_to: Option<u64>,
     /// Sizes that tests shrink.
     pub tuning: Tuning,
@@ -136,25 +137,25 @@ impl OpenOptions {
 /// Sizes and periods inside the engine.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// A value up to this many bytes lies in its leaf, if key, metadata and value fit in 1,300 bytes.
+    /// A value up to this many bytes is stored in its leaf, if key, metadata and value fit in 1,300 bytes.
     pub leaf_value_bytes_max: usize,
     /// A value up to this many bytes rides in its log record and goes home at the apply; a larger one is written to its
-    /// own extent at once. A value of up to twice as many bytes also rides there if blocks of its own would waste a
+    /// own extent at once. A value of up to twice as many bytes also rides there if its own blocks would waste a
     /// sixteenth of its length.
     pub log_value_bytes_max: usize,
-    /// Entries that a tablet has at least before its applies write layers and filters.
+    /// Fewest entries of a tablet whose applies write layers and filters.
     pub layers_from: u64,
-    /// Records that a leaf of the base gets at least, where an apply rewrites it; fewer go to a layer.
+    /// Fewest records of one leaf of the base for which an apply rewrites it; fewer go to a layer.
     pub dense_records: usize,
     /// Records of the first layer above a base, at least.
     pub layer_records_min: usize,
-    /// Entries of layers for a thousand of the base, from which on the layers are merged into it.
+    /// Entries of layers per thousand entries of the base from which on the layers are merged into it.
     pub merge_permille: u64,
-    /// Searches of reads in layers that pay for one entry of a merge, where none is due by size.
+    /// Searches of reads in layers that pay for one entry of a merge, if none is due by size.
     pub searches_per_entry: u64,
     /// Bytes of entries that one slice of a merge takes from the layers.
     pub merge_slice_bytes: usize,
-    /// Bytes of the keys whose time ends soonest, which the store remembers.
+    /// Bytes of the remembered keys: those of the objects that expire next.
     pub deadlines_bytes_max: usize,
     /// Keys that a write without room examines in search of expired objects before it is refused.
     pub walked_for_room_max: u64,
@@ -164,24 +165,24 @@ pub struct Tuning {
     pub batch_bytes_max: usize,
     /// Records in all memtables.
     pub memtable_records_max: usize,
-    /// Bytes of a memtable, from which on its apply lends writers its room as it goes; the room of a smaller one becomes
-    /// free at the end.
+    /// Bytes of a memtable from which on its apply lends its room to writers step by step; the room of a smaller one
+    /// becomes free at the end.
     pub lend_bytes_min: usize,
-    /// Bytes of a packed run at most; 16 KiB to 1 MiB. A small store takes shorter runs.
+    /// Most bytes of a packed run; 16 KiB to 1 MiB. A small store uses shorter runs.
     pub packed_run_bytes_max: usize,
-    /// Bytes of packed runs that one apply reads to rewrite them at most; never more than an eighth of the cache.
+    /// Most bytes of packed runs that one apply reads to rewrite them; at most an eighth of the cache.
     pub move_bytes_max: usize,
-    /// Groups of blocks to keep wholly free, in thousandths of all.
+    /// Groups of blocks to keep wholly free, in thousandths of all groups.
     pub reserve_permille: u32,
     /// Bytes that relocation moves in a second on a store without requests, reads and writes counted.
     pub move_idle_bytes_per_s: u64,
     /// The same on a store with requests. While values are in splinters, the limit is sixteen times the other one in
     /// either case.
     pub move_load_bytes_per_s: u64,
-    /// Bytes that a scrub in the background reads in a second; 0: there is no scrub.
+    /// Bytes that a scrub in the background reads in a second; 0: no scrub.
     pub scrub_bytes_per_s: u64,
-    /// Pause between the end of a scrub and the beginning of the next one, in nanoseconds. The first scrub after an
-    /// opening begins after ten minutes, or after this pause if it is shorter.
+    /// Pause between the end of a scrub and the start of the next one, in nanoseconds. The first scrub after an
+    /// opening starts after ten minutes, or after this pause if it is shorter.
     pub scrub_every_ns: u64,
     /// Bytes of an apply in flight at the device: a commit's flush waits for them.
     pub apply_bytes_in_flight: usize,
@@ -191,7 +192,7 @@ pub struct Tuning {
     pub file_look_ns: u64,
     /// Idle time after which the log's last batch is sealed, in nanoseconds.
     pub seal_after_ns: u64,
-    /// The longest time for which a snapshot holds the space of what it reaches, in nanoseconds; then it is dropped.
+    /// The longest time for which a snapshot holds space, in nanoseconds; then it is dropped.
     pub snapshot_max_age_ns: u64,
 }
 

@@ -6,7 +6,7 @@ use shoal_pool::{Check, Pool, Unit, UnitId};
 
 use crate::testing::injected_bug::{Bug, injected};
 
-/// The identity of a value's units in the pool (R11): its version, in a name space of its own beside the pages'.
+/// The identity of a value's units in the pool (R11): its version, in a separate name space beside the pages'.
 pub(crate) fn identity(version: Lsn) -> u64 {
     if injected(Bug::IdentityIgnored) { 0 } else { version.0 }
 }

@@ -1,4 +1,4 @@
-//! The log of an open store from the view of its verbs: the committer, the poison that forbids writes, and the clock.
+//! The log of an open store, as its verbs use it: the committer, the poison that forbids writes, and the clock.
 
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ impl Log {
         self.committer.moved.notify();
     }
 
-    /// Makes the store read-only because its data file is gone, or not its own any more, and wakes the writers that wait for room in vain.
+    /// Makes the store read-only because its data file is gone, or not the store's any more, and wakes the writers that wait for room in
+    /// vain.
     pub(crate) fn lose_file(&self, reason: String) {
         self.poison.set_displaced(reason);
         self.committer.moved.notify();

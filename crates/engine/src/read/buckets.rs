@@ -11,8 +11,8 @@ use crate::store::Store;
 
 impl Store {
     /// The names of at most `limit` (up to 1,000; 0: 1,000) buckets that hold objects, in the order of their bytes, after
-    /// the name `start_after` (empty: from the first one on). A bucket whose last object was deleted, or ended, is none any
-    /// more.
+    /// the name `start_after` (empty: from the first one on). A bucket whose last object was deleted, or has expired, does
+    /// not exist any more.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a limit above 1,000; otherwise as [`Self::list`].

@@ -1,4 +1,4 @@
-//! The state of the store's own work. The work itself is in `maintenance/`.
+//! The state of the store's background work. The work itself is in `maintenance/`.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::store::worker::Worker;
 pub(crate) struct Maintenance {
     /// The store's threads; `None` if callers do their work.
     pub worker: Option<Arc<Worker>>,
-    /// The token of the one writer that makes space when there is none.
+    /// The token of the writer that makes space when there is none.
     pub room: Token<()>,
     /// The objects that expire next.
     pub expiring: Expiring,
-    /// The walk that finds those which are not remembered.
+    /// The walk that finds the expiring objects that are not remembered.
     pub walk: Token<ExpiryWalk>,
-    /// Whether writes get through.
+    /// Notices that no write gets through.
     pub standstill: Standstill,
 }

@@ -1,4 +1,4 @@
-//! The threads of a store: waking and ending them. Their work is in `maintenance/workers.rs`.
+//! The threads of a store: waking and stopping them. Their work is in `maintenance/workers.rs`.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -20,7 +20,7 @@ pub(crate) enum Duty {
     Grow,
     /// Merges layers.
     Merge,
-    /// Saves which groups belong to which bucket.
+    /// Saves the groups of each bucket.
     Own,
     Move,
     Reap,
@@ -76,13 +76,13 @@ impl Worker {
         Helpers::new(bell(Duty::Merge), bell(Duty::Free), bell(Duty::Apply))
     }
 
-    /// The thread of this duty waits until it is woken, at most for `timeout`.
+    /// Waits, on the thread of this duty, until it is woken, at most for `timeout`.
     pub(crate) fn wait(&self, duty: Duty, timeout: Duration) {
         self.bells[duty as usize].wait(timeout);
     }
 
-    /// Ends the threads and waits for them. If one of them calls this (it may be the last user of the store), it waits
-    /// for the others only.
+    /// Stops the threads and waits for them. If one of them calls this (it may be the last user of the store), it
+    /// waits for the others only.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.bells[Duty::Commit as usize].close();
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Returns true if the threads were told to end.
+    /// Returns true if [`stop`](Self::stop) was called.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }

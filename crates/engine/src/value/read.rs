@@ -121,7 +121,7 @@ impl Located {
         Err(lost())
     }
 
-    /// Reads a unit that lies in several runs. It is verified, but not kept in the pool.
+    /// Reads a unit that is in several runs. It is verified, but not kept in the pool.
     pub(super) async fn read_split(
         &self,
         device: &Device,
@@ -183,7 +183,7 @@ pub(crate) async fn read(
         .iter()
         .filter_map(|place| if let UnitPlace::Whole(unit) = place { Some(*unit) } else { None })
         .collect();
-    // Units that each lie in one run are loaded with one submission. Those that pass the pool are taken from it where it has all.
+    // Units within one run are loaded with one submission. Units that bypass the pool are taken from it if it has all of them.
     let passes = hint == Hint::Scan || bytes > pool.pass_through_bytes();
     let loaded = match whole[..] {
         _ if passes => whole.iter().map(|unit| pool.get_hinted(unit, hint).map(Loaded::Pinned)).collect(),

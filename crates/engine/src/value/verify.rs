@@ -20,7 +20,7 @@ const REQUEST_BLOCKS: u32 = 64;
 /// Reads and verifies every stored byte of an entry.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if anything does not match, or lies beyond `device_blocks`; as the device.
+/// [`Error::Corrupt`] if anything does not match, or is beyond `device_blocks`; errors of the device.
 pub(crate) async fn verify_direct(
     device: &Device,
     pool: &Pool,

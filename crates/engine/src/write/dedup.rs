@@ -1,6 +1,6 @@
 //! Dedup: a write with a request id is done once, however often it is sent (R17).
 //!
-//! A session numbers its writes. The result of each lies in an object of the store's own bucket, in the tablet of the
+//! A session numbers its writes. The result of each is an object of the store's own bucket, in the tablet of the
 //! write's first key, and is written in the same write batch as the write itself: after a crash both are there or
 //! neither. A session has [`RESULTS_KEPT`] such objects in a tablet and uses them in turn, so a newer write overwrites
 //! the result of an old one. An unused result expires after [`RESULT_LIFE_NS`]. Results take no memory besides.
@@ -31,7 +31,7 @@ pub const RESULT_LIFE_NS: u64 = 30 * 60 * 1_000_000_000;
 /// The life of a result, as writes set it.
 const RESULT_EXPIRY: Expiry = Expiry::After(Duration::from_nanos(RESULT_LIFE_NS));
 
-/// Bytes of the longest answer that is kept. Of a longer one only the fact that it was given is kept.
+/// Bytes of the longest answer that is kept. Of a longer one only its existence is kept.
 pub const RESULT_BYTES_MAX: usize = 512;
 
 /// The stored result of a write (`docs/format/object.md`).
@@ -59,7 +59,7 @@ impl ResultSlot {
     }
 
     /// # Errors
-    /// [`Truncated`] if it is none.
+    /// [`Truncated`] if the bytes are no result.
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Truncated> {
         let mut reader = Reader::new(bytes);
         let (sequence, writes) = (reader.u64()?, reader.u32()?);
@@ -104,8 +104,8 @@ impl Inner {
         let tablet = self.tablets.of(key);
         let (seen, found) = match self.look(tablet, key, ReadLevel::Value).await {
             // If a result was lost with its page, its existence is unknown, and a refusal would refuse all writes of
-            // that result slot. A repetition of a write that old counts as a new one, as a repetition after the life of
-            // its result does.
+            // that result slot. A repetition of such an old write counts as a new one, like a repetition after the life
+            // of its result.
             Err(error) if is_unreadable(&error) => {
                 let (seen, found) = self.look(tablet, key, ReadLevel::Existence).await?;
                 (seen, found.filter(|found| found.version != Lsn::NONE))

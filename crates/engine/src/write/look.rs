@@ -24,7 +24,7 @@ use crate::value::entry::{Entry, Home, Meta};
 use crate::write::append::Seen;
 use crate::write::change::ReadLevel;
 
-/// Whether a value of so many bytes may be read.
+/// Returns an error if a value of this many bytes may not be read.
 pub type Admit<'a> = dyn Fn(u64) -> Result<()> + Sync + 'a;
 
 /// Keys that a transaction reads at a time.

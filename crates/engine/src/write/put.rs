@@ -253,8 +253,8 @@ impl PreparedBatch<'_> {
         Ok(())
     }
 
-    /// The value gets extents of its own. It is written here and now, except where this thread drives the commit anyway: then
-    /// value and log are written together.
+    /// Puts the value in its own extents. It is written here and now, unless this thread drives the commit anyway: then value
+    /// and log are written together.
     fn put_in_extents<'s>(
         &'s mut self,
         key: &'s ObjectKey,
@@ -268,8 +268,8 @@ impl PreparedBatch<'_> {
             let front = if entry.meta_in_front() > 0 { meta } else { &[] };
             let stored = entry.stored_bytes();
             let (mut last_error, mut without_room) = (None, Vec::new());
-            // A failed write of a value is tried once elsewhere. Nothing names the first place, which stays out of use, or until the end
-            // of the second try if it only lacked room.
+            // A failed write of a value is tried once elsewhere. Nothing names the first place, which stays out of use, or stays out of
+            // use until the end of the second try if it only lacked room.
             for _ in 0..2 {
                 let (extents, reservation) = inner.claim_extents(key, stored).await?;
                 let (data, manifest) = (&extents[0], extents.get(1));

@@ -119,7 +119,7 @@ pub struct TransactOptions<'a, T> {
     pub admit: Option<&'a Admit<'a>>,
 }
 
-/// The request id of a transaction, and the function that gives the part of the answer to keep.
+/// The request id of a transaction, and the function that returns the part of the answer to keep.
 pub type Keeping<'a, T> = (RequestId, &'a (dyn Fn(&T) -> Vec<u8> + Sync));
 
 impl<T> Default for TransactOptions<'_, T> {
@@ -129,11 +129,11 @@ impl<T> Default for TransactOptions<'_, T> {
 }
 
 impl Store {
-    /// Shows `decide` the newest states of all keys at one moment, each as far as its [`ReadLevel`] goes, and carries
-    /// its decision out as one batch: no other write comes between, and after a crash all of it is there or nothing.
-    /// `decide` is called again if a key changed meanwhile; a transaction to which that happens repeatedly queues for
-    /// its keys. A key may be named twice: the later change wins. Returns when the writes have their places in the
-    /// order of writes.
+    /// Shows `decide` the newest states of all keys at one moment, each as far as its [`ReadLevel`] goes, and writes
+    /// its decision as one batch: no other write comes between, and after a crash all of it is there or nothing.
+    /// `decide` is called again if a key changed meanwhile; after several such calls the transaction queues for its
+    /// keys. A key may be named twice: the later change wins. Returns when the writes have their places in the order
+    /// of writes.
     ///
     /// The answer may leave once all of [`Updated::pending`] are durable. The versions of the written objects are
     /// consecutive in the order of the keys, and end with the version of the last pending write.
@@ -201,14 +201,14 @@ struct Trial<'a> {
     is_first_result: bool,
 }
 
-/// The result of reading: all objects can be shown, or the transaction ends.
+/// The result of reading: all objects can be shown, or the transaction stops.
 enum Shown {
     All,
     Changed,
     Before(Lsn, Option<Bytes>),
 }
 
-/// The result of carrying a decision out.
+/// The result of writing a decision.
 enum Carried {
     Done(SmallVec<[Ticket; 1]>),
     Conflict,
@@ -273,8 +273,8 @@ impl<'a> Trial<'a> {
         Ok(Shown::All)
     }
 
-    /// Carries a decision out if the keys are still in the states that were seen. `kept` is the part of the answer that
-    /// is kept for the request.
+    /// Writes a decision if the keys are still in the states that were seen. `kept` is the part of the answer that is
+    /// kept for the request.
     fn carry_out<'s>(
         &'s mut self,
         changes: &'s mut Changes,

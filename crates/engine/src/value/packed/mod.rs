@@ -1,7 +1,7 @@
-//! Packed runs: small values that rode in the log lie side by side, byte by byte, in runs of up to 1 MiB
-//! (`docs/format/packed.md`, `docs/adr/2026-11-21-packed-runs.md`).
+//! Packed runs: small values that rode in the log are stored back to back, byte by byte, in runs of up to 1
+//! MiB (`docs/format/packed.md`, `docs/adr/2026-11-21-packed-runs.md`).
 //!
-//! A run belongs to one tablet. The tablet's own tree holds the run's liveness, under reserved keys behind all objects.
+//! A run belongs to one tablet. The tablet's own tree holds the run's liveness, under reserved keys after all objects.
 //! The publish that kills or moves values also changes the liveness, so it is exact after every crash. A run without
 //! live values is freed like all space that an apply frees (R9, R10); a run with too few live bytes is rewritten by an
 //! apply (R13).
