@@ -18,12 +18,12 @@ pub(crate) const KEEPALIVE: Duration = Duration::from_secs(300);
 const SLICES_MAX: usize = 256;
 /// Bytes of the memory that requests are received into, shared by the connections of a thread.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
-/// A piece of a long value is received in pieces of at most this size.
+/// Maximum size of a piece of a long value.
 const PIECE_BYTES_MAX: usize = 1 << 20;
 /// The minimum room for a receiving call.
 const RECEIVE_BYTES_MIN: usize = 4 << 10;
-/// If a long value is expected, this number of bytes is received into the common memory: the command's words before the value,
-/// and the few bytes of the value that come with them. Also the limit for bytes after a value in the same call.
+/// Bytes received into the common memory if a long value is expected: the command's words before the value, and the few bytes
+/// of the value that come with them. Also the limit for bytes after a value in the same call.
 const HEAD_BYTES: usize = 512;
 /// A connection that closes with an error is still read for this time and this number of bytes: if the other side still sends,
 /// closing at once would discard the error before it is read.
@@ -48,7 +48,7 @@ pub(crate) struct Socket {
     fd: OwnedFd,
     readable: bool,
     writable: bool,
-    /// The end of the stream was reported: it is read on, because no more events follow.
+    /// The end of the stream was reported: reading continues, because no more events follow.
     ended: bool,
     /// The time since which it has taken none of the bytes to send.
     stuck_since_ns: Option<u64>,

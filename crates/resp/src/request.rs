@@ -117,7 +117,7 @@ pub struct RequestParser {
     bytes: usize,
     /// The first `detached` words are already in separate memory.
     detached: usize,
-    /// Whether the current command is thrown away.
+    /// True if the current command is thrown away.
     refused: bool,
 }
 

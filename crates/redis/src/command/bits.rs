@@ -13,7 +13,7 @@ use crate::answer::{Answer, Failed};
 /// The longest string of Redis: a bit up to this length may be read, and is 0 after the end of a string.
 pub(super) const READ_BYTES_MAX: usize = 512 << 20;
 
-/// The integer that is an offset of a bit in a string of up to `bytes_max` bytes.
+/// The offset of a bit in a string of up to `bytes_max` bytes.
 fn bit_offset(word: &[u8], bytes_max: usize) -> Result<usize, Failed> {
     const WRONG: &str = "ERR bit offset is not an integer or out of range";
     let offset = integer(word).ok().and_then(|offset| usize::try_from(offset).ok());

@@ -48,7 +48,7 @@ pub(crate) struct Call {
     /// The value if it is not among the words: of a SET with a long value and no options after it.
     pub received: Option<ReceiveBuffer>,
     pub command: &'static Command,
-    /// Whether a read must see writes in flight: those of this connection, or all in the relaxed mode.
+    /// True if a read must see writes in flight: those of this connection, or all in the relaxed mode.
     pub newest: bool,
     /// A write that must be durable before a walk over the keys starts, so that the walk sees every acknowledged write.
     pub before: Option<Ticket>,
@@ -186,7 +186,7 @@ impl From<Failed> for Finished {
 /// The result of a command.
 pub(crate) type Outcome = Result<Finished, Failed>;
 
-/// A command under way.
+/// A running command.
 pub(crate) type Task = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// A command about the connection, or about the server.

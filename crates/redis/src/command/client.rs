@@ -94,7 +94,7 @@ fn set_info(client: &Client, call: &Call) -> Result<Answer, Failed> {
     Ok(Answer::Ok)
 }
 
-/// Returns true if the kind of connection is normal: all connections are.
+/// Returns true for the kind of normal connections: all connections are normal.
 fn is_normal(kind: &Bytes) -> Result<bool, Failed> {
     if !["normal", "master", "replica", "slave", "pubsub"].iter().any(|known| is(kind, known)) {
         let kind = String::from_utf8_lossy(kind);

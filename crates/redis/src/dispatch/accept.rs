@@ -100,7 +100,7 @@ impl Accepting {
     /// A connection of any listener.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if none has one; as the system.
+    /// [`io::ErrorKind::WouldBlock`] if none has one; those of the system.
     fn accept_one(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
         self.first = (self.first + 1) % self.listeners.len().max(1);
         let (before, after) = self.listeners.split_at(self.first);
