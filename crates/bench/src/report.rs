@@ -109,7 +109,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// With all significant digits.
+/// With a reasonable number of digits.
 fn shown(figure: Option<f64>) -> String {
     match figure {
         None => "-".into(),

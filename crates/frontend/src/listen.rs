@@ -11,8 +11,8 @@ use std::task::Poll;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
 
-/// Connections that wait to be accepted. The default of the standard library is low; a refused connection is retried only after
-/// a second.
+/// Connections that wait to be accepted. The default of the standard library is low; a connection that finds no place is
+/// retried after a second.
 pub const BACKLOG: i32 = 4096;
 
 /// Number of attempts to find a port that is free at all addresses of a name.

@@ -171,7 +171,7 @@ impl Room<'_> {
     /// Takes `bytes` more; false if there is no room.
     #[must_use]
     pub(crate) fn grow(&self, bytes: usize) -> bool {
-        // Relaxed: one task has the room; it is shared only because of a bound of `TransactOptions`.
+        // Relaxed: one task has the room; only a trait bound of `TransactOptions` requires that it can be shared.
         let used = self.used.load(Ordering::Relaxed).saturating_add(bytes);
         let taken = self.taken.load(Ordering::Relaxed);
         if used > taken && !self.is_exempt {

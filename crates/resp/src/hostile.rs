@@ -45,7 +45,7 @@ fn parse(
             }
         }
         assert!(parser.missing_bytes(&received) <= limits.word_bytes + 2);
-        // Room for the words: at most the bytes received, plus a few reserved slots.
+        // The words hold at most the received bytes, plus slots for the existing words or for a few reserved ones.
         assert!(parser.held_bytes() <= input.len() * 40 + 64 * 40);
         parser.detach();
     }
