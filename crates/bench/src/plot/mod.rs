@@ -1,8 +1,8 @@
 //! Charts of figures as SVG files: lines and points over a linear or logarithmic axis, and bars by category.
 //!
-//! A chart is a value: a title, two axes with their units, and series. The same chart always gives the same bytes, so
-//! that a committed chart changes only when its figures do. Values that are not finite, or not above 0 on a logarithmic
-//! axis, are left out. Nothing here knows what the figures mean.
+//! A chart is a value: a title, two axes with their units, and series. The same chart always produces the same bytes, so that a
+//! committed chart changes only when its figures do. Values that are not finite, or not above 0 on a logarithmic axis, are left
+//! out. Nothing here knows the meaning of the figures.
 //!
 //! Drawn by `plotters` with its SVG backend alone: three crates, pure Rust, no fonts and no libraries of the system.
 
@@ -19,7 +19,7 @@ use scale::Scale;
 
 /// Size of a chart in pixels.
 const SIZE: (u32, u32) = (820, 480);
-/// Of one series after the other; told apart by most people who see some colours badly (Okabe and Ito).
+/// Colours of the series, in order; most colour-blind people can distinguish them (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -30,7 +30,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(100, 100, 100),
     RGBColor(0, 0, 0),
 ];
-/// Share of a category's place that its bars take.
+/// Share of a category's width for its bars.
 const BARS_SHARE: f64 = 0.8;
 const FONT: &str = "sans-serif";
 /// Radius of a point.
@@ -41,10 +41,10 @@ const BESIDE_WIDTH: u32 = 150;
 const BESIDE_TOP: i32 = 24;
 /// See `BESIDE_WIDTH`.
 const BESIDE_STEP: usize = 22;
-/// A dash and the gap behind it.
+/// Lengths of a dash and of the gap after it.
 const DASH: (i32, i32) = (6, 4);
 
-/// One axis: what it shows, and in which unit.
+/// One axis: its quantity and unit.
 #[derive(Clone, Debug)]
 pub struct Axis {
     title: String,
@@ -53,21 +53,21 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A linear axis of `what`, in `unit` (none where it is empty).
+    /// A linear axis of `what`, in `unit` (empty: no unit).
     #[must_use]
     pub fn new(what: &str, unit: &str) -> Self {
         let title = if unit.is_empty() { what.to_owned() } else { format!("{what} [{unit}]") };
         Self { title, is_log: false, from_zero: false }
     }
 
-    /// Makes it logarithmic: equal ratios are equally long.
+    /// Makes it logarithmic: equal ratios have equal lengths.
     #[must_use]
     pub fn log(mut self) -> Self {
         self.is_log = true;
         self
     }
 
-    /// Makes a linear axis begin at 0.
+    /// Makes a linear axis start at 0.
     #[must_use]
     pub fn with_zero(mut self) -> Self {
         self.from_zero = true;
@@ -79,7 +79,7 @@ impl Axis {
     }
 }
 
-/// How a series is drawn.
+/// The style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A line through its values.
@@ -106,12 +106,12 @@ pub struct LineChart {
     legend: LegendPlace,
 }
 
-/// Where the names of the series stand.
+/// The place of the names of the series.
 #[derive(Clone)]
 enum LegendPlace {
     /// In a corner of the plane.
     Corner(SeriesLabelPosition),
-    /// Right of the plane, where no line can be.
+    /// Right of the plane, away from all lines.
     Beside,
 }
 
@@ -142,7 +142,7 @@ impl LineChart {
         self
     }
 
-    /// Adds a series in a colour of its own. Without a name it is not in the legend.
+    /// Adds a series in a new colour. Without a name it is not in the legend.
     pub fn add(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
         let colour = self.series.last().map_or(0, |last| last.colour + 1);
         self.push(name, mark, colour, values);
@@ -162,7 +162,7 @@ impl LineChart {
     /// The chart as the text of an SVG file.
     ///
     /// # Errors
-    /// Where it cannot be drawn.
+    /// If it cannot be drawn.
     pub fn svg(&self) -> anyhow::Result<String> {
         let all = || self.series.iter().flat_map(|series| series.values.iter());
         let x = self.x.scale(all().map(|value| value.0));
@@ -182,10 +182,10 @@ impl LineChart {
         })
     }
 
-    /// Writes the chart to `directory/name.svg`, making the directory; gives the path.
+    /// Writes the chart to `directory/name.svg`, and creates the directory; returns the path.
     ///
     /// # Errors
-    /// Where it cannot be drawn or written.
+    /// If it cannot be drawn or written.
     pub fn write(&self, directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
         write(directory, name, &self.svg()?)
     }
@@ -203,8 +203,7 @@ pub struct BarChart {
 }
 
 impl BarChart {
-    /// A chart without series; `x_title` says what the categories are. Bars begin at 0, or at the bottom of a
-    /// logarithmic axis.
+    /// A chart without series; `x_title` describes the categories. Bars start at 0, or at the bottom of a logarithmic axis.
     #[must_use]
     pub fn new(title: &str, x_title: &str, y: Axis, categories: &[&str]) -> Self {
         let categories = categories.iter().map(|&name| name.to_owned()).collect();
@@ -218,17 +217,17 @@ impl BarChart {
         }
     }
 
-    /// Writes the value above each bar, as `label` makes it: a bar of 0 is seen, too.
+    /// Writes the value above each bar, formatted by `label`: so a bar of 0 is also visible.
     #[must_use]
     pub fn with_values(mut self, label: fn(f64) -> String) -> Self {
         self.label = Some(label);
         self
     }
 
-    /// Adds a series: a value for each category, or none.
+    /// Adds a series: a value or `None` for each category.
     ///
     /// # Panics
-    /// Where there are more or fewer values than categories.
+    /// If the number of values differs from the number of categories.
     pub fn add(&mut self, name: &str, values: impl IntoIterator<Item = Option<f64>>) {
         let values: Vec<Option<f64>> = values.into_iter().collect();
         assert_eq!(values.len(), self.categories.len(), "series {name} has a value for every category");
@@ -238,7 +237,7 @@ impl BarChart {
     /// The chart as the text of an SVG file.
     ///
     /// # Errors
-    /// Where it cannot be drawn.
+    /// If it cannot be drawn.
     pub fn svg(&self) -> anyhow::Result<String> {
         let y = self.y.scale(self.series.iter().flat_map(|(_, values)| values.iter().flatten().copied()));
         let x = Scale::Categories(self.categories.clone());
@@ -273,10 +272,10 @@ impl BarChart {
         })
     }
 
-    /// Writes the chart to `directory/name.svg`, making the directory; gives the path.
+    /// Writes the chart to `directory/name.svg`, and creates the directory; returns the path.
     ///
     /// # Errors
-    /// Where it cannot be drawn or written.
+    /// If it cannot be drawn or written.
     pub fn write(&self, directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
         write(directory, name, &self.svg()?)
     }
@@ -294,11 +293,11 @@ fn write(directory: &Path, name: &str, svg: &str) -> anyhow::Result<PathBuf> {
 enum Legend<'a> {
     None,
     Corner(SeriesLabelPosition),
-    /// These names behind their marks, right of the plane.
+    /// These names, each after its mark, right of the plane.
     Beside(Vec<Named<'a>>),
 }
 
-/// A name in a legend beside the plane, and the mark in front of it: a filled box for bars.
+/// A name in a legend beside the plane, and the mark before it: a filled box for bars.
 struct Named<'a> {
     name: &'a str,
     colour: usize,
@@ -353,7 +352,7 @@ impl Frame<'_> {
         };
         let (plane, caption) = match legend {
             Legend::Beside(names) => {
-                // Over both: it may be longer than the plane is wide.
+                // Over both: it may be longer than the width of the plane.
                 let below = area.titled(self.title, (FONT, 19))?;
                 let (plane, side) = below.split_horizontally(SIZE.0 - BESIDE_WIDTH);
                 draw_names(&side, names)?;
@@ -397,7 +396,7 @@ impl Frame<'_> {
     }
 }
 
-/// Draws the names, each behind its mark, one below the other; where there is no name there is no line.
+/// Draws the names, each after its mark, one below the other; a series without a name gets no line.
 fn draw_names(side: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, names: Vec<Named<'_>>) -> Drawn {
     let named = names.into_iter().filter(|named| !named.name.is_empty());
     for (named, y) in named.zip((BESIDE_TOP..).step_by(BESIDE_STEP)) {

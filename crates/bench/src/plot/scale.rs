@@ -1,28 +1,28 @@
-//! How a value becomes a place on an axis: linear, logarithmic, or one place for each category.
+//! The place of a value on an axis: linear, logarithmic, or one place for each category.
 //!
-//! One type for all three, so that a chart is drawn by the same code whatever its axes are. Ticks are at round numbers.
+//! One type for all three, so that the same code draws a chart with any axes. Ticks are at round numbers.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
-/// Ticks that an axis has at most.
+/// Maximum number of ticks of an axis.
 const TICKS_MAX: usize = 11;
-/// A logarithmic axis with at most so many decades has ticks between the powers of ten too.
+/// A logarithmic axis with at most this number of decades also has ticks between the powers of ten.
 const DECADES_WITH_PARTS: f64 = 2.0;
 
 /// One axis.
 #[derive(Clone, Debug)]
 pub(crate) enum Scale {
     Linear(f64, f64),
-    /// Both ends above 0.
+    /// Both limits are above 0.
     Log(f64, f64),
     /// Category `i` is at `i`.
     Categories(Vec<String>),
 }
 
 impl Scale {
-    /// A linear scale that holds all `values` and ends at ticks. `from_zero`: 0 is on it.
+    /// A linear scale that contains all `values`, from one tick to another. `from_zero`: it also contains 0.
     pub(crate) fn linear(values: impl Iterator<Item = f64>, from_zero: bool) -> Self {
         let (mut low, mut high) = bounds(values.filter(|value| value.is_finite())).unwrap_or((0.0, 1.0));
         if from_zero {
@@ -36,23 +36,23 @@ impl Scale {
         Self::Linear((low / step).floor() * step, (high / step).ceil() * step)
     }
 
-    /// A logarithmic scale that holds all `values` above 0.
+    /// A logarithmic scale that contains all `values` above 0.
     pub(crate) fn log(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) =
             bounds(values.filter(|value| value.is_finite() && *value > 0.0)).unwrap_or((1.0, 10.0));
         let (low, high) = if low == high { (low / 2.0, high * 2.0) } else { (low, high) };
-        // A little room, so that no mark lies on the border.
+        // A little room, so that no mark is on the border.
         let room = (high / low).powf(0.02);
         Self::Log(low / room, high * room)
     }
 
-    /// Whether `value` has a place on it.
+    /// Returns true if `value` has a place on it.
     pub(crate) fn holds(&self, value: f64) -> bool {
         let Range { start, end } = self.range();
         value >= start && value <= end
     }
 
-    /// Where a bar begins.
+    /// The start of a bar.
     pub(crate) fn floor(&self) -> f64 {
         match self {
             Self::Linear(low, high) => 0f64.clamp(*low, *high),
