@@ -29,7 +29,7 @@ const SCHEDULES: &str = "shoal_schedules";
 /// Schedules that hunt: the rarest bug shows after some five hundred.
 const SCHEDULES_OF_A_HUNT: &str = "3000";
 
-/// An injected bug (`crates/engine/src/testing/injected_bug.rs`), the test binary that catches it, and the test in it.
+/// An injected bug (`crates/common/src/injected_bug.rs`), the test binary that catches it, and the test in it.
 type Hunt = (&'static str, &'static str, &'static str);
 
 const HUNTS: &[Hunt] = &[
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn every_injected_bug_has_a_hunter() {
-        let path = super::super::root().unwrap().join("crates/engine/src/testing/injected_bug.rs");
+        let path = super::super::root().unwrap().join("crates/common/src/injected_bug.rs");
         let source = std::fs::read_to_string(path).unwrap();
         let body = source.split_once("enum Bug {").unwrap().1.split_once("\n}").unwrap().0;
         let mut injected: Vec<&str> = body

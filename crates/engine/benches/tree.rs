@@ -7,18 +7,6 @@
 #[path = "../src/tablet/tree/mod.rs"]
 mod tree;
 
-#[allow(dead_code, unreachable_pub, missing_docs)]
-#[path = "../src/testing"]
-mod testing {
-    pub(crate) mod injected_bug;
-}
-
-mod common {
-    pub(crate) mod error {
-        pub(crate) use shoal_engine::{Error, Result};
-    }
-}
-
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +15,7 @@ use parking_lot::RwLock;
 use shoal_base::task::block_on;
 use shoal_base::{BLOCK_BYTES, Lsn, SeededEntropy, TabletId};
 
-use common::error::{Error, Result};
+use shoal_common::error::{Error, Result};
 use tree::*;
 
 const TREE: Tree = Tree { device: 1, tablet: TabletId(0) };

@@ -34,7 +34,7 @@
 //! `log/read.rs`, `open.rs`. Rules R1 to R40 (INV-1 to INV-40) are in `docs/invariants.md`.
 
 mod checkpoint;
-mod common;
+mod counters;
 mod log;
 mod maintenance;
 mod read;
@@ -50,14 +50,6 @@ mod write;
 pub use testing::hostile;
 
 pub use checkpoint::losses::Losses;
-pub use common::error::{Error, Result};
-pub use common::key::{Bucket, ObjectKey, check_bucket};
-pub use common::object::{
-    BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry, ListPage,
-    ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
-};
-pub use common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
-pub use common::problem::CheckProblem;
 pub use maintenance::raise_cap::Grown;
 pub use maintenance::scrub::ScrubReport;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
@@ -73,6 +65,14 @@ pub use recovery::report::{CheckOptions, CheckReport};
 pub use shoal_base::task::block_on;
 pub use shoal_base::{Lsn, RequestId, Run, TabletId};
 pub use shoal_buffer::Buffer;
+pub use shoal_common::error::{Error, Result};
+pub use shoal_common::key::{Bucket, ObjectKey, check_bucket};
+pub use shoal_common::object::{
+    BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry, ListPage,
+    ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
+};
+pub use shoal_common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
+pub use shoal_common::problem::CheckProblem;
 pub use space::own_space::OWN_SPACES_MAX;
 pub use store::Store;
 pub use store::free_space::FreeSpace;

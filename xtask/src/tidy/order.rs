@@ -13,7 +13,7 @@ const ORDERS: [(&str, &[&str]); 4] = [
         "crates/engine/src/lib.rs",
         &[
             "testing",
-            "common",
+            "counters",
             "space",
             "log",
             "value",

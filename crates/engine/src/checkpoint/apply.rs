@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use shoal_base::list::DamagedRange;
 use shoal_base::{Lsn, Run};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::compact::{Moves, Pressure};
@@ -18,8 +20,7 @@ use crate::checkpoint::publish::{Changes, TabletChange};
 use crate::checkpoint::replace::{Op, ReplaceEntries};
 use crate::checkpoint::route::Routed;
 use crate::checkpoint::runs::take_common;
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
+use crate::counters::OperationCounters;
 use crate::log::expiry::Moment;
 use crate::log::queue::Item;
 use crate::space::manager::Extents;
@@ -31,7 +32,6 @@ use crate::tablet::result_totals::ResultTotals;
 use crate::tablet::tree::{Applied, Apply, Merge, Root};
 use crate::tablet::tree_io::{Pages, PoolPages, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::Entry;
 use crate::value::owned::owned_runs;
 use crate::value::packed::Totals;

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
+use shoal_common::error::{Error, Result};
 use shoal_device::IoBuf;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::Doubt;
-use crate::common::error::{Error, Result};
 use crate::space::manager::{Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::tablet::layers::Trees;
 use crate::tablet::tree::{Cursor, Root, Tree};

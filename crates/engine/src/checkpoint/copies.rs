@@ -1,12 +1,12 @@
 //! The copies of the superblock on the device: two slots of two copies.
 
 use shoal_base::codec::Reader;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
 
 use crate::checkpoint::layout::SUPERBLOCK_COPIES;
 use crate::checkpoint::superblock::{FORMAT_VERSION, MAGIC, NUMBER_OFFSET, Superblock, is_whole, needs};
-use crate::common::error::{Error, Result};
-use crate::testing::injected_bug::{Bug, injected};
 
 /// The contents of the four copies.
 pub(crate) enum Found {

@@ -4,7 +4,7 @@
 //! one that does not know a *read-only compatible* flag may read it but not write; one that does not know an *incompatible*
 //! flag leaves it alone. `docs/format/superblock.md` has their meanings.
 
-use crate::common::error::{Error, Result};
+use shoal_common::error::{Error, Result};
 
 /// Names of the incompatible flags, from bit 0 on: reserved ones too, so that a refusal says more than a number.
 const INCOMPATIBLE_NAMES: [&str; 3] = ["layers", "moved areas", "moved log"];

@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES, Run};
+use shoal_common::error::{Error, Result, no_room};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf, is_no_room};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::map_room::hold_areas;
 use crate::checkpoint::publish::Changes;
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result, no_room};
+use crate::counters::OperationCounters;
 use crate::tablet::view::Tablet;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// Blocks that are zeroed by one request where nothing else is written.
 const ZERO_BLOCKS: u64 = 256;

@@ -14,12 +14,12 @@
 use std::ops::Range;
 
 use shoal_base::{BLOCK_BYTES, Run};
+use shoal_common::error::{Error, Result};
+use shoal_common::options::FormatOptions;
 use shoal_space::SPACE_BLOCKS_MAX;
 use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, snapshot_pieces_max};
 
 use crate::checkpoint::features::{MOVED_AREAS, MOVED_LOG};
-use crate::common::error::{Error, Result};
-use crate::common::options::FormatOptions;
 use crate::log::ring::Ring;
 
 /// Blocks of the four superblock copies: slot 0 and 1, first copy, then slot 0 and 1, second copy.

@@ -11,8 +11,8 @@
 use std::collections::BTreeMap;
 
 use shoal_base::Run;
+use shoal_common::error::Result;
 
-use crate::common::error::Result;
 use crate::tablet::tree::{Change, Merge, Old};
 use crate::value::packed::{RUN_KEY_BYTES, RunEntry, Totals, run_key};
 

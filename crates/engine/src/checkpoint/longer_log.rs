@@ -8,6 +8,9 @@
 //! A store that has no room for the longer ring keeps its log and works on: the next growth or opening tries it again.
 
 use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::options::log_blocks_for;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::features::MOVED_AREAS;
@@ -15,11 +18,8 @@ use crate::checkpoint::grow::zero;
 use crate::checkpoint::map_room::{hold, hold_areas};
 use crate::checkpoint::publish::{Changes, MovedLog};
 use crate::checkpoint::space_image;
-use crate::common::error::{Error, Result};
-use crate::common::options::log_blocks_for;
 use crate::log::ring::Ring;
 use crate::space::manager::DataBlocks;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// The log gets a new ring where that is this many times as long.
 const WORTH_MOVING: u32 = 2;

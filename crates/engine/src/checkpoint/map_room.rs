@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
+use shoal_common::error::{Error, Result, no_room};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf, is_no_room};
 
 use crate::checkpoint::layout::Layout;
-use crate::common::error::{Error, Result, no_room};
-use crate::testing::injected_bug::{Bug, injected};
 
 /// Blocks that are written by one request where the file system cannot allocate.
 const PIECE_BLOCKS: u64 = 64;

@@ -17,14 +17,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shoal_base::list::DamagedRange;
 use shoal_base::{Lsn, Run};
+use shoal_common::damaged_range;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 
 use crate::checkpoint::apply::NewTree;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::merge::choice::Step;
 pub(crate) use crate::checkpoint::merge::choice::Wanted;
-use crate::common::counters::OperationCounters;
-use crate::common::damaged_range;
-use crate::common::error::{Error, Result};
+use crate::counters::OperationCounters;
 use crate::space::manager::{ReadEpoch, Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone, version_of};
@@ -32,7 +33,6 @@ use crate::tablet::tree::{Change, Gap, LeafFinder, LeafPlace, Merge, Old, Probe,
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
 use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::{Tablet, View};
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::is_reserved;
 
 /// Bytes of entries that are merged for each byte of a memtable that is applied.

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use shoal_base::{Lsn, Run, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::copies;
@@ -12,11 +14,9 @@ use crate::checkpoint::layout::Layout;
 use crate::checkpoint::losses::Losses;
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::Superblock;
-use crate::common::error::{Error, Result};
 use crate::tablet::layers::LayersRef;
 use crate::tablet::tree::Root;
 use crate::tablet::view::Tablet;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
 
 /// Distance of a superblock's LSN ceiling from the last assigned LSN.

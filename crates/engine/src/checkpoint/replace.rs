@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use shoal_base::{Lsn, Run};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::is_result;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::LivenessOps;
 use crate::checkpoint::progress::Progress;
-use crate::common::error::{Error, Result};
-use crate::common::key::is_result;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use crate::tablet::result_totals::ResultTotals;
 use crate::tablet::tree::{Change, Merge, Old};
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home, decode_leaf_entry, end_of};
 use crate::value::packed::Totals;
 

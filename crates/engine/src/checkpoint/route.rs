@@ -6,11 +6,12 @@
 //! mostly none, so a new key costs no read.
 
 use shoal_base::Lsn;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::progress::Progress;
 use crate::checkpoint::replace::{Op, ReplaceEntries, What};
-use crate::common::error::{Error, Result};
 use crate::log::record::{FETCHED, fetch};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
@@ -19,7 +20,6 @@ use crate::tablet::tree::{
     Change, LeafFinder, LeafPlace, Merge, Old, PageRef, PageSource, Probe, ReadHint, Root, Tree, TreeWriter,
 };
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, Remembers};
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::is_reserved;
 
 /// Operations whose old leaves are asked for together, while those of the ones before are looked at: of new keys one in some hundred

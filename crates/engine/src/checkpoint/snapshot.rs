@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use shoal_base::Lsn;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::common::error::{Error, Result};
 use crate::log::queue::Item;
 use crate::tablet::snapshots::Frozen;
 use crate::tablet::view::{Tablet, View};
-use crate::testing::injected_bug::{Bug, injected};
 
 /// Attempts to find all memtables ready to be frozen, while other tasks apply.
 const TRIES: u32 = 16;

@@ -7,13 +7,13 @@
 use std::ops::Range;
 
 use shoal_base::{BLOCK_BYTES, Run, blocks_for};
+use shoal_common::error::{Error, Result};
 use shoal_device::{Device, IoBuf};
 use shoal_space::image::SnapshotReader;
 use shoal_space::{Delta, FreeImage};
 
 use crate::checkpoint::layout::{Layout, PIECE_BLOCKS};
 use crate::checkpoint::superblock::{SpacePlace, Superblock};
-use crate::common::error::{Error, Result};
 
 /// Writes the image of a new store: all blocks from the first data block on are free.
 ///

@@ -8,14 +8,15 @@ use std::ops::Range;
 use shoal_base::checksum::crc32c;
 use shoal_base::codec::{Reader, Truncated};
 use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_common::error::Result;
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::options::TABLETS_MAX;
 use shoal_device::IoBuf;
 use shoal_space::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX};
 
 use crate::checkpoint::features::{Features, MOVED_AREAS, MOVED_LOG};
 use crate::checkpoint::layout::{Layout, Places};
 use crate::checkpoint::losses::Losses;
-use crate::common::error::Result;
-use crate::common::options::TABLETS_MAX;
 use crate::log::clock_record::{CLOCK_RECORD_BYTES, ClockRecord};
 use crate::log::expiry::FoundTime;
 use crate::log::format::COUNTER_MAX;
@@ -24,7 +25,6 @@ use crate::log::ring::LogPlace;
 use crate::tablet::layers::LayersRef;
 use crate::tablet::tree::{ENTRIES_MAX, PageRef, Root};
 use crate::tablet::view::TabletRecord;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
 
 /// "SHOALSB" and a line end that text transfers would change.

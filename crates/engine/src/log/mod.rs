@@ -18,4 +18,9 @@ pub(crate) mod ring;
 pub(crate) mod ring_space;
 pub(crate) mod room;
 
-use crate::common::{event, sync};
+use shoal_common::event;
+
+/// Locks under one name: the models of `testing/models.rs` replace them.
+mod sync {
+    pub(super) use shoal_base::sync::Mutex;
+}

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::Device;
 use shoal_space::FreeImage;
 
@@ -21,12 +23,10 @@ use crate::checkpoint::map_room::hold;
 use crate::checkpoint::publish::Changes;
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
-use crate::common::error::{Error, Result};
 use crate::log::driver::run_to_end;
 use crate::space::manager::DataBlocks;
 use crate::store::{Inner, Store};
 use crate::tablet::admission::records_max;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// The result of a growth of the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

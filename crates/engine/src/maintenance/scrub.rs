@@ -15,13 +15,13 @@ use shoal_base::codec::Reader;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_common::error::{Error, Result};
+use shoal_common::problem::CheckProblem;
 use shoal_device::{Device, IoBuf, IoFuture};
 
 use crate::checkpoint::copies;
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock;
-use crate::common::error::{Error, Result};
-use crate::common::problem::CheckProblem;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::store::{Inner, Store};
 use crate::tablet::layers::{Trees, is_tombstone};

@@ -13,8 +13,9 @@ use bytes::Bytes;
 use shoal_base::limits::{LIST_PASSED_MAX, SCAN_LOOK_KEYS, SCAN_TURN_NS};
 use shoal_base::list::DamagedRange;
 use shoal_base::task::yield_now;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 
-use crate::common::error::{Error, Result};
 use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
@@ -27,7 +28,6 @@ use crate::tablet::tree::Gap;
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::trees_cursor::{Next, TreesCursor};
 use crate::tablet::view::View;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::RESERVED;
 
 /// Records of a memtable that are read at a time under its lock.
@@ -319,12 +319,12 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
+    use shoal_common::object::{Expiry, ListRequest};
+    use shoal_common::options::{Environment, OpenOptions};
     use shoal_testkit::clock::SteppingClock;
     use shoal_testkit::task::poll_once;
 
     use super::*;
-    use crate::common::object::{Expiry, ListRequest};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::read::changes::ChangesPlace;
     use crate::read::snapshot::SnapshotPlace;
     use crate::testing::fixtures::{in_memory, key, open_in};

@@ -3,6 +3,8 @@
 use shoal_base::Lsn;
 use shoal_base::slot::SLOT_COUNT;
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::options::{Environment, FormatOptions, TABLETS_MAX};
 use shoal_device::Device;
 use shoal_device::blank::{DENSE_BLOCKS, look};
 
@@ -15,8 +17,6 @@ use crate::checkpoint::longer_log::PREPARED_FIRST;
 use crate::checkpoint::losses::Losses;
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::{self, FORMAT_VERSION, Superblock};
-use crate::common::error::{Error, Result};
-use crate::common::options::{Environment, FormatOptions, TABLETS_MAX};
 use crate::log::expiry::first_record;
 use crate::log::ring::LogPlace;
 use crate::store::Store;

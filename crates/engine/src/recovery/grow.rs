@@ -9,17 +9,17 @@
 
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::options::FormatOptions;
 use shoal_device::Device;
 
 use crate::checkpoint::copies::{self, Found};
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::space_image;
-use crate::common::error::{Error, Result};
-use crate::common::options::FormatOptions;
 use crate::maintenance::raise_cap::Plan;
 use crate::recovery::read::Recovery;
 use crate::store::Store;
-use crate::testing::injected_bug::{Bug, injected};
 
 impl Store {
     /// Bytes that the map of the free space takes of the disk in a store with a cap of `blocks_max` blocks whose file has `blocks` blocks:

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use shoal_base::{BLOCK_BYTES, Lsn, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::options::OpenOptions;
 use shoal_device::Device;
 use shoal_pool::{Pool, PoolOptions};
 use shoal_space::FreeImage;
@@ -11,8 +14,6 @@ use crate::checkpoint::copies;
 use crate::checkpoint::copies::Found;
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::Superblock;
-use crate::common::error::{Error, Result};
-use crate::common::options::OpenOptions;
 use crate::log::format::RecordKind;
 use crate::log::read::{FoundLog, read_log};
 use crate::recovery::owners::Completeness;
@@ -21,7 +22,6 @@ use crate::tablet::layers::{Layers, Trees};
 use crate::tablet::layers_page;
 use crate::tablet::tree::Root;
 use crate::tablet::tree_io::tree_of;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::Entry;
 use crate::value::verify::verify_direct;
 

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use shoal_base::{Lsn, Run, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::{is_own, name};
 use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_space::FreeImage;
 
 use crate::checkpoint::superblock::Superblock;
-use crate::common::error::{Error, Result};
-use crate::common::key::{is_own, name};
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::recovery::owners::{Completeness, Owners, image_without};
 use crate::recovery::recount::TreeCount;

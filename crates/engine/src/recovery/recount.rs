@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 
 use shoal_base::{Run, blocks_for};
+use shoal_common::error::Result;
 
 use crate::checkpoint::apply::NewTree;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::LivenessOps;
-use crate::common::error::Result;
 use crate::tablet::tree::{PageRef, Problem, Visitor};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;

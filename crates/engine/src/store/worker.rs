@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
+use shoal_common::event::Bell;
 
 use crate::checkpoint::checkpointer::Helpers;
-use crate::common::event::Bell;
 
 /// The work of one thread of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use shoal_base::BLOCK_BYTES;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use shoal_common::options::Tuning;
 
-use crate::common::options::Tuning;
 use crate::tablet::memtable::Growth;
 
 /// An apply lends at most this part of the limits: so much more may be in the memtables while it runs.

@@ -8,8 +8,8 @@
 use shoal_base::TabletId;
 use shoal_base::list::DamagedRange;
 use shoal_base::sync::Mutex;
+use shoal_common::damaged_range;
 
-use crate::common::damaged_range;
 use crate::tablet::tree::Gap;
 
 /// Damaged ranges that an open store remembers at most.

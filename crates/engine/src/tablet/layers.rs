@@ -11,10 +11,10 @@
 use std::sync::Arc;
 
 use shoal_base::Lsn;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 
-use crate::common::error::{Error, Result};
 use crate::tablet::tree::{Found, Gap, NextPage, PageSource, Probe, Root, Step, Tree};
-use crate::testing::injected_bug::{Bug, injected};
 
 /// Layers that a tablet has at most (INV-33).
 pub(crate) const LAYERS_MAX: usize = 40;

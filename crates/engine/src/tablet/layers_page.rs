@@ -3,9 +3,9 @@
 use shoal_base::checksum::crc32c;
 use shoal_base::codec::{Reader, Truncated};
 use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_common::error::{Error, Result};
 use shoal_device::{Device, IoBuf};
 
-use crate::common::error::{Error, Result};
 use crate::tablet::layers::{LAYERS_MAX, Layers, LayersRef};
 use crate::tablet::tree::{ENTRIES_MAX, PageRef, Root, TREE_KEY_BYTES_MAX, Tree};
 

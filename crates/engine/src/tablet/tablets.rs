@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use shoal_base::TabletId;
 use shoal_base::slot::SLOT_COUNT;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
 use crate::tablet::admission::Admission;
 use crate::tablet::damage::Met;
 use crate::tablet::held::HeldStreams;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES, Run, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{DeviceError, IoBuf};
 use shoal_pool::{Hint, Keep, Pinned, Pool, PoolError, Unit, Writer, WriterOptions};
 
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
+use crate::counters::OperationCounters;
 use crate::space::manager::SpaceManager;
 use crate::tablet::tree::{Draft, PageRef, PageSink, PageSource, ReadHint, Tree};
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Owner;
 use crate::value::read::pool_error;
 

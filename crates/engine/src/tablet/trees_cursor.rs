@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use crate::common::error::{Error, Result};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+
 use crate::tablet::layers::{Layers, Trees, is_tombstone};
 use crate::tablet::tree::{
     Cursor, Found, Gap, KnownPages, LeafFinder, LeafPlace, PageRef, PageSource, Probe, Root, Tree,
 };
-use crate::testing::injected_bug::{Bug, injected};
 
 /// An entry and its key.
 type Item<P> = (Vec<u8>, Found<P>);

@@ -4,10 +4,11 @@
 //! INV-35). So is one of a key at which a newer tree is damaged: no read gets past the damage, and the blocks of the entry may be
 //! free.
 
-use crate::common::error::Result;
+use shoal_common::error::Result;
+use shoal_common::injected_bug::{Bug, injected};
+
 use crate::tablet::layers::{Layers, Trees, is_tombstone, version_of};
 use crate::tablet::tree::{PageRef, PageSource, Problem, Root, Tree, Visitor};
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::is_reserved;
 
 /// The answer of the trees that are newer than a certain one, for a key.

@@ -14,9 +14,9 @@ use std::task::{Context, Poll, Waker};
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 use shoal_base::sync::stripes;
+use shoal_common::key::ObjectKey;
 use smallvec::SmallVec;
 
-use crate::common::key::ObjectKey;
 use crate::tablet::memtable::hash_of;
 
 /// The number of lines that the keys share.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use shoal_base::sync::Mutex;
 use shoal_base::{Lsn, TabletId};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::slot_of_encoded;
 
-use crate::common::key::slot_of_encoded;
 use crate::log::queue::Marker;
 use crate::space::manager::ReadEpoch;
 use crate::tablet::admission::Admission;
@@ -15,7 +16,6 @@ use crate::tablet::memtable::Memtable;
 use crate::tablet::merges::{LayerSearches, RunningMerges};
 use crate::tablet::result_totals::ResultTotals;
 use crate::tablet::tree::Root;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
 
 /// Keys for which a new memtable reserves its table at most: the table exists also if no record comes.

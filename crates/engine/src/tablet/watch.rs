@@ -15,11 +15,11 @@ use std::sync::Arc;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use shoal_base::sync::stripes;
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::ObjectKey;
 use smallvec::SmallVec;
 
-use crate::common::key::ObjectKey;
 use crate::log::format::RecordKind;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// Parts of the table, each with its own lock.
 const PARTS: usize = stripes(64);

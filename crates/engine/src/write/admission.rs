@@ -1,8 +1,8 @@
 //! Permits: a write batch waits for room in memtables and log before it is queued.
 
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
 
-use crate::common::error::{Error, Result};
 use crate::log::commit::Committer;
 use crate::log::driver::run_to_end;
 use crate::store::Inner;

@@ -11,13 +11,13 @@ use bytes::Bytes;
 use shoal_base::codec::{Reader, Truncated};
 use shoal_base::slot::hash_slot;
 use shoal_base::{Lsn, RequestId};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::{ObjectKey, is_result, system_key};
+use shoal_common::object::{End, Expiry, Metadata};
 
-use crate::common::error::{Error, Result};
-use crate::common::key::{ObjectKey, is_result};
-use crate::common::object::{End, Expiry, Metadata};
 use crate::read::get::is_unreadable;
 use crate::store::Inner;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::write::append::Seen;
 use crate::write::change::{Change, ReadLevel};
 
@@ -94,7 +94,7 @@ impl Inner {
             .unwrap_or_default();
         let place = (request.sequence % RESULTS_KEPT) as u8;
         let name = [b"result{", tag.as_bytes(), b"}", &request.session.to_be_bytes(), &[place]].concat();
-        let result = ObjectKey::system(&name);
+        let result = system_key(&name);
         debug_assert_eq!(self.tablets.of(&result).id, tablet.id, "a result lies beside its write (R17)");
         debug_assert!(is_result(result.encoded()), "results are counted by their prefix");
         result

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use shoal_base::Lsn;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{Metadata, Object};
 use shoal_pool::Hint;
 use smallvec::SmallVec;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{Metadata, Object};
 use crate::log::format::RecordKind;
 use crate::read::get::{FoundEntry, check_single, entry_of_record, is_unreadable};
 use crate::store::Inner;

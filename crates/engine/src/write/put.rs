@@ -6,12 +6,12 @@ use shoal_base::limits::{VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, blocks_for};
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
 use smallvec::SmallVec;
 
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
+use crate::counters::OperationCounters;
 use crate::log::format::RecordKind;
 use crate::log::queue::ValueWrite;
 use crate::log::record::Record;

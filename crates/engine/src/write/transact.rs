@@ -10,15 +10,15 @@
 use bytes::Bytes;
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, RequestId};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{Deadline, End, Expiry, Object};
 use smallvec::{SmallVec, smallvec};
 
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{Deadline, End, Expiry, Object};
+use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
 use crate::tablet::turns::Tries;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::{Change, ReadLevel};

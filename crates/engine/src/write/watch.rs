@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use shoal_base::Lsn;
 use shoal_base::sync::atomic::Ordering;
+use shoal_common::error::Result;
+use shoal_common::key::ObjectKey;
+use shoal_common::object::End;
 
-use crate::common::error::Result;
-use crate::common::key::ObjectKey;
-use crate::common::object::End;
 use crate::store::{Inner, Store};
 use crate::tablet::memtable::hash_of;
 use crate::tablet::watch::Watched;

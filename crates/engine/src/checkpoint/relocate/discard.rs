@@ -7,9 +7,9 @@
 
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_common::error::Result;
 
 use super::{Progress, Relocator};
-use crate::common::error::Result;
 use crate::space::discarded::Discarded;
 
 /// Blocks that are discarded at a time: 64 MiB, so that writes in flight do not miss much space.

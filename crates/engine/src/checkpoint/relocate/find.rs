@@ -4,11 +4,11 @@
 
 use bytes::Bytes;
 use shoal_base::{Lsn, Run, blocks_for};
+use shoal_common::error::{Error, Result};
 use shoal_device::IoBuf;
 
 use super::{HOLE_BLOCKS_MAX, Relocator};
 use crate::checkpoint::compact::{LiveValue, Moves, Victim};
-use crate::common::error::{Error, Result};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::layers::Trees;
 use crate::tablet::tree::{Cursor, PageRef};

@@ -19,12 +19,12 @@ use std::sync::Arc;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_common::error::Result;
+use shoal_common::event::Token;
 use shoal_space::Victim;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::merge::{Merged, Wanted};
-use crate::common::error::Result;
-use crate::common::event::Token;
 use crate::space::manager::SpaceManager;
 
 /// Longest hole for moved values, in blocks: longer free runs belong to the reserve.

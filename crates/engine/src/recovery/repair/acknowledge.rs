@@ -6,12 +6,12 @@
 
 use bytes::Bytes;
 use shoal_base::list::DamagedRange;
+use shoal_common::error::{Error, Result};
 use shoal_pool::Pool;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::compact::Moves;
 use crate::checkpoint::merge::GivenUp;
-use crate::common::error::{Error, Result};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::Trees;

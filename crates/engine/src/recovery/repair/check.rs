@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::{is_own, name};
+use shoal_common::options::OpenOptions;
 use shoal_device::Device;
 use shoal_pool::Pool;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::{is_own, name};
-use crate::common::options::OpenOptions;
 use crate::log::format::RecordKind;
 use crate::maintenance::verify::value_problems;
 use crate::recovery::owners::Owners;

@@ -9,6 +9,11 @@ mod log_salvage;
 mod tree_salvage;
 
 use shoal_base::TabletId;
+use shoal_common::damaged_range;
+use shoal_common::error::Result;
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::name;
+use shoal_common::options::{Environment, OpenOptions};
 use shoal_device::Device;
 
 use crate::checkpoint::copies;
@@ -16,10 +21,6 @@ use crate::checkpoint::losses::Losses;
 use crate::checkpoint::merge::GivenUp;
 use crate::checkpoint::publish::Changes as Published;
 use crate::checkpoint::space_image;
-use crate::common::damaged_range;
-use crate::common::error::Result;
-use crate::common::key::name;
-use crate::common::options::{Environment, OpenOptions};
 use crate::recovery::owners::Completeness;
 use crate::recovery::read::Recovery;
 use crate::recovery::rebuild::rebuild_image;
@@ -32,7 +33,6 @@ use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::store::Store;
 use crate::tablet::tree_io::tree_of;
 use crate::tablet::{damage, layers_page};
-use crate::testing::injected_bug::{Bug, injected};
 
 /// The warning before the first write to a store with a cut log: from then on the batches after the damage are in
 /// memory only.

@@ -15,8 +15,8 @@ use shoal_base::Lsn;
 use shoal_base::hash::hash64_secret;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::{Mutex, MutexGuard};
+use shoal_common::key::is_result;
 
-use crate::common::key::is_result;
 use crate::log::format::RecordKind;
 use crate::log::record::{FETCHED, Record, fetch};
 use crate::value::entry::value_bytes_of;
@@ -316,7 +316,7 @@ impl Inner {
         self.keys.get(hash, key).and_then(|versions| versions.last())
     }
 
-    /// Takes the records that [`crate::testing::injected_bug::Bug::DroppedFreedAtOnce`] frees.
+    /// Takes the records that [`shoal_common::injected_bug::Bug::DroppedFreedAtOnce`] frees.
     pub(crate) fn take_superseded(&mut self) -> Vec<Arc<Record>> {
         std::mem::take(&mut self.dropped)
     }

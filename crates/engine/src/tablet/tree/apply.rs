@@ -13,6 +13,7 @@
 use std::ops::Range;
 
 use shoal_base::Lsn;
+use shoal_common::error::{Error, Result};
 
 use super::format::{Bounds, Child, ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};
 use super::format::{Damage, PageRef};
@@ -21,7 +22,6 @@ use super::levels::Levels;
 use super::page::PageView;
 use super::pages::{PageSink, PageSource, ReadHint};
 use super::{Root, Tree};
-use crate::common::error::{Error, Result};
 
 /// Inner pages that an apply prefetches at most.
 const READ_AHEAD_PAGES: usize = 64;

@@ -1,11 +1,11 @@
 //! Writing a tree from its entries alone, in the order of their keys: full pages from the leaves up, nothing is read.
 
 use shoal_base::Lsn;
+use shoal_common::error::{Error, Result};
 
 use super::levels::Levels;
 use super::pages::PageSink;
 use super::{ENTRY_BYTES_MAX, Root, Tree};
-use crate::common::error::{Error, Result};
 
 /// A tree in the making. Its leaves have filters.
 pub(crate) struct TreeWriter<'a, K> {

@@ -12,14 +12,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use shoal_base::Lsn;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 
 use super::format::{Damage, PageRef};
 use super::lookup::{Found, LOST};
 use super::page::PageView;
 use super::pages::{PageSource, ReadHint};
 use super::{Root, Tree};
-use crate::common::error::{Error, Result};
-use crate::testing::injected_bug::{Bug, injected};
 
 /// Leaves that a cursor prefetches at most.
 pub(crate) const READ_AHEAD_MAX: usize = 64;

@@ -7,10 +7,10 @@
 use shoal_base::checksum::crc32c;
 use shoal_base::codec::{Reader, put_varint};
 use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_common::error::Error;
 
 use super::Tree;
 use super::filter::FILTER_BYTES_MAX;
-use crate::common::error::Error;
 
 /// A page as its parent (or the superblock) knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use shoal_base::checksum::crc32c;
 use shoal_base::task::block_on;
 use shoal_base::{BLOCK_BYTES, Lsn, TabletId};
+use shoal_common::error::{Error, Result};
 
 use super::filter::Probe;
 use super::format::Header;
@@ -13,7 +14,6 @@ use super::{
     Apply, Change, Cursor, Draft, HEIGHT_MAX, Merge, Old, PageRef, PageSink, PageSource, Problem, ReadHint,
     Root, Tree, Visitor,
 };
-use crate::common::error::{Error, Result};
 
 type Page = [u8; BLOCK_BYTES];
 /// More entries than one page can hold.

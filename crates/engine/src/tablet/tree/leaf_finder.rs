@@ -4,12 +4,12 @@
 use std::ops::{Deref, Range};
 
 use shoal_base::BLOCK_BYTES;
+use shoal_common::error::{Error, Result};
 
 use super::filter::Probe;
 use super::format::{Damage, PageRef};
 use super::pages::{PageSource, ReadHint};
 use super::{Root, Tree};
-use crate::common::error::{Error, Result};
 
 /// The answer of the pages above the leaves for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

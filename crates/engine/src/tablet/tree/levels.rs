@@ -1,6 +1,8 @@
 //! All levels of a tree that an apply makes: each page that one level completes becomes an item of the level above.
 
 use shoal_base::Lsn;
+use shoal_common::error::Result;
+use shoal_common::injected_bug::{Bug, injected};
 
 use super::builder::{Builder, Sealed};
 use super::filter;
@@ -8,8 +10,6 @@ use super::format::PageRef;
 use super::format::{Child, Draft, Stamp};
 use super::pages::PageSink;
 use super::{HEIGHT_MAX, Root, Tree};
-use crate::common::error::Result;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// A page that is complete: its item in the level above.
 struct Completed {

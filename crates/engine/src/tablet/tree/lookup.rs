@@ -5,13 +5,13 @@ use std::fmt;
 use std::ops::{Deref, Range};
 
 use shoal_base::BLOCK_BYTES;
+use shoal_common::error::Result;
+use shoal_common::injected_bug::{Bug, injected};
 
 use super::filter::Probe;
 use super::format::{Damage, PageRef};
 use super::pages::{PageSource, ReadHint};
 use super::{Root, Tree};
-use crate::common::error::Result;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// The bytes of an entry in their page: nothing is copied, and the page stays pinned as long as this value lives.
 #[derive(Clone)]

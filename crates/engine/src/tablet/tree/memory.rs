@@ -6,10 +6,10 @@ use std::sync::Arc;
 use shoal_base::checksum::crc32c;
 use shoal_base::sync::Mutex;
 use shoal_base::{BLOCK_BYTES, Lsn, TabletId};
+use shoal_common::error::Error;
 use shoal_device::DeviceError;
 
 use super::*;
-use crate::common::error::Error;
 
 pub(super) const TREE: Tree = Tree { device: 0xD0_5EA1, tablet: TabletId(7) };
 

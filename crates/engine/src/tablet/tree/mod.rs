@@ -54,9 +54,9 @@ pub(crate) use walk::Walked;
 pub(crate) use walk::{Problem, Visitor};
 
 use shoal_base::{BLOCK_BYTES, TabletId};
+use shoal_common::error::Result;
+use shoal_common::injected_bug::{Bug, injected};
 
-use crate::common::error::Result;
-use crate::testing::injected_bug::{Bug, injected};
 use format::Damage;
 use page::PageView;
 

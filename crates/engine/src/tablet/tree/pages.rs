@@ -5,9 +5,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use shoal_base::BLOCK_BYTES;
+use shoal_common::error::Result;
 
 use super::format::{Draft, PageRef};
-use crate::common::error::Result;
 
 /// The purpose of a read. A cache may keep the page accordingly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::ops::Deref;
 
 use shoal_base::BLOCK_BYTES;
+use shoal_common::error::{Error, Result};
 
 use super::filter;
 use super::format::Child;
@@ -11,7 +12,6 @@ use super::format::{Damage, PageRef};
 use super::page::PageView;
 use super::pages::{PageSource, ReadHint};
 use super::{Root, Tree};
-use crate::common::error::{Error, Result};
 
 /// Children that a walk prefetches at most.
 const READ_AHEAD_PAGES: usize = 64;

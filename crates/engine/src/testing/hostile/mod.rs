@@ -20,13 +20,13 @@ use std::sync::{Arc, LazyLock};
 
 use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, SeededEntropy};
+use shoal_common::options::Tuning;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 
 use crate::checkpoint::copies::{Found, read_newest};
 use crate::checkpoint::features::{Features, MOVED_AREAS};
 use crate::checkpoint::superblock::{SpacePlace, Superblock};
-use crate::common::options::Tuning;
 use crate::log::ring::LogPlace;
 use crate::{
     ByteRange, CheckOptions, Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, PutOptions,

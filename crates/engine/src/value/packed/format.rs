@@ -3,9 +3,8 @@
 
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::{BLOCK_BYTES, Crc32c, Lsn, Run, TabletId};
+use shoal_common::error::{Error, Result};
 use shoal_device::{Device, IoBuf, IoFuture, Outcome};
-
-use crate::common::error::{Error, Result};
 
 /// First byte of the keys that the engine reserves: they sort behind every bucket's name, so they are merged last.
 pub(crate) const RESERVED: u8 = 0xFF;

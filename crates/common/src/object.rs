@@ -42,7 +42,7 @@ impl From<Option<Deadline>> for Expiry {
 
 /// The end of an object's time, in nanoseconds (R18, `expiry.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum End {
+pub enum End {
     /// Of store time: the write gave a time to live.
     Store(u64),
     /// Since the Unix epoch: the write gave a moment of the wall clock.
@@ -52,15 +52,30 @@ pub(crate) enum End {
 /// An object's deadline, as seen at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    pub(crate) end: End,
-    pub(crate) left_ns: u64,
-    pub(crate) at_ns: u64,
+    end: End,
+    left_ns: u64,
+    at_ns: u64,
 }
 
 impl Deadline {
+    /// A deadline with this many nanoseconds left, and the wall clock at it.
+    #[must_use]
+    #[inline]
+    pub fn new(end: End, left_ns: u64, at_ns: u64) -> Self {
+        Self { end, left_ns, at_ns }
+    }
+
     /// A deadline that is only passed on: its remaining time is not needed.
-    pub(crate) fn given_on(end: End) -> Self {
-        Self { end, left_ns: 0, at_ns: 0 }
+    #[must_use]
+    pub fn given_on(end: End) -> Self {
+        Self::new(end, 0, 0)
+    }
+
+    /// The end of the object's time, as records and entries store it.
+    #[must_use]
+    #[inline]
+    pub fn end(&self) -> End {
+        self.end
     }
 
     /// Returns true if the write gave a time to live ([`Expiry::After`]), and not a moment of the wall clock.

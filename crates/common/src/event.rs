@@ -14,13 +14,14 @@ use super::sync::Mutex;
 
 /// Tasks that wait until the state of the store changes.
 #[derive(Default)]
-pub(crate) struct Event {
+pub struct Event {
     waiting: Mutex<(u64, Vec<Waker>)>,
 }
 
 impl Event {
     /// Wakes all waiting tasks.
-    pub(crate) fn notify(&self) {
+    #[inline]
+    pub fn notify(&self) {
         let wakers = {
             let mut waiting = self.waiting.lock();
             waiting.0 += 1;
@@ -32,7 +33,7 @@ impl Event {
     }
 
     /// Waits until `check` returns a value. Calls it at first and after every [`notify`](Self::notify).
-    pub(crate) async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
+    pub async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| {
             loop {
                 let turn = self.waiting.lock().0;
@@ -52,13 +53,13 @@ impl Event {
 
 /// A value that one task at a time works with; other tasks wait without blocking a thread. Not a lock on the path of a
 /// request: it orders publishing, applies and growth (`docs/locks.md`).
-pub(crate) struct Token<T> {
+pub struct Token<T> {
     value: Mutex<Option<T>>,
     returned: Event,
 }
 
 /// The right to work with the value.
-pub(crate) struct TokenGuard<'a, T> {
+pub struct TokenGuard<'a, T> {
     token: &'a Token<T>,
     value: Option<T>,
 }
@@ -70,22 +71,23 @@ impl<T: Default> Default for Token<T> {
 }
 
 impl<T> Token<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// A token with this value.
+    pub fn new(value: T) -> Self {
         Self { value: Mutex::new(Some(value)), returned: Event::default() }
     }
 
     /// Waits for the value.
-    pub(crate) async fn take(&self) -> TokenGuard<'_, T> {
+    pub async fn take(&self) -> TokenGuard<'_, T> {
         self.returned.wait_until(|| self.try_take()).await
     }
 
     /// Returns true if no task works with the value.
-    pub(crate) fn is_free(&self) -> bool {
+    pub fn is_free(&self) -> bool {
         self.value.lock().is_some()
     }
 
     /// The value, unless another task works with it.
-    pub(crate) fn try_take(&self) -> Option<TokenGuard<'_, T>> {
+    pub fn try_take(&self) -> Option<TokenGuard<'_, T>> {
         let value = self.value.lock().take()?;
         Some(TokenGuard { token: self, value: Some(value) })
     }
@@ -120,7 +122,7 @@ impl<T> Drop for TokenGuard<'_, T> {
 
 /// Wakes one thread.
 #[derive(Default)]
-pub(crate) struct Bell {
+pub struct Bell {
     rung: AtomicBool,
     thread: OnceLock<Thread>,
     /// The thread ends and answers no ring. Release by the thread that ends, acquire by the threads that would ring.
@@ -129,21 +131,25 @@ pub(crate) struct Bell {
 
 impl Bell {
     /// Binds the bell to this thread.
-    pub(crate) fn attach(&self) {
+    pub fn attach(&self) {
         let _ = self.thread.set(thread::current());
     }
 
     /// Closes the bell, and rings for the last time.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.ring();
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
+    /// Returns true if the bell was closed.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn ring(&self) {
+    /// Wakes the thread, or makes its next wait return at once.
+    #[inline]
+    pub fn ring(&self) {
         // Only the first ring since the thread's last check costs a system call.
         if !self.rung.swap(true, Ordering::AcqRel)
             && let Some(thread) = self.thread.get()
@@ -152,7 +158,8 @@ impl Bell {
         }
     }
 
-    pub(crate) fn wait(&self, timeout: Duration) {
+    /// Waits for a ring, or until the time is over.
+    pub fn wait(&self, timeout: Duration) {
         if !self.rung.swap(false, Ordering::AcqRel) {
             thread::park_timeout(timeout);
             self.rung.store(false, Ordering::Release);

@@ -6,22 +6,25 @@ use shoal_base::limits::{BUCKET_BYTES_MAX, KEY_BYTES_MAX};
 use shoal_base::slot::hash_slot;
 use smallvec::SmallVec;
 
-use crate::common::error::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The bucket of the store's own objects, which an opening does not need. Users cannot read or write it.
 const SYSTEM_BUCKET: &str = ".shoal";
 
 /// The start of the encoded keys of all results of writes with a request id.
-pub(crate) const RESULT_PREFIX: &[u8] = b".shoal\0result{";
+pub const RESULT_PREFIX: &[u8] = b".shoal\0result{";
 
 /// Returns true for the encoded key of the result of a write with a request id.
+#[must_use]
 #[inline]
-pub(crate) fn is_result(encoded: &[u8]) -> bool {
+pub fn is_result(encoded: &[u8]) -> bool {
     encoded.starts_with(RESULT_PREFIX)
 }
 
 /// Returns true for the encoded key of one of the store's own objects, results included.
-pub(crate) fn is_own(encoded: &[u8]) -> bool {
+#[must_use]
+#[inline]
+pub fn is_own(encoded: &[u8]) -> bool {
     encoded.strip_prefix(SYSTEM_BUCKET.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
 }
 
@@ -107,17 +110,14 @@ impl ObjectKey {
     ///
     /// # Errors
     /// [`Error::Invalid`] with the reason, for either part.
+    #[inline]
     pub fn new(bucket: &str, key: &[u8]) -> Result<Self> {
         check_bucket(bucket)?;
         check_key(key)?;
         Ok(Self::in_bucket(bucket, key))
     }
 
-    /// An object of the store's own bucket.
-    pub(crate) fn system(key: &[u8]) -> Self {
-        Self::in_bucket(SYSTEM_BUCKET, key)
-    }
-
+    #[inline]
     fn in_bucket(bucket: &str, key: &[u8]) -> Self {
         let mut encoded = SmallVec::with_capacity(bucket.len() + 1 + key.len());
         encoded.extend_from_slice(bucket.as_bytes());
@@ -127,51 +127,66 @@ impl ObjectKey {
     }
 
     /// Returns true if the object is the store's own.
-    pub(crate) fn is_system(&self) -> bool {
+    #[must_use]
+    #[inline]
+    pub fn is_system(&self) -> bool {
         self.bucket() == SYSTEM_BUCKET
-    }
-
-    /// The object with this encoded name; `None` if it is not the name of an object.
-    pub(crate) fn of_encoded(encoded: &[u8]) -> Option<Self> {
-        let bucket_bytes = encoded.iter().position(|&byte| byte == 0)?;
-        let bucket = std::str::from_utf8(encoded.get(..bucket_bytes)?).ok()?;
-        let key = encoded.get(bucket_bytes + 1..)?;
-        if bucket == SYSTEM_BUCKET { Some(Self::system(key)) } else { Self::new(bucket, key).ok() }
     }
 
     /// The user's object with this encoded name; `None` if it is not the name of one.
     #[must_use]
     pub fn of_name(encoded: &[u8]) -> Option<Self> {
-        Self::of_encoded(encoded).filter(|key| !key.is_system())
+        of_encoded(encoded).filter(|key| !key.is_system())
     }
 
     /// The bucket's name.
     #[must_use]
+    #[inline]
     pub fn bucket(&self) -> &str {
         std::str::from_utf8(&self.encoded[..usize::from(self.bucket_bytes)]).unwrap_or_default()
     }
 
     /// The key within the bucket.
     #[must_use]
+    #[inline]
     pub fn key(&self) -> &[u8] {
         &self.encoded[usize::from(self.bucket_bytes) + 1..]
     }
 
     /// The encoded name.
     #[must_use]
+    #[inline]
     pub fn encoded(&self) -> &[u8] {
         &self.encoded
     }
 
     /// The hash slot of the key, as clients of Redis Cluster compute it; the bucket does not count.
     #[must_use]
+    #[inline]
     pub fn slot(&self) -> u16 {
         self.slot
     }
 }
 
+/// An object of the store's own bucket. A function and not a method: users of the engine cannot name such objects.
+#[must_use]
+pub fn system_key(key: &[u8]) -> ObjectKey {
+    ObjectKey::in_bucket(SYSTEM_BUCKET, key)
+}
+
+/// The object with this encoded name, also one of the store's own; `None` if it is not the name of an object.
+#[must_use]
+pub fn of_encoded(encoded: &[u8]) -> Option<ObjectKey> {
+    let bucket_bytes = encoded.iter().position(|&byte| byte == 0)?;
+    let bucket = std::str::from_utf8(encoded.get(..bucket_bytes)?).ok()?;
+    let key = encoded.get(bucket_bytes + 1..)?;
+    if bucket == SYSTEM_BUCKET { Some(system_key(key)) } else { ObjectKey::new(bucket, key).ok() }
+}
+
 /// The hash slot of an encoded name, whether or not it names an object.
-pub(crate) fn slot_of_encoded(encoded: &[u8]) -> u16 {
+#[must_use]
+#[inline]
+pub fn slot_of_encoded(encoded: &[u8]) -> u16 {
     let begin = encoded.iter().position(|&byte| byte == 0).map_or(0, |at| at + 1);
     hash_slot(&encoded[begin..])
 }
@@ -189,7 +204,8 @@ impl fmt::Debug for ObjectKey {
 }
 
 /// An encoded key as `bucket/key`.
-pub(crate) fn name(key: &[u8]) -> String {
+#[must_use]
+pub fn name(key: &[u8]) -> String {
     match key.iter().position(|&byte| byte == 0) {
         Some(at) => format!("{}/{}", key[..at].escape_ascii(), key[at + 1..].escape_ascii()),
         None => key.escape_ascii().to_string(),

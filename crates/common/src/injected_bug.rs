@@ -5,7 +5,7 @@
 
 /// An injected bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bug {
+pub enum Bug {
     /// R15: a batch without extents counts as durable before its flush.
     AckBeforeFlush,
     /// R7: the durable write of the batch is taken for a flush of the values beside it.
@@ -179,13 +179,13 @@ pub(crate) enum Bug {
 /// Returns true if this bug is active.
 #[cfg(not(shoal_bugs))]
 #[inline(always)]
-pub(crate) const fn injected(_bug: Bug) -> bool {
+pub const fn injected(_bug: Bug) -> bool {
     false
 }
 
 /// Returns true if this bug is active: `SHOAL_BUG` names it.
 #[cfg(shoal_bugs)]
-pub(crate) fn injected(bug: Bug) -> bool {
+pub fn injected(bug: Bug) -> bool {
     static CHOSEN: std::sync::LazyLock<String> =
         std::sync::LazyLock::new(|| std::env::var("SHOAL_BUG").unwrap_or_default());
     if CHOSEN.is_empty() {

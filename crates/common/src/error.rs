@@ -64,7 +64,7 @@ pub enum Error {
     /// An earlier failure of the device made the store read-only.
     #[error("the store is read-only since the device failed: {0}; restart it to recover from the device")]
     Poisoned(String),
-    /// The store was opened with [`OpenOptions::read_only`](crate::OpenOptions::read_only).
+    /// The store was opened with [`OpenOptions::read_only`](crate::options::OpenOptions::read_only).
     #[error("the store was opened read-only: nothing can be written to it")]
     ReadOnly,
     /// The object changed while it was read in pieces.
@@ -94,7 +94,8 @@ pub enum Error {
 
 impl Error {
     /// [`Error::Full`] of a write that lacks room, whether or not the file can grow.
-    pub(crate) const fn full(needed: u64, available: u64) -> Self {
+    #[must_use]
+    pub const fn full(needed: u64, available: u64) -> Self {
         Self::Full { needed, available, cannot_grow: None }
     }
 }
@@ -110,7 +111,8 @@ impl From<DeviceError> for Error {
 }
 
 /// The cause of a lack of room in the data file, and what to do about it. `code` is the system's error.
-pub(crate) fn no_room(code: Option<i32>, error: &dyn Display) -> String {
+#[must_use]
+pub fn no_room(code: Option<i32>, error: &dyn Display) -> String {
     let what = match code {
         Some(QUOTA) => "its quota is used up: raise it, or delete files that count",
         Some(FILE_SIZE) => {

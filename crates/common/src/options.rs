@@ -69,7 +69,8 @@ impl FormatOptions {
 }
 
 /// Blocks of the log's ring of a store with a cap of `blocks_max` blocks.
-pub(crate) fn log_blocks_for(blocks_max: u64) -> u32 {
+#[must_use]
+pub fn log_blocks_for(blocks_max: u64) -> u32 {
     (blocks_max / 128).clamp(16, 65_536) as u32
 }
 
@@ -85,23 +86,23 @@ pub struct OpenOptions {
     /// their own threads: for tests that must be deterministic.
     pub background: bool,
     /// Writes nothing to the device, which need not be writable: the log is recovered in memory, every write is refused
-    /// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and no threads are run. Writes that a crash left unflushed are
+    /// ([`Error::ReadOnly`](crate::error::Error::ReadOnly)), and no threads are run. Writes that a crash left unflushed are
     /// visible in such a store but may be gone after a power cut: only an opening for writing makes them durable.
     pub read_only: bool,
     /// Opens a log that lost promised records, without the records after the damage. The loss is logged.
     pub accept_damaged_log: bool,
     /// Buckets whose values lie in groups of their own, apart from all others; at most
-    /// [`OWN_SPACES_MAX`](crate::OWN_SPACES_MAX). Not a quota: if no other space is free, other buckets get theirs,
+    /// `OWN_SPACES_MAX`. Not a quota: if no other space is free, other buckets get theirs,
     /// too.
     pub own_space: Vec<String>,
-    /// Opens with relocation paused: [`Store::resume_relocation`](crate::Store::resume_relocation).
+    /// Opens with relocation paused: `Store::resume_relocation`.
     pub pause_relocation: bool,
     /// Gives whole free groups of blocks back to the device, in the background and at a limited rate: a file gets
     /// holes, a raw device learns that they hold nothing. Writing into a hole of a file costs more at the next flush
     /// than overwriting.
     pub discard: bool,
     /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the cap that the
-    /// store has already changes nothing. The opening fails with [`Error::Invalid`](crate::Error::Invalid) if the store has a larger
+    /// store has already changes nothing. The opening fails with [`Error::Invalid`](crate::error::Error::Invalid) if the store has a larger
     /// cap, if the device is too small for it, or if the store is opened read-only, and the store is as before then.
     pub grow_to: Option<u64>,
     /// Sizes that tests shrink.
@@ -128,7 +129,8 @@ impl Default for OpenOptions {
 impl OpenOptions {
     /// The limit on all tablets' memtables, in bytes: the caller's value, else a tenth of the cache but at least 12 MiB and at most
     /// 104 MiB. A short log allows less; an apply lends a quarter more.
-    pub(crate) fn memtable_bytes(&self) -> usize {
+    #[must_use]
+    pub fn memtable_bytes(&self) -> usize {
         self.memtable_bytes.unwrap_or((self.cache_bytes / 10).clamp(12 << 20, 104 << 20)).max(BLOCK_BYTES)
     }
 }
@@ -229,4 +231,4 @@ impl Default for Tuning {
 }
 
 /// Blocks of a unit of a value.
-pub(crate) const UNIT_BLOCKS: u32 = (VALUE_UNIT_BYTES / BLOCK_BYTES) as u32;
+pub const UNIT_BLOCKS: u32 = (VALUE_UNIT_BYTES / BLOCK_BYTES) as u32;
