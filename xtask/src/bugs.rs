@@ -21,9 +21,10 @@ the seed draws, or all of them. The first of the list is the canary: it is alway
 /// A hunter that runs longer than this with a bug at work has found it, too: the store hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(600);
 
-/// The engine's test binaries: `crates/engine/tests/store`, and the unit tests.
+/// The test binaries: `crates/engine/tests/store`, the engine's unit tests, those of the tree, and the schedules.
 const STORE: &str = "store";
 const UNITS: &str = "shoal_engine";
+const TREE: &str = "shoal_tree";
 const SCHEDULES: &str = "shoal_schedules";
 
 /// Schedules that hunt: the rarest bug shows after some five hundred.
@@ -87,7 +88,7 @@ const HUNTS: &[Hunt] = &[
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
     ("MarkerTooLate", UNITS, "tablet::view::tests::nobody_sees_the_new_memtable_before_the_marker_is_queued"),
     ("ParentNotAsked", STORE, "faults::a_write_is_lost"),
-    ("LostIsAbsent", UNITS, "tablet::tree::tests::damage::only_keys_of_replaced_pages_are_lost"),
+    ("LostIsAbsent", TREE, "tests::damage::only_keys_of_replaced_pages_are_lost"),
     ("FlushesAlone", UNITS, "log::fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure"),
     (
         "WriteBatchesInPart",
@@ -242,6 +243,11 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     for &target in targets {
         match target {
             UNITS => _ = of_engine.arg("--lib"),
+            TREE => {
+                let mut command = cargo();
+                super::lab::of_tree(&mut command)?;
+                commands.push(command);
+            }
             SCHEDULES => {
                 let mut command = cargo();
                 super::lab::of_schedules(&mut command)?;
@@ -250,7 +256,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
             _ => _ = of_engine.args(["--test", target]),
         }
     }
-    if targets != [SCHEDULES] {
+    if targets.iter().any(|&target| target != TREE && target != SCHEDULES) {
         commands.push(of_engine);
     }
     let mut binaries = Vec::new();
@@ -343,6 +349,7 @@ mod tests {
         let folders = [
             (STORE, "crates/engine/tests/store"),
             (UNITS, "crates/engine/src"),
+            (TREE, "crates/tree/src"),
             (SCHEDULES, "schedules/src"),
         ];
         let sources = folders.map(|(binary, folder)| (binary, sources(&root.join(folder))));

@@ -28,6 +28,16 @@ pub fn is_own(encoded: &[u8]) -> bool {
     encoded.strip_prefix(SYSTEM_BUCKET.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
 }
 
+/// The first byte of the tree keys that the engine reserves: they sort after the name of every bucket.
+pub const RESERVED: u8 = 0xFF;
+
+/// Returns true if a key of a tree is reserved for the engine.
+#[must_use]
+#[inline]
+pub fn is_reserved(key: &[u8]) -> bool {
+    key.first() == Some(&RESERVED)
+}
+
 /// Checks the name of a bucket: 1 to 63 bytes of `a-z`, `0-9`, `-`, `.` and `_`.
 ///
 /// # Errors

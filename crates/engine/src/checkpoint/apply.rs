@@ -9,6 +9,9 @@ use shoal_base::list::DamagedRange;
 use shoal_base::{Lsn, Run};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_tree::layers::page as layers_page;
+use shoal_tree::layers::{LayersRef, Trees};
+use shoal_tree::{Applied, Apply, Merge, Root};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::compact::{Moves, Pressure};
@@ -25,11 +28,8 @@ use crate::log::expiry::Moment;
 use crate::log::queue::Item;
 use crate::space::manager::Extents;
 use crate::tablet::damage::Unread;
-use crate::tablet::layers::{LayersRef, Trees};
-use crate::tablet::layers_page;
 use crate::tablet::memtable::Memtable;
 use crate::tablet::result_totals::ResultTotals;
-use crate::tablet::tree::{Applied, Apply, Merge, Root};
 use crate::tablet::tree_io::{Pages, PoolPages, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
 use crate::value::entry::Entry;
@@ -530,7 +530,8 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use crate::tablet::layers::LAYERS_MAX;
+    use shoal_tree::layers::LAYERS_MAX;
+
     use crate::testing::fixtures::{Fixture, environment, key, options};
     use crate::{OpenOptions, PutOptions, Store, block_on};
 

@@ -11,12 +11,12 @@ use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_common::error::{Error, Result};
 use shoal_device::IoBuf;
+use shoal_tree::layers::Trees;
+use shoal_tree::{Cursor, Root, Tree};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::Doubt;
 use crate::space::manager::{Reservation, TREE_BLOCKS_PER_RECORD};
-use crate::tablet::layers::Trees;
-use crate::tablet::tree::{Cursor, Root, Tree};
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
 use crate::tablet::view::Tablet;
 use crate::value::entry::{Entry, Home, decode_leaf_entry};

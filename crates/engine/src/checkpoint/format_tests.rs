@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
 use shoal_testkit::bytes::number;
+use shoal_tree::layers::page as layers_page;
+use shoal_tree::layers::{LAYERS_MAX, Layers, LayersRef, tombstone};
+use shoal_tree::{PageRef, Root, Tree};
 
 use crate::checkpoint::features::Features;
 use crate::checkpoint::layout::{Layout, Places};
@@ -13,9 +16,6 @@ use crate::checkpoint::superblock::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, Space
 use crate::log::clock_record::{CLOCK_RECORD_BYTES, ClockRecord, WallMark};
 use crate::log::format::{BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, RecordKind, Stamp, encode_record};
 use crate::log::ring::LogPlace;
-use crate::tablet::layers::{LAYERS_MAX, Layers, LayersRef, tombstone};
-use crate::tablet::layers_page;
-use crate::tablet::tree::{PageRef, Root, Tree};
 use crate::tablet::view::TabletRecord;
 use crate::value::manifest::Manifest;
 use crate::value::packed::{Footer, Owner, RunEntry, Totals, put_footer, put_item, run_key};

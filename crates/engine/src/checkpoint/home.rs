@@ -8,6 +8,7 @@ use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{Lsn, Run, TabletId, blocks_for};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_tree::Tree;
 use smallvec::SmallVec;
 
 use crate::checkpoint::checkpointer::Checkpointer;
@@ -22,7 +23,6 @@ use crate::log::queue::ValueWrite;
 use crate::log::record::{FETCHED, Record, fetch};
 use crate::space::manager::{Extents, OwnerId};
 use crate::tablet::memtable::Memtable;
-use crate::tablet::tree::Tree;
 use crate::tablet::tree_io::{owner_of, tree_of};
 use crate::value::entry::{Entry, Home};
 use crate::value::packed::{Packer, Pending, packs};

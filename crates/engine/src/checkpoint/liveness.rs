@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use shoal_base::Run;
 use shoal_common::error::Result;
+use shoal_tree::{Fate, Merge, Old};
 
-use crate::tablet::tree::{Change, Merge, Old};
 use crate::value::packed::{RUN_KEY_BYTES, RunEntry, Totals, run_key};
 
 /// Values of a run that an apply killed or moved away.
@@ -109,7 +109,7 @@ impl Merge for Liveness {
         &op.key
     }
 
-    fn merge(&mut self, op: &LivenessOp, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
+    fn merge(&mut self, op: &LivenessOp, old: Old<'_>, new: &mut Vec<u8>) -> Result<Fate> {
         let before = match old {
             Old::Present(bytes) => RunEntry::decode(bytes).ok(),
             Old::Absent | Old::Lost => None,
@@ -119,7 +119,7 @@ impl Merge for Liveness {
                 "the liveness of the packed run at block {} is lost: it stays taken until `shoal check --repair`",
                 op.block
             );
-            return Ok(Change::Stay);
+            return Ok(Fate::Stay);
         };
         if let Some(before) = &before {
             self.totals.remove_run(before);
@@ -127,11 +127,11 @@ impl Merge for Liveness {
         op.take_from(&mut entry);
         if entry.live_values == 0 && entry.live_bytes == 0 && !entry.uncertain {
             self.freed.push(entry.run(op.block));
-            return Ok(Change::Delete);
+            return Ok(Fate::Delete);
         }
         self.totals.add_run(&entry);
         entry.encode(new);
-        Ok(Change::Put)
+        Ok(Fate::Put)
     }
 }
 
@@ -185,8 +185,8 @@ mod tests {
         let ops = ops.into_ops();
         let mut new = Vec::new();
         let old = if old.is_empty() { Old::Absent } else { Old::Present(&old) };
-        let change = liveness.merge(&ops[0], old, &mut new).unwrap();
-        let entry = (change == Change::Put).then(|| RunEntry::decode(&new).unwrap());
+        let fate = liveness.merge(&ops[0], old, &mut new).unwrap();
+        let entry = (fate == Fate::Put).then(|| RunEntry::decode(&new).unwrap());
         (entry, liveness.freed == [Run::new(9, 4)], liveness.totals)
     }
 

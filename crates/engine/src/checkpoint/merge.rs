@@ -20,6 +20,10 @@ use shoal_base::{Lsn, Run};
 use shoal_common::damaged_range;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::is_reserved;
+use shoal_tree::layers::cursor::TreesCursor;
+use shoal_tree::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone, version_of};
+use shoal_tree::{Fate, Gap, LeafFinder, LeafPlace, Merge, Old, Probe, Root, TreeWriter};
 
 use crate::checkpoint::apply::NewTree;
 use crate::checkpoint::checkpointer::Checkpointer;
@@ -28,12 +32,8 @@ pub(crate) use crate::checkpoint::merge::choice::Wanted;
 use crate::counters::OperationCounters;
 use crate::space::manager::{ReadEpoch, Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::tablet::damage::Unread;
-use crate::tablet::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone, version_of};
-use crate::tablet::tree::{Change, Gap, LeafFinder, LeafPlace, Merge, Old, Probe, Root, TreeWriter};
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
-use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::{Tablet, View};
-use crate::value::packed::is_reserved;
 
 /// Bytes of entries that are merged for each byte of a memtable that is applied.
 const MERGED_PER_FRESH: u64 = 2;
@@ -59,8 +59,8 @@ impl Merge for TakeEntries {
         &op.key
     }
 
-    fn merge(&mut self, op: &MergeOp, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
-        let Some(entry) = &op.entry else { return Ok(Change::Delete) };
+    fn merge(&mut self, op: &MergeOp, old: Old<'_>, new: &mut Vec<u8>) -> Result<Fate> {
+        let Some(entry) = &op.entry else { return Ok(Fate::Delete) };
         assert!(!is_tombstone(entry), "a tombstone goes into the base (INV-31)");
         if let Old::Present(old) = old {
             assert!(
@@ -69,7 +69,7 @@ impl Merge for TakeEntries {
             );
         }
         new.extend_from_slice(entry);
-        Ok(Change::Put)
+        Ok(Fate::Put)
     }
 }
 

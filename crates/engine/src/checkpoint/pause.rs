@@ -9,8 +9,9 @@
 use std::thread;
 use std::time::Duration;
 
+use shoal_tree::layers::{LAYERS_MAX, Layers};
+
 use crate::tablet::admission::Lent;
-use crate::tablet::layers::{LAYERS_MAX, Layers};
 
 /// A tablet's merges are behind if its layers have more than so many thousandths of the entries that make a merge into the base
 /// due. Twice as many are usual: new layers come while the merge runs.
@@ -83,9 +84,10 @@ impl Drop for Pause {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use shoal_tree::Root;
+
     use super::*;
     use crate::tablet::admission::Admission;
-    use crate::tablet::tree::Root;
 
     fn layers(count: usize, entries: u64) -> Layers {
         let list = (0..count).map(|_| Root { entries: entries / count as u64, ..Root::EMPTY }).collect();

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use shoal_base::{Lsn, Run, TabletId};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_tree::Root;
+use shoal_tree::layers::LayersRef;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::copies;
@@ -14,8 +16,6 @@ use crate::checkpoint::layout::Layout;
 use crate::checkpoint::losses::Losses;
 use crate::checkpoint::space_image;
 use crate::checkpoint::superblock::Superblock;
-use crate::tablet::layers::LayersRef;
-use crate::tablet::tree::Root;
 use crate::tablet::view::Tablet;
 use crate::value::packed::Totals;
 

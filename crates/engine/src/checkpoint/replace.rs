@@ -8,6 +8,7 @@ use shoal_base::{Lsn, Run};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::is_result;
+use shoal_tree::{Fate, Merge, Old};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::LivenessOps;
@@ -15,7 +16,6 @@ use crate::checkpoint::progress::Progress;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use crate::tablet::result_totals::ResultTotals;
-use crate::tablet::tree::{Change, Merge, Old};
 use crate::value::entry::{Entry, Home, decode_leaf_entry, end_of};
 use crate::value::packed::Totals;
 
@@ -186,7 +186,7 @@ impl Merge for ReplaceEntries<'_> {
         op.key()
     }
 
-    fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
+    fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Fate> {
         self.checkpointer.closing.step()?;
         self.progress.note(1);
         let (version, body) = match &op.what {
@@ -199,23 +199,23 @@ impl Merge for ReplaceEntries<'_> {
                         self.liveness.kill(to, moved.entry.stored_bytes());
                     }
                     self.unplaced.extend_from_slice(&moved.own);
-                    return Ok(Change::Stay);
+                    return Ok(Fate::Stay);
                 }
                 self.moved_values += 1;
                 self.moved_bytes += moved.entry.stored_bytes();
                 (moved.version, op.body.as_deref().unwrap_or_default())
             }
             What::Touch(_) => {
-                let Old::Present(old) = old else { return Ok(Change::Stay) };
+                let Old::Present(old) = old else { return Ok(Fate::Stay) };
                 new.extend_from_slice(old);
-                return Ok(Change::Put);
+                return Ok(Fate::Put);
             }
         };
         if let Old::Present(old) = old {
             self.replaced(op.key(), old, version)?;
         }
         if op.deletes().is_some() {
-            return Ok(Change::Delete);
+            return Ok(Fate::Delete);
         }
         self.bytes_added += op.value_bytes;
         self.expiring_added += u64::from(end_of(body).is_some());
@@ -224,6 +224,6 @@ impl Merge for ReplaceEntries<'_> {
         }
         new.extend_from_slice(&version.0.to_le_bytes());
         new.extend_from_slice(body);
-        Ok(Change::Put)
+        Ok(Fate::Put)
     }
 }

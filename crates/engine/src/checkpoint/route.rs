@@ -8,6 +8,11 @@
 use shoal_base::Lsn;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::is_reserved;
+use shoal_tree::layers::{Trees, is_tombstone, tombstone};
+use shoal_tree::{
+    Fate, LeafFinder, LeafPlace, Merge, Old, PageRef, PageSource, Probe, ReadHint, Root, Tree, TreeWriter,
+};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::progress::Progress;
@@ -15,12 +20,7 @@ use crate::checkpoint::replace::{Op, ReplaceEntries, What};
 use crate::log::record::{FETCHED, fetch};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
-use crate::tablet::layers::{Trees, is_tombstone, tombstone};
-use crate::tablet::tree::{
-    Change, LeafFinder, LeafPlace, Merge, Old, PageRef, PageSource, Probe, ReadHint, Root, Tree, TreeWriter,
-};
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, Remembers};
-use crate::value::packed::is_reserved;
 
 /// Operations whose old leaves are asked for together, while those of the ones before are looked at: of new keys one in some hundred
 /// has any, by an error of the filters, and a device is as fast as it has requests.
@@ -295,12 +295,12 @@ impl Checkpointer {
             };
             new.clear();
             match merge.merge(op, old, &mut new)? {
-                Change::Stay => {}
-                Change::Put => {
+                Fate::Stay => {}
+                Fate::Put => {
                     added += u64::from(!matches!(old, Old::Present(_)));
                     writer.push(op.key(), &new).await?;
                 }
-                Change::Delete => {
+                Fate::Delete => {
                     removed += u64::from(matches!(old, Old::Present(_)));
                     if !matches!(old, Old::Absent) && !injected(Bug::TombstoneLeftOut) {
                         writer.push(op.key(), &tombstone(version_of_delete(op))).await?;
@@ -315,7 +315,7 @@ impl Checkpointer {
 /// The entry that an operation replaces.
 enum Settled<P> {
     Absent,
-    Present(crate::tablet::tree::Found<P>),
+    Present(shoal_tree::Found<P>),
     /// Nobody knows: a page is damaged.
     Lost,
 }

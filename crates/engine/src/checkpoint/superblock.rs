@@ -13,6 +13,8 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::options::TABLETS_MAX;
 use shoal_device::IoBuf;
 use shoal_space::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX};
+use shoal_tree::layers::LayersRef;
+use shoal_tree::{ENTRIES_MAX, PageRef, Root};
 
 use crate::checkpoint::features::{Features, MOVED_AREAS, MOVED_LOG};
 use crate::checkpoint::layout::{Layout, Places};
@@ -22,8 +24,6 @@ use crate::log::expiry::FoundTime;
 use crate::log::format::COUNTER_MAX;
 use crate::log::read::PublishedLog;
 use crate::log::ring::LogPlace;
-use crate::tablet::layers::LayersRef;
-use crate::tablet::tree::{ENTRIES_MAX, PageRef, Root};
 use crate::tablet::view::TabletRecord;
 use crate::value::packed::Totals;
 

@@ -6,8 +6,8 @@ use shoal_common::key::name;
 use shoal_common::problem::CheckProblem;
 use shoal_device::Device;
 use shoal_pool::Pool;
+use shoal_tree::{PageRef, Problem};
 
-use crate::tablet::tree::{PageRef, Problem};
 use crate::value::entry::Entry;
 use crate::value::verify::verify_all;
 

@@ -18,7 +18,10 @@ use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::RESERVED;
 use shoal_common::key::{ObjectKey, of_encoded};
+use shoal_tree::layers::cursor::TreesCursor;
+use shoal_tree::{KnownPages, PageRef};
 
 use crate::log::format::RecordKind;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
@@ -26,11 +29,8 @@ use crate::read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot};
 use crate::read::streams::{CHUNK_RECORDS, DAMAGED_RANGES_MAX, Pace, RecordQueue, gap_of_entry};
 use crate::store::Inner;
 use crate::tablet::damage;
-use crate::tablet::tree::{KnownPages, PageRef};
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::View;
-use crate::value::packed::RESERVED;
 
 /// A page of the base of a tablet: of level 1, or its only leaf. The same block and checksum at two versions are the same page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -12,13 +12,13 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{ByteRange, Deadline, End, Metadata, Object, ObjectInfo};
 use shoal_pool::Hint;
+use shoal_tree::Found;
+use shoal_tree::layers::{SearchState, Searched};
 
 use crate::counters::OperationCounters;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use crate::store::{Inner, Store};
-use crate::tablet::layers::{SearchState, Searched};
-use crate::tablet::tree::Found;
 use crate::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
 use crate::tablet::view::View;
 use crate::value::entry::{Entry, Home, InlineEntry, Meta, decode_metadata, split_leaf_entry};

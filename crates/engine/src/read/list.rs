@@ -20,13 +20,13 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::{ObjectKey, check_bucket, of_encoded};
 use shoal_common::object::{ListPage, ListRequest, Metadata, ObjectInfo};
+use shoal_tree::Root;
+use shoal_tree::layers::Trees;
 
 use crate::read::get::FoundEntry;
 use crate::read::streams::{DAMAGED_RANGES_MAX, Merge, TabletStream};
 use crate::store::{Inner, Store};
-use crate::tablet::layers::Trees;
 use crate::tablet::snapshots::Frozen;
-use crate::tablet::tree::Root;
 use crate::tablet::view::View;
 
 impl Store {

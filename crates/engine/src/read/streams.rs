@@ -15,6 +15,10 @@ use shoal_base::list::DamagedRange;
 use shoal_base::task::yield_now;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::RESERVED;
+use shoal_tree::Gap;
+use shoal_tree::layers::Trees;
+use shoal_tree::layers::cursor::{Next, TreesCursor};
 
 use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
@@ -22,13 +26,9 @@ use crate::log::record::Record;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::store::Inner;
 use crate::tablet::damage;
-use crate::tablet::layers::Trees;
 use crate::tablet::memtable::Memtable;
-use crate::tablet::tree::Gap;
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::trees_cursor::{Next, TreesCursor};
 use crate::tablet::view::View;
-use crate::value::packed::RESERVED;
 
 /// Records of a memtable that are read at a time under its lock.
 pub(super) const CHUNK_RECORDS: usize = 512;

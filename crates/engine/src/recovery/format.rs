@@ -7,6 +7,7 @@ use shoal_common::error::{Error, Result};
 use shoal_common::options::{Environment, FormatOptions, TABLETS_MAX};
 use shoal_device::Device;
 use shoal_device::blank::{DENSE_BLOCKS, look};
+use shoal_tree::Root;
 
 use crate::checkpoint::copies;
 use crate::checkpoint::copies::Found;
@@ -20,7 +21,6 @@ use crate::checkpoint::superblock::{self, FORMAT_VERSION, Superblock};
 use crate::log::expiry::first_record;
 use crate::log::ring::LogPlace;
 use crate::store::Store;
-use crate::tablet::tree::Root;
 use crate::tablet::view::TabletRecord;
 use crate::value::packed::Totals;
 

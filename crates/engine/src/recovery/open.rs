@@ -16,6 +16,7 @@ use shoal_common::options::{Environment, OpenOptions};
 use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_space::{FreeImage, Space};
+use shoal_tree::layers::Layers;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::closing::Closing;
@@ -42,7 +43,6 @@ use crate::store::maintenance::Maintenance;
 use crate::store::worker::Worker;
 use crate::store::{Inner, Store};
 use crate::tablet::admission::{Admission, records_max};
-use crate::tablet::layers::Layers;
 use crate::tablet::memtable::hash_of;
 use crate::tablet::tablets::Tablets;
 use crate::tablet::withdraw::Memtables;

@@ -5,8 +5,7 @@
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_common::event::Event;
-
-use crate::tablet::tree::Root;
+use shoal_tree::Root;
 
 /// The searches of reads in layers of a tablet that no merge has been made for yet: one for each layer and key. A read of a tablet
 /// without layers adds none.

@@ -6,11 +6,11 @@ use shoal_base::TabletId;
 use shoal_base::slot::SLOT_COUNT;
 use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
+use shoal_tree::layers::Layers;
 
 use crate::tablet::admission::Admission;
 use crate::tablet::damage::Met;
 use crate::tablet::held::HeldStreams;
-use crate::tablet::layers::Layers;
 use crate::tablet::memtable::hash_of;
 use crate::tablet::snapshots::Snapshots;
 use crate::tablet::turns::Turns;

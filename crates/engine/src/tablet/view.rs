@@ -7,15 +7,15 @@ use shoal_base::sync::Mutex;
 use shoal_base::{Lsn, TabletId};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::slot_of_encoded;
+use shoal_tree::Root;
+use shoal_tree::layers::{Layers, LayersRef, Trees};
 
 use crate::log::queue::Marker;
 use crate::space::manager::ReadEpoch;
 use crate::tablet::admission::Admission;
-use crate::tablet::layers::{Layers, LayersRef, Trees};
 use crate::tablet::memtable::Memtable;
 use crate::tablet::merges::{LayerSearches, RunningMerges};
 use crate::tablet::result_totals::ResultTotals;
-use crate::tablet::tree::Root;
 use crate::value::packed::Totals;
 
 /// Keys for which a new memtable reserves its table at most: the table exists also if no record comes.

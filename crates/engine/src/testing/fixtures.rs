@@ -8,6 +8,8 @@ use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, IoBuf, MemDevice};
 use shoal_space::FreeImage;
 use shoal_testkit::device::quiet;
+use shoal_tree::fixtures::Made;
+use shoal_tree::{PageRef, Root, Tree};
 use smallvec::SmallVec;
 
 use crate::checkpoint::copies::{Found, read_newest};
@@ -17,8 +19,6 @@ use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord, RecordKind, S
 use crate::log::read::read_log;
 use crate::log::record::Record;
 use crate::recovery::read::Recovery;
-use crate::tablet::tree::fixtures::Made;
-use crate::tablet::tree::{PageRef, Root, Tree};
 use crate::tablet::tree_io::tree_of;
 use crate::value::entry::{Entry, Home, Meta};
 use crate::{

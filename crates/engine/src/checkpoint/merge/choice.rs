@@ -6,10 +6,11 @@
 //! one tree, and a store that nothing reads is not written for its readers. Both cost at most twice the better choice, as ever
 //! in the problem of renting or buying.
 
+use shoal_tree::Root;
+use shoal_tree::layers::{LAYERS_MAX, Layers, Trees};
+
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::pause;
-use crate::tablet::layers::{LAYERS_MAX, Layers, Trees};
-use crate::tablet::tree::Root;
 use crate::tablet::view::Tablet;
 
 /// A layer that could not be read is tried again after so long.

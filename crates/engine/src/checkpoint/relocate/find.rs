@@ -5,17 +5,17 @@
 use bytes::Bytes;
 use shoal_base::{Lsn, Run, blocks_for};
 use shoal_common::error::{Error, Result};
+use shoal_common::key::is_reserved;
 use shoal_device::IoBuf;
+use shoal_tree::layers::Trees;
+use shoal_tree::{Cursor, PageRef};
 
 use super::{HOLE_BLOCKS_MAX, Relocator};
 use crate::checkpoint::compact::{LiveValue, Moves, Victim};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
-use crate::tablet::layers::Trees;
-use crate::tablet::tree::{Cursor, PageRef};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;
 use crate::value::entry::{Entry, Home, decode_leaf_entry};
-use crate::value::packed::is_reserved;
 use crate::value::prepare::manifest_blocks;
 use crate::value::read::Located;
 

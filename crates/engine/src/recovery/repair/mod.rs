@@ -15,6 +15,7 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::name;
 use shoal_common::options::{Environment, OpenOptions};
 use shoal_device::Device;
+use shoal_tree::layers::page as layers_page;
 
 use crate::checkpoint::copies;
 use crate::checkpoint::losses::Losses;
@@ -31,8 +32,8 @@ use crate::recovery::repair::log_salvage::{LogSalvage, read_log_salvage};
 use crate::recovery::repair::tree_salvage::{Known, held_bytes_max, read_known, read_ring};
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::store::Store;
+use crate::tablet::damage;
 use crate::tablet::tree_io::tree_of;
-use crate::tablet::{damage, layers_page};
 
 /// The warning before the first write to a store with a cut log: from then on the batches after the damage are in
 /// memory only.

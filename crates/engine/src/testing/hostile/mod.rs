@@ -180,7 +180,7 @@ pub fn superblock(input: &[u8]) {
 
 /// The bytes of one page of a tree.
 pub fn page(input: &[u8]) {
-    crate::tablet::tree::hostile_page(input);
+    shoal_tree::hostile_page(input);
 }
 
 /// Batches of the log, one piece each (see [`layout`]).

@@ -13,8 +13,8 @@ mod format;
 mod pack;
 
 pub(crate) use format::{
-    Footer, Owner, RESERVED, RUN_BLOCKS_MAX, RUN_KEY_BYTES, RunEntry, TAIL_BYTES, Totals, block_of_run_key,
-    is_reserved, read_footers, run_key, run_keys_end,
+    Footer, Owner, RUN_BLOCKS_MAX, RUN_KEY_BYTES, RunEntry, TAIL_BYTES, Totals, block_of_run_key,
+    read_footers, run_key, run_keys_end,
 };
 #[cfg(test)]
 pub(crate) use format::{put_footer, put_item};
