@@ -107,11 +107,7 @@ const HUNTS: &[Hunt] = &[
     ("LossesForgotten", STORE, "losses::losses_of_a_repair_are_told_and_remembered"),
     ("ShadowedOwn", STORE, "explore::crash_states"),
     ("FrontierForgotten", STORE, "layers::a_write_below_the_frontier_decides"),
-    (
-        "SliceOfOldBase",
-        UNITS,
-        "checkpoint::merge::tests::a_slice_is_put_again_into_a_base_that_an_apply_changed",
-    ),
+    ("SliceOfOldBase", UNITS, "compaction::tests::a_slice_is_put_again_into_a_base_that_an_apply_changed"),
     ("FrontierTooFar", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("DirectBesideLayer", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("NotSettled", STORE, "explore::crash_states"),
@@ -132,11 +128,7 @@ const HUNTS: &[Hunt] = &[
     ),
     ("LogMovedWithRecords", STORE, "growing::the_log_fits_the_size_behind_a_growth"),
     ("GoneNotTold", STORE, "changes::a_chain_of_changes_is_the_store_of_each_version"),
-    (
-        "MapWithoutRoom",
-        UNITS,
-        "checkpoint::map_room::tests::a_map_has_its_room_before_the_blocks_that_need_it",
-    ),
+    ("MapWithoutRoom", UNITS, "growth::map_room::tests::a_map_has_its_room_before_the_blocks_that_need_it"),
     ("LongerRingFree", STORE, "growing::the_log_fits_the_size_behind_a_growth"),
 ];
 

@@ -13,17 +13,17 @@ use shoal_device::Device;
 use shoal_pool::Pool;
 
 use crate::checkpoint::closing::Closing;
-use crate::checkpoint::layout::Layout;
 use crate::checkpoint::pause::Pause;
 use crate::checkpoint::rate::MoveLimits;
-use crate::checkpoint::superblock::Superblock;
 use crate::counters::OperationCounters;
+use crate::image::layout::Layout;
+use crate::image::superblock::Superblock;
 use crate::log::driver::run_to_end;
 use crate::log::owner::Log;
+use crate::memtable::Memtable;
 use crate::space::growth::Growth;
 use crate::space::manager::SpaceManager;
 use crate::space::own_space::OwnSpace;
-use crate::tablet::memtable::Memtable;
 use crate::tablet::tablets::Tablets;
 use crate::tablet::tree_io::PoolSink;
 use crate::value::packed::run_blocks_max;
@@ -70,7 +70,7 @@ pub(crate) struct Helpers {
     /// Wakes the thread that applies.
     apply: Arc<Bell>,
     /// The pause behind the newest apply, until that thread takes it.
-    pub(super) paused: Mutex<Option<Pause>>,
+    pub(crate) paused: Mutex<Option<Pause>>,
 }
 
 impl Helpers {
@@ -80,7 +80,7 @@ impl Helpers {
     }
 
     /// Leaves a pause to the thread that applies. One that still lies there is over.
-    pub(super) fn leave_pause(&self, pause: Pause) {
+    pub(crate) fn leave_pause(&self, pause: Pause) {
         let before = self.paused.lock().replace(pause);
         self.apply.ring();
         drop(before);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use shoal_tree::layers::{LAYERS_MAX, Layers};
 
-use crate::tablet::admission::Lent;
+use crate::memtable::admission::Lent;
 
 /// A tablet's merges are behind if its layers have more than so many thousandths of the entries that make a merge into the base
 /// due. Twice as many are usual: new layers come while the merge runs.
@@ -29,7 +29,7 @@ const LEND_EVERY: Duration = Duration::from_millis(1);
 
 /// The length of the pause behind the next apply of a tablet, in thousandths of the time of that apply. `due_entries` is the number
 /// of entries that make a merge into the base due.
-pub(super) fn permille(layers: &Layers, due_entries: u64) -> u64 {
+pub(crate) fn permille(layers: &Layers, due_entries: u64) -> u64 {
     let entries = layers.entries().saturating_mul(1000) / due_entries.max(1);
     let by_entries = entries.saturating_sub(BEHIND_PERMILLE) * 3 / 2;
     let by_layers = layers.list.len().saturating_sub(BEHIND_LAYERS) as u64 * PERMILLE_A_LAYER;
@@ -47,7 +47,7 @@ pub(crate) struct Pause {
 
 impl Pause {
     /// A pause behind an apply that took `apply_ns` and did `done` of `whole`: the rest is the pause's.
-    pub(super) fn new(lent: Lent, (done, whole): (usize, usize), apply_ns: u64) -> Self {
+    pub(crate) fn new(lent: Lent, (done, whole): (usize, usize), apply_ns: u64) -> Self {
         let rest = (whole - done) as u128;
         let length_ns = u128::from(apply_ns) * rest / done.max(1) as u128;
         let length = Duration::from_nanos(u64::try_from(length_ns).unwrap_or(u64::MAX)).min(PAUSE_MAX);
@@ -55,7 +55,7 @@ impl Pause {
     }
 
     /// Lends the room on this thread, until the time of the pause or `is_over`. `lends` follows each step.
-    pub(super) fn run(mut self, is_over: impl Fn() -> bool, lends: impl Fn()) {
+    pub(crate) fn run(mut self, is_over: impl Fn() -> bool, lends: impl Fn()) {
         let steps = (self.length.as_nanos() / LEND_EVERY.as_nanos()) as usize;
         for step in 1..=steps {
             if is_over() {
@@ -87,7 +87,7 @@ mod tests {
     use shoal_tree::Root;
 
     use super::*;
-    use crate::tablet::admission::Admission;
+    use crate::memtable::admission::Admission;
 
     fn layers(count: usize, entries: u64) -> Layers {
         let list = (0..count).map(|_| Root { entries: entries / count as u64, ..Root::EMPTY }).collect();

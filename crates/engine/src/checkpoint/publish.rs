@@ -10,12 +10,12 @@ use shoal_tree::Root;
 use shoal_tree::layers::LayersRef;
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::copies;
-use crate::checkpoint::features::LAYERS;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::losses::Losses;
-use crate::checkpoint::space_image;
-use crate::checkpoint::superblock::Superblock;
+use crate::image::copies;
+use crate::image::features::LAYERS;
+use crate::image::layout::Layout;
+use crate::image::losses::Losses;
+use crate::image::space_image;
+use crate::image::superblock::Superblock;
 use crate::tablet::view::Tablet;
 use crate::value::packed::Totals;
 

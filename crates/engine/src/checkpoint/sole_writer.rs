@@ -12,9 +12,9 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::copies::copies;
-use crate::checkpoint::layout::SUPERBLOCK_COPIES;
-use crate::checkpoint::superblock::Superblock;
+use crate::image::copies::copies;
+use crate::image::layout::SUPERBLOCK_COPIES;
+use crate::image::superblock::Superblock;
 
 impl Checkpointer {
     /// Checks before a publish behind `newest` that the data file was not cut, and that no other program published. The copies are read

@@ -19,7 +19,7 @@ use crate::counters::OperationCounters;
 use crate::read::list::walk_expiring;
 use crate::store::expiring::{DELETED_MAX, ExpiryWalk, Now, Pass};
 use crate::store::{Inner, Store};
-use crate::write::transact::Reaped;
+use crate::write::txn::Reaped;
 
 /// Keys that the walk looks at in one step: it reads leaves that no request needs.
 const WALKED_MAX: usize = 1_024;
@@ -247,7 +247,7 @@ mod tests {
     use shoal_device::{Device, MemDevice};
 
     use super::*;
-    use crate::write::dedup::{RESULT_LIFE_NS, RESULTS_KEPT};
+    use crate::write::txn::dedup::{RESULT_LIFE_NS, RESULTS_KEPT};
     use crate::write::write_batch::Write;
     use crate::{Environment, Expiry, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 

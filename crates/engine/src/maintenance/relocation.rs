@@ -3,7 +3,7 @@
 use shoal_base::sync::atomic::Ordering;
 use shoal_common::error::Result;
 
-use crate::checkpoint::relocate::Progress;
+use crate::gc::relocate::Progress;
 use crate::log::driver::run_to_end;
 use crate::store::Store;
 use crate::store::worker::Duty;

@@ -23,9 +23,9 @@ use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{Trees, is_tombstone};
 use shoal_tree::{PageRef, PageSource, Problem, ReadHint, Tree, Visitor};
 
-use crate::checkpoint::copies;
-use crate::checkpoint::space_image;
-use crate::checkpoint::superblock;
+use crate::image::copies;
+use crate::image::space_image;
+use crate::image::superblock;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::store::{Inner, Store};
 use crate::tablet::tree_io::{PoolPages, tree_of};

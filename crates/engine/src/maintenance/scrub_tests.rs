@@ -6,7 +6,7 @@ use shoal_space::FreeImage;
 use shoal_tree::fixtures as pages;
 
 use super::*;
-use crate::checkpoint::copies;
+use crate::image::copies;
 use crate::testing::fixtures::{Fixture, inline_entry, key};
 use crate::{ObjectKey, PutOptions, block_on};
 

@@ -17,7 +17,7 @@ use shoal_base::priority::{give_way, shorten_slice};
 use shoal_base::task::block_on;
 use shoal_common::error::Result;
 
-use crate::checkpoint::relocate::Progress;
+use crate::gc::relocate::Progress;
 use crate::maintenance::own_space::SAVE_PERIOD;
 use crate::maintenance::scrub::{ScrubPlace, ScrubReport};
 use crate::store::worker::{Duty, Worker};

@@ -15,9 +15,9 @@ use shoal_common::key::ObjectKey;
 use shoal_common::object::End;
 
 use crate::counters::OperationCounters;
+use crate::memtable::hash_of;
 use crate::read::get::{ShortObject, TryGet};
 use crate::store::{Inner, Store};
-use crate::tablet::memtable::hash_of;
 use crate::value::entry::InlineEntry;
 
 /// Bytes of a place: key, value and their attributes, in whole cache lines.

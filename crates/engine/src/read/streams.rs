@@ -23,10 +23,10 @@ use shoal_tree::layers::cursor::{Next, TreesCursor};
 use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
+use crate::memtable::Memtable;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::store::Inner;
 use crate::tablet::damage;
-use crate::tablet::memtable::Memtable;
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::View;
 

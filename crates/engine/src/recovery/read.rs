@@ -13,10 +13,10 @@ use shoal_tree::Root;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{Layers, Trees};
 
-use crate::checkpoint::copies;
-use crate::checkpoint::copies::Found;
-use crate::checkpoint::space_image;
-use crate::checkpoint::superblock::Superblock;
+use crate::image::copies;
+use crate::image::copies::Found;
+use crate::image::space_image;
+use crate::image::superblock::Superblock;
 use crate::log::format::RecordKind;
 use crate::log::read::{FoundLog, read_log};
 use crate::recovery::owners::Completeness;

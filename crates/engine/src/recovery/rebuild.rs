@@ -13,7 +13,7 @@ use shoal_space::FreeImage;
 use shoal_tree::layers::{Layers, LayersRef, Trees};
 use shoal_tree::{PageRef, Problem, Visitor};
 
-use crate::checkpoint::superblock::Superblock;
+use crate::image::superblock::Superblock;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::recovery::owners::{Completeness, Owners, image_without};
 use crate::recovery::recount::TreeCount;

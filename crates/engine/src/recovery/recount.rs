@@ -8,9 +8,9 @@ use shoal_base::{Run, blocks_for};
 use shoal_common::error::Result;
 use shoal_tree::{PageRef, Problem, Visitor};
 
-use crate::checkpoint::apply::NewTree;
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::liveness::LivenessOps;
+use crate::checkpoint::new_tree::NewTree;
+use crate::gc::liveness::LivenessOps;
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;
 use crate::value::entry::{Entry, Home, decode_leaf_entry};

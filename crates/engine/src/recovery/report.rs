@@ -8,7 +8,7 @@ use shoal_base::list::DamagedRange;
 use shoal_common::error::Error;
 use shoal_common::problem::CheckProblem;
 
-use crate::checkpoint::losses::Losses;
+use crate::image::losses::Losses;
 
 /// Takes a warning.
 type Warn = dyn Fn(&str) + Send + Sync;

@@ -12,8 +12,8 @@ use shoal_device::blank::look;
 use shoal_device::{Device, IoBuf};
 use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, published_piece};
 
-use crate::checkpoint::copies::{self, Found};
-use crate::checkpoint::layout::SUPERBLOCK_COPIES;
+use crate::image::copies::{self, Found};
+use crate::image::layout::SUPERBLOCK_COPIES;
 use crate::store::Store;
 
 /// The block of the mark: one of those between the copies of the superblock, which are zero otherwise.

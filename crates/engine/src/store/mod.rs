@@ -25,12 +25,12 @@ use shoal_device::Device;
 use shoal_pool::Pool;
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::copies;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::losses::Losses;
 use crate::checkpoint::publish::Changes;
-use crate::checkpoint::relocate::Relocator;
 use crate::counters::OperationCounters;
+use crate::gc::relocate::Relocator;
+use crate::image::copies;
+use crate::image::layout::Layout;
+use crate::image::losses::Losses;
 use crate::log::driver::run_to_end;
 use crate::log::owner::Log;
 use crate::space::manager::{Shortage, SpaceManager};

@@ -5,7 +5,7 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_device::DeviceCounters;
 use shoal_pool::PoolCounters;
 
-use crate::checkpoint::losses::Losses;
+use crate::image::losses::Losses;
 use crate::store::last_backup::BackupNote;
 use crate::store::standstill::Look;
 use crate::store::{Inner, Store};

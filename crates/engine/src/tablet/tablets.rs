@@ -8,15 +8,15 @@ use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
 use shoal_tree::layers::Layers;
 
-use crate::tablet::admission::Admission;
+use crate::memtable::admission::Admission;
+use crate::memtable::hash_of;
+use crate::memtable::turns::Turns;
+use crate::memtable::watch::Watches;
+use crate::memtable::write_counts::WriteCounts;
 use crate::tablet::damage::Met;
 use crate::tablet::held::HeldStreams;
-use crate::tablet::memtable::hash_of;
 use crate::tablet::snapshots::Snapshots;
-use crate::tablet::turns::Turns;
 use crate::tablet::view::{Tablet, TabletRecord, View};
-use crate::tablet::watch::Watches;
-use crate::tablet::write_counts::WriteCounts;
 
 /// The tablets of an open store by hash slot.
 pub(crate) struct Tablets {

@@ -11,10 +11,10 @@ use shoal_tree::Root;
 use shoal_tree::layers::{Layers, LayersRef, Trees};
 
 use crate::log::queue::Marker;
+use crate::memtable::Memtable;
+use crate::memtable::admission::Admission;
 use crate::space::manager::ReadEpoch;
-use crate::tablet::admission::Admission;
-use crate::tablet::memtable::Memtable;
-use crate::tablet::merges::{LayerSearches, RunningMerges};
+use crate::tablet::compactions::{LayerSearches, RunningMerges};
 use crate::tablet::result_totals::ResultTotals;
 use crate::value::packed::Totals;
 
@@ -277,7 +277,7 @@ impl Tablet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tablet::memtable::hash_of;
+    use crate::memtable::hash_of;
     use crate::testing::fixtures::record;
 
     fn tablet() -> Tablet {

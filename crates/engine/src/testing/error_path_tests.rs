@@ -8,7 +8,7 @@ use shoal_testkit::bytes::patterned;
 use shoal_tree::fixtures as pages;
 use smallvec::SmallVec;
 
-use crate::checkpoint::compact::{Moves, Pressure, Victim};
+use crate::gc::rewrite::{Moves, Pressure, Victim};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::testing::fixtures::{self, Fixture, environment, key, leaf_entry, newest, options};
 use crate::value::entry::{Entry, Home, Meta};

@@ -10,3 +10,5 @@ pub mod hostile;
 mod models;
 #[cfg(test)]
 mod refusal_tests;
+#[cfg(test)]
+mod warm_tests;

@@ -9,7 +9,7 @@ use shoal_common::object::Metadata;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image};
 
-use crate::checkpoint::layout::Layout;
+use crate::image::layout::Layout;
 use crate::log::format::{RecordKind, decode_record, encode_record};
 use crate::recovery::recount::TreeCount;
 use crate::testing::fixtures::{device as device_of, environment, newest, options};

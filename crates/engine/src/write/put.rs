@@ -219,7 +219,7 @@ impl PreparedBatch<'_> {
             )));
         }
         let (entry, meta) = inner.new_entry(key, options, value.len() as u64)?;
-        // Results of writes (R17) are noted once for each result slot, not for each write (`transact.rs`).
+        // Results of writes (R17) are noted once for each result slot, not for each write (`txn/mod.rs`).
         if let Some(end) = entry.end.filter(|_| !key.is_system()) {
             inner.maintenance.expiring.note(end, key.encoded());
         }

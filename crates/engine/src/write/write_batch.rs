@@ -17,7 +17,7 @@ use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::{Change, Outline, Placed, ReadLevel};
 use crate::write::receive_buffer::ReceiveBuffer;
 use crate::write::ticket::Ticket;
-use crate::write::transact::{Changes, Decision, Outcome, TransactOptions};
+use crate::write::txn::{Changes, Decision, Outcome, TransactOptions};
 
 /// A write of one key, for [`Store::write`].
 pub struct Write<'a> {

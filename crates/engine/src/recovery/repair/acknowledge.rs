@@ -13,8 +13,8 @@ use shoal_tree::layers::cursor::TreesCursor;
 use shoal_tree::{Gap, Tree};
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::compact::Moves;
-use crate::checkpoint::merge::GivenUp;
+use crate::compaction::GivenUp;
+use crate::gc::rewrite::Moves;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
 use crate::tablet::tree_io::{PoolPages, tree_of};

@@ -26,8 +26,8 @@ use shoal_common::error::Result;
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::{ObjectKey, name, of_encoded};
 
-use crate::checkpoint::losses::Losses;
 use crate::checkpoint::publish::Changes as Published;
+use crate::image::losses::Losses;
 use crate::log::format::{BatchHeader, EncodedRecord, RecordKind};
 use crate::log::ring::{LogPlace, Ring};
 use crate::recovery::read::Recovery;
@@ -38,7 +38,7 @@ use crate::value::entry::{Entry, Home};
 use crate::value::verify::read_direct;
 use crate::write::change::Change;
 use crate::write::change::ReadLevel;
-use crate::write::transact::{Decision, TransactOptions};
+use crate::write::txn::{Decision, TransactOptions};
 
 /// Objects whose newest record could not be written again, by encoded key; true if that record deletes.
 pub(crate) type NotDone = BTreeMap<Vec<u8>, bool>;

@@ -17,11 +17,11 @@ use shoal_common::options::{Environment, OpenOptions};
 use shoal_device::Device;
 use shoal_tree::layers::page as layers_page;
 
-use crate::checkpoint::copies;
-use crate::checkpoint::losses::Losses;
-use crate::checkpoint::merge::GivenUp;
 use crate::checkpoint::publish::Changes as Published;
-use crate::checkpoint::space_image;
+use crate::compaction::GivenUp;
+use crate::image::copies;
+use crate::image::losses::Losses;
+use crate::image::space_image;
 use crate::recovery::owners::Completeness;
 use crate::recovery::read::Recovery;
 use crate::recovery::rebuild::rebuild_image;

@@ -24,9 +24,9 @@ use shoal_common::options::Tuning;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 
-use crate::checkpoint::copies::{Found, read_newest};
-use crate::checkpoint::features::{Features, MOVED_AREAS};
-use crate::checkpoint::superblock::{SpacePlace, Superblock};
+use crate::image::copies::{Found, read_newest};
+use crate::image::features::{Features, MOVED_AREAS};
+use crate::image::superblock::{SpacePlace, Superblock};
 use crate::log::ring::LogPlace;
 use crate::{
     ByteRange, CheckOptions, Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, PutOptions,
@@ -171,10 +171,7 @@ pub fn superblock(input: &[u8]) {
     let Some(superblock) = Superblock::decode(&block) else { return };
     assert_eq!(Superblock::decode(&superblock.encode()).as_ref(), Some(&superblock));
     let mut image = base_of(superblock.features).0.clone();
-    crate::checkpoint::layout::SUPERBLOCK_COPIES
-        .as_flattened()
-        .iter()
-        .for_each(|&copy| image.write(copy, &block));
+    crate::image::layout::SUPERBLOCK_COPIES.as_flattened().iter().for_each(|&copy| image.write(copy, &block));
     use_store(&image);
 }
 

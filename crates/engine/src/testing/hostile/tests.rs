@@ -18,9 +18,9 @@ use smallvec::SmallVec;
 
 use super::limit::ALLOCATION_BYTES_MAX;
 use super::{BASE, GROWN, OBJECTS, OF_GROWN, TARGETS, environment, key, options, quiet};
-use crate::checkpoint::features::{Features, MOVED_AREAS};
-use crate::checkpoint::losses::Losses;
-use crate::checkpoint::superblock::Superblock;
+use crate::image::features::{Features, MOVED_AREAS};
+use crate::image::losses::Losses;
+use crate::image::superblock::Superblock;
 use crate::log::clock_record::{ClockRecord, WallMark};
 use crate::log::format::{BatchBuilder, BatchHeader, RecordKind, Stamp, encode_record};
 use crate::value::entry::{Entry, Home, Meta, encode_metadata};

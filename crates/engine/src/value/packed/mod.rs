@@ -6,8 +6,8 @@
 //! live values is freed like all space that an apply frees (R9, R10); a run with too few live bytes is rewritten by an
 //! apply (R13).
 //!
-//! Reading order: [`format`](mod@format) (the bytes), [`pack`] (from values to runs), `checkpoint/liveness.rs` (the
-//! live values), `checkpoint/compact.rs` (the choice of runs to rewrite), `recovery/recount.rs` (check and repair).
+//! Reading order: [`format`](mod@format) (the bytes), [`pack`] (from values to runs), `gc/liveness.rs` (the
+//! live values), `gc/rewrite.rs` (the choice of runs to rewrite), `recovery/recount.rs` (check and repair).
 
 mod format;
 mod pack;
