@@ -134,7 +134,7 @@ pub enum Bug {
     LossesForgotten,
     /// INV-35: entries that a newer tree shadows count as owners.
     ShadowedOwn,
-    /// INV-28: the frontier is published beyond what a slice merged.
+    /// INV-28: the frontier is published beyond what a slice compacted.
     FrontierTooFar,
     /// INV-28: a listing takes what a layer holds below the frontier.
     FrontierForgotten,
@@ -158,7 +158,7 @@ pub enum Bug {
     RecordOfOtherTablet,
     /// INV-26: a new layer lies below the newest one.
     LayerBelowNewest,
-    /// INV-32: a slice of a merge that finds no room is not shortened.
+    /// INV-32: a slice of a compaction that finds no room is not shortened.
     SliceNotShortened,
     /// INV-33: an apply may write any number of layers.
     LayersUnbounded,

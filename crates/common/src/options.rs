@@ -150,11 +150,11 @@ pub struct Tuning {
     pub dense_records: usize,
     /// Records of the first layer above a base, at least.
     pub layer_records_min: usize,
-    /// Entries of layers for a thousand of the base, from which on the layers are merged into it.
+    /// Entries of layers for a thousand of the base, from which on the layers are compacted into it.
     pub merge_permille: u64,
-    /// Searches of reads in layers that pay for one entry of a merge, where none is due by size.
+    /// Searches of reads in layers that pay for one entry of a compaction, where none is due by size.
     pub searches_per_entry: u64,
-    /// Bytes of entries that one slice of a merge takes from the layers.
+    /// Bytes of entries that one slice of a compaction takes from the layers.
     pub merge_slice_bytes: usize,
     /// Bytes of the keys whose time ends soonest, which the store remembers.
     pub deadlines_bytes_max: usize,

@@ -13,9 +13,9 @@ pub(crate) struct OperationCounters {
     pub value_bytes_copied: AtomicU64,
     pub applies: AtomicU64,
     pub pages_written: AtomicU64,
-    /// Merges of layers that ended: into the base with their last slice, or among layers.
+    /// Compactions of layers that ended: into the base with their last slice, or among layers.
     pub merges: AtomicU64,
-    /// Bytes of entries that merges of layers took, slices included.
+    /// Bytes of entries that compactions of layers took, slices included.
     pub merged_bytes: AtomicU64,
     /// Nanoseconds of the pauses behind applies.
     pub paused_ns: AtomicU64,
@@ -28,7 +28,7 @@ pub(crate) struct OperationCounters {
     /// Keys that the walks for expired objects looked at, and how often a write without room reaped.
     pub expiry_examined: AtomicU64,
     pub reaps_for_room: AtomicU64,
-    /// Steps by which writes without room made some: applies, growth, merges, rewriting of packed runs.
+    /// Steps by which writes without room made some: applies, growth, compactions, rewriting of packed runs.
     pub room_steps: AtomicU64,
     /// Keys of deleted and expired objects that listings passed, and the most that one page passed.
     pub keys_passed: AtomicU64,

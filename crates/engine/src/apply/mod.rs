@@ -107,7 +107,7 @@ impl Checkpointer {
     /// lacked room.
     pub(crate) async fn apply_tablet(&self, tablet: &Tablet) -> Result<()> {
         let fresh = self.apply_alone(tablet).await?;
-        self.merge_after(fresh).await;
+        self.compact_after(fresh).await;
         Ok(())
     }
 

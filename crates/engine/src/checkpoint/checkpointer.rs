@@ -1,4 +1,4 @@
-//! The owners and the state that applies, merges, publishes and growth work with.
+//! The owners and the state that applies, compactions, publishes and growth work with.
 
 use std::sync::Arc;
 
@@ -61,8 +61,8 @@ pub(crate) struct Checkpointer {
 
 /// The threads that do what comes after an apply.
 pub(crate) struct Helpers {
-    /// Wakes the thread that merges layers.
-    pub merge: Arc<Bell>,
+    /// Wakes the thread that compacts layers.
+    pub compaction: Arc<Bell>,
     /// Wakes the thread that drops applied memtables: a fifth of an apply's time would be the freeing of its records.
     free: Arc<Bell>,
     /// The memtable that was applied last, until that thread drops it.
@@ -75,8 +75,8 @@ pub(crate) struct Helpers {
 
 impl Helpers {
     /// Threads with these bells.
-    pub(crate) fn new(merge: Arc<Bell>, free: Arc<Bell>, apply: Arc<Bell>) -> Self {
-        Self { merge, free, applied: Mutex::default(), apply, paused: Mutex::default() }
+    pub(crate) fn new(compaction: Arc<Bell>, free: Arc<Bell>, apply: Arc<Bell>) -> Self {
+        Self { compaction, free, applied: Mutex::default(), apply, paused: Mutex::default() }
     }
 
     /// Leaves a pause to the thread that applies. One that still lies there is over.
@@ -111,7 +111,7 @@ impl Checkpointer {
         run_blocks_max(&self.tuning, self.space.withheld())
     }
 
-    /// A sink for the pages of an apply or a merge.
+    /// A sink for the pages of an apply or a compaction.
     pub(crate) fn page_sink(&self) -> PoolSink<'_> {
         PoolSink::new(&self.pool, &self.space, &self.counters, self.tuning.apply_bytes_in_flight)
     }

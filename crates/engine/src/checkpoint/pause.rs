@@ -1,10 +1,10 @@
-//! The pause behind an apply whose tablet's merges have fallen behind.
+//! The pause behind an apply whose tablet's compactions have fallen behind.
 //!
-//! Applies and merges share the cores. A lasting load at the speed of the applies leaves merges too little of them: the number
-//! of layers grows to its limit (INV-33), and then every write waits for a whole merge, which takes seconds.
+//! Applies and compactions share the cores. A lasting load at the speed of the applies leaves compactions too little of them: the number
+//! of layers grows to its limit (INV-33), and then every write waits for a whole compaction, which takes seconds.
 //! Such an apply keeps a part of its memtable's room back. The applier thread lends that part bit by bit in a pause, and applies
-//! nothing meanwhile: merges have its core and the applier's turn. The pause grows with the entries and layers that wait, so a
-//! lasting load settles at the speed of the merges.
+//! nothing meanwhile: compactions have its core and the applier's turn. The pause grows with the entries and layers that wait, so a
+//! lasting load settles at the speed of the compactions.
 
 use std::thread;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use shoal_tree::layers::{LAYERS_MAX, Layers};
 
 use crate::memtable::admission::Lent;
 
-/// A tablet's merges are behind if its layers have more than so many thousandths of the entries that make a merge into the base
-/// due. Twice as many are usual: new layers come while the merge runs.
+/// A tablet's compactions are behind if its layers have more than so many thousandths of the entries that make a compaction into the base
+/// due. Twice as many are usual: new layers come while the compaction runs.
 const BEHIND_PERMILLE: u64 = 2_000;
-/// A tablet's merges are behind, too, if it has more layers than this.
+/// A tablet's compactions are behind, too, if it has more layers than this.
 const BEHIND_LAYERS: usize = LAYERS_MAX * 7 / 10;
 /// The pause for each layer more, in thousandths of the time of the apply.
 const PERMILLE_A_LAYER: u64 = 400;
@@ -28,7 +28,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const LEND_EVERY: Duration = Duration::from_millis(1);
 
 /// The length of the pause behind the next apply of a tablet, in thousandths of the time of that apply. `due_entries` is the number
-/// of entries that make a merge into the base due.
+/// of entries that make a compaction into the base due.
 pub(crate) fn permille(layers: &Layers, due_entries: u64) -> u64 {
     let entries = layers.entries().saturating_mul(1000) / due_entries.max(1);
     let by_entries = entries.saturating_sub(BEHIND_PERMILLE) * 3 / 2;

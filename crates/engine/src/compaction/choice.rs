@@ -1,8 +1,8 @@
-//! The choice of the next merge of a tablet's layers: by their number and size, or because reads have paid for one.
+//! The choice of the next compaction of a tablet's layers: by their number and size, or because reads have paid for one.
 //!
-//! A get looks into every layer above the entry that it finds, a listing reads them all, and a merge costs as much as some such
-//! searches for each of its entries. So reads pay for merges: once they have searched as often as a merge costs, layers that are too
-//! few or too small for a merge by size are merged all the same. A store that is loaded and then read answers soon like a store of
+//! A get looks into every layer above the entry that it finds, a listing reads them all, and a compaction costs as much as some such
+//! searches for each of its entries. So reads pay for compactions: once they have searched as often as a compaction costs, layers that are too
+//! few or too small for a compaction by size are compacted all the same. A store that is loaded and then read answers soon like a store of
 //! one tree, and a store that nothing reads is not written for its readers. Both cost at most twice the better choice, as ever
 //! in the problem of renting or buying.
 
@@ -20,11 +20,11 @@ pub(super) const LAYERS_A_TIER: usize = 8;
 /// Entries of the largest layers of the lowest tier but one; each tier has eight times as many.
 const TIER_ENTRIES: u64 = 1024;
 const TIERS_MAX: u32 = 12;
-/// Reads pay for a merge into the base only where the layers have at least this part of its entries: it writes all of the base, so each
+/// Reads pay for a compaction into the base only where the layers have at least this part of its entries: it writes all of the base, so each
 /// entry of a layer costs at most so many of the base.
 const BASE_FOR_READERS: u64 = 16;
 
-/// A step of a merge.
+/// A step of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// The newest layers, of this number, become one.
@@ -34,7 +34,7 @@ pub(super) enum Step {
 }
 
 /// The number of the newest layers that become one, with `least` layers of one size or more among them: such layers are expensive
-/// to search, and cheap to merge.
+/// to search, and cheap to compact.
 pub(super) fn full_tier(list: &[Root], least: usize) -> Option<usize> {
     let tier_of = |root: &Root| (root.entries / TIER_ENTRIES).max(1).ilog(LAYERS_A_TIER as u64);
     (0..TIERS_MAX).find_map(|tier| {
@@ -44,8 +44,8 @@ pub(super) fn full_tier(list: &[Root], least: usize) -> Option<usize> {
     })
 }
 
-/// The number of layers of one size that become one, in a tablet of `layers` layers. While a merge into the base runs, new layers come
-/// above it: the fewer places are left, the sooner these are merged with each other.
+/// The number of layers of one size that become one, in a tablet of `layers` layers. While a compaction into the base runs, new layers come
+/// above it: the fewer places are left, the sooner these are compacted with each other.
 pub(super) fn tier_for(layers: usize) -> usize {
     match LAYERS_MAX.saturating_sub(layers) {
         0..=8 => 2,
@@ -54,29 +54,29 @@ pub(super) fn tier_for(layers: usize) -> usize {
     }
 }
 
-/// Why layers are merged.
+/// Why layers are compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// The layers are many or large, or reads have paid for a merge.
+    /// The layers are many or large, or reads have paid for a compaction.
     BySize,
     /// Their pages are in the way, or no more of them may be.
     ByForce,
-    /// A write finds no room. Merges into the base: a merge among layers takes as much room as it gives.
+    /// A write finds no room. Compactions into the base: a compaction among layers takes as much room as it gives.
     ForRoom,
 }
 
 impl Checkpointer {
-    /// The tablets whose layers are to be merged, the most urgent first: merges among layers are short, and keep gets cheap; a merge
+    /// The tablets whose layers are to be compacted, the most urgent first: compactions among layers are short, and keep gets cheap; a compaction
     /// into the base that has begun comes before others, because the pages of its layers are free at its end; then the tablet
     /// that has the most entries in layers for those of its base.
-    pub(super) fn wanting_merges(&self) -> Vec<&Tablet> {
+    pub(super) fn wanting_compaction(&self) -> Vec<&Tablet> {
         let urgency = |tablet: &Tablet| {
             let trees = tablet.view().trees.clone();
             let layers = &trees.layers;
             let by_base = layers.entries().saturating_mul(1000) / self.due_entries(&trees.base).max(1);
-            Some(match self.next_merge(tablet, &trees)? {
+            Some(match self.next_compaction(tablet, &trees)? {
                 Step::Newest(_) => (2, layers.list.len() as u64),
-                Step::Base => (u8::from(layers.merging > 0), by_base),
+                Step::Base => (u8::from(layers.compacting > 0), by_base),
             })
         };
         let all = self.tablets.all().iter();
@@ -85,19 +85,19 @@ impl Checkpointer {
         wanting.into_iter().map(|(_, tablet)| tablet).collect()
     }
 
-    /// The next step of the merges of a tablet.
-    pub(super) fn next_merge(&self, tablet: &Tablet, trees: &Trees) -> Option<Step> {
+    /// The next step of the compactions of a tablet.
+    pub(super) fn next_compaction(&self, tablet: &Tablet, trees: &Trees) -> Option<Step> {
         let layers = &*trees.layers;
         let is_blocked = self.is_blocked(tablet, layers);
-        // A merge that met damage does not go on: its layers above the damage may be merged with each other, too.
+        // A compaction that met damage does not go on: its layers above the damage may be compacted with each other, too.
         let free =
-            if is_blocked { readable_above(tablet, layers) } else { layers.list.len() - layers.merging };
-        // Layers that another merge works with stay with it.
-        let free = &layers.list[..free.min(tablet.merges.unclaimed(&layers.list))];
+            if is_blocked { readable_above(tablet, layers) } else { layers.list.len() - layers.compacting };
+        // Layers that another compaction works with stay with it.
+        let free = &layers.list[..free.min(tablet.compactions.unclaimed(&layers.list))];
         let due = self.due_entries(&trees.base);
         if let Some(count) = full_tier(free, tier_for(layers.list.len())) {
             let entries: u64 = free[..count].iter().map(|root| root.entries).sum();
-            // A merge into the base soon takes large layers, and would write them a second time.
+            // A compaction into the base soon takes large layers, and would write them a second time.
             if is_blocked || entries < due / 2 || layers.list.len() >= LAYERS_MAX / 2 {
                 return Some(Step::Newest(count));
             }
@@ -107,15 +107,15 @@ impl Checkpointer {
                 .then_some(Step::Newest(free.len()));
         }
         let is_heavy = layers.entries() >= due;
-        let is_due = layers.merging > 0 || is_heavy || layers.list.len() >= LAYERS_MAX * 3 / 4;
+        let is_due = layers.compacting > 0 || is_heavy || layers.list.len() >= LAYERS_MAX * 3 / 4;
         if is_due && !layers.list.is_empty() {
             return Some(Step::Base);
         }
-        self.paid_merge(tablet, trees, free)
+        self.paid_compaction(tablet, trees, free)
     }
 
-    /// The merge that reads have paid for, where none is due by size; `free` are the layers that may be merged with each other.
-    fn paid_merge(&self, tablet: &Tablet, trees: &Trees, free: &[Root]) -> Option<Step> {
+    /// The compaction that reads have paid for, where none is due by size; `free` are the layers that may be compacted with each other.
+    fn paid_compaction(&self, tablet: &Tablet, trees: &Trees, free: &[Root]) -> Option<Step> {
         let searches = tablet.layer_searches.count();
         let entries = trees.layers.entries();
         let is_worth_a_base = entries > 0 && entries >= trees.base.entries / BASE_FOR_READERS;
@@ -127,29 +127,29 @@ impl Checkpointer {
         (searches >= price).then_some(Step::Newest(count))
     }
 
-    /// Takes the price of a merge off what reads have paid: one of layers of `trees` with `entries` entries with each other, or,
+    /// Takes the price of a compaction off what reads have paid: one of layers of `trees` with `entries` entries with each other, or,
     /// without that number, one into the base.
     pub(super) fn pay(&self, tablet: &Tablet, trees: &Trees, entries: Option<u64>) {
         let most = self.base_price(trees);
         tablet.layer_searches.pay(entries.map_or(most, |entries| self.price(entries)), most);
     }
 
-    /// The searches that pay for a merge of all layers of a tablet into its base.
+    /// The searches that pay for a compaction of all layers of a tablet into its base.
     fn base_price(&self, trees: &Trees) -> u64 {
         self.price(trees.base.entries + trees.layers.entries())
     }
 
-    /// The searches that pay for a merge that reads or writes so many entries.
+    /// The searches that pay for a compaction that reads or writes so many entries.
     fn price(&self, entries: u64) -> u64 {
         entries.saturating_mul(self.tuning.searches_per_entry)
     }
 
-    /// Entries of layers that make a merge into the base due.
+    /// Entries of layers that make a compaction into the base due.
     fn due_entries(&self, base: &Root) -> u64 {
         base.entries * self.tuning.merge_permille / 1000
     }
 
-    /// The length of the pause behind an apply of `tablet`, in thousandths of the time of the apply: none where merges are
+    /// The length of the pause behind an apply of `tablet`, in thousandths of the time of the apply: none where compactions are
     /// not behind, or cannot go on.
     pub(crate) fn pause_permille(&self, tablet: &Tablet) -> u64 {
         let trees = tablet.view().trees.clone();
@@ -159,7 +159,7 @@ impl Checkpointer {
         pause::permille(&trees.layers, self.due_entries(&trees.base).max(self.tuning.layers_from))
     }
 
-    /// Whether a merge of these layers would meet one that could not be read a short time ago.
+    /// Whether a compaction of these layers would meet one that could not be read a short time ago.
     pub(super) fn is_blocked(&self, tablet: &Tablet, layers: &Layers) -> bool {
         let mut unreadable = tablet.unreadable.lock();
         if unreadable.is_some_and(|(_, since)| self.now_ns().saturating_sub(since) >= TRY_AGAIN_NS) {

@@ -1,13 +1,13 @@
-//! Merging the layers of a tablet into its base, slice by slice in the order of the keys.
+//! Compacting the layers of a tablet into its base, slice by slice in the order of the keys.
 //!
-//! A slice takes the entries of all layers that are being merged from the frontier on, applies them to the base as an apply does, and
+//! A slice takes the entries of all layers that are being compacted from the frontier on, applies them to the base as an apply does, and
 //! is published with the new frontier (INV-28): a crash loses the work of one slice at most. The blocks that an entry shadowed
-//! were freed when its layer was written (INV-27), so a merge frees pages only: those of the base that it replaces, and at the
-//! end those of the layers. Applies go on beside a slice, and the layers that they write wait for the next merge. Where one
+//! were freed when its layer was written (INV-27), so a compaction frees pages only: those of the base that it replaces, and at the
+//! end those of the layers. Applies go on beside a slice, and the layers that they write wait for the next compaction. Where one
 //! changes the base meanwhile, the slice is put into the new base while no apply runs.
 //!
 //! A layer that cannot be read is a barrier (INV-34): entries below it may be older than those that it held. It stays, and
-//! answers with errors where it is damaged, until a repair gives it up. The layers above it are merged with each other, so their
+//! answers with errors where it is damaged, until a repair gives it up. The layers above it are compacted with each other, so their
 //! number stays bounded.
 
 mod choice;
@@ -35,16 +35,16 @@ use crate::tablet::damage::Unread;
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
 
-/// Bytes of entries that are merged for each byte of a memtable that is applied.
-const MERGED_PER_FRESH: u64 = 2;
+/// Bytes of entries that are compacted for each byte of a memtable that is applied.
+const COMPACTED_PER_FRESH: u64 = 2;
 
-/// The factor by which slices are longer where many layers wait. A slice is put into the base between two applies, so it must merge more
+/// The factor by which slices are longer where many layers wait. A slice is put into the base between two applies, so it must compact more
 /// entries than an apply adds.
 const SLICE_BEHIND: u64 = 4;
-/// A write that finds no room merges layers with so many entries in all: about a second's work.
+/// A write that finds no room compacts layers with so many entries in all: about a second's work.
 const ENTRIES_FOR_ROOM_MAX: u64 = 1 << 18;
 /// An entry of a layer on its way into the base; none: the key does not exist.
-struct MergeOp {
+struct CompactionOp {
     key: Bytes,
     entry: Option<Bytes>,
 }
@@ -53,13 +53,13 @@ struct MergeOp {
 struct TakeEntries;
 
 impl Merge for TakeEntries {
-    type Op = MergeOp;
+    type Op = CompactionOp;
 
-    fn key<'a>(&self, op: &'a MergeOp) -> &'a [u8] {
+    fn key<'a>(&self, op: &'a CompactionOp) -> &'a [u8] {
         &op.key
     }
 
-    fn merge(&mut self, op: &MergeOp, old: Old<'_>, new: &mut Vec<u8>) -> Result<Fate> {
+    fn merge(&mut self, op: &CompactionOp, old: Old<'_>, new: &mut Vec<u8>) -> Result<Fate> {
         let Some(entry) = &op.entry else { return Ok(Fate::Delete) };
         assert!(!is_tombstone(entry), "a tombstone goes into the base (INV-31)");
         if let Old::Present(old) = old {
@@ -75,7 +75,7 @@ impl Merge for TakeEntries {
 
 /// The entries that a slice takes.
 struct Slice {
-    ops: Vec<MergeOp>,
+    ops: Vec<CompactionOp>,
     bytes: u64,
     /// The next slice begins here; none: this is the last one.
     next: Option<Vec<u8>>,
@@ -109,113 +109,115 @@ pub(crate) struct GivenUp {
     pub keys: Vec<Bytes>,
 }
 
-/// The outcome of a step of a merge.
+/// The outcome of a step of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Merged {
-    /// Nothing is to be merged now.
+pub(crate) enum Compacted {
+    /// Nothing is to be compacted now.
     Nothing,
-    /// So many bytes of entries were merged, and more are to be.
+    /// So many bytes of entries were compacted, and more are to be.
     Some(u64),
-    /// The last slice, or all of a merge among layers.
+    /// The last slice, or all of a compaction among layers.
     All(u64),
 }
 
 impl Checkpointer {
-    /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-33). A merge
+    /// Compacts as an apply of `fresh` bytes calls for, so that a compaction ends before its layers are as many again (INV-33). A compaction
     /// that fails is tried again later: nothing waits for it. A store that is being closed or repaired leaves its layers as they
     /// are.
-    pub(crate) async fn merge_after(&self, fresh: u64) {
+    pub(crate) async fn compact_after(&self, fresh: u64) {
         if let Some(helpers) = &self.helpers {
-            helpers.merge.ring();
+            helpers.compaction.ring();
             return;
         }
-        let mut credit = fresh.saturating_mul(MERGED_PER_FRESH);
+        let mut credit = fresh.saturating_mul(COMPACTED_PER_FRESH);
         while credit > 0 && !self.closing.is_begun() && !self.gives_up {
-            let Some(&tablet) = self.wanting_merges().first() else { break };
-            match self.merge_some(tablet, Wanted::BySize).await {
-                Ok(Merged::Nothing) => break,
-                Ok(Merged::Some(bytes) | Merged::All(bytes)) => credit = credit.saturating_sub(bytes.max(1)),
+            let Some(&tablet) = self.wanting_compaction().first() else { break };
+            match self.compact_some(tablet, Wanted::BySize).await {
+                Ok(Compacted::Nothing) => break,
+                Ok(Compacted::Some(bytes) | Compacted::All(bytes)) => {
+                    credit = credit.saturating_sub(bytes.max(1))
+                }
                 Err(error) => {
-                    tracing::warn!("layers could not be merged, which will be tried again: {error}");
+                    tracing::warn!("layers could not be compacted, which will be tried again: {error}");
                     break;
                 }
             }
         }
     }
 
-    /// One step of a merge, where one is wanted; says whether there was one.
+    /// One step of a compaction, where one is wanted; says whether there was one.
     ///
     /// # Errors
     /// As an apply.
-    pub(crate) async fn merge_idle(&self) -> Result<bool> {
-        for tablet in self.wanting_merges() {
-            if self.merge_some(tablet, Wanted::BySize).await? != Merged::Nothing {
+    pub(crate) async fn compact_idle(&self) -> Result<bool> {
+        for tablet in self.wanting_compaction() {
+            if self.compact_some(tablet, Wanted::BySize).await? != Compacted::Nothing {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// One step of the merge of a tablet's layers, waiting for its turn.
+    /// One step of the compaction of a tablet's layers, waiting for its turn.
     ///
     /// # Errors
     /// As an apply.
-    pub(crate) async fn merge_some(&self, tablet: &Tablet, wanted: Wanted) -> Result<Merged> {
+    pub(crate) async fn compact_some(&self, tablet: &Tablet, wanted: Wanted) -> Result<Compacted> {
         self.log.poison.check()?;
         let (trees, applied) = trees_of(tablet);
-        let step = if wanted == Wanted::ForRoom { None } else { self.next_merge(tablet, &trees) };
+        let step = if wanted == Wanted::ForRoom { None } else { self.next_compaction(tablet, &trees) };
         let claim = match step {
-            None if wanted == Wanted::BySize => return Ok(Merged::Nothing),
-            Some(Step::Newest(count)) => tablet.merges.claim_layers(&trees.layers.list[..count]),
-            Some(Step::Base) | None => tablet.merges.claim_base(),
+            None if wanted == Wanted::BySize => return Ok(Compacted::Nothing),
+            Some(Step::Newest(count)) => tablet.compactions.claim_layers(&trees.layers.list[..count]),
+            Some(Step::Base) | None => tablet.compactions.claim_base(),
         };
         let Some(_claim) = claim else {
             if wanted == Wanted::BySize {
-                return Ok(Merged::Nothing);
+                return Ok(Compacted::Nothing);
             }
-            tablet.merges.wait().await;
-            return Ok(Merged::Some(0));
+            tablet.compactions.wait().await;
+            return Ok(Compacted::Some(0));
         };
         if let Some(Step::Newest(count)) = step {
-            // Another merge may have ended before the claim, and its pages are free.
+            // Another compaction may have ended before the claim, and its pages are free.
             let newest = &trees.layers.list[..count];
             if !trees_of(tablet).0.layers.list.windows(count).any(|some| some == newest) {
-                return Ok(Merged::Some(0));
+                return Ok(Compacted::Some(0));
             }
-            return self.merge_newest(tablet, &trees, applied, count).await;
+            return self.compact_newest(tablet, &trees, applied, count).await;
         }
-        // Only merges change the layers that are merged, and this one has the claim: applies go on while it reads them.
+        // Only compactions change the layers that are compacted, and this one has the claim: applies go on while it reads them.
         let (trees, _) = trees_of(tablet);
-        let Some(taken) = self.take_next(tablet, &trees, false).await? else { return Ok(Merged::Nothing) };
-        let early = self.merge_beside_applies(tablet, trees.base, &taken).await;
+        let Some(taken) = self.take_next(tablet, &trees, false).await? else { return Ok(Compacted::Nothing) };
+        let early = self.compact_beside_applies(tablet, trees.base, &taken).await;
         let _turn = self.applier.take().await;
         self.log.poison.check()?;
-        match self.merge_slice(tablet, taken, early, self.unread(), false).await {
-            // Nothing waits for a merge: it leaves pages alone that may be readable later.
+        match self.compact_slice(tablet, taken, early, self.unread(), false).await {
+            // Nothing waits for a compaction: it leaves pages alone that may be readable later.
             Err(Error::Io(error)) if is_of_medium(&error) => {
-                tracing::warn!("tablet {}: its layers are merged later: {error}", tablet.id);
+                tracing::warn!("tablet {}: its layers are compacted later: {error}", tablet.id);
                 let oldest = tablet.view().trees.layers.list.last().copied();
                 *tablet.unreadable.lock() = oldest.map(|root| (root, self.now_ns()));
-                Ok(Merged::Nothing)
+                Ok(Compacted::Nothing)
             }
-            merged => merged,
+            compacted => compacted,
         }
     }
 
-    /// A step of the merge of each tablet that has layers, and makes the pages that it freed reusable. Returns true if there was one.
+    /// A step of the compaction of each tablet that has layers, and makes the pages that it freed reusable. Returns true if there was one.
     /// None is made where the layers are large: a write does not wait for that, and their pages are a small part of the store.
     ///
     /// # Errors
     /// As an apply. A lack of space for the pages of the base is no error.
-    pub(crate) async fn merge_for_room(&self) -> Result<bool> {
+    pub(crate) async fn compact_for_room(&self) -> Result<bool> {
         let entries: u64 = self.tablets.all().iter().map(|tablet| tablet.view().trees.layers.entries()).sum();
         if entries > ENTRIES_FOR_ROOM_MAX {
             return Ok(false);
         }
         let mut any = false;
         for tablet in self.tablets.all() {
-            match self.merge_some(tablet, Wanted::ForRoom).await {
-                Ok(merged) => any |= merged != Merged::Nothing,
+            match self.compact_some(tablet, Wanted::ForRoom).await {
+                Ok(compacted) => any |= compacted != Compacted::Nothing,
                 Err(Error::Full { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -226,7 +228,7 @@ impl Checkpointer {
         Ok(any)
     }
 
-    /// Merges all layers of a tablet into its base, also those that came meanwhile. Objects that damaged layers hid are
+    /// Compacts all layers of a tablet into its base, also those that came meanwhile. Objects that damaged layers hid are
     /// gone for good; returns their ranges, and the keys of those that older trees hold. The caller has the applier's
     /// turn, and everything is applied.
     ///
@@ -237,20 +239,20 @@ impl Checkpointer {
         loop {
             let trees = tablet.view().trees.clone();
             let Some(taken) = self.take_next(tablet, &trees, true).await? else { break };
-            if self.merge_slice(tablet, taken, None, self.unread(), true).await? == Merged::Nothing {
+            if self.compact_slice(tablet, taken, None, self.unread(), true).await? == Compacted::Nothing {
                 break;
             }
         }
         Ok(given_up)
     }
 
-    /// Merges until another layer may come (INV-33).
+    /// Compacts until another layer may come (INV-33).
     ///
     /// # Errors
-    /// As an apply; [`Error::Busy`] if damaged layers leave nothing that could be merged.
+    /// As an apply; [`Error::Busy`] if damaged layers leave nothing that could be compacted.
     pub(crate) async fn make_room_for_a_layer(&self, tablet: &Tablet) -> Result<()> {
         while !tablet.view().trees.has_place_for_a_layer() {
-            if self.merge_some(tablet, Wanted::ByForce).await? == Merged::Nothing {
+            if self.compact_some(tablet, Wanted::ByForce).await? == Compacted::Nothing {
                 return Err(Error::Busy(
                     "too many layers of its trees are damaged: `shoal check --acknowledge` gives them up",
                 ));
@@ -259,14 +261,14 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Takes the next slice of the merge into the base; none where nothing can be merged now.
+    /// Takes the next slice of the compaction into the base; none where nothing can be compacted now.
     async fn take_next(&self, tablet: &Tablet, trees: &Trees, gives_up: bool) -> Result<Option<TakenSlice>> {
         let mut layers = (*trees.layers).clone();
         if layers.list.is_empty() || self.is_blocked(tablet, &layers) && !gives_up {
             return Ok(None);
         }
-        if layers.merging == 0 {
-            (layers.merging, layers.frontier) = (layers.list.len(), Vec::new());
+        if layers.compacting == 0 {
+            (layers.compacting, layers.frontier) = (layers.list.len(), Vec::new());
         }
         let taken = self.take_slice_with_room(tablet, &trees.base, &layers, gives_up).await?;
         Ok(taken.map(|(slice, reservation)| TakenSlice { layers, slice, reservation }))
@@ -275,7 +277,7 @@ impl Checkpointer {
     /// Puts a slice into the base while applies go on. None where they change the base, which was `before` when the slice was taken;
     /// where room is short, because the blocks that they free are not used again meanwhile; and after an error, which comes again, or
     /// does not, while no apply runs.
-    async fn merge_beside_applies(
+    async fn compact_beside_applies(
         &self,
         tablet: &Tablet,
         before: Root,
@@ -312,27 +314,27 @@ impl Checkpointer {
     }
 
     /// Publishes a slice, which may be in the base already: `early`. The caller has the applier's turn.
-    async fn merge_slice(
+    async fn compact_slice(
         &self,
         tablet: &Tablet,
         taken: TakenSlice,
         early: Option<NewBase<'_>>,
         unread: Unread,
         gives_up: bool,
-    ) -> Result<Merged> {
+    ) -> Result<Compacted> {
         let TakenSlice { layers: of_slice, slice, reservation: _reservation } = taken;
         let view = tablet.view();
         // An apply that failed comes first.
         if view.frozen.is_some() {
-            return Ok(Merged::Nothing);
+            return Ok(Compacted::Nothing);
         }
-        let Some(mut layers) = layers_now(&view, &of_slice) else { return Ok(Merged::Some(0)) };
+        let Some(mut layers) = layers_now(&view, &of_slice) else { return Ok(Compacted::Some(0)) };
         if let Some(gap) = slice.gaps.first()
             && slice.ops.is_empty()
             && !gives_up
         {
             self.note_unreadable(tablet, &layers, gap).await;
-            return Ok(Merged::Some(0));
+            return Ok(Compacted::Some(0));
         }
         let bytes = slice.bytes;
         // The blocks of a base that changed since are free from here on.
@@ -354,10 +356,10 @@ impl Checkpointer {
             layers.frontier =
                 if injected(Bug::FrontierTooFar) { [&frontier[..], &[0xFF; 4]].concat() } else { frontier };
         } else {
-            freed = self.pages_of(tablet, layers.of_merge()).await?;
+            freed = self.pages_of(tablet, layers.being_compacted()).await?;
             self.pay(tablet, &view.trees, None);
-            layers.list.truncate(layers.list.len() - layers.merging);
-            (layers.merging, layers.frontier) = (0, Vec::new());
+            layers.list.truncate(layers.list.len() - layers.compacting);
+            (layers.compacting, layers.frontier) = (0, Vec::new());
             if layers.list.is_empty() {
                 layers.live = 0;
             }
@@ -366,14 +368,14 @@ impl Checkpointer {
         let new = NewTree::new(trees, view.applied, view.totals);
         self.publish_tree(tablet, NewTree { pages, freed, ..new }).await?;
         tracing::debug!(
-            "tablet {}: merged {bytes} bytes of layers, {} pages of the base written; last slice: {is_last}",
+            "tablet {}: compacted {bytes} bytes of layers, {} pages of the base written; last slice: {is_last}",
             tablet.id,
             pages_written
         );
         OperationCounters::add(&self.counters.merged_bytes, bytes);
         OperationCounters::add(&self.counters.merges, u64::from(is_last));
         self.log.committer.moved.notify();
-        Ok(if is_last { Merged::All(bytes) } else { Merged::Some(bytes) })
+        Ok(if is_last { Compacted::All(bytes) } else { Compacted::Some(bytes) })
     }
 
     /// A slice, and a reservation of the blocks that the base may take for it (INV-32); a short one where the device is nearly full, none
@@ -406,7 +408,7 @@ impl Checkpointer {
         }
     }
 
-    /// The entries of the layers that are being merged, from the frontier on, until they have so many bytes.
+    /// The entries of the layers that are being compacted, from the frontier on, until they have so many bytes.
     async fn take_slice(
         &self,
         tablet: &Tablet,
@@ -414,8 +416,8 @@ impl Checkpointer {
         bytes_max: u64,
         gives_up: bool,
     ) -> Result<Slice> {
-        let of_merge = Layers { list: layers.of_merge().to_vec(), ..Layers::default() };
-        let mut cursor = self.cursor_over(tablet, of_merge);
+        let being_compacted = Layers { list: layers.being_compacted().to_vec(), ..Layers::default() };
+        let mut cursor = self.cursor_over(tablet, being_compacted);
         if gives_up {
             cursor = cursor.past_damage();
         }
@@ -425,14 +427,14 @@ impl Checkpointer {
             let item = cursor.next_with_tombstones().await?;
             slice.gaps.extend(cursor.take_gaps());
             if !slice.gaps.is_empty() && !gives_up {
-                // The entries before the damage can be merged; the damage is met again from there on.
+                // The entries before the damage can be compacted; the damage is met again from there on.
                 slice.next = Some(slice.ops.last().map_or(layers.frontier.clone(), |op| behind(&op.key)));
                 return Ok(slice);
             }
             let Some((key, found)) = item else { return Ok(slice) };
             let entry = (!is_tombstone(&found)).then(|| Bytes::copy_from_slice(&found));
             slice.bytes += (key.len() + found.len()) as u64;
-            slice.ops.push(MergeOp { key: key.into(), entry });
+            slice.ops.push(CompactionOp { key: key.into(), entry });
             if slice.bytes >= bytes_max {
                 slice.next = slice.ops.last().map(|op| behind(&op.key));
                 return Ok(slice);
@@ -454,7 +456,7 @@ impl Checkpointer {
             let (mut pages, is_whole) = tree.pages(&PoolPages::new(&self.pool), root).await?;
             if !is_whole {
                 tracing::warn!(
-                    "tablet {}: pages of a merged layer are lost until `shoal check --repair`",
+                    "tablet {}: pages of a compacted layer are lost until `shoal check --repair`",
                     tablet.id
                 );
             }
@@ -469,13 +471,13 @@ impl Checkpointer {
         Ok(runs)
     }
 
-    /// A layer cannot be read: merges stop there.
+    /// A layer cannot be read: compactions stop there.
     async fn note_unreadable(&self, tablet: &Tablet, layers: &Layers, gap: &Gap) {
         let tree = tree_of(self.identity, tablet.id);
         let source = PoolPages::new(&self.pool).giving_up(true);
-        // Where none is found, the oldest: a merge of those above it finds out which of them cannot be read.
-        let mut unreadable = layers.of_merge().last().copied();
-        for &root in layers.of_merge().iter().rev() {
+        // Where none is found, the oldest: a compaction of those above it finds out which of them cannot be read.
+        let mut unreadable = layers.being_compacted().last().copied();
+        for &root in layers.being_compacted().iter().rev() {
             let met = tree.gap_at(source, root, &gap.low).await;
             if met.is_some_and(|met| met.block == gap.block) {
                 unreadable = Some(root);
@@ -484,7 +486,7 @@ impl Checkpointer {
         *tablet.unreadable.lock() = unreadable.map(|root| (root, self.now_ns()));
         let range = gap.clone().in_tablet(tablet.id);
         tracing::error!(
-            "a layer is damaged, and layers are not merged past it until a repair: {}",
+            "a layer is damaged, and layers are not compacted past it until a repair: {}",
             damaged_range::words(&range)
         );
         self.tablets.met.note(&range);
@@ -492,28 +494,32 @@ impl Checkpointer {
 
     /// Makes one layer of the `count` newest ones of `trees`, which the caller has claimed. Applies go on meanwhile: layers never
     /// change, and only the publish needs the applier's turn.
-    async fn merge_newest(
+    async fn compact_newest(
         &self,
         tablet: &Tablet,
         trees: &Trees,
         applied: Lsn,
         count: usize,
-    ) -> Result<Merged> {
+    ) -> Result<Compacted> {
         let layers = &*trees.layers;
         let newest = layers.list[..count].to_vec();
-        // Some of them may be a part of the merge that met damage: these have no say below its frontier, and the layer that replaces
+        // Some of them may be a part of the compaction that met damage: these have no say below its frontier, and the layer that replaces
         // them all has a say everywhere.
-        let merging = (count + layers.merging).saturating_sub(layers.list.len());
-        let of_newest =
-            Layers { list: newest.clone(), merging, frontier: layers.frontier.clone(), ..Layers::default() };
+        let compacting = (count + layers.compacting).saturating_sub(layers.list.len());
+        let of_newest = Layers {
+            list: newest.clone(),
+            compacting,
+            frontier: layers.frontier.clone(),
+            ..Layers::default()
+        };
         let mut sink = self.page_sink().of_layer();
-        let written = self.write_merged(tablet, applied, of_newest, &mut sink).await;
+        let written = self.write_compacted(tablet, applied, of_newest, &mut sink).await;
         // R8: also after an error the pages' blocks go back only when the writes on them have ended.
         let finished = sink.finish().await;
         let Some((root, bytes)) = written.map_err(|error| self.apply_failed(&error))? else {
             // The next try is with one layer less.
             *tablet.unreadable.lock() = newest.last().map(|&root| (root, self.now_ns()));
-            return Ok(Merged::Some(0));
+            return Ok(Compacted::Some(0));
         };
         let pages = finished.map_err(|error| self.apply_failed(&error))?;
         let freed = self.pages_of(tablet, &newest).await?;
@@ -522,16 +528,16 @@ impl Checkpointer {
         let now = tablet.view();
         let mut layers = (*now.trees.layers).clone();
         let at = layers.list.windows(count).position(|some| some == newest).filter(|at| {
-            let merging_now = (at + count + layers.merging).saturating_sub(layers.list.len());
-            let is_same_merge = merging == 0 || layers.frontier == trees.layers.frontier;
-            now.frozen.is_none() && merging_now == merging && is_same_merge
+            let compacting_now = (at + count + layers.compacting).saturating_sub(layers.list.len());
+            let is_same_compaction = compacting == 0 || layers.frontier == trees.layers.frontier;
+            now.frozen.is_none() && compacting_now == compacting && is_same_compaction
         });
         // The claim began after they had changed, or an apply failed: the new layer is for nothing.
         let Some(at) = at else {
-            return Ok(Merged::Some(bytes));
+            return Ok(Compacted::Some(bytes));
         };
         layers.list.splice(at..at + count, root.page.is_some().then_some(root));
-        layers.merging -= merging;
+        layers.compacting -= compacting;
         let trees = Trees { layers: Arc::new(layers), ..now.trees.clone() };
         let new = NewTree::new(trees, now.applied, now.totals);
         self.publish_tree(tablet, NewTree { pages: vec![pages], freed, ..new }).await?;
@@ -539,11 +545,11 @@ impl Checkpointer {
         tracing::debug!("tablet {}: {count} layers became one of {} entries", tablet.id, root.entries);
         OperationCounters::add(&self.counters.merged_bytes, bytes);
         OperationCounters::add(&self.counters.merges, 1);
-        Ok(Merged::Some(bytes))
+        Ok(Compacted::Some(bytes))
     }
 
     /// Writes the entries and tombstones of `newest` as one tree; none where damage hides some of them.
-    async fn write_merged(
+    async fn write_compacted(
         &self,
         tablet: &Tablet,
         applied: Lsn,
@@ -612,15 +618,15 @@ impl Checkpointer {
         gone.sort_unstable();
         gone.dedup();
         if !gone.is_empty() {
-            let ops: Vec<MergeOp> =
-                gone.iter().map(|key| MergeOp { key: key.clone(), entry: None }).collect();
+            let ops: Vec<CompactionOp> =
+                gone.iter().map(|key| CompactionOp { key: key.clone(), entry: None }).collect();
             self.drop_from_trees(tablet, view, &ops).await?;
         }
         Ok(GivenUp { ranges, keys: gone })
     }
 
     /// Publishes that these keys do not exist: a layer of tombstones above all trees.
-    async fn drop_from_trees(&self, tablet: &Tablet, view: &View, ops: &[MergeOp]) -> Result<()> {
+    async fn drop_from_trees(&self, tablet: &Tablet, view: &View, ops: &[CompactionOp]) -> Result<()> {
         let tree = tree_of(self.identity, tablet.id);
         let mut sink = self.page_sink();
         let written = async {
@@ -650,15 +656,15 @@ fn trees_of(tablet: &Tablet) -> (Trees, Lsn) {
     (view.trees.clone(), view.applied)
 }
 
-/// The layers of a tablet, in whose merge `of_slice` is a slice: none where another merge came between.
+/// The layers of a tablet, in whose compaction `of_slice` is a slice: none where another compaction came between.
 fn layers_now(view: &View, of_slice: &Layers) -> Option<Layers> {
     let mut layers = (*view.trees.layers).clone();
-    if layers.merging == 0 {
-        (layers.merging, layers.frontier) = (of_slice.merging, Vec::new());
+    if layers.compacting == 0 {
+        (layers.compacting, layers.frontier) = (of_slice.compacting, Vec::new());
     }
-    let is_same = layers.merging == of_slice.merging
+    let is_same = layers.compacting == of_slice.compacting
         && layers.frontier == of_slice.frontier
-        && layers.list.ends_with(of_slice.of_merge());
+        && layers.list.ends_with(of_slice.being_compacted());
     is_same.then_some(layers)
 }
 

@@ -1,4 +1,4 @@
-//! Slices whose base changes meanwhile, the choice of layers that become one, and merges that fall behind.
+//! Slices whose base changes meanwhile, the choice of layers that become one, and compactions that fall behind.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -33,14 +33,14 @@ fn a_slice_is_put_again_into_a_base_that_an_apply_changed() {
     let trees = tablet.view().trees.clone();
     assert_eq!((trees.layers.list.len(), trees.layers.entries()), (1, 100));
     let taken = block_on(checkpointer.take_next(tablet, &trees, false)).unwrap().unwrap();
-    let early = block_on(checkpointer.merge_beside_applies(tablet, trees.base, &taken));
+    let early = block_on(checkpointer.compact_beside_applies(tablet, trees.base, &taken));
     assert!(early.is_some(), "the base stands still");
     apply(&mut (3_000..3_020));
     assert_ne!(tablet.view().trees.base, trees.base, "records side by side are dense");
-    assert!(block_on(checkpointer.merge_beside_applies(tablet, trees.base, &taken)).is_none());
+    assert!(block_on(checkpointer.compact_beside_applies(tablet, trees.base, &taken)).is_none());
     let turn = block_on(checkpointer.applier.take());
-    let merged = block_on(checkpointer.merge_slice(tablet, taken, early, Unread::Fails, false)).unwrap();
-    assert!(matches!(merged, Merged::All(_)), "{merged:?}");
+    let compacted = block_on(checkpointer.compact_slice(tablet, taken, early, Unread::Fails, false)).unwrap();
+    assert!(matches!(compacted, Compacted::All(_)), "{compacted:?}");
     drop(turn);
     assert!(tablet.view().trees.layers.list.is_empty());
     for which in (0..1_000).chain(3_000..3_020) {
@@ -84,20 +84,20 @@ fn layered(tablets: u16, layers: usize, merge_permille: u64) -> Store {
 }
 
 #[test]
-fn a_merge_into_the_base_that_has_begun_ends_before_another_one_begins() {
+fn a_compaction_into_the_base_finishes_before_another_one_starts() {
     let store = layered(2, 5, 500);
     let (checkpointer, tablets) = (&store.0.checkpointer, store.0.tablets.all());
-    let most_urgent = || checkpointer.wanting_merges().first().map(|tablet| tablet.id);
-    let merge_some = || block_on(checkpointer.merge_some(&tablets[1], Wanted::BySize)).unwrap();
-    assert!(matches!(merge_some(), Merged::Some(_)), "a slice is a part of the layers");
+    let most_urgent = || checkpointer.wanting_compaction().first().map(|tablet| tablet.id);
+    let compact_some = || block_on(checkpointer.compact_some(&tablets[1], Wanted::BySize)).unwrap();
+    assert!(matches!(compact_some(), Compacted::Some(_)), "a slice is a part of the layers");
     // The other one has more layers, and more entries in them.
     for which in 0..100 {
         put(&store, &key(9_000 + which), [1; 50]);
     }
     block_on(checkpointer.apply_alone(&tablets[0])).unwrap();
-    assert_eq!(checkpointer.wanting_merges().len(), 2);
+    assert_eq!(checkpointer.wanting_compaction().len(), 2);
     assert_eq!(most_urgent(), Some(tablets[1].id));
-    while !matches!(merge_some(), Merged::All(_)) {
+    while !matches!(compact_some(), Compacted::All(_)) {
         assert_eq!(most_urgent(), Some(tablets[1].id));
     }
     assert_eq!(most_urgent(), Some(tablets[0].id));
@@ -105,27 +105,31 @@ fn a_merge_into_the_base_that_has_begun_ends_before_another_one_begins() {
 }
 
 #[test]
-fn large_layers_wait_for_the_merge_into_the_base() {
+fn large_layers_wait_for_the_compaction_into_the_base() {
     let next = |merge_permille| {
         let store = layered(1, LAYERS_A_TIER, merge_permille);
         let tablet = &store.0.tablets.all()[0];
         let trees = tablet.view().trees.clone();
         assert_eq!(trees.layers.list.len(), LAYERS_A_TIER);
-        let next = store.0.checkpointer.next_merge(tablet, &trees);
+        let next = store.0.checkpointer.next_compaction(tablet, &trees);
         block_on(store.close()).unwrap();
         next
     };
     assert_eq!(next(1_000), Some(Step::Base), "some 400 entries above 200");
     assert_eq!(next(3_000), None, "soon");
-    assert_eq!(next(10_000), Some(Step::Newest(LAYERS_A_TIER)), "a fifth of the entries of the next merge");
+    assert_eq!(
+        next(10_000),
+        Some(Step::Newest(LAYERS_A_TIER)),
+        "a fifth of the entries of the next compaction"
+    );
 }
 
 #[test]
-fn reads_pay_for_merges() {
-    // Two layers of 50 entries above 800; a merge is due by size at 800.
+fn reads_pay_for_compactions() {
+    // Two layers of 50 entries above 800; a compaction is due by size at 800.
     let store = layered(4, 2, 1_000);
     let checkpointer = &store.0.checkpointer;
-    assert_eq!(checkpointer.wanting_merges().len(), 0);
+    assert_eq!(checkpointer.wanting_compaction().len(), 0);
     let tablet = &store.0.tablets.all()[0];
     let trees = || tablet.view().trees.clone();
     let entries = trees().layers.entries();
@@ -136,8 +140,8 @@ fn reads_pay_for_merges() {
             assert!(block_on(store.get(&of_tablet, ByteRange::default())).unwrap().is_some());
         }
     };
-    let next = || checkpointer.next_merge(tablet, &trees());
-    // Searches above the price of a merge of all into the base are lost with the first merge.
+    let next = || checkpointer.next_compaction(tablet, &trees());
+    // Searches above the price of a compaction of all into the base are lost with the first compaction.
     let most = (trees().base.entries + entries) * per_entry;
     tablet.layer_searches.note(usize::try_from(most).unwrap() * 2);
     checkpointer.pay(tablet, &trees(), Some(entries));
@@ -147,12 +151,12 @@ fn reads_pay_for_merges() {
     assert_eq!(next(), None, "two searches too few");
     get_until(entries * per_entry);
     assert_eq!(next(), Some(Step::Newest(2)));
-    block_on(checkpointer.merge_some(tablet, Wanted::BySize)).unwrap();
+    block_on(checkpointer.compact_some(tablet, Wanted::BySize)).unwrap();
     assert_eq!((trees().layers.list.len(), tablet.layer_searches.count(), next()), (1, 0, None));
     get_until((trees().base.entries + entries) * per_entry);
     assert_eq!(next(), Some(Step::Base));
     while let Some(Step::Base) = next() {
-        block_on(checkpointer.merge_some(tablet, Wanted::BySize)).unwrap();
+        block_on(checkpointer.compact_some(tablet, Wanted::BySize)).unwrap();
     }
     assert_eq!((trees().layers.list.len(), tablet.layer_searches.count(), next()), (0, 0, None));
     block_on(store.get(&of_tablet, ByteRange::default())).unwrap();
@@ -176,18 +180,18 @@ fn reads_do_not_pay_for_a_base_far_larger_than_its_layers() {
     let trees = tablet.view().trees.clone();
     assert_eq!((trees.layers.list.len(), trees.layers.entries(), trees.base.entries), (1, 10, 200));
     tablet.layer_searches.note(1 << 20);
-    assert_eq!(checkpointer.next_merge(tablet, &trees), None);
+    assert_eq!(checkpointer.next_compaction(tablet, &trees), None);
     for which in 10..20 {
         put(&store, &key(5_000 + which), [1; 50]);
     }
     block_on(checkpointer.apply_alone(tablet)).unwrap();
-    assert_eq!(checkpointer.next_merge(tablet, &tablet.view().trees.clone()), Some(Step::Base));
+    assert_eq!(checkpointer.next_compaction(tablet, &tablet.view().trees.clone()), Some(Step::Base));
     block_on(store.close()).unwrap();
 }
 
-/// The file grows ahead by the rate of written pages. A merge that counts seconds of them at once would have it grow by gigabytes.
+/// The file grows ahead by the rate of written pages. A compaction that counts seconds of them at once would have it grow by gigabytes.
 #[test]
-fn pages_of_a_merge_are_counted_as_they_are_written() {
+fn pages_of_a_compaction_are_counted_as_they_are_written() {
     let store = layered(1, 1, 500);
     let checkpointer = &store.0.checkpointer;
     let written = || store.stat().page_blocks_written;
@@ -215,7 +219,7 @@ fn room_that_an_apply_leaves_to_a_pause_comes_back() {
     (tuning.lend_bytes_min, tuning.merge_permille) = (0, 1);
     let store = block_on(Store::open(device, options, environment())).unwrap();
     let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
-    let claim = tablet.merges.claim_base().expect("nothing is there to be merged");
+    let claim = tablet.compactions.claim_base().expect("nothing is there to be compacted");
     for round in 0..4 {
         for which in 0..50 {
             put(&store, &key(round * 100 + which), [1; 50]);
@@ -223,7 +227,7 @@ fn room_that_an_apply_leaves_to_a_pause_comes_back() {
         block_on(checkpointer.apply_tablet(tablet)).unwrap();
         // The first one makes the base.
         let is_behind = checkpointer.pause_permille(tablet) > 0;
-        assert!(is_behind || round == 0, "no merge runs, and the layers are far more than due");
+        assert!(is_behind || round == 0, "no compaction runs, and the layers are far more than due");
         let began = Instant::now();
         while store.0.tablets.admission.held() != (0, 0) {
             assert!(began.elapsed() < Duration::from_secs(20), "the room is still taken");
@@ -232,7 +236,7 @@ fn room_that_an_apply_leaves_to_a_pause_comes_back() {
     }
     *tablet.unreadable.lock() =
         tablet.view().trees.layers.list.first().map(|&root| (root, checkpointer.now_ns()));
-    assert_eq!(checkpointer.pause_permille(tablet), 0, "a pause is of no use where merges cannot go on");
+    assert_eq!(checkpointer.pause_permille(tablet), 0, "a pause is of no use where compactions cannot go on");
     *tablet.unreadable.lock() = None;
     drop(claim);
     block_on(store.close()).unwrap();

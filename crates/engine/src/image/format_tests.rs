@@ -265,7 +265,7 @@ fn layers_lie_where_the_document_says() {
     let root = |block, crc, height, entries| Root { page: Some(PageRef { block, crc }), height, entries };
     let layers = Layers {
         list: vec![root(5001, 71, 3, 90_000), root(5002, 72, 2, 4_000), root(5003, 73, 1, 11)],
-        merging: 2,
+        compacting: 2,
         frontier: b"default\0photos/17".to_vec(),
         live: 1 << 40,
         stored: None,
@@ -280,7 +280,7 @@ fn layers_lie_where_the_document_says() {
         ("count", 3),
         ("tablet", 3),
         ("frontier_bytes", 17),
-        ("merging", 2),
+        ("compacting", 2),
         ("block", 6_000),
         ("lsn", 1_005),
         ("device", 1_004),

@@ -97,7 +97,7 @@ impl Inner {
             Some(tablet) => {
                 let view = tablet.view();
                 let Some(number) = view.trees.layers.list.len().checked_sub(place.trees) else {
-                    // Layers were merged meanwhile: the base has what they held.
+                    // Layers were compacted meanwhile: the base has what they held.
                     *place = ScrubPlace { tablet: place.tablet + 1, ..ScrubPlace::default() };
                     return Ok(false);
                 };

@@ -43,8 +43,8 @@ use crate::tablet::tablets::Tablets;
 /// looks at is gone in a moment, and its blocks are no reason to refuse the write.
 const READERS_AWAITED: u32 = 10;
 const READER_PAUSE: Duration = Duration::from_millis(1);
-/// A write that finds too few blocks merges so many slices of layers at most before it is refused.
-const MERGES_AWAITED: u32 = 64;
+/// A write that finds too few blocks compacts at most this many slices of layers before it is refused.
+const COMPACTIONS_AWAITED: u32 = 64;
 /// A write that finds too few blocks deletes expired objects this often at most: other writers may take the room first.
 const REAPS_AWAITED: u32 = 64;
 
@@ -289,7 +289,7 @@ impl Inner {
             _ if !std::mem::replace(&mut search.has_applied_all, true) => {
                 or_full(run_to_end(self.checkpointer.free_what_is_dead()))
             }
-            ..=MERGES_AWAITED if run_to_end(self.checkpointer.merge_for_room())? => Ok(true),
+            ..=COMPACTIONS_AWAITED if run_to_end(self.checkpointer.compact_for_room())? => Ok(true),
             _ if self.drop_snapshots_for(shortage) => {
                 run_to_end(self.checkpointer.make_freed_reusable());
                 Ok(true)

@@ -88,11 +88,11 @@ pub struct StoreStat {
     pub layer_entries: u64,
     /// The largest number of layers of one tablet.
     pub layers_most: u64,
-    /// Merges of layers that ended, and the bytes of entries that merges took.
+    /// Compactions of layers that ended, and the bytes of entries that compactions took.
     pub merges: u64,
     /// See `merges`.
     pub merged_bytes: u64,
-    /// Nanoseconds in which applies paused, so that merges that had fallen behind went on.
+    /// Nanoseconds in which applies paused, so that compactions that had fallen behind went on.
     pub paused_ns: u64,
     /// Applies, and the blocks of pages and of values that they wrote.
     pub applies: u64,
@@ -136,7 +136,7 @@ pub struct StoreStat {
     pub expiry_examined: u64,
     /// See `expiry_examined`.
     pub reaps_for_room: u64,
-    /// Steps by which writes without room made some: applies, growth, merges, rewriting of packed runs.
+    /// Steps by which writes without room made some: applies, growth, compactions, rewriting of packed runs.
     pub room_steps: u64,
     /// Keys of deleted and expired objects that listings passed, and the most that one page passed.
     pub keys_passed: u64,

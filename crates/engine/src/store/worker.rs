@@ -18,8 +18,8 @@ pub(crate) enum Duty {
     /// Drops applied memtables.
     Free,
     Grow,
-    /// Merges layers.
-    Merge,
+    /// Compacts layers.
+    Compaction,
     /// Saves which groups belong to which bucket.
     Own,
     Move,
@@ -73,7 +73,7 @@ impl Worker {
     /// The threads that applies leave work to.
     pub(crate) fn helpers(&self) -> Helpers {
         let bell = |duty: Duty| self.bells[duty as usize].clone();
-        Helpers::new(bell(Duty::Merge), bell(Duty::Free), bell(Duty::Apply))
+        Helpers::new(bell(Duty::Compaction), bell(Duty::Free), bell(Duty::Apply))
     }
 
     /// The thread of this duty waits until it is woken, at most for `timeout`.

@@ -1,5 +1,5 @@
-//! The layers that running merges read, and the searches that pay for merges. A merge may take seconds, so it holds no view of its tablet: blocks that applies free
-//! meanwhile are reusable at once (R9). The pages that it reads stay instead because only merges free pages of layers, and each
+//! The layers that running compactions read, and the searches that pay for compactions. A compaction may take seconds, so it holds no view of its tablet: blocks that applies free
+//! meanwhile are reusable at once (R9). The pages that it reads stay instead because only compactions free pages of layers, and each
 //! claims the layers that it works with.
 
 use shoal_base::sync::Mutex;
@@ -7,7 +7,7 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_common::event::Event;
 use shoal_tree::Root;
 
-/// The searches of reads in layers of a tablet that no merge has been made for yet: one for each layer and key. A read of a tablet
+/// The searches of reads in layers of a tablet that no compaction has been made for yet: one for each layer and key. A read of a tablet
 /// without layers adds none.
 #[derive(Default)]
 pub(crate) struct LayerSearches(AtomicU64);
@@ -23,63 +23,63 @@ impl LayerSearches {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes `price` away, and all searches above `most`: years of reads do not pay for the merges of a load.
+    /// Takes `price` away, and all searches above `most`: years of reads do not pay for the compactions of a load.
     pub(crate) fn pay(&self, price: u64, most: u64) {
         // A read that comes between may be forgotten.
         self.0.store(self.count().min(most).saturating_sub(price), Ordering::Relaxed);
     }
 }
 
-/// The merges of a tablet that are running.
+/// The compactions of a tablet that are running.
 #[derive(Default)]
-pub(crate) struct RunningMerges {
+pub(crate) struct RunningCompactions {
     claimed: Mutex<Claimed>,
     ended: Event,
 }
 
 #[derive(Default)]
 struct Claimed {
-    /// Layers that merges among layers read.
+    /// Layers that compactions among layers read.
     layers: Vec<Root>,
-    /// A merge into the base runs.
+    /// A compaction into the base runs.
     base: bool,
 }
 
-/// The right of a merge to read its layers and to free their pages. Dropped, it ends the claim.
-pub(crate) struct MergeClaim<'a> {
-    merges: &'a RunningMerges,
-    /// None: all that are merged into the base.
+/// The right of a compaction to read its layers and to free their pages. Dropped, it ends the claim.
+pub(crate) struct CompactionClaim<'a> {
+    compactions: &'a RunningCompactions,
+    /// None: all that are compacted into the base.
     layers: Option<Vec<Root>>,
 }
 
-impl RunningMerges {
-    /// Claims some layers for a merge among them. `None` while another merge works with one of them.
-    pub(crate) fn claim_layers(&self, layers: &[Root]) -> Option<MergeClaim<'_>> {
+impl RunningCompactions {
+    /// Claims some layers for a compaction among them. `None` while another compaction works with one of them.
+    pub(crate) fn claim_layers(&self, layers: &[Root]) -> Option<CompactionClaim<'_>> {
         let mut claimed = self.claimed.lock();
         if claimed.base || layers.iter().any(|root| claimed.layers.contains(root)) {
             return None;
         }
         claimed.layers.extend(layers);
-        Some(MergeClaim { merges: self, layers: Some(layers.to_vec()) })
+        Some(CompactionClaim { compactions: self, layers: Some(layers.to_vec()) })
     }
 
-    /// Claims all layers for a slice of a merge into the base. `None` while another merge runs.
-    pub(crate) fn claim_base(&self) -> Option<MergeClaim<'_>> {
+    /// Claims all layers for a slice of a compaction into the base. `None` while another compaction runs.
+    pub(crate) fn claim_base(&self) -> Option<CompactionClaim<'_>> {
         let mut claimed = self.claimed.lock();
         if claimed.base || !claimed.layers.is_empty() {
             return None;
         }
         claimed.base = true;
-        Some(MergeClaim { merges: self, layers: None })
+        Some(CompactionClaim { compactions: self, layers: None })
     }
 
-    /// How many of the first layers of `list` no merge among layers works with.
+    /// How many of the first layers of `list` no compaction among layers works with.
     pub(crate) fn unclaimed(&self, list: &[Root]) -> usize {
         let claimed = self.claimed.lock();
         list.iter().position(|root| claimed.layers.contains(root)).unwrap_or(list.len())
     }
 
-    /// Waits until no merge runs.
+    /// Waits until no compaction runs.
     pub(crate) async fn wait(&self) {
         let is_idle = || {
             let claimed = self.claimed.lock();
@@ -89,15 +89,15 @@ impl RunningMerges {
     }
 }
 
-impl Drop for MergeClaim<'_> {
+impl Drop for CompactionClaim<'_> {
     fn drop(&mut self) {
-        let mut claimed = self.merges.claimed.lock();
+        let mut claimed = self.compactions.claimed.lock();
         match &self.layers {
             Some(layers) => claimed.layers.retain(|root| !layers.contains(root)),
             None => claimed.base = false,
         }
         drop(claimed);
-        self.merges.ended.notify();
+        self.compactions.ended.notify();
     }
 }
 
@@ -110,20 +110,20 @@ mod tests {
     }
 
     #[test]
-    fn merges_of_different_layers_run_side_by_side() {
-        let merges = RunningMerges::default();
+    fn compactions_of_different_layers_run_side_by_side() {
+        let compactions = RunningCompactions::default();
         let list = [1, 2, 3, 4].map(layer);
-        let older = merges.claim_layers(&list[2..]).unwrap();
-        assert!(merges.claim_layers(&list[1..3]).is_none() && merges.claim_base().is_none());
-        assert_eq!(merges.unclaimed(&list), 2);
-        let newer = merges.claim_layers(&list[..2]).unwrap();
-        assert_eq!(merges.unclaimed(&list), 0);
+        let older = compactions.claim_layers(&list[2..]).unwrap();
+        assert!(compactions.claim_layers(&list[1..3]).is_none() && compactions.claim_base().is_none());
+        assert_eq!(compactions.unclaimed(&list), 2);
+        let newer = compactions.claim_layers(&list[..2]).unwrap();
+        assert_eq!(compactions.unclaimed(&list), 0);
         drop(older);
-        assert_eq!(merges.unclaimed(&list[2..]), 2);
+        assert_eq!(compactions.unclaimed(&list[2..]), 2);
         drop(newer);
-        let base = merges.claim_base().unwrap();
-        assert!(merges.claim_base().is_none() && merges.claim_layers(&list[..1]).is_none());
+        let base = compactions.claim_base().unwrap();
+        assert!(compactions.claim_base().is_none() && compactions.claim_layers(&list[..1]).is_none());
         drop(base);
-        assert!(merges.claim_base().is_some());
+        assert!(compactions.claim_base().is_some());
     }
 }

@@ -85,7 +85,7 @@ impl Tablets {
         &self.all[usize::from(self.by_slot[usize::from(slot) % self.by_slot.len()])]
     }
 
-    /// Notes that reads search the trees of a view for so many keys: they pay for merges of its tablet's layers.
+    /// Notes that reads search the trees of a view for so many keys: they pay for compactions of its tablet's layers.
     pub(crate) fn note_searches(&self, view: &View, keys: usize) {
         let layers = view.trees.layers.list.len();
         self.all[usize::from(view.tablet.0)].layer_searches.note(layers * keys);

@@ -331,7 +331,7 @@ impl PageSink for PoolSink<'_> {
             None => self.new_leaves,
         };
         self.writer.write(frame, Unit::page(page.block, page.crc).id, keep).await.map_err(pool_error)?;
-        // Each for itself: the file grows ahead by the rate of this counter, and a merge may take seconds.
+        // Each for itself: the file grows ahead by the rate of this counter, and a compaction may take seconds.
         OperationCounters::add(&self.counters.pages_written, 1);
         Ok(page)
     }

@@ -14,7 +14,7 @@ use crate::log::queue::Marker;
 use crate::memtable::Memtable;
 use crate::memtable::admission::Admission;
 use crate::space::manager::ReadEpoch;
-use crate::tablet::compactions::{LayerSearches, RunningMerges};
+use crate::tablet::compactions::{LayerSearches, RunningCompactions};
 use crate::tablet::result_totals::ResultTotals;
 use crate::value::packed::Totals;
 
@@ -119,11 +119,11 @@ pub(crate) struct Tablet {
     pub tidy: Mutex<TidyState>,
     /// The results that the trees had at the opening; `None` until they are counted.
     pub results_at_opening: Mutex<Option<ResultTotals>>,
-    /// The layer that could not be read when layers were last merged, and when that was.
+    /// The layer that could not be read when layers were last compacted, and when that was.
     pub unreadable: Mutex<Option<(Root, u64)>>,
-    /// The merges of its layers that are running.
-    pub merges: RunningMerges,
-    /// The searches by which reads pay for merges of its layers.
+    /// The compactions of its layers that are running.
+    pub compactions: RunningCompactions,
+    /// The searches by which reads pay for compactions of its layers.
     pub layer_searches: LayerSearches,
 }
 
@@ -157,7 +157,7 @@ impl Tablet {
             tidy: Mutex::default(),
             results_at_opening: Mutex::new(totals.is_for_ever().then(ResultTotals::default)),
             unreadable: Mutex::default(),
-            merges: RunningMerges::default(),
+            compactions: RunningCompactions::default(),
             layer_searches: LayerSearches::default(),
         }
     }

@@ -1,12 +1,12 @@
 //! The trees of a tablet: the base, and above it layers, each with newer entries than all below it. Bytes: `docs/format/layers.md`.
 //!
 //! An apply whose records fall too thinly on the leaves of the base writes them as a new layer: a small tree with full pages (a
-//! *sorted run* in the words of log-structured stores). Later the layers are merged into the base, slice by slice
+//! *sorted run* in the words of log-structured stores). Later the layers are compacted into the base, slice by slice
 //! (`crates/engine/src/compaction/mod.rs`). For each key the newest tree that has an entry decides (INV-26); an entry without a body is a
 //! tombstone: the key does not exist, whatever lies below. An apply frees the value that an entry shadows in the same publish
-//! (INV-27), so blocks in use are those of deciding entries, and a merge frees pages only.
+//! (INV-27), so blocks in use are those of deciding entries, and a compaction frees pages only.
 //!
-//! While layers are merged, they have no say for keys below the frontier: the base has their entries there (INV-28).
+//! While layers are compacted, they have no say for keys below the frontier: the base has their entries there (INV-28).
 
 pub mod cursor;
 pub mod page;
@@ -60,9 +60,9 @@ pub struct LayersRef {
 pub struct Layers {
     /// Their trees, newest first.
     pub list: Vec<Root>,
-    /// So many of the oldest are being merged into the base.
-    pub merging: usize,
-    /// Below this key the base holds the entries of the layers that are being merged.
+    /// So many of the oldest are being compacted into the base.
+    pub compacting: usize,
+    /// Below this key the base holds the entries of the layers that are being compacted.
     pub frontier: Vec<u8>,
     /// Keys that exist in all trees together; counts where there are layers.
     pub live: u64,
@@ -71,22 +71,22 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// Whether the tree of number `index` is a layer that has no say for `key`, because it is merged so far.
+    /// Whether the tree of number `index` is a layer that has no say for `key`, because it is compacted so far.
     #[inline]
-    fn is_merged_at(&self, index: usize, key: &[u8]) -> bool {
-        index < self.list.len() && index + self.merging >= self.list.len() && *key < *self.frontier
+    fn is_compacted_at(&self, index: usize, key: &[u8]) -> bool {
+        index < self.list.len() && index + self.compacting >= self.list.len() && *key < *self.frontier
     }
 
     /// The first key for which layer `index` has a say.
     #[inline]
     pub fn valid_from(&self, index: usize) -> &[u8] {
-        if index + self.merging >= self.list.len() { &self.frontier } else { &[] }
+        if index + self.compacting >= self.list.len() { &self.frontier } else { &[] }
     }
 
-    /// The layers that are being merged, newest first.
+    /// The layers that are being compacted, newest first.
     #[inline]
-    pub fn of_merge(&self) -> &[Root] {
-        &self.list[self.list.len() - self.merging..]
+    pub fn being_compacted(&self) -> &[Root] {
+        &self.list[self.list.len() - self.compacting..]
     }
 
     /// Returns true if the list could not be read: a root without entries stands for all of its layers.
@@ -192,7 +192,7 @@ impl Trees {
     /// The trees that have a say for `key`, newest first, with their numbers.
     #[inline]
     pub fn at<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (usize, Root)> + 'a {
-        self.numbered().filter(move |&(number, _)| !self.layers.is_merged_at(number, key))
+        self.numbered().filter(move |&(number, _)| !self.layers.is_compacted_at(number, key))
     }
 
     /// All trees, newest first, with their numbers.
@@ -313,7 +313,7 @@ mod tests {
         trees.at(key).map(|(number, _)| number).collect()
     }
 
-    /// INV-28: a layer that is being merged has no say below the frontier, and none above it loses its say.
+    /// INV-28: a layer that is being compacted has no say below the frontier, and none above it loses its say.
     #[test]
     fn the_frontier_divides_the_say() {
         let mut trees = Trees::only(root(1, 10));
@@ -323,8 +323,8 @@ mod tests {
         assert_eq!(trees.layers.list[0], root(4, 5), "the newest comes first");
         assert_eq!(numbers(&trees, b"a"), [0, 1, 2, 3]);
         let layers = Arc::make_mut(&mut trees.layers);
-        (layers.merging, layers.frontier) = (2, b"m".to_vec());
-        assert_eq!(layers.of_merge(), [root(3, 5), root(2, 5)]);
+        (layers.compacting, layers.frontier) = (2, b"m".to_vec());
+        assert_eq!(layers.being_compacted(), [root(3, 5), root(2, 5)]);
         assert_eq!(
             (layers.valid_from(0), layers.valid_from(1), layers.valid_from(2)),
             (&b""[..], &b"m"[..], &b"m"[..])

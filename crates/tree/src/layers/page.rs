@@ -27,7 +27,7 @@ pub fn encode(tree: Tree, layers: &Layers, lsn: Lsn, block: u64) -> (IoBuf, u32)
     bytes.extend_from_slice(&[VERSION, layers.list.len() as u8]);
     bytes.extend_from_slice(&tree.tablet.0.to_le_bytes());
     bytes.extend_from_slice(&(layers.frontier.len() as u16).to_le_bytes());
-    bytes.extend_from_slice(&[layers.merging as u8, 0, 0, 0]);
+    bytes.extend_from_slice(&[layers.compacting as u8, 0, 0, 0]);
     for field in [block, lsn.0, tree.device, layers.live] {
         bytes.extend_from_slice(&field.to_le_bytes());
     }
@@ -65,14 +65,14 @@ fn decode_fields(
     let count = usize::from(reader.u8()?);
     let tablet = reader.u16()?;
     let frontier_bytes = usize::from(reader.u16()?);
-    let merging = usize::from(reader.u8()?);
+    let compacting = usize::from(reader.u8()?);
     reader.bytes(3)?;
     let (block, _lsn, device, live) = (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
     let is_ours = crc == stored.crc
         && head == (&MAGIC[..], VERSION)
         && (block, device, tablet) == (stored.block, tree.device, tree.tablet.0);
     let is_sensible = count <= LAYERS_MAX
-        && merging <= count
+        && compacting <= count
         && frontier_bytes <= TREE_KEY_BYTES_MAX
         && live <= ENTRIES_MAX;
     if !is_ours || !is_sensible {
@@ -90,7 +90,7 @@ fn decode_fields(
         list.push(Root { page: Some(page), height, entries });
     }
     let frontier = reader.bytes(frontier_bytes)?.to_vec();
-    Ok(Some(Layers { list, merging, frontier, live, stored: Some(stored) }))
+    Ok(Some(Layers { list, compacting, frontier, live, stored: Some(stored) }))
 }
 
 /// Reads the layers of a tablet; a copy that is damaged is as good as none. Where no copy can be read the list is one layer that
@@ -159,7 +159,7 @@ mod tests {
         let root = |block, height, entries| Root { page: Some(PageRef { block, crc: 77 }), height, entries };
         Layers {
             list: vec![root(100, 1, 3), root(200, 3, 90_000), root(300, 2, 4_000)],
-            merging: 2,
+            compacting: 2,
             frontier: b"default\0photos/17".to_vec(),
             live: 1 << 40,
             stored: None,

@@ -18,7 +18,7 @@ enum Newer {
     Absent,
     /// The newest entry has this version.
     Version(u64),
-    /// They decide, and how is not known: one of them is damaged there, or the key lies below the frontier of a merge.
+    /// They decide, and how is not known: one of them is damaged there, or the key lies below the frontier of a compaction.
     Decide,
 }
 

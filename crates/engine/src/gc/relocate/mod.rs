@@ -24,7 +24,7 @@ use shoal_common::event::Token;
 use shoal_space::Victim;
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::compaction::{Merged, Wanted};
+use crate::compaction::{Compacted, Wanted};
 use crate::space::manager::SpaceManager;
 
 /// Longest hole for moved values, in blocks: longer free runs belong to the reserve.
@@ -262,20 +262,20 @@ impl Relocator {
         let view = of_tablet.view();
         let again = Round::Walk { tablet, position: position.clone() };
         // An earlier apply failed: its memtable comes first.
-        // An apply or a merge in place of a walk takes its time. No view is held meanwhile: it would keep freed blocks from being reused.
+        // An apply or a compaction in place of a walk takes its time. No view is held meanwhile: it would keep freed blocks from being reused.
         if view.frozen.is_some() {
             drop((view, turn));
             self.checkpointer.apply_tablet(of_tablet).await?;
             return Ok(Some(again));
         }
-        // Pages of layers do not move. Where nobody is in a hurry, the layers are merged first.
+        // Pages of layers do not move. Where nobody is in a hurry, the layers are compacted first.
         if position.is_empty()
             && !view.trees.layers.list.is_empty()
             && !self.is_busy(self.checkpointer.now_ns())
         {
             drop((view, turn));
-            let merged = self.checkpointer.merge_some(of_tablet, Wanted::ByForce).await?;
-            let position = if merged == Merged::Nothing { vec![0] } else { position };
+            let compacted = self.checkpointer.compact_some(of_tablet, Wanted::ByForce).await?;
+            let position = if compacted == Compacted::Nothing { vec![0] } else { position };
             return Ok(Some(Round::Walk { tablet, position }));
         }
         // Values whose entries lie in layers move into a new one.
