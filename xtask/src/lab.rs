@@ -57,8 +57,18 @@ enum Suite {
 /// Prepares `command`, which is cargo's, for the engine's tests. They are built with the injected bugs, none of which is at work unless it
 /// is named, so that the laboratory and [`super::bugs`] need one build.
 pub(crate) fn of_engine(command: &mut Command) -> Result<()> {
+    with_bugs(command, "shoal-engine")
+}
+
+/// As [`of_engine`], of the unit tests of the tree.
+pub(crate) fn of_tree(command: &mut Command) -> Result<()> {
+    command.arg("--lib");
+    with_bugs(command, "shoal-tree")
+}
+
+fn with_bugs(command: &mut Command, package: &str) -> Result<()> {
     let root = super::root()?;
-    command.args(["--release", "-p", "shoal-engine"]);
+    command.args(["--release", "-p", package]);
     command.env("RUSTFLAGS", "--cfg shoal_bugs").env("CARGO_TARGET_DIR", root.join("target/bugs"));
     Ok(())
 }
@@ -206,16 +216,17 @@ impl Options {
     }
 }
 
-/// Builds the tests in separate folders that [`run`] and [`super::bugs::run`] need: the engine's and the schedules.
+/// Builds the tests in separate folders that [`run`] and [`super::bugs::run`] need: the engine's, the tree's and the schedules.
 pub(crate) fn build() -> Result<()> {
-    let (mut engine, mut schedules) = (Command::new("cargo"), Command::new("cargo"));
-    for command in [&mut engine, &mut schedules] {
+    let [mut engine, mut tree, mut schedules] = std::array::from_fn(|_| Command::new("cargo"));
+    for command in [&mut engine, &mut tree, &mut schedules] {
         command.args(["test", "--no-run", "--quiet"]).current_dir(super::root()?);
     }
     of_engine(&mut engine)?;
     engine.args(["--lib", "--test", "store"]);
+    of_tree(&mut tree)?;
     of_schedules(&mut schedules)?;
-    for mut command in [engine, schedules] {
+    for mut command in [engine, tree, schedules] {
         if !command.status().context("cannot start cargo")?.success() {
             bail!("the tests of the laboratory do not build");
         }

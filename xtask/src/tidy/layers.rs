@@ -8,10 +8,12 @@ use anyhow::{Context, Result};
 use super::{Finding, Tree};
 
 /// The layers, bottom up. Crates of one rank do not know each other.
-const RANKS: [&[&str]; 10] = [
+const RANKS: [&[&str]; 12] = [
     &["shoal-base"],
     &["shoal-buffer", "shoal-device", "shoal-space"],
     &["shoal-pool"],
+    &["shoal-common"],
+    &["shoal-tree"],
     &["shoal-engine", "shoal-api", "shoal-frontend"],
     &["shoal-backup", "shoal-resp", "shoal-metrics"],
     &["shoal-client", "shoal-server", "shoal-space-service"],

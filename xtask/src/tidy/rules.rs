@@ -9,7 +9,7 @@ use super::source::has_word;
 use super::{Finding, Tree};
 
 const DOC: &str = "docs/invariants.md";
-const BUGS: &str = "crates/engine/src/testing/injected_bug.rs";
+const BUGS: &str = "crates/common/src/injected_bug.rs";
 /// A reason is at least this long.
 const REASON_MIN: usize = 40;
 
@@ -160,7 +160,7 @@ mod tests {
                 "docs/invariants.md:6: INV-1: the comment of Worse does not name it",
             ]
         );
-        let unnamed = "| INV-1 | `crates/engine/src/testing/injected_bug.rs` | `Bad` |\n| INV-2 | somewhere | none: nothing that a test could see breaks it |\n";
+        let unnamed = "| INV-1 | `crates/common/src/injected_bug.rs` | `Bad` |\n| INV-2 | somewhere | none: nothing that a test could see breaks it |\n";
         let findings = findings_of(unnamed);
         assert_eq!(findings.len(), 3, "{findings:?}");
     }

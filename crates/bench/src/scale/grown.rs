@@ -24,7 +24,7 @@ const PAGE_KEYS: usize = 1000;
 const SHORT_KEYS: usize = 100;
 /// Time limit of one question.
 const ASKED_MAX: Duration = Duration::from_secs(30);
-/// The longest time of gets that wait for merges of the layers.
+/// The longest time of gets that wait for compactions of the layers.
 const READ_MAX: Duration = Duration::from_secs(60);
 /// A tenth of the objects is overwritten.
 const OVERWRITTEN_SHARE: u64 = 10;
@@ -185,7 +185,7 @@ impl Grown<'_> {
         Ok(Row::of_reads(store, latencies.count(), latencies, &before))
     }
 
-    /// Random gets until the store has merged all of its layers for them. Layers far smaller than their base stay.
+    /// Random gets until the store has compacted all of its layers for them. Layers far smaller than their base stay.
     fn read_until_merged(&self, store: &Store) -> Result<Row> {
         let (mut operations, mut latencies) = (0, Histogram::default());
         let before = before(store);

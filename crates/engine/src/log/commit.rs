@@ -16,6 +16,9 @@ use shoal_base::plug::plug;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shoal_base::{BLOCK_BYTES, Clock, Lsn};
+use shoal_common::error::{Error, Result};
+use shoal_common::event::{Bell, Event, Token, TokenGuard};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
 use shoal_pool::Pool;
 use smallvec::SmallVec;
@@ -24,15 +27,12 @@ use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHea
 use super::queue::{Item, Marker, QueuedBatch, ValueWrite};
 use super::ring::{BatchIndex, Ring};
 use super::ring_space::RingSpace;
-use crate::common::error::{Error, Result};
-use crate::common::event::{Bell, Event, Token, TokenGuard};
 use crate::log::expiry::{ExpiryClock, Newest};
 use crate::log::kept::Kept;
 use crate::log::poison::Poison;
 use crate::log::record::{Record, Refusal};
 use crate::log::ring::LogPlace;
 use crate::log::room::Room;
-use crate::testing::injected_bug::{Bug, injected};
 pub(crate) use refuse::Unwritten;
 
 /// The state of the driver.

@@ -14,11 +14,11 @@ use shoal_base::Lsn;
 use shoal_base::plug::plug;
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::task::{block_on, may_block};
+use shoal_common::error::Result;
+use shoal_common::event::Bell;
 
 use super::commit::Committer;
 use super::who_commits::{Facts, Moment, QUICK_BATCH_NS_MAX, TURN_WRITES_MAX, Who, who_commits};
-use crate::common::error::Result;
-use crate::common::event::Bell;
 use crate::log::record::Record;
 
 /// The committer checks its queue this often even without a wake-up.

@@ -19,11 +19,11 @@ use std::time::Duration;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_base::{Clock, Lsn};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::object::{Deadline, End, Expiry};
 
-use crate::common::object::{Deadline, End, Expiry};
 use crate::log::clock_record::{ClockRecord, WALL_MARKS_MAX, WallMark};
 use crate::log::format::{BatchHeader, CLOCK_MAX_NS, Stamp};
-use crate::testing::injected_bug::{Bug, injected};
 
 /// A sudden move of the wall clock against boot time counts as a step from this size on.
 const STEP_NS: u64 = 1_000_000_000;
@@ -322,7 +322,7 @@ impl ExpiryClock {
             Expiry::Never => return None,
             Expiry::After(time) => End::Store(self.store_ns().saturating_add(ns_of(time))),
             Expiry::At(wall_ns) => End::Wall(wall_ns),
-            Expiry::Same(deadline) => deadline.end,
+            Expiry::Same(deadline) => deadline.end(),
         };
         if matches!(end, End::Wall(_)) {
             // A step back that was not noticed yet is older than this write, and must not affect it.
@@ -337,7 +337,7 @@ impl ExpiryClock {
             End::Store(ns) => (ns.saturating_sub(self.store_ns()), ns.saturating_add_signed(self.look())),
             End::Wall(ns) => (ns.saturating_sub(self.wall_ns(newest)), ns),
         };
-        Deadline { end, left_ns, at_ns }
+        Deadline::new(end, left_ns, at_ns)
     }
 
     /// The clocks at this moment, by which a snapshot judges.
@@ -462,7 +462,7 @@ impl Moment {
             End::Store(ns) => (ns.saturating_sub(self.store_ns), ns.saturating_add_signed(self.offset_ns)),
             End::Wall(ns) => (ns.saturating_sub(self.wall_ns), ns),
         };
-        Deadline { end, left_ns, at_ns }
+        Deadline::new(end, left_ns, at_ns)
     }
 }
 

@@ -9,9 +9,10 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 
+use shoal_common::injected_bug::{Bug, injected};
+
 use super::event::Event;
 use super::sync::Mutex;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// The flushes in progress.
 #[derive(Default)]

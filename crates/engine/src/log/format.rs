@@ -1,7 +1,8 @@
 //! Bytes of the log: batches and records (`docs/format/log.md`). No other file encodes or decodes them.
 
+use shoal_common::injected_bug::{Bug, injected};
+
 use crate::log::ring::LogPlace;
-use crate::testing::injected_bug::{Bug, injected};
 use bytes::Bytes;
 use shoal_base::checksum::{crc32c, crc32c_seeded};
 use shoal_base::codec::{Reader, Truncated, put_prefixed, varint_bytes};

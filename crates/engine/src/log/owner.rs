@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use shoal_base::Lsn;
+use shoal_common::object::{Deadline, End, Expiry};
 
-use crate::common::object::{Deadline, End, Expiry};
 use crate::log::clock_record::ClockRecord;
 use crate::log::commit::Committer;
 use crate::log::expiry::{ExpiryClock, Moment};

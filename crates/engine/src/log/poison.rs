@@ -4,9 +4,10 @@
 use std::future::Future;
 use std::sync::OnceLock;
 
-use crate::common::error::{Error, Result};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+
 use crate::log::fence::Fence;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// The poison of a store, with its reason once it is set.
 #[derive(Default)]

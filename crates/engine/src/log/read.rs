@@ -7,13 +7,13 @@ use std::ops::Range;
 
 use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
 
 use super::format::{BatchHeader, EncodedRecord, check_batch, decode_record, peek_header};
 use super::ring::Ring;
-use crate::common::error::{Error, Result};
 use crate::log::ring::LogPlace;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// Blocks that are read at a time.
 const WINDOW_BLOCKS: u64 = 256;

@@ -6,9 +6,8 @@
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use shoal_common::error::{Error, Result};
 use shoal_device::DeviceError;
-
-use crate::common::error::{Error, Result};
 
 /// The parts of a store that have no room at present. Relaxed loads suffice: the flags decide which error a write gets, and nothing is ordered by them.
 #[derive(Default)]

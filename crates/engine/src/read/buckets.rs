@@ -1,10 +1,10 @@
 //! The names of the buckets that hold objects: a listing that skips from the first object of a bucket to the next bucket.
 
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::of_encoded;
+use shoal_common::object::BucketPage;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::BucketPage;
 use crate::read::list::{page_limit, successor};
 use crate::read::streams::{Merge, TabletStream};
 use crate::store::Store;
@@ -34,7 +34,7 @@ impl Store {
                 if found.is_none_or(|found| inner.is_over(found.entry.end, found.version)) {
                     continue;
                 }
-                let Some(key) = ObjectKey::of_encoded(&key) else { continue };
+                let Some(key) = of_encoded(&key) else { continue };
                 if !key.is_system() {
                     if page.names.len() == limit {
                         page.is_cut = true;

@@ -16,21 +16,21 @@ use std::sync::Arc;
 use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::RESERVED;
+use shoal_common::key::{ObjectKey, of_encoded};
+use shoal_tree::layers::cursor::TreesCursor;
+use shoal_tree::{KnownPages, PageRef};
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
 use crate::log::format::RecordKind;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot};
 use crate::read::streams::{CHUNK_RECORDS, DAMAGED_RANGES_MAX, Pace, RecordQueue, gap_of_entry};
 use crate::store::Inner;
 use crate::tablet::damage;
-use crate::tablet::tree::{KnownPages, PageRef};
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::View;
-use crate::testing::injected_bug::{Bug, injected};
-use crate::value::packed::RESERVED;
 
 /// A page of the base of a tablet: of level 1, or its only leaf. The same block and checksum at two versions are the same page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -173,7 +173,7 @@ impl Snapshot {
                 break;
             };
             last = Some([&key[..], &[0]].concat());
-            let Some(name) = ObjectKey::of_encoded(&key).filter(|name| !name.is_system()) else { continue };
+            let Some(name) = of_encoded(&key).filter(|name| !name.is_system()) else { continue };
             let found = found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version));
             let place = match (&found, under) {
                 (Some(_), Some(PageRef { block, crc })) => KeyPlace::Page(TreePage { block, crc }),

@@ -6,21 +6,21 @@ use bytes::{Buf, Bytes};
 use shoal_base::Lsn;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_base::task::Boxed;
+use shoal_common::damaged_range;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{ByteRange, Deadline, End, Metadata, Object, ObjectInfo};
 use shoal_pool::Hint;
+use shoal_tree::Found;
+use shoal_tree::layers::{SearchState, Searched};
 
-use crate::common::counters::OperationCounters;
-use crate::common::damaged_range;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, Deadline, End, Metadata, Object, ObjectInfo};
+use crate::counters::OperationCounters;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use crate::store::{Inner, Store};
-use crate::tablet::layers::{SearchState, Searched};
-use crate::tablet::tree::Found;
 use crate::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
 use crate::tablet::view::View;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home, InlineEntry, Meta, decode_metadata, split_leaf_entry};
 use crate::value::read::{self, Located};
 
@@ -537,11 +537,11 @@ fn decode(version: Lsn, body: &Bytes) -> Option<FoundEntry> {
 #[cfg(test)]
 mod tests {
     use shoal_base::task::block_on;
+    use shoal_common::object::{PutOptions, RejectRules};
+    use shoal_common::options::{Environment, OpenOptions};
     use shoal_testkit::bytes::patterned;
 
     use super::*;
-    use crate::common::object::{PutOptions, RejectRules};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::testing::fixtures::{in_memory, key, open_in};
 
     /// Values in records, in leaves and in extents, with metadata beside them and before them; ranges within, across and

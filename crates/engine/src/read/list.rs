@@ -16,18 +16,18 @@ use std::sync::Arc;
 use shoal_base::limits::{LIST_PAGE_MAX, LIST_PASSED_MAX};
 use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::{ObjectKey, check_bucket, of_encoded};
+use shoal_common::object::{ListPage, ListRequest, Metadata, ObjectInfo};
+use shoal_tree::Root;
+use shoal_tree::layers::Trees;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::{ObjectKey, check_bucket};
-use crate::common::object::{ListPage, ListRequest, Metadata, ObjectInfo};
 use crate::read::get::FoundEntry;
 use crate::read::streams::{DAMAGED_RANGES_MAX, Merge, TabletStream};
 use crate::store::{Inner, Store};
-use crate::tablet::layers::Trees;
 use crate::tablet::snapshots::Frozen;
-use crate::tablet::tree::Root;
 use crate::tablet::view::View;
-use crate::testing::injected_bug::{Bug, injected};
 
 impl Store {
     /// One page of the keys of a bucket, in order, and the damaged ranges among them.
@@ -256,7 +256,7 @@ impl<'a> Lister<'a> {
 /// The range of one key: the object's metadata is stored before its value and cannot be read.
 fn unreadable_metadata(inner: &Inner, key: &[u8], error: &Error) -> Option<DamagedRange> {
     let block = if let Error::Corrupt { block, .. } = error { *block } else { 0 };
-    let tablet = inner.tablets.of(&ObjectKey::of_encoded(key)?).id;
+    let tablet = inner.tablets.of(&of_encoded(key)?).id;
     let (from, to) = (key.to_vec(), Some([key, &[0]].concat()));
     Some(DamagedRange { tablet, from, to, block, why: format!("the object's metadata: {error}") })
 }
@@ -324,7 +324,7 @@ pub(crate) async fn walk_frozen(
         };
         page.next = Some([&key[..], &[0]].concat());
         let found = found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version));
-        let name = ObjectKey::of_encoded(&key).filter(|name| !name.is_system());
+        let name = of_encoded(&key).filter(|name| !name.is_system());
         page.entries.extend(name.zip(found));
         if merge.damaged.len() >= DAMAGED_RANGES_MAX {
             break;

@@ -11,13 +11,13 @@
 //! often. Threads share only the counts.
 
 use shoal_base::Lsn;
+use shoal_common::key::ObjectKey;
+use shoal_common::object::End;
 
-use crate::common::counters::OperationCounters;
-use crate::common::key::ObjectKey;
-use crate::common::object::End;
+use crate::counters::OperationCounters;
+use crate::memtable::hash_of;
 use crate::read::get::{ShortObject, TryGet};
 use crate::store::{Inner, Store};
-use crate::tablet::memtable::hash_of;
 use crate::value::entry::InlineEntry;
 
 /// Bytes of a place: key, value and their attributes, in whole cache lines.
@@ -246,11 +246,11 @@ mod tests {
     use shoal_buffer::Buffer;
 
     use shoal_base::sync::atomic::{AtomicU64, Ordering};
+    use shoal_common::object::{Expiry, PutOptions};
+    use shoal_common::options::{Environment, OpenOptions};
 
     use super::*;
     use crate::Write;
-    use crate::common::object::{Expiry, PutOptions};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::testing::fixtures::{in_memory, key, open_in};
     use crate::{ByteRange, Lookup, block_on};
 

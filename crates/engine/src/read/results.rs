@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use shoal_base::task::Boxed;
+use shoal_common::error::Result;
+use shoal_common::key::{RESULT_PREFIX, is_result};
 
-use crate::common::error::Result;
-use crate::common::key::{RESULT_PREFIX, is_result};
 use crate::read::list::successor;
 use crate::read::streams::{Merge, TabletStream};
 use crate::store::Store;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use shoal_base::Lsn;
 use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{ByteRange, ListPage, ListRequest, Metadata, Object, ObjectInfo};
 use shoal_pool::Hint;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, ListPage, ListRequest, Metadata, Object, ObjectInfo};
 use crate::log::driver::run_to_end;
 use crate::read::get::{FoundEntry, check_single, is_unreadable};
 use crate::read::list::{list_frozen, walk_frozen};

@@ -13,22 +13,22 @@ use bytes::Bytes;
 use shoal_base::limits::{LIST_PASSED_MAX, SCAN_LOOK_KEYS, SCAN_TURN_NS};
 use shoal_base::list::DamagedRange;
 use shoal_base::task::yield_now;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::RESERVED;
+use shoal_tree::Gap;
+use shoal_tree::layers::Trees;
+use shoal_tree::layers::cursor::{Next, TreesCursor};
 
-use crate::common::error::{Error, Result};
 use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
+use crate::memtable::Memtable;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::store::Inner;
 use crate::tablet::damage;
-use crate::tablet::layers::Trees;
-use crate::tablet::memtable::Memtable;
-use crate::tablet::tree::Gap;
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::trees_cursor::{Next, TreesCursor};
 use crate::tablet::view::View;
-use crate::testing::injected_bug::{Bug, injected};
-use crate::value::packed::RESERVED;
 
 /// Records of a memtable that are read at a time under its lock.
 pub(super) const CHUNK_RECORDS: usize = 512;
@@ -319,12 +319,12 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
+    use shoal_common::object::{Expiry, ListRequest};
+    use shoal_common::options::{Environment, OpenOptions};
     use shoal_testkit::clock::SteppingClock;
     use shoal_testkit::task::poll_once;
 
     use super::*;
-    use crate::common::object::{Expiry, ListRequest};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::read::changes::ChangesPlace;
     use crate::read::snapshot::SnapshotPlace;
     use crate::testing::fixtures::{in_memory, key, open_in};

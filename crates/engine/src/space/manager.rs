@@ -10,14 +10,14 @@ use arc_swap::ArcSwap;
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_common::error::Error;
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::options::UNIT_BLOCKS;
 use shoal_space::Space;
 use smallvec::SmallVec;
 
-use crate::common::error::Error;
-use crate::common::options::UNIT_BLOCKS;
 use crate::space::closed::Closed;
 use crate::space::discarded::Discarded;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// A bucket's number with the allocator; 0 has no separate space.
 pub(crate) type OwnerId = u16;

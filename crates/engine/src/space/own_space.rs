@@ -7,9 +7,9 @@
 
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::{ObjectKey, check_bucket};
 
-use crate::common::error::{Error, Result};
-use crate::common::key::{ObjectKey, check_bucket};
 use crate::space::manager::{OwnerId, SpaceManager};
 
 /// Most buckets with their own space: the allocator has an index in memory for each.

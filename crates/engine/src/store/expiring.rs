@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use shoal_base::sync::Mutex;
-
-use crate::common::object::End;
+use shoal_common::object::End;
 
 /// Bytes of remembered keys, with the overhead of their places, unless `Tuning::deadlines_bytes_max` is set.
 const REMEMBERED_BYTES_MAX: usize = 16 << 20;

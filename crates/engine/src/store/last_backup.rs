@@ -4,10 +4,10 @@
 
 use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated};
+use shoal_common::error::Result;
+use shoal_common::key::system_key;
+use shoal_common::object::{ByteRange, PutOptions};
 
-use crate::common::error::Result;
-use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, PutOptions};
 use crate::store::Store;
 
 /// The key of that object in the store's own bucket.
@@ -55,7 +55,7 @@ impl Store {
         if !is_newer(*self.0.last_backup.lock()) {
             return Ok(());
         }
-        self.put(&ObjectKey::system(KEY), backup.encode().into(), PutOptions::default()).await?;
+        self.put(&system_key(KEY), backup.encode().into(), PutOptions::default()).await?;
         let mut noted = self.0.last_backup.lock();
         if is_newer(*noted) {
             *noted = Some(backup);
@@ -66,7 +66,7 @@ impl Store {
     /// Reads the note of an earlier run of the store; call this once after the opening, which reads no object itself. A note that cannot be
     /// read is reported in the log and counts as none.
     pub async fn recall_backup(&self) {
-        let found = self.get(&ObjectKey::system(KEY), ByteRange::ALL).await.map(|found| {
+        let found = self.get(&system_key(KEY), ByteRange::ALL).await.map(|found| {
             found.map(|object| BackupNote::decode(&object.value.to_vec()).map_err(|error| error.to_string()))
         });
         let found = match found {
@@ -85,7 +85,9 @@ mod tests {
 
     use super::*;
     use crate::testing::fixtures::in_memory_as;
-    use crate::{CheckOptions, Environment, FormatOptions, ListRequest, OpenOptions, block_on, check};
+    use crate::{
+        CheckOptions, Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, block_on, check,
+    };
 
     async fn open(device: &Device) -> Store {
         let options = OpenOptions { background: false, ..OpenOptions::default() };
@@ -137,7 +139,7 @@ mod tests {
         let device = in_memory_as(&FormatOptions::for_blocks(8192));
         block_on(async {
             let store = open(&device).await;
-            store.put(&ObjectKey::system(KEY), vec![1; 3].into(), PutOptions::default()).await.unwrap();
+            store.put(&system_key(KEY), vec![1; 3].into(), PutOptions::default()).await.unwrap();
             store.recall_backup().await;
             assert_eq!(store.stat().last_backup, None);
         });

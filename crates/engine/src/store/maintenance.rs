@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::common::event::Token;
+use shoal_common::event::Token;
+
 use crate::store::expiring::{Expiring, ExpiryWalk};
 use crate::store::standstill::Standstill;
 use crate::store::worker::Worker;

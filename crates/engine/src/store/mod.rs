@@ -18,19 +18,19 @@ use shoal_base::TabletId;
 use shoal_base::list::DamagedRange;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::sync::{Mutex, pause};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::options::{Environment, Tuning};
 use shoal_device::Device;
 use shoal_pool::Pool;
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::copies;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::losses::Losses;
 use crate::checkpoint::publish::Changes;
-use crate::checkpoint::relocate::Relocator;
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::options::{Environment, Tuning};
+use crate::counters::OperationCounters;
+use crate::gc::relocate::Relocator;
+use crate::image::copies;
+use crate::image::layout::Layout;
+use crate::image::losses::Losses;
 use crate::log::driver::run_to_end;
 use crate::log::owner::Log;
 use crate::space::manager::{Shortage, SpaceManager};
@@ -43,8 +43,8 @@ use crate::tablet::tablets::Tablets;
 /// looks at is gone in a moment, and its blocks are no reason to refuse the write.
 const READERS_AWAITED: u32 = 10;
 const READER_PAUSE: Duration = Duration::from_millis(1);
-/// Most slices of layers that a write without enough blocks merges before it is refused.
-const MERGES_AWAITED: u32 = 64;
+/// Most slices of layers that a write without enough blocks compacts before it is refused.
+const COMPACTIONS_AWAITED: u32 = 64;
 /// A write that finds too few blocks deletes expired objects this often at most: other writers may take the room first.
 const REAPS_AWAITED: u32 = 64;
 
@@ -290,7 +290,7 @@ impl Inner {
             _ if !std::mem::replace(&mut search.has_applied_all, true) => {
                 or_full(run_to_end(self.checkpointer.free_what_is_dead()))
             }
-            ..=MERGES_AWAITED if run_to_end(self.checkpointer.merge_for_room())? => Ok(true),
+            ..=COMPACTIONS_AWAITED if run_to_end(self.checkpointer.compact_for_room())? => Ok(true),
             _ if self.drop_snapshots_for(shortage) => {
                 run_to_end(self.checkpointer.make_freed_reusable());
                 Ok(true)

@@ -5,7 +5,7 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_device::DeviceCounters;
 use shoal_pool::PoolCounters;
 
-use crate::checkpoint::losses::Losses;
+use crate::image::losses::Losses;
 use crate::store::last_backup::BackupNote;
 use crate::store::standstill::Look;
 use crate::store::{Inner, Store};
@@ -88,11 +88,11 @@ pub struct StoreStat {
     pub layer_entries: u64,
     /// The largest number of layers of one tablet.
     pub layers_most: u64,
-    /// Completed merges of layers, and the bytes of entries that merges took.
+    /// Completed compactions of layers, and the bytes of entries that compactions took.
     pub merges: u64,
     /// See `merges`.
     pub merged_bytes: u64,
-    /// Nanoseconds in which applies paused so that late merges could catch up.
+    /// Nanoseconds in which applies paused so that late compactions could catch up.
     pub paused_ns: u64,
     /// Applies, and the blocks of pages and of values that they wrote.
     pub applies: u64,
@@ -137,7 +137,7 @@ pub struct StoreStat {
     pub expiry_examined: u64,
     /// See `expiry_examined`.
     pub reaps_for_room: u64,
-    /// Steps of writes without room to make some: applies, growth, merges, rewriting of packed runs.
+    /// Steps of writes without room to make some: applies, growth, compactions, rewriting of packed runs.
     pub room_steps: u64,
     /// Keys of deleted and expired objects that listings skipped, and the most that one page skipped.
     pub keys_passed: u64,

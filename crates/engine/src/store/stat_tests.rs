@@ -59,7 +59,7 @@ fn bytes_of_values_count_from_their_put_on() {
 }
 
 #[test]
-fn layers_and_their_merges_are_counted() {
+fn layers_and_their_compactions_are_counted() {
     let store =
         store(Tuning { layers_from: 0, dense_records: 8, layer_records_min: 1, ..Tuning::default() }, false);
     put(&store, 0..4000);

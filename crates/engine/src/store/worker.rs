@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
+use shoal_common::event::Bell;
 
 use crate::checkpoint::checkpointer::Helpers;
-use crate::common::event::Bell;
 
 /// The work of one thread of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub(crate) enum Duty {
     /// Drops applied memtables.
     Free,
     Grow,
-    /// Merges layers.
-    Merge,
+    /// Compacts layers.
+    Compaction,
     /// Saves the groups of each bucket.
     Own,
     Move,
@@ -73,7 +73,7 @@ impl Worker {
     /// The threads that applies leave work to.
     pub(crate) fn helpers(&self) -> Helpers {
         let bell = |duty: Duty| self.bells[duty as usize].clone();
-        Helpers::new(bell(Duty::Merge), bell(Duty::Free), bell(Duty::Apply))
+        Helpers::new(bell(Duty::Compaction), bell(Duty::Free), bell(Duty::Apply))
     }
 
     /// Waits, on the thread of this duty, until it is woken, at most for `timeout`.

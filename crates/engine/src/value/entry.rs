@@ -8,10 +8,10 @@ use bytes::Bytes;
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_UNIT_BYTES};
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
+use shoal_common::error::{Error, Result};
+use shoal_common::object::{End, Metadata};
 use smallvec::SmallVec;
 
-use crate::common::error::{Error, Result};
-use crate::common::object::{End, Metadata};
 use crate::space::manager::RUNS_MAX;
 use crate::value::manifest::manifest_bytes;
 
@@ -42,22 +42,22 @@ const HAS_EXPIRY: u8 = 1 << 3;
 /// The expiry is a moment of store time, not of the wall clock.
 const IS_RELATIVE: u8 = 1 << 4;
 
-impl End {
-    fn ns(self) -> u64 {
-        match self {
-            Self::Store(ns) | Self::Wall(ns) => ns,
-        }
+fn ns_of(end: End) -> u64 {
+    match end {
+        End::Store(ns) | End::Wall(ns) => ns,
     }
+}
 
-    /// # Errors
-    /// [`Truncated`], also for an unknown kind of end.
-    fn take(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<Self>, Truncated> {
-        match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
-            (false, false) => Ok(None),
-            (true, false) => Ok(Some(Self::Wall(reader.u64()?))),
-            (true, true) => Ok(Some(Self::Store(reader.u64()?))),
-            (false, true) => Err(Truncated),
-        }
+/// Reads the end of the object's time.
+///
+/// # Errors
+/// [`Truncated`], also for an unknown kind of end.
+fn take_end(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<End>, Truncated> {
+    match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
+        (false, false) => Ok(None),
+        (true, false) => Ok(Some(End::Wall(reader.u64()?))),
+        (true, true) => Ok(Some(End::Store(reader.u64()?))),
+        (false, true) => Err(Truncated),
     }
 }
 
@@ -135,7 +135,7 @@ impl Entry {
         out.push(flags);
         out.extend_from_slice(&self.modified_ns.to_le_bytes());
         if let Some(end) = self.end {
-            out.extend_from_slice(&end.ns().to_le_bytes());
+            out.extend_from_slice(&ns_of(end).to_le_bytes());
         }
         put_varint(out, self.value_bytes);
         match &self.meta {
@@ -242,7 +242,7 @@ impl<'a> Head<'a> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
         let modified_ns = reader.u64()?;
-        let end = End::take(flags, &mut reader)?;
+        let end = take_end(flags, &mut reader)?;
         let value_bytes = reader.varint()?;
         let meta = if flags & META_IN_FRONT != 0 {
             HeadMeta::InFront(u32::try_from(reader.varint()?).map_err(|_| Truncated)?)
@@ -295,7 +295,7 @@ pub(crate) fn end_of(body: &[u8]) -> Option<End> {
         return None;
     }
     reader.u64().ok()?;
-    End::take(flags, &mut reader).ok()?
+    take_end(flags, &mut reader).ok()?
 }
 
 fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{BLOCK_BYTES, Crc32c, Run, blocks_for};
 use shoal_buffer::Buffer;
+use shoal_common::options::Tuning;
 use shoal_device::{Device, IoBuf, memory::Guarded};
 use shoal_pool::{Filled, Fresh, Pool, WriteMemory};
 use smallvec::SmallVec;
 
 use super::manifest::{Manifest, manifest_bytes};
-use crate::common::options::Tuning;
 use crate::log::kept::Kept;
 use crate::log::queue::ValueWrite;
 use crate::space::manager::Extents;

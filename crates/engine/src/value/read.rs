@@ -7,14 +7,14 @@ use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::units::identity;
 use shoal_device::{Device, IoBuf};
 use shoal_pool::{Check, Hint, Pinned, Pool, PoolError, Unit, UnitId};
 use smallvec::{SmallVec, smallvec};
 
 use super::manifest::Manifest;
-use crate::common::error::{Error, Result};
-use crate::common::units::identity;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 
 /// The place of the stored bytes of one version of an object.

@@ -5,11 +5,11 @@
 //! request. An error counts for its value alone: if a shared request fails, each of its units is read again by itself.
 
 use shoal_base::{Lsn, Run};
+use shoal_common::error::{Error, Result};
 use shoal_device::{Device, IoBuf};
 use shoal_pool::{Pool, Unit};
 
 use super::read::{Located, UnitPlace, unit_range};
-use crate::common::error::{Error, Result};
 use crate::value::entry::{Entry, Home};
 
 /// Blocks that one window reads; the last unit may exceed them.

@@ -1,13 +1,13 @@
 //! Permits: a write batch waits for room in memtables and log before it is queued.
 
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
 
-use crate::common::error::{Error, Result};
 use crate::log::commit::Committer;
 use crate::log::driver::run_to_end;
+use crate::memtable::admission::{MemtablePermit, Waiting};
 use crate::store::Inner;
 use crate::store::worker::Duty;
-use crate::tablet::admission::{MemtablePermit, Waiting};
 
 /// A write batch's share of memtables and log. Dropped before the batch is queued, it frees the share.
 pub(crate) struct Permit<'a> {

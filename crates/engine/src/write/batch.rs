@@ -5,21 +5,21 @@
 
 use std::sync::Arc;
 
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::PutOptions;
 use smallvec::SmallVec;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::PutOptions;
 use crate::log::format::{RecordKind, encode_record, record_bytes};
 use crate::log::kept::Kept;
 use crate::log::queue::ValueWrite;
 use crate::log::record::Record;
 use crate::log::ring_space::RingSpace;
+use crate::memtable::{self, hash_of};
 use crate::space::manager::{Extents, Reservation};
 use crate::store::Inner;
-use crate::tablet::memtable::{self, hash_of};
 use crate::tablet::view::Tablet;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::prepare::{Placement, placement_of};
 use crate::write::admission::Permit;
 use crate::write::change::{Change, Outline};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use shoal_buffer::Buffer;
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{Expiry, Metadata, PutOptions};
 
-use crate::common::key::ObjectKey;
-use crate::common::object::{Expiry, Metadata, PutOptions};
 use crate::space::manager::Extents;
 
 /// The parts of an object that a decision reads.

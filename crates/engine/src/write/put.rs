@@ -6,12 +6,12 @@ use shoal_base::limits::{VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, blocks_for};
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
 use smallvec::SmallVec;
 
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
+use crate::counters::OperationCounters;
 use crate::log::format::RecordKind;
 use crate::log::queue::ValueWrite;
 use crate::log::record::Record;
@@ -219,7 +219,7 @@ impl PreparedBatch<'_> {
             )));
         }
         let (entry, meta) = inner.new_entry(key, options, value.len() as u64)?;
-        // Results of writes (R17) are noted once for each result slot, not for each write (`transact.rs`).
+        // Results of writes (R17) are noted once for each result slot, not for each write (`txn/mod.rs`).
         if let Some(end) = entry.end.filter(|_| !key.is_system()) {
             inner.maintenance.expiring.note(end, key.encoded());
         }

@@ -128,10 +128,10 @@ impl ReceiveBuffer {
 mod tests {
     use std::fmt::Display;
 
+    use shoal_common::object::{Metadata, PutOptions, RejectRules};
+    use shoal_common::options::{Environment, OpenOptions};
     use shoal_testkit::bytes::patterned;
 
-    use crate::common::object::{Metadata, PutOptions, RejectRules};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::store::Store;
     use crate::testing::fixtures::{self, in_memory, key, open_in};
     use crate::write::write_batch::Write;

@@ -6,12 +6,12 @@ use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYT
 use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES_U64, RequestId, Run, blocks_for};
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{PutOptions, PutResult};
 use shoal_device::memory::Guarded;
 use shoal_pool::WriteMemory;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{PutOptions, PutResult};
 use crate::log::queue::ValueWrite;
 use crate::space::manager::{Extents, RUNS_MAX};
 use crate::store::Store;

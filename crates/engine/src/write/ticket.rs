@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 
 use shoal_base::Lsn;
 use shoal_base::task::may_block;
+use shoal_common::error::Result;
 
-use crate::common::error::Result;
 use crate::log::driver::Waiting;
 use crate::log::record::Record;
 use crate::store::Store;

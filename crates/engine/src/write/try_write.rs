@@ -6,10 +6,10 @@
 use std::borrow::Borrow;
 
 use shoal_base::codec::varint_bytes;
+use shoal_common::key::ObjectKey;
 use smallvec::SmallVec;
 
-use crate::common::counters::OperationCounters;
-use crate::common::key::ObjectKey;
+use crate::counters::OperationCounters;
 use crate::log::format::{RecordKind, write_record};
 use crate::log::record::Record;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
@@ -106,6 +106,8 @@ mod tests {
     use shoal_base::Lsn;
     use shoal_base::plug::{Hold, may_hold};
     use shoal_buffer::Buffer;
+    use shoal_common::object::{PutOptions, RejectRules};
+    use shoal_common::options::{Environment, OpenOptions};
     use shoal_device::Device;
     use shoal_testkit::clock::SteppingClock;
     use shoal_testkit::task::poll_once;
@@ -114,8 +116,6 @@ mod tests {
     use crate::log::driver::Waiting;
 
     use super::*;
-    use crate::common::object::{PutOptions, RejectRules};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::testing::fixtures::{in_memory, key, open_in};
     use crate::{ByteRange, block_on};
 

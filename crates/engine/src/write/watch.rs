@@ -1,17 +1,17 @@
-//! Watching a key: [`Store::transact`] does nothing if a watched key was written since (`tablet/watch.rs` has the
+//! Watching a key: [`Store::transact`] does nothing if a watched key was written since (`memtable/watch.rs` has the
 //! table).
 
 use std::sync::Arc;
 
 use shoal_base::Lsn;
 use shoal_base::sync::atomic::Ordering;
+use shoal_common::error::Result;
+use shoal_common::key::ObjectKey;
+use shoal_common::object::End;
 
-use crate::common::error::Result;
-use crate::common::key::ObjectKey;
-use crate::common::object::End;
+use crate::memtable::hash_of;
+use crate::memtable::watch::Watched;
 use crate::store::{Inner, Store};
-use crate::tablet::memtable::hash_of;
-use crate::tablet::watch::Watched;
 use crate::write::change::ReadLevel;
 
 /// A watched key, until this is dropped.

@@ -5,19 +5,19 @@ use shoal_base::codec::{Reader, Truncated};
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, RequestId};
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{Metadata, Object, PutOptions, RejectRules};
 use smallvec::{SmallVec, smallvec};
 
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{Metadata, Object, PutOptions, RejectRules};
+use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::{Change, Outline, Placed, ReadLevel};
 use crate::write::receive_buffer::ReceiveBuffer;
 use crate::write::ticket::Ticket;
-use crate::write::transact::{Changes, Decision, Outcome, TransactOptions};
+use crate::write::txn::{Changes, Decision, Outcome, TransactOptions};
 
 /// A write of one key, for [`Store::write`].
 pub struct Write<'a> {

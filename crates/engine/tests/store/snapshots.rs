@@ -1,4 +1,4 @@
-//! Snapshots: all of a store at one version, whatever is written, applied, merged and moved meanwhile (INV-36).
+//! Snapshots: all of a store at one version, whatever is written, applied, compacted and moved meanwhile (INV-36).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

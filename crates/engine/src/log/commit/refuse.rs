@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use shoal_base::Lsn;
 use shoal_base::plug::plug;
+use shoal_common::error::{Error, Result};
 use shoal_device::IoBuf;
 
 use super::{Committer, Drained, DriverState};
-use crate::common::error::{Error, Result};
 use crate::log::format::check_batch;
 use crate::log::queue::Item;
 use crate::log::record::{Record, Refusal};

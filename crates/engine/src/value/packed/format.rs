@@ -3,12 +3,10 @@
 
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::{BLOCK_BYTES, Crc32c, Lsn, Run, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::RESERVED;
 use shoal_device::{Device, IoBuf, IoFuture, Outcome};
 
-use crate::common::error::{Error, Result};
-
-/// First byte of the keys that the engine reserves: they sort after every bucket's name, so they are merged last.
-pub(crate) const RESERVED: u8 = 0xFF;
 /// Second byte of the keys of packed runs.
 const RUN_KEYS: u8 = b'r';
 /// Bytes of a packed run's key.
@@ -28,11 +26,6 @@ const FOOTER_BLOCKS_GUESSED: u32 = 4;
 const UNCERTAIN: u8 = 1;
 /// The footer or a live value is damaged: the run is not moved, and is freed when none of its values is alive.
 const FIXED: u8 = 2;
-
-/// Returns true if a key of a tree is reserved for the engine.
-pub(crate) fn is_reserved(key: &[u8]) -> bool {
-    key.first() == Some(&RESERVED)
-}
 
 /// The key of the run at `block`; keys sort in the order of blocks.
 pub(crate) fn run_key(block: u64) -> [u8; RUN_KEY_BYTES] {
@@ -333,6 +326,8 @@ async fn decode_footer(device: &Device, owner: Owner, run: Run, read: Outcome<Io
 
 #[cfg(test)]
 mod tests {
+    use shoal_common::key::is_reserved;
+
     use super::*;
 
     fn owner() -> Owner {

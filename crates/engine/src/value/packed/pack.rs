@@ -7,10 +7,10 @@
 use bytes::Bytes;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, blocks_for};
+use shoal_common::options::Tuning;
 use shoal_device::IoBuf;
 
 use super::format::{Owner, RUN_BLOCKS_MAX, RunEntry, TAIL_BYTES, item_bytes, put_footer, put_item};
-use crate::common::options::Tuning;
 use crate::value::entry::{Entry, Home};
 
 /// A value is packed only if its own blocks would waste more than this share of its length: a packed run loses about
