@@ -9,56 +9,23 @@ use super::exceptions::Exceptions;
 use super::prose::{comments, paragraphs};
 use super::{Finding, Tree};
 
-/// A habit: its name in `tidy.toml`, the words to write instead, and the phrases that are counted, in lower case.
-struct Habit {
-    name: &'static str,
-    instead: &'static str,
-    phrases: &'static [&'static str],
-}
-
-const HABITS: [Habit; 7] = [
-    Habit { name: "where", instead: "if, when; where is for places", phrases: &["where"] },
-    Habit {
-        name: "what",
-        instead: "the noun",
-        phrases: &["what", "who", "whom", "whoever", "whatever", "that which", "those who", "those that"],
-    },
-    Habit {
-        name: "says",
-        instead: "returns, reports, logs",
-        phrases: &["say", "says", "said", "tell", "tells", "told", "give", "gives", "given", "gave"],
-    },
-    Habit {
-        name: "begin",
-        instead: "start, continue, finish, complete",
-        phrases: &[
-            "begin",
-            "begins",
-            "began",
-            "begun",
-            "goes on",
-            "go on",
-            "going on",
-            "went on",
-            "is through",
-            "ends",
-        ],
-    },
-    Habit {
-        name: "lies",
-        instead: "is stored at, before, after, follows",
-        phrases: &["lie", "lies", "lay", "lain", "stand", "stands", "stood", "behind", "in front of"],
-    },
-    Habit {
-        name: "so many",
-        instead: "a number, or the limit's name",
-        phrases: &["so many", "so much", "so long", "as much as", "as many as", "as long as"],
-    },
-    Habit {
-        name: "of its own",
-        instead: "separate, only, except",
-        phrases: &["of its own", "of their own", "of one's own", "nothing but", "but for"],
-    },
+/// Habits: the name in `tidy.toml`, the words to write instead, and the phrases that are counted, in lower case.
+const HABITS: [(&str, &str, &str); 7] = [
+    ("where", "if, when; where is for places", "where"),
+    ("what", "the noun", "what|who|whom|whoever|whatever|that which|those who|those that"),
+    ("says", "returns, reports, logs", "say|says|said|tell|tells|told|give|gives|given|gave"),
+    (
+        "begin",
+        "start, continue, finish, complete",
+        "begin|begins|began|begun|goes on|go on|going on|went on|is through|ends",
+    ),
+    (
+        "lies",
+        "is stored at, before, after, follows",
+        "lie|lies|lay|lain|stand|stands|stood|behind|in front of",
+    ),
+    ("so many", "a number, or the limit's name", "so many|so much|so long|as much as|as many as|as long as"),
+    ("of its own", "separate, only, except", "of its own|of their own|of one's own|nothing but|but for"),
 ];
 
 /// Logs keep the words of their day.
@@ -111,10 +78,9 @@ pub(super) fn counts(tree: &Tree) -> Vec<Count> {
     };
     HABITS
         .iter()
-        .map(|habit| {
-            let found: usize = habit.phrases.iter().map(|phrase| count(phrase)).sum();
-            let per_thousand = 1_000.0 * found as f64 / words.max(1) as f64;
-            Count { name: habit.name, instead: habit.instead, per_thousand }
+        .map(|&(name, instead, phrases)| {
+            let found: usize = phrases.split('|').map(count).sum();
+            Count { name, instead, per_thousand: 1_000.0 * found as f64 / words.max(1) as f64 }
         })
         .collect()
 }
