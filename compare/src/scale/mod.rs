@@ -6,7 +6,7 @@
 
 pub mod peer;
 #[cfg(feature = "rocksdb")]
-mod rocksdb;
+pub mod rocksdb;
 pub mod stores;
 
 use std::fs;
