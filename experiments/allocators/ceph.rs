@@ -1,4 +1,4 @@
-//! The loads of Ceph's own allocator tests, as `shared/allocator.md` describes them: `Allocator_bench` P_300 and
+//! The loads of Ceph's own allocator tests, as the allocator study (docs/sources.md) describes them: `Allocator_bench` P_300 and
 //! `aging_fragmentation`.
 
 use shoal_base::Run as Blocks;

@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn probabilities_are_those_of_the_distribution() {
-        // N p_max as computed independently of this code (shared/allocator.md, section 4).
+        // N p_max as computed independently of this code, by the allocator study (docs/sources.md).
         for (choice, most) in [
             (Choice::Uniform, 1.0),
             (Choice::Normal(6.0), 2.40),

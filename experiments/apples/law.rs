@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    /// The table of shared/allocator.md, section 4, computed by other means: the expected day, its deviation, the
+    /// The table of the allocator study (docs/sources.md), computed by other means: the expected day, its deviation, the
     /// expected share left in per cent, its deviation. The deviations there are of samples, and for one apple they are
     /// of the moment and not of the day.
     #[test]

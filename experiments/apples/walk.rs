@@ -126,7 +126,7 @@ mod tests {
                 "{pools} {pieces}: {drawn:?}, law {median}"
             );
         }
-        // N M^2 / 23.1 of 1,024 pools (shared/allocator.md, section 1.6).
+        // N M^2 / 23.1 of 1,024 pools (docs/sources.md).
         let found = 1024.0 * 101f64.powi(2) / pools_law(1024, 100);
         assert!((found - 23.1).abs() < 0.1, "{found}");
     }

@@ -6,7 +6,7 @@
 
 pub mod peer;
 #[cfg(feature = "rocksdb")]
-mod rocksdb;
+pub mod rocksdb;
 pub mod stores;
 
 use std::fs;
@@ -84,6 +84,9 @@ pub struct Arguments {
     /// Draw puts a second against objects into this SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Draw the table in this file, and measure nothing.
+    #[arg(long, value_name = "FILE", requires = "plot")]
+    from: Option<PathBuf>,
     /// This is the process of the only store.
     #[arg(long, hide = true)]
     child: bool,
@@ -117,6 +120,10 @@ impl Arguments {
 
 /// Runs all stores, or, as a child, one.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if let (Some(from), Some(plot)) = (&arguments.from, &arguments.plot) {
+        let table = fs::read_to_string(from).with_context(|| format!("cannot read {}", from.display()))?;
+        return chart::draw(plot, &chart::curves_of(&table));
+    }
     let objects = arguments.objects.unwrap_or(if arguments.quick { 20_000 } else { 10_000_000 });
     if let Err(wrong) = arguments.check(objects) {
         eprintln!("scale: {wrong}");

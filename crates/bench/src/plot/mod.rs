@@ -19,18 +19,28 @@ use scale::Scale;
 
 /// Size of a chart in pixels.
 const SIZE: (u32, u32) = (820, 480);
-/// Colours of the series, in order; most colour-blind people can distinguish them (Okabe and Ito).
-const COLOURS: [RGBColor; 8] = [
+/// Of one series after another; most people who see some colours badly can distinguish them (Okabe and Ito).
+const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
+    RGBColor(148, 103, 189),
     RGBColor(100, 100, 100),
     RGBColor(0, 0, 0),
 ];
-/// Share of a category's width for its bars.
+/// Stores by the start of their names; each has one colour in all charts, and only Shoal has the accent.
+const STORES: [(&str, RGBColor); 8] = [
+    ("Shoal", RGBColor(213, 94, 0)),
+    ("RocksDB", COLOURS[0]),
+    ("SQLite", COLOURS[1]),
+    ("LMDB", COLOURS[2]),
+    ("fjall", COLOURS[3]),
+    ("redb", COLOURS[4]),
+    ("ext4", COLOURS[5]),
+    ("Redis", COLOURS[6]),
+];
+/// Share of a category's place that its bars take.
 const BARS_SHARE: f64 = 0.8;
 const FONT: &str = "sans-serif";
 /// Radius of a point.
@@ -60,9 +70,10 @@ impl Axis {
         Self { title, is_log: false, from_zero: false }
     }
 
-    /// Makes it logarithmic: equal ratios have equal lengths.
+    /// Makes it logarithmic, as its title then states: equal ratios are equally long.
     #[must_use]
     pub fn log(mut self) -> Self {
+        self.title.push_str(", logarithmic scale");
         self.is_log = true;
         self
     }
@@ -90,10 +101,18 @@ pub enum Mark {
     Points,
 }
 
+/// The colour of a store, or of the series with this number.
+fn colour_of(name: &str, index: usize) -> RGBColor {
+    let store = STORES.iter().find(|(store, _)| name.starts_with(store));
+    store.map_or(COLOURS[index % COLOURS.len()], |(_, colour)| *colour)
+}
+
 struct Series {
     name: String,
     mark: Mark,
-    colour: usize,
+    /// Its number among the colours.
+    place: usize,
+    colour: RGBColor,
     values: Vec<(f64, f64)>,
 }
 
@@ -142,21 +161,28 @@ impl LineChart {
         self
     }
 
-    /// Adds a series in a new colour. Without a name it is not in the legend.
+    /// Adds a series in a new colour, or that of its store. Without a name it is not in the legend.
     pub fn add(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
-        let colour = self.series.last().map_or(0, |last| last.colour + 1);
-        self.push(name, mark, colour, values);
+        let place = self.series.last().map_or(0, |last| last.place + 1);
+        self.push(name, mark, place, colour_of(name, place), values);
     }
 
     /// Adds a series in the colour of the last one: a measurement beside its formula.
     pub fn add_alike(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
-        let colour = self.series.last().map_or(0, |last| last.colour);
-        self.push(name, mark, colour, values);
+        let (place, colour) = self.series.last().map_or((0, COLOURS[0]), |last| (last.place, last.colour));
+        self.push(name, mark, place, colour, values);
     }
 
-    fn push(&mut self, name: &str, mark: Mark, colour: usize, values: impl IntoIterator<Item = (f64, f64)>) {
+    fn push(
+        &mut self,
+        name: &str,
+        mark: Mark,
+        place: usize,
+        colour: RGBColor,
+        values: impl IntoIterator<Item = (f64, f64)>,
+    ) {
         let values = values.into_iter().collect();
-        self.series.push(Series { name: name.to_owned(), mark, colour, values });
+        self.series.push(Series { name: name.to_owned(), mark, place, colour, values });
     }
 
     /// The chart as the text of an SVG file.
@@ -249,20 +275,26 @@ impl BarChart {
             _ => Legend::Beside(self.series.iter().enumerate().map(Named::of_bars).collect()),
         };
         frame.svg(legend, |chart, frame| {
-            for (index, (_, values)) in self.series.iter().enumerate() {
-                let style = COLOURS[index % COLOURS.len()].filled();
+            for (index, (name, values)) in self.series.iter().enumerate() {
+                // The bars of one series have the colours of their categories.
+                let is_alone = self.series.len() == 1;
+                let colours: Vec<RGBColor> = self
+                    .categories
+                    .iter()
+                    .map(|category| colour_of(if is_alone { category } else { name }, index))
+                    .collect();
                 let left = -BARS_SHARE / 2.0 + width * index as f64;
                 let shown = values.iter().enumerate().filter_map(|(place, value)| {
                     let value = value.filter(|value| frame.y.holds(*value))?;
-                    Some((place as f64 + left, value))
+                    Some((place as f64 + left, value, colours[place]))
                 });
-                chart.draw_series(shown.clone().map(|(left, value)| {
-                    Rectangle::new([(left, frame.y.floor()), (left + width * 0.95, value)], style)
+                chart.draw_series(shown.clone().map(|(left, value, colour)| {
+                    Rectangle::new([(left, frame.y.floor()), (left + width * 0.95, value)], colour.filled())
                 }))?;
                 if let Some(label) = self.label {
                     let above = Pos::new(HPos::Center, VPos::Bottom);
                     let font = TextStyle::from((FONT, 13).into_font()).pos(above);
-                    chart.draw_series(shown.map(|(left, value)| {
+                    chart.draw_series(shown.map(|(left, value, _)| {
                         EmptyElement::at((left + width * 0.475, value))
                             + Text::new(label(value), (0, -3), font.clone())
                     }))?;
@@ -300,13 +332,13 @@ enum Legend<'a> {
 /// A name in a legend beside the plane, and the mark before it: a filled box for bars.
 struct Named<'a> {
     name: &'a str,
-    colour: usize,
+    colour: RGBColor,
     mark: Option<Mark>,
 }
 
 impl<'a> Named<'a> {
     fn of_bars((index, (name, _)): (usize, &'a (String, Vec<Option<f64>>))) -> Self {
-        Self { name, colour: index, mark: None }
+        Self { name, colour: colour_of(name, index), mark: None }
     }
 
     fn of_series(series: &'a Series) -> Self {
@@ -400,7 +432,7 @@ impl Frame<'_> {
 fn draw_names(side: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, names: Vec<Named<'_>>) -> Drawn {
     let named = names.into_iter().filter(|named| !named.name.is_empty());
     for (named, y) in named.zip((BESIDE_TOP..).step_by(BESIDE_STEP)) {
-        let colour = COLOURS[named.colour % COLOURS.len()];
+        let colour = named.colour;
         let style = colour.stroke_width(2);
         match named.mark {
             Some(Mark::Line) => side.draw(&PathElement::new([(0, y), (18, y)], style))?,
@@ -414,7 +446,7 @@ fn draw_names(side: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, names:
 }
 
 fn draw_series(chart: &mut Plane<'_>, frame: &Frame<'_>, series: &Series) -> Drawn {
-    let colour = COLOURS[series.colour % COLOURS.len()];
+    let colour = series.colour;
     let mark = series.mark;
     let values: Vec<(f64, f64)> =
         series.values.iter().copied().filter(|&(x, y)| frame.x.holds(x) && frame.y.holds(y)).collect();

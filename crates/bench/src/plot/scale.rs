@@ -8,8 +8,10 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 
 /// Maximum number of ticks of an axis.
 const TICKS_MAX: usize = 11;
-/// A logarithmic axis with at most this number of decades also has ticks between the powers of ten.
-const DECADES_WITH_PARTS: f64 = 2.0;
+/// Ticks that a logarithmic axis has at least.
+const LOG_TICKS_MIN: usize = 4;
+/// Ticks of a decade, of which the first list with [`LOG_TICKS_MIN`] ticks is used.
+const PARTS: [&[f64]; 3] = [&[1.0], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]];
 
 /// One axis.
 #[derive(Clone, Debug)]
@@ -137,14 +139,16 @@ fn step(low: f64, high: f64) -> f64 {
 
 fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
-    let decades = (high / low).log10();
-    let parts: &[f64] = if decades <= DECADES_WITH_PARTS { &[1.0, 2.0, 5.0] } else { &[1.0] };
-    let every = (decades / TICKS_MAX as f64).ceil().max(1.0) as i32;
-    (first..=last)
-        .filter(|power| power.rem_euclid(every) == 0)
-        .flat_map(|power| parts.iter().map(move |part| part * 10f64.powi(power)))
-        .filter(|tick| (low * (1.0 - 1e-9)..=high * (1.0 + 1e-9)).contains(tick))
-        .collect()
+    let every = ((high / low).log10() / TICKS_MAX as f64).ceil().max(1.0) as i32;
+    let ticks = |parts: &'static [f64]| -> Vec<f64> {
+        (first..=last)
+            .filter(|power| power.rem_euclid(every) == 0)
+            .flat_map(|power| parts.iter().map(move |part| part * 10f64.powi(power)))
+            .filter(|tick| (low * (1.0 - 1e-9)..=high * (1.0 + 1e-9)).contains(tick))
+            .collect()
+    };
+    let found = PARTS.into_iter().map(ticks).find(|ticks| ticks.len() >= LOG_TICKS_MIN);
+    found.unwrap_or_else(|| ticks(PARTS[PARTS.len() - 1]))
 }
 
 /// A number as short as its step allows: `250`, `2k`, `0.05`, `1e-9`.
@@ -190,6 +194,10 @@ mod tests {
         assert_eq!(texts(&scale), ["1", "10", "100", "1000", "10k", "100k", "1M"]);
         let scale = Scale::log([4.0, 70.0].into_iter());
         assert_eq!(texts(&scale), ["5", "10", "20", "50"]);
+        let scale = Scale::log([500e3, 50e6].into_iter());
+        assert_eq!(texts(&scale), ["500k", "1M", "2M", "5M", "10M", "20M", "50M"]);
+        let scale = Scale::log([225e3, 638e3].into_iter());
+        assert_eq!(texts(&scale), ["300k", "400k", "500k", "600k"]);
         assert!(Scale::log([1e-30, 1e30].into_iter()).ticks().len() <= TICKS_MAX);
         let scale = Scale::Categories(vec!["a".into(), "b".into()]);
         assert_eq!(texts(&scale), ["a", "b"]);
