@@ -87,7 +87,7 @@ impl Timed {
         head.is_some()
     }
 
-    /// Returns the seconds left, and the deadline by the wall clock, both counted from the start of the test.
+    /// Returns the seconds left, and the deadline by the wall clock, in seconds after the start of the test.
     fn left(&self, name: &str) -> (u64, i64) {
         let deadline = self.info(name).unwrap().expiry.unwrap();
         (deadline.left_ns() / SECOND, (deadline.at_ns() as i64 - BEGIN as i64) / SECOND as i64)
