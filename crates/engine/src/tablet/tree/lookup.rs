@@ -1,5 +1,5 @@
-//! A lookup finds one key: from the root to one leaf, one page a level. It goes through the pages in memory first; from
-//! the first missing page on, it reads from the device.
+//! A lookup finds one key: from the root to one leaf, one page a level. It follows the pages in memory first; from the first missing page
+//! it reads from the device.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -13,7 +13,7 @@ use super::{Root, Tree};
 use crate::common::error::Result;
 use crate::testing::injected_bug::{Bug, injected};
 
-/// The bytes of an entry in their page: nothing is copied, and the page stays pinned as long as this value lives.
+/// The bytes of an entry in their page: nothing is copied, and the page stays pinned while this value lives.
 #[derive(Clone)]
 pub(crate) struct Found<P> {
     page: P,
@@ -21,13 +21,13 @@ pub(crate) struct Found<P> {
 }
 
 impl<P: Deref<Target = [u8; BLOCK_BYTES]>> Found<P> {
-    /// The caller checked the range against the page, which never changes.
+    /// The caller has checked the range against the page, which never changes.
     pub(super) fn new(page: P, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= page.len(), "{range:?} is not within a page");
         Self { page, range }
     }
 
-    /// The page and the place of the entry in it, to refer to an inline value without copying it.
+    /// Returns the page and the place of the entry in it, to refer to an inline value without copying it.
     pub(crate) fn into_parts(self) -> (P, Range<usize>) {
         (self.page, self.range)
     }
@@ -56,7 +56,7 @@ pub(crate) enum Step<P> {
     Found(Found<P>),
     /// The tree has no entry.
     Absent,
-    /// The answer lies below this page.
+    /// The answer is below this page.
     Below(NextPage),
 }
 
@@ -92,11 +92,11 @@ impl Tree {
         self.entry_in(page, next.0, probe.key)
     }
 
-    /// The entry of a key; `None` if the tree has none.
+    /// Returns the entry of a key; `None` if the tree has none.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] if a page on the path is damaged, or if the key lies in a range whose base was lost
-    /// and has no newer entry; [`crate::Error::Io`] if the device failed.
+    /// [`crate::Error::Corrupt`] if a page on the path is damaged, or if the key is in a range whose base was lost and has no newer entry;
+    /// [`crate::Error::Io`] if the device failed.
     pub(crate) async fn lookup<S: PageSource>(
         &self,
         source: &S,
@@ -109,7 +109,7 @@ impl Tree {
         }
     }
 
-    /// The entry of a key in the subtree of `next`, a page on its path.
+    /// Returns the entry of a key in the subtree of `next`, a page on its path.
     ///
     /// # Errors
     /// As [`Self::lookup`].
@@ -139,7 +139,7 @@ impl Tree {
         })
     }
 
-    /// The entry of a key in the leaf `page`, where it belongs, for an apply: the leaf is not needed again soon.
+    /// Returns the entry of a key in its leaf `page`, for an apply: the leaf is not needed again soon.
     ///
     /// # Errors
     /// As [`Self::lookup`].
@@ -156,7 +156,7 @@ impl Tree {
         })
     }
 
-    /// The child of an inner page that the key belongs to, and where its filter lies in the page.
+    /// Returns the child of an inner page that covers the key, and the place of the child's filter in the page.
     fn child_for(
         &self,
         page: &[u8; BLOCK_BYTES],
@@ -169,7 +169,7 @@ impl Tree {
         Ok(((child.page, level - 1), filter))
     }
 
-    /// The answer of a leaf for `key`.
+    /// Searches a leaf for `key`.
     fn entry_in<P: Deref<Target = [u8; BLOCK_BYTES]>>(
         &self,
         page: P,
@@ -181,7 +181,7 @@ impl Tree {
         let (index, found) = view.find(0, key).map_err(damaged)?;
         if found {
             let range = view.payload_range(index).map_err(damaged)?;
-            // An empty entry stands for a delete in a range whose base was lost.
+            // An empty entry is a delete in a range whose base was lost.
             return Ok(if range.is_empty() { Step::Absent } else { Step::Found(Found::new(page, range)) });
         }
         match view.lost().map_err(damaged)? {
