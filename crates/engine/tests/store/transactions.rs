@@ -115,7 +115,7 @@ fn change((key, new): (u8, Option<u64>)) -> Change {
     new.map_or(Change::Delete, |number| put(value(key, number).to_vec()))
 }
 
-/// Reads all keys and writes `writes` as one transaction; returns what it read.
+/// Reads all keys and writes `writes` as one transaction; returns the objects read.
 fn all_keys(store: &Store, writes: &[(u8, Option<u64>)]) -> Result<Vec<(u8, Option<u64>)>> {
     let decide = |objects: &[Option<Object>]| {
         let reads = (0..KEYS).zip(objects).map(|(key, object)| (key, number_of(key, object.as_ref())));
