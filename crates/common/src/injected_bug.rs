@@ -1,7 +1,7 @@
-//! Injected bugs: each breaks one rule of the engine, so that a test can show that the laboratory sees it (T24).
+//! Injected bugs: each breaks one rule of the engine, so that a test can show that the laboratory detects it (T24).
 //!
-//! Only a build with `--cfg shoal_bugs` (by `cargo x bugs`) has them; there the variable `SHOAL_BUG` names the active
-//! one. In every other build [`injected`] is the constant `false`, and the compiler removes the code behind it.
+//! Only a build with `--cfg shoal_bugs` (by `cargo x bugs`) has them; there the variable `SHOAL_BUG` names the active one. In every other
+//! build [`injected`] is the constant `false`, and the compiler removes the code that it guards.
 
 /// An injected bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,11 +12,11 @@ pub enum Bug {
     ValuesNotFlushed,
     /// R7: a batch becomes durable although the write of a value that it names failed.
     ValueErrorIgnored,
-    /// R20: a failed flush of the log is tried again and believed.
+    /// R20: a failed flush of the log is retried, and its success believed.
     FlushRetried,
     /// R15: a batch promises itself.
     PromiseAhead,
-    /// R15: an idle log is not sealed, nor one that is closed.
+    /// R15: neither an idle log nor a closed one is sealed.
     NeverSealed,
     /// R22: the records of one write batch may go into two log batches.
     WriteBatchDivided,
@@ -42,7 +42,7 @@ pub enum Bug {
     FreedNotPublished,
     /// 3.2: every superblock is written to the same slot.
     OneSlot,
-    /// R9: an upgrade leaves a superblock of the old version in the slot that it does not write first.
+    /// R9: an upgrade leaves a superblock of the old version in the slot that it writes last.
     OldSlotStays,
     /// R9: blocks that a superblock frees are reused before it is durable.
     SuperblockNotFlushed,
@@ -54,13 +54,13 @@ pub enum Bug {
     SecondCopyForgotten,
     /// R22: the reads of a transaction that writes nothing may be of different moments.
     ReadsNotValidated,
-    /// R22: a write does not tell the watches of its key.
+    /// R22: a write does not notify the watches of its key.
     WatchesForgotten,
     /// R2: replayed records are served although only the device's cache may have them.
     ReplayNotFlushed,
-    /// R5: an opening numbers from the log's tail on.
+    /// R5: an opening numbers from the log's tail.
     VersionsAgain,
-    /// Records that a tree holds are replayed once more.
+    /// Records that a tree holds are replayed again.
     ReplayedTwice,
     /// R10: the runs of unapplied records stay in the free space.
     ReplayTakesNothing,
@@ -68,11 +68,11 @@ pub enum Bug {
     DeletesNotReplayed,
     /// R7: the last batch is kept although a value that it names is not on the device.
     UnfinishedKept,
-    /// R18: the clocks of expiry begin anew with each opening.
+    /// R18: the clocks of expiry restart with each opening.
     ExpiryGoesBack,
-    /// R18: a time to live is counted by the wall clock.
+    /// R18: a time to live is measured by the wall clock.
     RelativeByWall,
-    /// R18: the wall clock's lead before a step back is forgotten.
+    /// R18: the wall clock's lead before a step back is ignored.
     StepBackForgotten,
     /// R9: blocks freed by an apply are reused before a flushed batch names the superblock.
     ReusedAtOnce,
@@ -82,7 +82,7 @@ pub enum Bug {
     ReserveGivenAway,
     /// R8: the extents of a queued record are freed.
     ExtentsNotKept,
-    /// R20: a failure of the log is answered, and the store continues.
+    /// R20: the client gets an error for a failure of the log, and the store continues.
     NotPoisoned,
     /// P2: the bytes of a value are served unchecked.
     ValueNotChecked,
@@ -98,17 +98,17 @@ pub enum Bug {
     DroppedFreedAtOnce,
     /// The blocks of a record overwritten before its apply are free only after the next opening.
     DroppedNeverFreed,
-    /// R11: the cache tells values that followed each other at one block apart by their checksums only.
+    /// R11: the cache distinguishes successive values at one block by their checksums only.
     IdentityIgnored,
-    /// R6: a condition does not look into the frozen memtable.
+    /// R6: a condition does not read the frozen memtable.
     ConditionsForgetFrozen,
     /// R6: readers see records that are not durable yet.
     InFlightServed,
-    /// R6: readers do not look into the frozen memtable.
+    /// R6: readers skip the frozen memtable.
     FrozenNotRead,
-    /// R17: a repeated write is done again.
+    /// R17: a repeated write takes effect again.
     OutcomesForgotten,
-    /// R18: the reaper deletes an object that was put anew meanwhile.
+    /// R18: the reaper deletes an object that was rewritten meanwhile.
     ReaperUnconditional,
     /// R4: writers see the new memtable before the marker of the freeze is in the queue.
     MarkerTooLate,
@@ -118,11 +118,11 @@ pub enum Bug {
     LostIsAbsent,
     /// R20: a thread whose flush succeeded does not wait for overlapping flushes.
     FlushesAlone,
-    /// R22: a repair writes a part of a write batch again.
+    /// R22: a repair rewrites a part of a write batch.
     WriteBatchesInPart,
-    /// R24: a repair accepts batches after damage that are linked to nothing.
+    /// R24: a repair accepts batches after damage without a link to them.
     UnlinkedBelieved,
-    /// Blocks that a tree names are freed, wherever they lie.
+    /// Blocks that a tree names are freed, wherever they are.
     ForeignFreed,
     /// R21: the new blocks of a file are allocated unwritten.
     GrownNotZeroed,
@@ -134,9 +134,9 @@ pub enum Bug {
     LossesForgotten,
     /// INV-35: entries that a newer tree shadows count as owners.
     ShadowedOwn,
-    /// INV-28: the frontier is published beyond what a slice compacted.
+    /// INV-28: the frontier is published beyond the compacted entries of a slice.
     FrontierTooFar,
-    /// INV-28: a listing takes what a layer holds below the frontier.
+    /// INV-28: a listing takes the entries of a layer below the frontier.
     FrontierForgotten,
     /// INV-28: a base with a slice is published although an apply changed the base meanwhile.
     SliceOfOldBase,
@@ -146,17 +146,17 @@ pub enum Bug {
     NotSettled,
     /// INV-31: a delete that goes into a layer leaves no tombstone.
     TombstoneLeftOut,
-    /// INV-34: where a layer is damaged, the trees below it are asked.
+    /// INV-34: below a damaged layer, older trees are asked.
     DamagedLayerSkipped,
     /// INV-29: the filter of a leaf lacks the leaf's first key.
     KeyNotInFilter,
-    /// R9, INV-36: a snapshot does not hold what it reaches.
+    /// R9, INV-36: a snapshot does not hold the blocks that it reaches.
     SnapshotHoldsNothing,
     /// INV-36: the memtables of a snapshot are frozen one after the other.
     SnapshotOfMoments,
     /// R14: the log names another tablet than the one of the record's key, so its extents change tablet at a replay.
     RecordOfOtherTablet,
-    /// INV-26: a new layer lies below the newest one.
+    /// INV-26: a new layer goes below the newest one.
     LayerBelowNewest,
     /// INV-32: a slice of a compaction that finds no room is not shortened.
     SliceNotShortened,
@@ -166,11 +166,11 @@ pub enum Bug {
     GrownAreasNotFlushed,
     /// INV-37: the new areas of the space image count as free space.
     GrownAreasFree,
-    /// INV-38: the log gets a longer ring while records lie in the one before.
+    /// INV-38: the log gets a longer ring while the previous ring holds records.
     LogMovedWithRecords,
     /// INV-38: the blocks of a longer ring stay free.
     LongerRingFree,
-    /// INV-39: a walk of changes does not tell the keys that a layer says are gone.
+    /// INV-39: a walk of changes omits the keys that a layer deletes.
     GoneNotTold,
     /// INV-40: no room is taken for the space image before a superblock names the blocks that need it.
     MapWithoutRoom,
@@ -191,7 +191,7 @@ pub fn injected(bug: Bug) -> bool {
     if CHOSEN.is_empty() {
         return false;
     }
-    // Compares names byte by byte as they are written: a request takes no memory for this.
+    // Compares names byte by byte in their written form: a request takes no memory for this.
     struct Same<'a>(&'a str, bool);
     impl std::fmt::Write for Same<'_> {
         fn write_str(&mut self, part: &str) -> std::fmt::Result {

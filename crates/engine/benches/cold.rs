@@ -1,9 +1,9 @@
-//! Reading everything from a cold cache: `cargo bench -p shoal-engine --bench cold -- FILE [OBJECTS [DELAY_US [ROUNDS]]]`.
+//! Reads everything from a cold cache: `cargo bench -p shoal-engine --bench cold -- FILE [OBJECTS [DELAY_US [ROUNDS]]]`.
 //!
-//! Lists all objects, lists those whose metadata lie in front of their values, scrubs and checks, each with an empty cache of
-//! 1 MiB; and lists with a full one. The file is made where there is none, and stays. Every read takes the given delay longer than the
-//! file does, as on a block device behind a network; any number of reads are delayed side by side. `--bench cold` of `shoal-backup`
-//! makes a backup of the same file.
+//! Lists all objects, lists the objects whose metadata precede their values, scrubs and checks, each with an empty cache of 1 MiB; and
+//! lists with a full cache. The file is created if it does not exist, and is kept. Every read takes the given delay longer than the file
+//! does, as on a block device over a network; any number of reads are delayed in parallel. `--bench cold` of `shoal-backup` makes a backup
+//! of the same file.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -21,7 +21,7 @@ use shoal_testkit::task::run_as_runtime;
 const CACHE_BYTES: usize = 1 << 20;
 /// The cache that holds all leaves.
 const WARM_CACHE_BYTES: usize = 512 << 20;
-/// One of this many objects has metadata that do not fit its leaf.
+/// One in this many objects has metadata that do not fit its leaf.
 const DESCRIBED_EVERY: u64 = 10;
 
 fn key(which: u64) -> ObjectKey {

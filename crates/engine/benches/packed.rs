@@ -1,7 +1,7 @@
 //! The cost of small values on a file: `cargo bench -p shoal-engine --bench packed -- FILE [OBJECTS [BYTES [THREADS]]]`.
 //!
-//! Puts, then deletes of a random half, then an idle store; after each the allocated bytes over the live ones, what
-//! the device wrote, and what was moved. The file is made anew and removed afterwards.
+//! Puts, then deletes of a random half, then an idle store; after each the ratio of allocated to live bytes, the bytes written to the
+//! device, and the bytes moved. The file is created and removed afterwards.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(5);
 
 fn key(which: u64) -> ObjectKey {
-    // Spread over the keys, as names of real objects are against the order of their arrival.
+    // Spread over the keys: the order of arrival differs from the order of names, as for real objects.
     let name = format!("object/{:016x}", which.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     ObjectKey::new("default", name.as_bytes()).expect("a fine key")
 }
@@ -45,7 +45,7 @@ fn report(what: &str, store: &Store, since: Instant) {
     );
 }
 
-/// Runs `work` for every number below `count`, dealt to threads.
+/// Runs `work` for every number below `count`, distributed over threads.
 fn in_threads(threads: u64, count: u64, work: impl Fn(u64) + Sync) {
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -55,7 +55,7 @@ fn in_threads(threads: u64, count: u64, work: impl Fn(u64) + Sync) {
     });
 }
 
-/// Waits until the memtables are empty and the ratio is at most `goal` or nothing happens any more, for the longest time at most.
+/// Waits until the memtables are empty and the ratio is at most `goal` or the store is idle, for at most the longest time.
 fn settle(store: &Store, goal: f64) {
     let start = Instant::now();
     let mut last = (0, Instant::now());

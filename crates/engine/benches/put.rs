@@ -1,7 +1,7 @@
 //! The processor time of a short durable put, by thread: `cargo bench -p shoal-engine --bench put -- FILE [PUTS [KEYS [TURN]]]`.
 //!
-//! One thread puts values of 100 bytes under KEYS keys, TURN of them gathered at a time, with at most [`IN_FLIGHT`] that are not
-//! durable: what a frontend does for clients that send several at once. The file is made anew and removed afterwards.
+//! One thread puts values of 100 bytes under KEYS keys, TURN of them gathered at a time, with at most [`IN_FLIGHT`] that are not durable,
+//! like a frontend for clients that send several at once. The file is created and removed afterwards.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -94,7 +94,7 @@ fn run(path: &Path, puts: usize, keys: u64, turn: usize) {
     block_on(store.close()).expect("close");
 }
 
-/// Queues as many puts as find room; returns the last of them, and their number.
+/// Queues all puts that find room; returns the last of them, and their number.
 fn put_all(store: &Store, keys: &[ObjectKey], value: &[u8]) -> (Option<shoal_engine::Ticket>, usize) {
     let (mut last, mut count) = (None, 0);
     for keys in keys.chunks(SHORT_PUTS_MAX) {
@@ -105,7 +105,7 @@ fn put_all(store: &Store, keys: &[ObjectKey], value: &[u8]) -> (Option<shoal_eng
     (last, count)
 }
 
-/// Waits as a task does: another thread commits.
+/// Waits like a task: another thread commits.
 fn wait(pending: &shoal_engine::Ticket) {
     run_as_runtime(poll_fn(|context| pending.poll_durable(context))).expect("a put");
 }

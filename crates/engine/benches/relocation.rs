@@ -1,8 +1,8 @@
 //! The cost of a drift of sizes: `cargo bench -p shoal-engine --bench relocation -- [MIB [FILL_PERCENT [TURNOVERS]]]`.
 //!
-//! Values with a median that grows from 4 to 64 KiB replace each other at random on a device in memory that stays as full as
-//! wanted. For each turnover of the device: bytes put, bytes moved, runs a value, and values in more than four runs. With
-//! `paused` as a further word nothing moves.
+//! Values with a median that grows from 4 to 64 KiB replace each other at random on an in-memory device at a constant fill. For each
+//! turnover of the device: bytes put, bytes moved, runs a value, and values in more than four runs. With `paused` as a further word nothing
+//! moves.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,7 +43,7 @@ impl Load {
         ObjectKey::new("default", name.as_bytes()).expect("a fine key")
     }
 
-    /// One put, and as many deletes as keep the device at its fill.
+    /// One put, and the deletes that keep the device at its fill.
     fn step(&mut self, median: f64) -> u64 {
         let is_due = self.next.is_multiple_of(64);
         if is_due {

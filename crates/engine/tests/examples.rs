@@ -1,9 +1,9 @@
 //! Runs the programs of `examples/`.
 
-// Clippy's exception for tests does not reach the helpers of an integration test.
+// Clippy's exception for tests does not apply to the helpers of an integration test.
 #![allow(clippy::unwrap_used)]
 
-// As they stand there.
+// Verbatim.
 #[path = "../examples/embedded.rs"]
 mod embedded;
 
@@ -24,7 +24,7 @@ fn the_embedded_store_does_what_its_example_says() {
     assert_eq!(listed, ["notes/a", "notes/b", "notes/c"]);
 }
 
-/// The blocks of Rust in a page at the root of the repository or below it.
+/// Returns the Rust code blocks of a page at the root of the repository or below it.
 fn rust_blocks(page: &str) -> Vec<String> {
     let text =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page)).unwrap();
@@ -32,8 +32,8 @@ fn rust_blocks(page: &str) -> Vec<String> {
     parts.map(|part| part.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// Symptom: the first program of docs/embedded.md did not compile as it was printed. Cause: it was a fragment that nothing
-/// compiled. Fix: it is the example, and the README has lines of it.
+/// Symptom: the first program of docs/embedded.md did not compile as printed. Cause: it was a fragment that nothing compiled. Fix: it is
+/// the example, and the README has lines of it.
 #[test]
 fn the_printed_programs_are_the_example() {
     let example = include_str!("../examples/greeting.rs");
@@ -53,7 +53,7 @@ fn the_printed_programs_are_the_example() {
 
 #[test]
 fn the_printed_program_runs() {
-    // Cargo builds the examples with the tests, unless one test is asked for by name.
+    // Cargo builds the examples with the tests, unless one test is requested by name.
     let binary = std::env::current_exe().unwrap().with_file_name("../examples/greeting");
     if !binary.is_file() {
         return skipped("the example `greeting` is not built: `cargo test -p shoal-engine` builds it");

@@ -1,10 +1,10 @@
-//! [`Store::open_path`]: a file is made once, opened afterwards, and nothing foreign is touched.
+//! [`Store::open_path`]: a file is created once, opened afterwards, and no foreign file is touched.
 
 use std::path::{Path, PathBuf};
 
 use shoal_engine::{ByteRange, Error, ObjectKey, OpenOptions, PathOptions, PutOptions, Store, block_on};
 
-/// The name of a file that is being made.
+/// The name of a file under construction.
 fn unfinished_name(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.unfinished", path.display()))
 }
@@ -25,7 +25,7 @@ fn refusal(path: &Path, options: PathOptions) -> String {
 fn a_store_is_made_once_and_then_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
-    // Of an opening that was cut short.
+    // Left by an interrupted opening.
     std::fs::write(unfinished_name(&path), [0; 8192]).unwrap();
     let key = ObjectKey::new("default", b"k").unwrap();
     let store = block_on(Store::open_path(&path, small())).unwrap();

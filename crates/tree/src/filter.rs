@@ -1,9 +1,9 @@
-//! The filter of a leaf: which keys the leaf certainly does not hold. Bytes: `docs/format/page.md`.
+//! The filter of a leaf: it excludes keys that the leaf certainly does not hold. Bytes: `docs/format/page.md`.
 //!
-//! An inner page of level 1 holds, behind each child, a Bloom filter of the leaf's keys: 16 bits a key, six probes, so about one
-//! absent key in a thousand passes. A key is looked for in some ten layers, and each key that passes costs a read. The filter lies in the item that also has the leaf's checksum, and an apply makes both anew
-//! whenever it writes the leaf; so a filter never denies a key that its leaf holds (INV-29). A leaf without a filter may hold
-//! anything.
+//! An inner page of level 1 holds, after each child, a Bloom filter of the leaf's keys: 16 bits a key, six probes, so about one absent key
+//! in a thousand passes. A lookup searches some ten layers, and each key that passes costs a read. The filter is in the item that also has
+//! the leaf's checksum, and an apply renews both whenever it writes the leaf; so a filter never denies a key that its leaf holds (INV-29).
+//! A leaf without a filter may hold any key.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -15,18 +15,18 @@ const PROBES: u32 = 6;
 /// Longest filter: a leaf of more keys has fewer bits for each.
 pub(crate) const FILTER_BYTES_MAX: usize = 160;
 
-/// A key that is looked for.
+/// A sought key.
 pub struct Probe<'a> {
     /// Its bytes.
     pub key: &'a [u8],
     seed: u64,
     hash: Option<u64>,
-    /// Whether filters are asked before pages in memory are: the key is probably not there.
+    /// True if filters are asked before pages in memory: the key is probably absent.
     pub expects_absence: bool,
 }
 
 impl<'a> Probe<'a> {
-    /// A key that the tree probably holds: a filter is asked only before a leaf is read from the device.
+    /// A key that the tree probably holds: its filter is asked only before a leaf is read from the device.
     #[inline]
     pub fn expected(tree: Tree, key: &'a [u8]) -> Self {
         Self { key, seed: tree.device, hash: None, expects_absence: false }
@@ -38,7 +38,7 @@ impl<'a> Probe<'a> {
         Self { hash: Some(hash_of(tree.device, key)), expects_absence: true, ..Self::expected(tree, key) }
     }
 
-    /// Whether the leaf with this filter may hold the key.
+    /// Returns true if the leaf with this filter may hold the key.
     #[inline]
     pub fn may_be_in(&self, filter: &[u8]) -> bool {
         if filter.is_empty() {
@@ -54,7 +54,7 @@ pub(crate) fn hash_of(seed: u64, key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, seed)
 }
 
-/// The filter of keys with these hashes.
+/// Builds the filter of keys with these hashes.
 pub(crate) fn filter_of(hashes: impl ExactSizeIterator<Item = u64>) -> Vec<u8> {
     let bytes = (hashes.len() * BITS_A_KEY).div_ceil(8).min(FILTER_BYTES_MAX);
     filter_with(bytes, hashes)
@@ -75,7 +75,7 @@ pub(crate) fn may_contain(filter: &[u8], hash: u64) -> bool {
     places(filter.len(), hash).all(|bit| filter[bit / 8] & 1 << (bit % 8) != 0)
 }
 
-/// The bits of a hash in a filter of so many bytes: two halves of the hash, one the start and one the step.
+/// The bits of a hash in a filter of `bytes` bytes: one half of the hash is the start, the other the step.
 #[inline]
 fn places(bytes: usize, hash: u64) -> impl Iterator<Item = usize> {
     let (start, step) = (hash as u32, (hash >> 32) as u32 | 1);
@@ -101,7 +101,7 @@ mod tests {
             assert!(inside.iter().all(|&hash| may_contain(&filter, hash)), "{count} keys");
             let passed =
                 hashes(1 << 32, 20_000).into_iter().filter(|&hash| may_contain(&filter, hash)).count();
-            // The bits of a few keys lie less evenly; of many keys each has fewer.
+            // The bits of a few keys are spread less evenly; with many keys each has fewer bits.
             let most = match count {
                 ..30 => 200,
                 30..=100 => 100,
@@ -124,6 +124,6 @@ mod tests {
 
     const GOLDEN_HASH: u64 = 13_559_805_472_868_662_033;
     const GOLDEN_FILTER: [u8; 6] = [25, 32, 24, 42, 253, 0];
-    /// As pages of earlier programs have it.
+    /// As in pages of earlier programs.
     const GOLDEN_FILTER_OF_TEN_BITS: [u8; 4] = [5, 33, 174, 7];
 }

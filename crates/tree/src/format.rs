@@ -26,7 +26,7 @@ pub struct PageRef {
 pub(crate) struct Damage(pub &'static str);
 
 impl Damage {
-    /// The error that names the page.
+    /// Returns the error that names the page.
     pub(crate) fn at(self, page: PageRef) -> Error {
         Error::Corrupt { what: self.0.to_owned(), block: page.block }
     }
@@ -47,10 +47,10 @@ pub const ENTRY_BYTES_MAX: usize = 1300;
 /// Bytes of a slot: the offset of an item.
 pub(crate) const SLOT_BYTES: usize = 2;
 
-/// Bytes that an item takes at most besides key and payload: its slot and two lengths.
+/// Maximum size of an item besides key and payload: its slot and two lengths.
 const ITEM_OVERHEAD_MAX: usize = SLOT_BYTES + 4;
 
-/// Bytes that the bounds of a leaf marked "base lost" take at most.
+/// Maximum size of the bounds of a leaf marked "base lost".
 pub(crate) const BOUNDS_BYTES_MAX: usize = 2 * (TREE_KEY_BYTES_MAX + 2);
 
 /// A flag: the leaf replaces a page that could not be read, or a whole subtree.
@@ -78,8 +78,8 @@ const _: () = assert!(3 * (ENTRY_BYTES_MAX + ITEM_OVERHEAD_MAX) <= CAPACITY);
 const _: () = assert!(ENTRY_BYTES_MAX + ITEM_OVERHEAD_MAX + BOUNDS_BYTES_MAX <= CAPACITY);
 const _: () = assert!(2 * (TREE_KEY_BYTES_MAX + CHILD_BYTES_MAX + ITEM_OVERHEAD_MAX) <= CAPACITY);
 
-/// Most entries of one tree: 2^34 blocks (64 TiB) times fewer than 2^14 entries a leaf. A reader refuses more, so that no sum of
-/// the counts of pages, layers and tablets overflows.
+/// Maximum number of entries of one tree: 2^34 blocks (64 TiB) times fewer than 2^14 entries a leaf. A reader refuses more, so that no sum
+/// of the counts of pages, layers and tablets overflows.
 pub const ENTRIES_MAX: u64 = 1 << 48;
 
 /// Longest payload of an inner item: block, checksum, number of entries.
@@ -102,7 +102,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Decodes the header and checks what does not depend on the page's place in the tree.
+    /// Decodes the header and checks the fields that do not depend on the page's place in the tree.
     #[inline]
     pub(crate) fn read(page: &Page) -> Result<Self, Damage> {
         if page[MAGIC_AT..VERSION_AT] != MAGIC {
@@ -183,8 +183,7 @@ pub(crate) fn item_at(page: &Page, at: usize) -> Option<(usize, usize, usize)> {
     if end <= BLOCK_BYTES { Some((suffix, payload, end)) } else { None }
 }
 
-/// The lost range of a leaf marked "base lost": keys from `low` on and below `high` are unknown, unless the leaf has
-/// them.
+/// The lost range of a leaf marked "base lost": keys from `low` and below `high` are unknown, unless the leaf has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds<'a> {
     pub low: &'a [u8],
@@ -193,7 +192,7 @@ pub struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Returns true if `key` lies in the lost range.
+    /// Returns true if `key` is in the lost range.
     #[inline]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.low <= key && self.high.is_none_or(|high| key < high)
@@ -205,11 +204,11 @@ pub(crate) fn bounds_at(page: &Page, at: usize) -> Option<(Bounds<'_>, usize)> {
     let (low_bytes, at) = length(page, at)?;
     let low = page.get(at..at + low_bytes)?;
     let (high_bytes, at) = length(page, at + low_bytes)?;
-    // No key is longer: a leaf that takes the bounds over has room for them.
+    // No key is longer: a leaf that inherits the bounds has room for them.
     if low_bytes.max(high_bytes.saturating_sub(1)) > TREE_KEY_BYTES_MAX {
         return None;
     }
-    // The length of the upper bound is stored plus one: 0 says that there is none.
+    // The length of the upper bound is stored plus one: 0 means no bound.
     let Some(high_bytes) = high_bytes.checked_sub(1) else {
         return Some((Bounds { low, high: None }, at));
     };
@@ -242,7 +241,7 @@ impl Child {
         Self::decode_with_filter(payload).map(|(child, _)| child)
     }
 
-    /// The same, and the filter of the leaf; it is empty where the child has none.
+    /// The same, with the filter of the leaf; it is empty if the child has none.
     #[inline]
     pub(crate) fn decode_with_filter(payload: &[u8]) -> Result<(Self, &[u8]), Damage> {
         const WRONG: Damage = Damage("an inner item is not a child");
@@ -269,12 +268,12 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// An empty draft; it serves one page after the other.
+    /// Creates an empty draft; it is reused for page after page.
     pub fn new() -> Self {
         Self { bytes: Box::new([0; BLOCK_BYTES]), slot_at: 0, slots_end: 0, item_at: 0 }
     }
 
-    /// The level of the page that was begun last.
+    /// The level of the page that was started last.
     #[inline]
     pub fn level(&self) -> u8 {
         self.bytes[LEVEL_AT]
@@ -348,7 +347,7 @@ impl Draft {
     }
 }
 
-/// The fields that all pages of one level of one apply have in common.
+/// The fields that all pages of one level of one apply share.
 #[derive(Clone, Copy)]
 pub struct Stamp {
     pub tree: Tree,

@@ -1,8 +1,8 @@
 //! Reads one page: its items, searches in it, and the check of everything inside it.
 //!
-//! [`PageView::parse`] reads the header only, so that a lookup touches few bytes. Every access checks the offsets that
-//! it uses and returns [`Damage`] if they lie outside the page; no bytes make it panic. Only [`PageView::check`] checks
-//! the order of the keys; a search in an unordered page finds some item or none.
+//! [`PageView::parse`] reads the header only, so that a lookup touches few bytes. Every access checks the offsets that it uses and returns
+//! [`Damage`] if they are outside the page; no bytes make it panic. Only [`PageView::check`] checks the order of the keys; a search in an
+//! unordered page finds some item or none.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -19,8 +19,7 @@ const ITEM_WRONG: Damage = Damage("an item reaches behind the end of the page");
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Item<'a> {
     pub suffix: &'a [u8],
-    /// The entry in a leaf, the encoded child in an inner page. An empty payload in a leaf marked "base lost" says that
-    /// the key is absent.
+    /// The entry in a leaf, the encoded child in an inner page. An empty payload in a leaf marked "base lost" marks the key as absent.
     pub payload: &'a [u8],
 }
 
@@ -80,7 +79,7 @@ impl<'a> PageView<'a> {
     /// Item `index`.
     ///
     /// # Errors
-    /// [`Damage`] if there is no such item, or if it does not lie within the page.
+    /// [`Damage`] if there is no such item, or if it is not within the page.
     #[inline]
     pub(crate) fn item(&self, index: usize) -> Result<Item<'a>, Damage> {
         let (suffix, payload, end) = self.item_offsets(index)?;
@@ -106,7 +105,7 @@ impl<'a> PageView<'a> {
         self.item_offsets(index).map(|(_, payload, end)| payload..end)
     }
 
-    /// Bytes of the page; none where `range` is not within it.
+    /// Returns bytes of the page; none if `range` is not within it.
     #[inline]
     pub(crate) fn bytes_at(&self, range: Range<usize>) -> &'a [u8] {
         self.bytes.get(range).unwrap_or_default()
@@ -127,7 +126,7 @@ impl<'a> PageView<'a> {
         Child::decode(self.item(index)?.payload)
     }
 
-    /// Child `index` of an inner page, and where its filter lies in the page.
+    /// Returns child `index` of an inner page, and the place of its filter in the page.
     ///
     /// # Errors
     /// As [`child`](Self::child).
@@ -138,8 +137,8 @@ impl<'a> PageView<'a> {
         Ok((child, end - filter.len()..end))
     }
 
-    /// Appends to `key` the separator before child `index`: no key under that child is below it. The first child has no
-    /// separator (the bound of the page counts), so nothing is appended.
+    /// Appends to `key` the separator before child `index`: no key under that child is below it. The first child has no separator (the
+    /// bound of the page applies), so nothing is appended.
     ///
     /// # Errors
     /// [`Damage`] if there is no such child.
@@ -165,8 +164,8 @@ impl<'a> PageView<'a> {
         }
     }
 
-    /// The rest of `key` after the page's prefix. If `key` does not begin with the prefix, the error says how all keys
-    /// of the page compare to it.
+    /// Returns the rest of `key` after the page's prefix. If `key` does not start with the prefix, the error is the order of all keys of
+    /// the page relative to it.
     #[inline]
     fn split<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], Ordering> {
         match key.split_at_checked(self.prefix.len()) {
@@ -178,7 +177,7 @@ impl<'a> PageView<'a> {
         }
     }
 
-    /// The first index in `range` whose key is not below `key`; with `or_equal`, whose key is above it.
+    /// Returns the first index in `range` whose key is not below `key`; with `or_equal`, whose key is above it.
     #[inline]
     fn partition(&self, mut range: Range<usize>, key: &[u8], or_equal: bool) -> Result<usize, Damage> {
         let suffix = match self.split(key) {
@@ -203,7 +202,7 @@ impl<'a> PageView<'a> {
         Ok(range.start)
     }
 
-    /// Finds in a leaf the first item from `from` on whose key is not below `key`; true says that its key equals `key`.
+    /// Finds in a leaf the first item from `from` whose key is not below `key`; true if its key equals `key`.
     ///
     /// # Errors
     /// [`Damage`] if the search meets an item that is not within the page.
@@ -226,7 +225,7 @@ impl<'a> PageView<'a> {
         Ok(self.partition(1..self.count(), key, true)? - 1)
     }
 
-    /// As [`child_of`](Self::child_of), for a key that child `from` or one behind it covers. The nearest ones are looked at first.
+    /// As [`child_of`](Self::child_of), for a key that child `from` or a later one covers. The nearest children are checked first.
     ///
     /// # Errors
     /// As [`child_of`](Self::child_of).
@@ -267,9 +266,8 @@ impl<'a> PageView<'a> {
             .ok_or(Damage("the bounds of a lost leaf cannot be read"))
     }
 
-    /// Checks everything that the page alone can tell: items lie one after the other, lengths are legal, keys are
-    /// ordered and from `low` to `high` (exclusive), the prefix is the longest possible, children can be decoded, the
-    /// rest is zeros.
+    /// Checks everything that depends on the page alone: items are contiguous, lengths are legal, keys are ordered and from `low` to `high`
+    /// (exclusive), the prefix is the longest possible, children can be decoded, the rest is zeros.
     ///
     /// # Errors
     /// The first [`Damage`] found.
@@ -363,7 +361,7 @@ impl<'a> PageView<'a> {
     }
 }
 
-/// A key that a search looks for. Its first bytes are one number, which nearly always decides without a call.
+/// A sought key. Its first bytes are one number, which nearly always decides the comparison without a call.
 struct Sought<'a> {
     bytes: &'a [u8],
     head: u64,
@@ -380,13 +378,13 @@ impl<'a> Sought<'a> {
     fn compared_to(&self, other: &[u8]) -> Ordering {
         head_of(other).cmp(&self.head).then_with(|| match (other.get(8..), self.bytes.get(8..)) {
             (Some(other), Some(bytes)) => other.cmp(bytes),
-            // One of them ends within its first eight bytes, and the other has only zeros there.
+            // One of them is shorter than eight bytes, and the other has only zeros there.
             _ => other.len().cmp(&self.bytes.len()),
         })
     }
 }
 
-/// The first eight bytes as a number that compares as the bytes do, filled up with zeros.
+/// The first eight bytes as a number that compares like the bytes, padded with zeros.
 #[inline]
 fn head_of(bytes: &[u8]) -> u64 {
     if let Some(head) = bytes.first_chunk::<8>() {
@@ -426,7 +424,7 @@ mod tests {
     }
 
     proptest! {
-        /// A search from an earlier child finds the same child as one from the first.
+        /// A search from an earlier child finds the same child as a search from the first.
         #[test]
         fn children_are_found_from_each_earlier_one(
             keys in proptest::collection::btree_set(proptest::collection::vec(b'a'..b'e', 1..5), 1..60),
@@ -511,7 +509,7 @@ mod tests {
         assert!(PageView::parse(&bytes).unwrap().check(b"", None).is_err(), "rubbish behind the items");
     }
 
-    /// Calls every reader of a page on bytes that may be anything.
+    /// Calls every reader of a page on arbitrary bytes.
     fn exercise(bytes: &[u8; BLOCK_BYTES], key: &[u8]) {
         let Ok(view) = PageView::parse(bytes) else { return };
         let _ = view.check(key, None);
@@ -537,7 +535,7 @@ mod tests {
             other in prop::collection::vec(0..3_u8, 0..12),
             high in any::<bool>(),
         ) {
-            // Few different bytes, zeros among them, so that many pairs are equal up to the end of one.
+            // Few different bytes, including zeros, so that many pairs are equal up to the end of one.
             let raised = |bytes: Vec<u8>| bytes.iter().map(|byte| byte + if high { 0xFD } else { 0 }).collect::<Vec<_>>();
             let (one, other) = (raised(one), raised(other));
             prop_assert_eq!(Sought::new(&one).compared_to(&other), other.cmp(&one));

@@ -1,4 +1,4 @@
-//! The engine's two sides of a tree: a source of old pages and a sink for new ones.
+//! The engine's interfaces to a tree: a source of old pages and a sink for new ones.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -20,17 +20,17 @@ pub enum ReadHint {
     Apply,
 }
 
-/// Gives pages. A source is cheap to share; a reader holds it by value or by reference.
+/// Returns pages. A source is cheap to share; a reader holds it by value or by reference.
 pub trait PageSource: Send + Sync {
-    /// An immutable page in memory, pinned as long as the value lives. Cloning is cheap.
+    /// An immutable page in memory, pinned while the value lives. Cloning is cheap.
     type Page: Deref<Target = [u8; BLOCK_BYTES]> + Clone + Send + Sync;
 
-    /// The page if it is in memory; reads nothing from the device.
+    /// Returns the page if it is in memory; reads nothing from the device.
     fn cached(&self, _page: PageRef, _level: u8, _hint: ReadHint) -> Option<Self::Page> {
         None
     }
 
-    /// The page, verified against its checksum. `level` is its level in the tree (0 is a leaf).
+    /// Returns the page, verified against its checksum. `level` is its level in the tree (0 is a leaf).
     ///
     /// # Errors
     /// [`shoal_common::error::Error::Corrupt`] if the stored bytes are not this page; [`shoal_common::error::Error::Io`] if the device failed.
@@ -41,8 +41,7 @@ pub trait PageSource: Send + Sync {
         hint: ReadHint,
     ) -> impl Future<Output = Result<Self::Page>> + Send;
 
-    /// Announces that these pages of one level will be read soon, in this order. The source reads them in one batch; it
-    /// may read fewer.
+    /// Announces that these pages of one level will be read soon, in this order. The source reads them in one batch; it may read fewer.
     fn prefetch(&self, pages: &[PageRef], level: u8, hint: ReadHint);
 
     /// The number of pages that a scan may prefetch so that none of them is evicted before the scan reads it.
@@ -103,22 +102,21 @@ impl<S: PageSource> PageSource for Arc<S> {
 
 /// Takes the new pages of an apply, and the old pages that are not in the new tree.
 ///
-/// If an apply fails, the new tree does not exist: the owner of the sink frees the written blocks and forgets the
-/// releases.
+/// If an apply fails, the new tree does not exist: the owner of the sink frees the written blocks and drops the releases.
 pub trait PageSink: Send {
-    /// Chooses a block for `draft`, seals it ([`Draft::seal`]) and takes its bytes. `replaces` is the old page whose
-    /// content the new page mostly has, if there is one: the new page inherits its place in the cache. The sink may see
-    /// an old page twice, if it was split. Pages arrive children first, leaves in the order of their keys.
+    /// Chooses a block for `draft`, seals it ([`Draft::seal`]) and takes its bytes. `replaces` is the old page with most of the new page's
+    /// content, if there is one: the new page inherits its place in the cache. The sink may see an old page twice, if it was split. Pages
+    /// arrive children first, leaves in the order of their keys.
     ///
     /// # Errors
-    /// Any; it ends the apply.
+    /// Any; it aborts the apply.
     fn write(
         &mut self,
         draft: &mut Draft,
         replaces: Option<PageRef>,
     ) -> impl Future<Output = Result<PageRef>> + Send;
 
-    /// Takes a page of the old tree that is not in the new one. Called once for each such page that the apply could
-    /// reach: only a check finds the pages under a damaged inner page.
+    /// Takes a page of the old tree that is not in the new one. Called once for each such page that the apply could reach: only a check
+    /// finds the pages under a damaged inner page.
     fn release(&mut self, page: PageRef);
 }

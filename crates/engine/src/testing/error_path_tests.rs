@@ -37,12 +37,12 @@ fn is_full<T>(result: &crate::Result<T>) -> bool {
     matches!(result, Err(Error::Full { .. }))
 }
 
-/// The first block from `first` on that begins with these bytes.
+/// Returns the first block from `first` that starts with these bytes.
 fn find(image: &Image, first: u64, start: &[u8]) -> u64 {
     (first..image.blocks()).find(|&block| image.block(block).starts_with(start)).expect("it is there")
 }
 
-/// A published store of `blocks` blocks in which every second block is free and no two of them touch.
+/// A published store of `blocks` blocks in which every second block is free and no two free blocks touch.
 fn splintered(blocks: u64) -> Fixture {
     let mut made = Fixture::with_blocks(blocks);
     let layout = made.superblock.layout;
@@ -54,8 +54,7 @@ fn splintered(blocks: u64) -> Fixture {
     made
 }
 
-/// A closed store with values in packed runs, half of them overwritten; the first block of a run that is worth
-/// rewriting.
+/// A closed store with values in packed runs, half of them overwritten; and the first block of a run that is worth rewriting.
 fn half_dead() -> (Fixture, u64) {
     let mut made = Fixture::new();
     made.publish();
@@ -109,13 +108,13 @@ fn packed_runs_that_cannot_be_read_are_left_for_later() {
     made.sim.inject(Fault::fail(FaultOp::Read, EIO).at(run..run + 1));
     let moves = live(&store, victim());
     assert_eq!((moves.values.len(), moves.doubtful.len()), (0, 0), "another time it may be readable");
-    // The page that says which of its values are alive.
+    // The page that decides which of its values are alive.
     let cold = made.open().unwrap();
     made.sim.inject(Fault::fail(FaultOp::Read, EIO).after(1).for_good());
     let moves = live(&cold, victim());
     made.sim.clear_faults();
     assert_eq!((moves.values.len(), moves.doubtful.len()), (0, 0));
-    // The page that holds the liveness of the runs.
+    // The page with the liveness of the runs.
     let cold = made.open().unwrap();
     let tablet = &cold.0.tablets.all()[0];
     let choose = || block_on(cold.0.checkpointer.choose_moves(tablet, &tablet.view().trees, Pressure::Idle));
@@ -152,7 +151,7 @@ fn a_store_that_is_read_only_makes_no_room() {
     assert!(matches!(tidied, Err(Error::Poisoned(_))), "{tidied:?}");
 }
 
-/// Values with runs of their own in a store that is opened anew: the failures of the walk for groups to be emptied.
+/// Values with separate runs in a freshly opened store: the failures of the walk for groups to be emptied.
 #[test]
 fn a_value_that_is_to_move_and_cannot_be_read_stays() {
     let mut made = Fixture::with_blocks(2_048);
@@ -161,7 +160,7 @@ fn a_value_that_is_to_move_and_cannot_be_read_stays() {
     let large = patterned(70_000, 1);
     put(&store, 1, large.clone());
     put(&store, 2, patterned(360_000, 2));
-    // Leaves of their own for the next values.
+    // Separate leaves for the next values.
     (100..200).for_each(|which| put(&store, which, patterned(200, which as usize)));
     put(&store, 300, patterned(70_000, 3));
     apply(&store);
@@ -196,7 +195,7 @@ fn a_value_that_is_to_move_and_cannot_be_read_stays() {
     made.sim.corrupt(manifest, 20, 1);
     assert_eq!(walk(&made.open().unwrap()).unwrap(), names(&[1, 300]));
     made.sim.corrupt(manifest, 20, 1);
-    // A page: unreadable it ends the walk, damaged it is passed.
+    // A page: an unreadable one aborts the walk, a damaged one is passed.
     let store = made.open().unwrap();
     made.sim.inject(Fault::fail(FaultOp::Read, EIO).after(1));
     assert!(is_io(&walk(&store)));
@@ -249,8 +248,7 @@ fn a_value_in_several_runs_moves_as_a_whole() {
     assert_eq!(moves.values[0].stored, value);
 }
 
-/// An apply replaces a value whose entry or manifest it cannot read: the new value counts, and the space of the old one
-/// waits for a repair.
+/// An apply replaces a value whose entry or manifest it cannot read: the new value counts, and the space of the old one waits for a repair.
 #[test]
 fn an_overwrite_of_what_cannot_be_read_keeps_its_space() {
     let mut made = Fixture::with_blocks(1_024);
@@ -365,7 +363,7 @@ fn requests_beyond_their_limits_are_refused() {
     assert!(get(&store, 1).unwrap().is_none());
 }
 
-/// Numbers stay below the ceiling as long as publishing raises it; otherwise writing ends.
+/// Numbers stay below the ceiling while publishing raises it; otherwise the store stops writing.
 #[test]
 fn numbers_above_the_ceiling_make_the_store_read_only() {
     let mut made = Fixture::new();
@@ -385,8 +383,8 @@ fn numbers_above_the_ceiling_make_the_store_read_only() {
     assert_eq!((get(&store, 1).unwrap().unwrap(), get(&store, 2).unwrap()), (patterned(300, 1), None));
 }
 
-/// The saved groups of buckets: if they cannot be read, the opening fails, because they may be there; if they are
-/// damaged, new groups begin.
+/// The saved groups of buckets: if they cannot be read, the opening fails, because they may exist; if they are damaged, new groups are
+/// created.
 #[test]
 fn groups_of_buckets_that_cannot_be_read() {
     let mut made = Fixture::with_blocks(8_192);
@@ -424,7 +422,7 @@ fn a_device_that_takes_nothing_back_is_asked_once() {
     assert!(store.stat().poisoned.is_none());
 }
 
-/// A value is written in pieces while the device fails: the stream ends, and leaves nothing.
+/// A value is written in pieces while the device fails: the stream fails, and leaves no object.
 #[test]
 fn a_stream_whose_write_failed_is_no_object() {
     let mut made = Fixture::with_blocks(8_192);

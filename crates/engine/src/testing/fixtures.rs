@@ -1,4 +1,4 @@
-//! Stores with valid checksums that no writer makes, for the tests of readers.
+//! Stores with valid checksums that no writer produces, for the tests of readers.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ pub(crate) fn environment() -> Environment {
     Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) }
 }
 
-/// A device of memory, and its faults.
+/// An in-memory device, and its faults.
 pub(crate) fn device(image: Image) -> (Arc<SimDevice>, Device) {
     let sim = quiet(image);
     (sim.clone(), Device::new(sim))
 }
 
-/// A device of memory with an empty store.
+/// An in-memory device with an empty store.
 pub(crate) fn formatted(blocks: u64, tablets: u16, log_blocks: u32) -> (Arc<SimDevice>, Device) {
     let (sim, device) = device(Image::new(blocks));
     let format = FormatOptions { tablets, log_blocks: Some(log_blocks), ..FormatOptions::for_blocks(blocks) };
@@ -46,12 +46,12 @@ pub(crate) fn formatted(blocks: u64, tablets: u16, log_blocks: u32) -> (Arc<SimD
     (sim, device)
 }
 
-/// A device in memory, as large as a small disk, with an empty store of four tablets.
+/// An in-memory device of the size of a small disk, with an empty store of four tablets.
 pub(crate) fn in_memory() -> Device {
     in_memory_as(&FormatOptions { tablets: 4, ..FormatOptions::for_blocks(32_768) })
 }
 
-/// A device in memory with an empty store of this layout.
+/// An in-memory device with an empty store of this layout.
 pub(crate) fn in_memory_as(format: &FormatOptions) -> Device {
     let device = Device::new(Arc::new(MemDevice::new(format.blocks_max)));
     block_on(Store::format(&device, format, &Environment::default())).unwrap();
@@ -74,7 +74,7 @@ pub(crate) fn key(which: impl Display) -> ObjectKey {
     ObjectKey::new("default", format!("{name:0>4}").as_bytes()).unwrap()
 }
 
-/// Puts an object without more.
+/// Puts an object with default options.
 pub(crate) fn put(store: &Store, key: &ObjectKey, value: impl Into<Vec<u8>>) {
     block_on(store.put(key, value.into().into(), PutOptions::default())).unwrap();
 }
@@ -85,7 +85,7 @@ pub(crate) fn get(store: &Store, key: &ObjectKey) -> Result<Option<Vec<u8>>> {
     Ok(object.map(|object| object.value.to_vec()))
 }
 
-/// The record of an empty object, as recovery finds it.
+/// The record of an empty object, as found by recovery.
 pub(crate) fn record(key: &[u8], lsn: u64) -> Arc<Record> {
     let encoded = encode_record(RecordKind::Put, TabletId(0), key, &[], false);
     Arc::new(Record::recovered(encoded, Lsn(lsn)))
@@ -96,7 +96,7 @@ pub(crate) fn entry(value_bytes: u64, home: Home) -> Entry {
     Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home }
 }
 
-/// A leaf's entry whose value is in it.
+/// A leaf's entry with an inline value.
 pub(crate) fn inline_entry(value: &[u8]) -> Vec<u8> {
     leaf_entry(1, &entry(value.len() as u64, Home::Inline), value)
 }
@@ -148,19 +148,19 @@ impl Fixture {
         block_on(self.device.write(block, IoBuf::copied_from(bytes))).ok().unwrap();
     }
 
-    /// Puts a page in its place.
+    /// Writes a page to its block.
     pub(crate) fn page(&self, (page, bytes): Made) -> PageRef {
         self.write(page.block, &bytes);
         page
     }
 
-    /// The only tablet's tree has this root from now on.
+    /// Sets the root of the only tablet's tree.
     pub(crate) fn root(&mut self, page: PageRef, height: u8, entries: u64) {
         self.superblock.tablets[0].root = Root { page: Some(page), height, entries };
         self.superblock.tablets[0].applied = Lsn(1);
     }
 
-    /// Writes an image in which all blocks from `next` on are free, and the superblock.
+    /// Writes an image in which all blocks from `next` are free, and the superblock.
     pub(crate) fn publish(&mut self) {
         let layout = self.superblock.layout;
         let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
@@ -202,7 +202,7 @@ impl Fixture {
         block_on(self.device.write(ring.block(head.position), batch)).ok().unwrap();
     }
 
-    /// The store, of which nothing but the log was read: its cache is cold.
+    /// Opens the store: only the log has been read, so the cache is cold.
     pub(crate) fn open(&self) -> Result<Store> {
         block_on(async {
             let recovery = Recovery::read(self.device.clone(), &options()).await?;

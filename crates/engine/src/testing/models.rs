@@ -1,9 +1,9 @@
-//! Models of the threads on the way to an acknowledgement (T10): loom runs every schedule of a few threads, within a
-//! bound of preemptions, and every value that a load may legally see.
+//! Models of the threads on the way to an acknowledgement (T10): loom runs every schedule of a few threads, within a bound of preemptions,
+//! and every value that a load may legally see.
 //!
-//! [`Event`], [`Token`] and [`Fence`] are the real ones. The committer around them is a model: the steps of
-//! `log/commit.rs` (push under the memtable's lock, drive, number, flush, check for poison, store `durable`, wake) in the
-//! same order, without bytes. A lost wake-up is a deadlock, which loom reports.
+//! [`Event`], [`Token`] and [`Fence`] are the real ones. The committer around them is a model: the steps of `log/commit.rs` (push under the
+//! memtable's lock, drive, number, flush, check for poison, store `durable`, wake) in the same order, without bytes. A lost wake-up is a
+//! deadlock, which loom reports.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -54,7 +54,7 @@ mod event;
 mod fence;
 
 const UNNUMBERED: u64 = u64::MAX;
-/// Preemptions in one schedule: more make the runs long, and no bug of this kind was seen to need them.
+/// Preemptions in one schedule: more make the runs long, and no bug of this kind has needed more.
 const PREEMPTIONS: usize = 2;
 
 /// A thread that sleeps until it is woken.
@@ -108,9 +108,9 @@ enum Item {
     Marker(Arc<AtomicU64>),
 }
 
-/// The records that the device keeps: all up to `kept`. A flush keeps at most what was written when it began, and
-/// nothing after another flush failed: later flushes still report success, as with a kernel that forgot the failure.
-/// The thread of the failed flush may report it at any later time.
+/// The records that the device keeps: all up to `kept`. A flush keeps at most the records that were written at its start, and nothing after
+/// another flush failed: later flushes still report success, as with a kernel that forgot the failure. The thread of the failed flush may
+/// report it at any later time.
 struct Flushes {
     kept: AtomicU64,
     /// The number of the flush that fails, counted from 0.
@@ -239,7 +239,7 @@ impl Committer {
         self.fail();
     }
 
-    /// As `Committer::wait_durable`: the number, or `None` if the outcome is unknown.
+    /// As `Committer::wait_durable`: returns the number, or `None` if the outcome is unknown.
     fn wait_durable(&self, record: &Record) -> Option<u64> {
         let number = block_on(poll_fn(|context| {
             for registered in [false, true] {
@@ -306,8 +306,7 @@ fn a_failed_flush_is_answered_by_unknown_and_nobody_waits_for_ever() {
     }
 }
 
-/// An apply flushes beside the committer. If its flush fails, it is unknown which of the committer's writes the device
-/// keeps.
+/// An apply flushes beside the committer. If its flush fails, it is unknown which of the committer's writes the device keeps.
 fn a_write_beside_a_flush_that_fails(fence: fn() -> Option<Fence>) {
     explore(move || {
         let committer = Committer::with(u64::MAX, fence());
@@ -332,7 +331,7 @@ fn without_a_fence_a_write_is_acknowledged_that_the_device_lost() {
     a_write_beside_a_flush_that_fails(|| None);
 }
 
-/// Two flushes succeed beside one that fails: none waits for ever, and none counts too early.
+/// Two flushes succeed beside one that fails: none waits forever, and none counts too early.
 #[test]
 fn three_flushes_wait_for_each_other_and_end() {
     explore(|| {
@@ -382,7 +381,7 @@ fn a_freeze_knows_every_record_of_the_memtable_that_it_froze() {
     });
 }
 
-/// R17: a write that is sent twice at the same time is done once, and both answers come after it is durable.
+/// R17: a write that is sent twice at the same time takes effect once, and both answers follow its durability.
 #[test]
 fn a_repetition_joins_its_original_in_flight() {
     explore(|| {

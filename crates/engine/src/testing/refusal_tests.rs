@@ -1,5 +1,4 @@
-//! Refusals before anything happens, and their errors: names, metadata, layouts, devices, logs that cannot be read
-//! (T25).
+//! Early refusals and their errors: names, metadata, layouts, devices, unreadable logs (T25).
 
 use shoal_base::TabletId;
 use shoal_base::codec::Reader;
@@ -87,8 +86,8 @@ fn layouts_and_devices_that_cannot_hold_a_store_are_refused_and_left_alone() {
     assert!((0..BLOCKS).all(|block| sim.image().block(block) == before.block(block)), "nothing was changed");
 }
 
-/// A bad sector in the log is an error of the device wherever it lies, never an end of the log: once the device reads
-/// again, the store opens with everything.
+/// A bad sector anywhere in the log is an error of the device, never an end of the log: once the device reads again, the store opens with
+/// everything.
 #[test]
 fn a_bad_sector_in_the_log_is_no_torn_tail() {
     let (sim, device) = device_of(Image::new(BLOCKS));
@@ -116,7 +115,7 @@ fn a_bad_sector_in_the_log_is_no_torn_tail() {
     }
 }
 
-/// A record of the right length with other bytes than were written.
+/// A record of the right length whose bytes differ from the written ones.
 #[test]
 fn a_record_is_what_its_checksum_says() {
     let record = encode_record(RecordKind::Put, TabletId(2), b"key", &[b"body"], true);

@@ -1,4 +1,4 @@
-//! The changes since an earlier version: a chain of them is the store of each version, whatever is applied, compacted and moved between.
+//! The changes since an earlier version: a chain of them yields the store of each version, under any mix of applies, compactions and moves.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ const SIZES: [usize; 4] = [0, 100, 2_000, 9_000];
 const GROUPS: u8 = 8;
 const GROUP: u8 = 12;
 
-/// Keys of one group are alike up to their last bytes, so separators are long, and trees of few keys are high.
+/// Keys of one group differ only in their last bytes, so separators are long, and trees of few keys are high.
 fn name(group: u8, which: u8) -> ObjectKey {
     let key = [&vec![group; 900][..], &[0xFF, 0, which]].concat();
     ObjectKey::new(["alpha", "beta"][usize::from(group % 2)], &key).unwrap()
 }
 
-/// A version as the reader of the changes keeps it: for each key that is alive the tablet and the place, and the version.
+/// A version as kept by the reader of the changes: the version, and for each live key its tablet and place.
 #[derive(Clone, Debug, Default)]
 struct Kept {
     version: u64,
@@ -42,7 +42,7 @@ impl Kept {
         (self.version > 0).then(|| Since::new(Lsn(self.version), pages))
     }
 
-    /// The next version: from this one and the changes.
+    /// Returns the next version: this one plus the changes.
     fn next(&self, snapshot: &Snapshot, limit: usize) -> Result<Self, String> {
         let since = self.since();
         let (mut kept, mut told) = (HashSet::<TreePage>::new(), BTreeMap::new());
@@ -61,7 +61,7 @@ impl Kept {
                         continue;
                     }
                     place => {
-                        // A key in front of this one, under a page that is kept, must be decided by now.
+                        // A key before this one, under an unchanged page, must be decided by now.
                         let from = last.clone().map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
                         for ((_, before), old) in
                             self.keys.range((from, std::ops::Bound::Excluded(key.clone())))
@@ -220,12 +220,12 @@ proptest! {
     }
 }
 
-/// The blocks that `work` reads of a store that was opened just now.
+/// Returns the number of blocks that `work` reads from a freshly opened store.
 fn blocks_read(device: &Device, work: impl FnOnce(&Store)) -> u64 {
     let tuning = Tuning { snapshot_max_age_ns: u64::MAX, ..tiny_without_layers().tuning };
     let options = OpenOptions { cache_bytes: 16 << 20, tuning, ..tiny_without_layers() };
     let store = open(device, options).unwrap();
-    // A first snapshot applies what the opening found in the log.
+    // The first snapshot applies the log that the opening found.
     drop(block_on(store.snapshot()).unwrap());
     let before = store.stat().device.blocks_read;
     work(&store);
@@ -234,7 +234,7 @@ fn blocks_read(device: &Device, work: impl FnOnce(&Store)) -> u64 {
     read
 }
 
-/// Leaves below a page of level 1 that did not change are not read, and values of objects that did not change never.
+/// Leaves below an unchanged page of level 1 are not read, and values of unchanged objects never are.
 #[test]
 fn pages_and_values_that_did_not_change_are_not_read() {
     const COUNT: u32 = 8_000;
@@ -263,7 +263,7 @@ fn pages_and_values_that_did_not_change_are_not_read() {
     assert!(one * 6 < full, "{one} of {full} blocks are read for one changed object");
 }
 
-/// A key that lay in a layer, and whose delete was compacted with it past an unchanged page of the base, is gone.
+/// A key from a layer is gone after its delete was compacted with it past an unchanged page of the base.
 #[test]
 fn a_delete_that_the_base_never_heard_of_is_found() {
     for gone in 0..GROUP {
@@ -284,7 +284,7 @@ fn a_delete_that_the_base_never_heard_of_is_found() {
     }
 }
 
-/// A walk that was broken off goes on: everything behind its last key is new, and before it what changed.
+/// An interrupted walk continues: every key after its last one is new, and every changed key before it follows.
 #[test]
 fn a_walk_goes_on_behind_its_last_key() {
     for limit in [1, 5, 17] {
@@ -293,7 +293,7 @@ fn a_walk_goes_on_behind_its_last_key() {
             (0..GROUP).for_each(|which| run.put(&name(group, which), 50, None));
         }
         let first = block_on(run.store.snapshot()).unwrap();
-        // The first pages only; of the page of the tree at the end the reader has some keys only.
+        // The first pages only; the reader has some keys of the last page of the tree.
         let (mut place, mut told) = (ChangesPlace::default(), Vec::new());
         for _ in 0..3 {
             let page = block_on(first.changes(None, &place, limit)).unwrap();

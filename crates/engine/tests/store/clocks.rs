@@ -1,6 +1,5 @@
-//! Time to live under clocks that are set forth and back (R18): a time to live lasts its length in elapsed time, no
-//! object without a deadline is lost, an object that was absent by its deadline stays absent, and all kinds of reads
-//! agree.
+//! Time to live under clocks that jump forward and back (R18): a time to live is measured in elapsed time, no object without a deadline is
+//! lost, an object that was absent by its deadline stays absent, and all kinds of reads agree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use crate::common::{ByName, assert_clean, formatted, key, memory, open_at, tiny}
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
-/// The wall clock when a test begins.
+/// The wall clock at the start of a test.
 const BEGIN: u64 = 20_000 * DAY;
 const BLOCKS: u64 = 4_096;
 
@@ -38,7 +37,7 @@ impl Timed {
         Self { device, clock, store }
     }
 
-    /// Ends the store, by a close or as a crash does; `meanwhile` happens before it is opened again.
+    /// Closes or crashes the store, runs `meanwhile`, and opens the store again.
     fn again(&mut self, clean: bool, meanwhile: impl FnOnce(&ManualClock)) {
         if clean {
             block_on(self.store.close()).unwrap();
@@ -46,7 +45,7 @@ impl Timed {
             // The store's reaper thread does this ten times a second.
             self.tick();
         }
-        // The device's lock goes with the last user.
+        // The last user of the device releases its lock.
         let (device, clock) = (self.device.clone(), self.clock.clone());
         drop(std::mem::replace(&mut self.store, open(&memory(BLOCKS), &clock)));
         meanwhile(&clock);
@@ -66,7 +65,7 @@ impl Timed {
         block_on(self.store.head(&key(name.as_bytes()))).unwrap()
     }
 
-    /// Returns true if the object exists: a get, a head, a listing, a stream and a condition must agree.
+    /// Returns true if the object exists; a get, a head, a listing, a stream and a condition must agree.
     fn is_there(&self, name: &str) -> bool {
         let key = key(name.as_bytes());
         let head = self.info(name);
@@ -88,7 +87,7 @@ impl Timed {
         head.is_some()
     }
 
-    /// Seconds that it has left, and the moment of the wall clock at which it ends, from the begin on.
+    /// Returns the seconds left, and the deadline by the wall clock, in seconds after the start of the test.
     fn left(&self, name: &str) -> (u64, i64) {
         let deadline = self.info(name).unwrap().expiry.unwrap();
         (deadline.left_ns() / SECOND, (deadline.at_ns() as i64 - BEGIN as i64) / SECOND as i64)
@@ -99,8 +98,8 @@ fn after(seconds: u64) -> Expiry {
     Expiry::After(Duration::from_secs(seconds))
 }
 
-/// The wall clock was ahead by a day once while the store was read; then it was right again. (Seen by users: `SET k v
-/// EX 60` answered OK and GET nil, for a day, over restarts, because the clock of expiry never went back.)
+/// The wall clock was a day ahead for one read of the store, then right again. (Seen by users: `SET k v EX 60` returned OK and GET nil, for
+/// a day, over restarts, because the clock of expiry never went back.)
 #[test]
 fn a_wall_clock_that_was_ahead_takes_no_time_to_live() {
     for restart in [None, Some(false), Some(true)] {
@@ -127,8 +126,8 @@ fn a_wall_clock_that_was_ahead_takes_no_time_to_live() {
     }
 }
 
-/// A step back of 5 s neither shortens nor lengthens a time to live of 3 s, nor does a step forth. (Seen by users: the
-/// step lost the object.)
+/// A step back of 5 s neither shortens nor lengthens a time to live of 3 s; nor does a step forward. (Seen by users: the step lost the
+/// object.)
 #[test]
 fn a_time_to_live_is_elapsed_time() {
     for step in [-5, 5, 3_600, -3_600] {
@@ -147,8 +146,8 @@ fn a_time_to_live_is_elapsed_time() {
     }
 }
 
-/// Elapsed time counts while the store is closed: by boot time in the same boot, whatever the wall clock does, else by
-/// the wall clock's difference, which is at least 0.
+/// Elapsed time counts while the store is closed: by boot time within one boot, regardless of the wall clock; otherwise by the difference
+/// of the wall clock, which is at least 0.
 #[test]
 fn a_time_to_live_goes_on_over_a_closed_store() {
     for clean in [false, true] {
@@ -177,8 +176,7 @@ fn a_time_to_live_goes_on_over_a_closed_store() {
     }
 }
 
-/// An absolute deadline is compared with the wall clock as it is then; a reader that saw the object absent never sees
-/// it again.
+/// An absolute deadline is compared with the current wall clock; a reader that saw the object absent never sees it again.
 #[test]
 fn an_absolute_deadline_follows_the_wall_clock() {
     for restart in [None, Some(false), Some(true)] {
@@ -189,7 +187,7 @@ fn an_absolute_deadline_follows_the_wall_clock() {
         timed.put("next day", at(86_400 + 50));
         assert!(timed.is_there("soon") && timed.is_there("late"));
         assert_eq!(timed.left("late"), (3_600, 3_600));
-        // Ahead by 1,000 s: one of them is over, and stays so when the clock is right again.
+        // Ahead by 1,000 s: one object is expired, and stays so when the clock is right again.
         timed.clock.step_wall(1_000 * SECOND as i64);
         assert!(!timed.is_there("soon") && timed.is_there("late"));
         if restart == Some(false) {
@@ -201,7 +199,7 @@ fn an_absolute_deadline_follows_the_wall_clock() {
         }
         assert!(!timed.is_there("soon"), "once absent, never seen again");
         assert!(timed.is_there("late"), "its time was not reached");
-        // An object written now is judged by the present clock.
+        // An object written now is judged by the current clock.
         timed.put("new", at(10));
         assert!(timed.is_there("new"));
         timed.put("soon", at(20));
@@ -226,7 +224,7 @@ fn an_absolute_deadline_follows_the_wall_clock() {
     }
 }
 
-/// A deadline that another write takes over does not change.
+/// A deadline that another write inherits does not change.
 #[test]
 fn a_deadline_is_given_on_as_it_is() {
     let timed = Timed::new();
@@ -243,8 +241,7 @@ fn a_deadline_is_given_on_as_it_is() {
     assert_eq!((timed.left("relative"), timed.left("absolute")), ((99, 150), (49, 100)));
 }
 
-/// The reaper deletes the objects that expired by either clock, and no others; the clocks are saved while any object
-/// has a deadline.
+/// The reaper deletes the objects that expired by either clock, and no others; the clocks are saved while any object has a deadline.
 #[test]
 fn the_reaper_follows_both_clocks() {
     let timed = Timed::new();
@@ -269,8 +266,8 @@ fn the_reaper_follows_both_clocks() {
     assert_clean(&timed.device, "after the reaper");
 }
 
-/// While any object has a deadline, the clocks are saved at most ten seconds after any write. So a crash, followed by a
-/// wrong wall clock, takes no more time than that, and gives none back.
+/// While any object has a deadline, the clocks are saved at most ten seconds after any write. So a crash followed by a wrong wall clock
+/// costs at most that much time, and restores none.
 #[test]
 fn time_is_written_down_while_anything_has_a_deadline() {
     let mut timed = Timed::new();
@@ -305,9 +302,9 @@ fn time_is_written_down_while_anything_has_a_deadline() {
 #[derive(Clone, Copy)]
 enum Life {
     Ever,
-    /// Until so much time has gone by.
+    /// Until this much time has elapsed.
     Elapsed(u64),
-    /// Until the wall clock shows this time; true once it did.
+    /// Until the wall clock reaches this time; true once it has.
     Wall(u64, bool),
 }
 
@@ -380,8 +377,8 @@ fn clocks_that_jump_agree_with_the_model() {
     }
 }
 
-/// Symptom: a key with an hour to live was over at once when its store was opened in a container. Cause: the boot id
-/// identifies a boot, and not the clock of a time namespace.
+/// Symptom: a key with an hour to live expired as soon as its store was opened in a container. Cause: the boot id identifies a boot, not
+/// the clock of a time namespace.
 #[test]
 fn a_clock_since_boot_that_is_another_one_ends_no_time_to_live() {
     const YEARS: i64 = 3_000 * DAY as i64;
@@ -404,7 +401,7 @@ fn a_clock_since_boot_that_is_another_one_ends_no_time_to_live() {
             });
             assert!(timed.is_there("k"), "{what}, {clean}");
             assert_eq!(timed.left("k").0, 3_540, "{what}, {clean}");
-            // The first write there makes the time durable.
+            // The first write there saves the time.
             timed.put("other", Expiry::Never);
             timed.again(clean, |clock| clock.advance(60 * SECOND));
             assert_eq!(timed.left("k").0, 3_480, "{what}, {clean}");

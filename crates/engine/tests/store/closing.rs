@@ -1,5 +1,5 @@
-//! A completely closed store needs no record of its log: none is left in it, and no damage of it matters. A crash
-//! during the close loses nothing, and a close that exceeds its deadline leaves the rest in the log.
+//! A completely closed store needs no record of its log: none is left in it, and no damage of it matters. A crash during the close loses
+//! nothing, and a close that exceeds its deadline leaves the rest in the log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +26,13 @@ const ONCE: RequestId = RequestId { session: 7, sequence: 1 };
 
 fn options(background: bool) -> OpenOptions {
     let mut options = OpenOptions { background, own_space: vec!["films".into()], ..tiny() };
-    // Large enough that no apply runs before the close.
+    // Large enough to run no apply before the close.
     options.tuning.memtable_records_max = 1_000;
     options.memtable_bytes = Some(64 << 10);
     options
 }
 
-/// Puts, overwrites and deletes, a write with a request id, and a bucket with space of its own; open still.
+/// Puts, overwrites and deletes, a write with a request id, and a bucket with separate space; the store stays open.
 fn written(sim: &Arc<SimDevice>, background: bool) -> (Store, Model) {
     let store = open(&device(sim), options(background)).unwrap();
     let sizes = vec![0, 40, 95, 700, 1_900, 5_000];
@@ -60,7 +60,7 @@ fn written(sim: &Arc<SimDevice>, background: bool) -> (Store, Model) {
     (store, model)
 }
 
-/// Opens `image` and checks that everything is there and nothing came from the log.
+/// Opens `image` and checks that everything exists and nothing came from the log.
 fn has_everything(image: Image, model: &Model) -> Result<(), String> {
     let device = Device::new(SimDevice::from_image(image));
     let store = open(&device, options(false)).map_err(|error| format!("refused: {error}"))?;
@@ -75,7 +75,7 @@ fn has_everything(image: Image, model: &Model) -> Result<(), String> {
     }
 }
 
-/// 421 deletes stayed in the log of a store that was stopped in order, and one bit there made it refuse to open.
+/// 421 deletes stayed in the log of a cleanly stopped store, and one flipped bit there made it refuse to open.
 #[test]
 fn a_clean_stop_leaves_nothing_in_the_log() {
     for background in [false, true] {
@@ -87,7 +87,7 @@ fn a_clean_stop_leaves_nothing_in_the_log() {
         let image = sim.image();
         has_everything(image.clone(), &model).unwrap();
         assert_clean(&Device::new(SimDevice::from_image(image.clone())), "closed");
-        // Every bit of the ring, or as many as there is time for.
+        // Every bit of the ring, or the sample that the time allows.
         let used: Vec<u64> = LOG.filter(|&block| image.block(block).iter().any(|&byte| byte != 0)).collect();
         assert!(used.len() > 10, "only {} blocks of the log were used", used.len());
         let bits = used.len() as u64 * BLOCK_BITS;
@@ -101,7 +101,7 @@ fn a_clean_stop_leaves_nothing_in_the_log() {
             has_everything(damaged, &model)
                 .unwrap_or_else(|what| panic!("bit {within} of block {block}: {what}"));
         });
-        // Blocks of the ring as a whole: zeros, ones, rubbish.
+        // Whole blocks of the ring: zeros, ones, garbage.
         for block in LOG {
             for byte in [0x00, 0xFF, 0xD5] {
                 let mut damaged = image.clone();
@@ -113,7 +113,7 @@ fn a_clean_stop_leaves_nothing_in_the_log() {
     }
 }
 
-/// An unreadable sector of the log is no reason to refuse a store that needs no record of its log.
+/// An unreadable sector of the log does not refuse a store that needs no record of its log.
 #[test]
 fn an_unreadable_log_does_not_matter_after_a_clean_stop() {
     let sim = formatted(BLOCKS, 71);
@@ -126,7 +126,7 @@ fn an_unreadable_log_does_not_matter_after_a_clean_stop() {
         let store = open(&device(&sim), options(false)).unwrap_or_else(|error| panic!("{block}: {error}"));
         recover_all(&store, &mut model.clone()).unwrap();
     }
-    // After a crash it does: a batch that was promised may lie there.
+    // After a crash it does: the sector may hold a promised batch.
     let sim = formatted(BLOCKS, 71);
     let (store, _) = written(&sim, false);
     drop(store);
@@ -140,7 +140,7 @@ fn an_unreadable_log_does_not_matter_after_a_clean_stop() {
 fn a_crash_during_the_close_loses_nothing() {
     let sim = formatted(BLOCKS, 71);
     let (store, model) = written(&sim, false);
-    // Recorded from here on: every acknowledged write is durable.
+    // Recorded from here: every acknowledged write is durable.
     sim.mark(1);
     let before = sim.history().writes().len();
     block_on(store.close()).unwrap();
@@ -157,7 +157,7 @@ fn a_crash_during_the_close_loses_nothing() {
         recover_all(&store, &mut model.clone()).unwrap_or_else(|what| panic!("{}: {what}", point.id));
         assert!(read(&store, b"once").unwrap().is_some(), "{}", point.id);
         if states % 5 == 0 {
-            // A store that was opened after a crash is closed completely, too.
+            // A store that was opened after a crash also closes completely.
             let closed = block_on(store.close_within(None)).unwrap();
             assert_eq!(closed.records_left, 0);
             drop(store);
@@ -167,7 +167,7 @@ fn a_crash_during_the_close_loses_nothing() {
     assert!(states > 60, "only {states} states were explored");
 }
 
-/// Closes a store of many records within `limit_ms` looks at its clock; gives the records that it left in the log.
+/// Closes a store of many records within `limit_ms` readings of its clock; returns the number of records left in the log.
 fn left_within(limit_ms: u64) -> u64 {
     const COUNT: u32 = 400;
     let device = Device::new(SimDevice::new(4_096));
@@ -197,8 +197,7 @@ fn left_within(limit_ms: u64) -> u64 {
     closed.records_left
 }
 
-/// Records that are not applied before the deadline stay in the log: a close that is cut short is no worse than a
-/// crash.
+/// Records that are not applied before the deadline stay in the log: an interrupted close is no worse than a crash.
 #[test]
 fn a_close_whose_time_is_over_leaves_the_rest_in_the_log() {
     // Before the first apply, in the middle of one, between two, and in time.
@@ -207,7 +206,7 @@ fn a_close_whose_time_is_over_leaves_the_rest_in_the_log() {
     assert!(left.iter().any(|&some| 0 < some && some < left[0]), "{left:?}");
 }
 
-/// With threads, too: they end, and no caller waits for ever.
+/// With threads, too: they stop, and no caller waits forever.
 #[test]
 fn a_close_in_no_time_ends_with_threads() {
     within("a close with little time", || {
@@ -220,7 +219,7 @@ fn a_close_in_no_time_ends_with_threads() {
     });
 }
 
-/// A failed write of the close is reported, and every acknowledged write is there afterwards.
+/// A failed write of the close is reported, and every acknowledged write exists afterwards.
 #[test]
 fn a_close_that_cannot_write_says_so() {
     let sim = formatted(BLOCKS, 71);

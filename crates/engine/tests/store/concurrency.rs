@@ -1,5 +1,5 @@
-//! Many threads on one store with its own threads: conditions that race, readers that are slow, futures that are dropped, on a
-//! device in memory and on one that takes time; with the blocking executor and with one that never blocks in I/O.
+//! Many threads on one store with background threads: conditions that race, slow readers, dropped futures, on an in-memory device and on a
+//! slow one; with the blocking executor and with one that never blocks in I/O.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -32,7 +32,7 @@ const THREADS: u64 = 8;
 const LATENCY: Latency =
     Latency { read_ns: 20_000, write_ns: 30_000, flush_ns: 60_000, slow_every: 23, slow_times: 10 };
 
-/// Runs a future to its end, every second one without blocking.
+/// Runs a future to completion, every second one without blocking.
 fn run<F: Future>(number: u64, future: F) -> F::Output {
     if number.is_multiple_of(2) { block_on(future) } else { run_as_runtime(future) }
 }
@@ -41,7 +41,7 @@ fn sim() -> Device {
     Device::new(slow(formatted(BLOCKS, 1).image(), LATENCY))
 }
 
-/// Runs `body` on eight threads, and then checks that the store is in order.
+/// Runs `body` on eight threads, and then checks the store.
 fn on_threads(device: Device, body: impl Fn(&Store, u64) + Send + Sync + 'static) {
     within("eight threads", move || {
         let store = open_in_real_time(&device, tiny_with_threads());
@@ -54,7 +54,7 @@ fn on_threads(device: Device, body: impl Fn(&Store, u64) + Send + Sync + 'static
         block_on(store.close()).unwrap();
         drop(store);
         assert_clean(&device, "afterwards");
-        // The log as a crash leaves it is replayed without a conflict, too.
+        // The log that a crash leaves is replayed without a conflict, too.
         drop(open_in_real_time(&device, tiny_with_threads()));
     });
 }
@@ -63,7 +63,7 @@ fn put_options(condition: Condition) -> PutOptions {
     PutOptions { rules: rules(condition), ..PutOptions::default() }
 }
 
-/// Adds one to the counter that the threads share; says how often it lost a race.
+/// Increments the counter that the threads share; returns the number of lost races.
 fn count_up(store: &Store, number: u64, name: &[u8]) -> u64 {
     let mut lost = 0;
     loop {
@@ -93,7 +93,7 @@ fn counter(device: Device, rounds: u64) {
     on_threads(device, move |store, number| {
         for _ in 0..rounds {
             count_up(store, number, b"counter");
-            // Others fill the memtables, so that freezes come often.
+            // Other keys fill the memtables, so that freezes are frequent.
             let other = key(format!("other-{number}").as_bytes());
             run(number, store.put(&other, vec![1; 50].into(), PutOptions::default())).unwrap();
         }
@@ -143,7 +143,7 @@ fn of_eight_creators_one_wins() {
     }
 }
 
-/// Every thread works on its own keys, and knows their values.
+/// Every thread works on separate keys, and knows their values.
 #[test]
 fn own_keys_and_values() {
     for device in [memory(BLOCKS), sim()] {
@@ -193,7 +193,7 @@ fn own_keys_and_values() {
     }
 }
 
-/// A reader that holds an old version while its object is overwritten and deleted, and space is reused again and again.
+/// A reader holds an old version while its object is overwritten and deleted, and space is reused again and again.
 #[test]
 fn slow_reader_across_reuse() {
     for device in [memory(BLOCKS), sim()] {
@@ -208,7 +208,7 @@ fn slow_reader_across_reuse() {
                 block_on(store.put(&name, first.to_vec().into(), PutOptions::default())).unwrap();
                 let mut stream = block_on(store.get_stream(&name, ByteRange::ALL)).unwrap().unwrap();
                 let mut read = block_on(stream.next()).unwrap().unwrap().to_vec();
-                // More than the device holds, in all.
+                // In total more than the device holds.
                 for round in 1..=10 {
                     if round % 4 == 3 {
                         block_on(store.delete(&name, RejectRules::default())).unwrap();
@@ -250,7 +250,7 @@ fn slow_reader_across_reuse() {
     }
 }
 
-/// A stream that is not read any more holds space for a bounded time only, without any request (R16).
+/// A stream that is no longer read holds space for a bounded time only, without any request (R16).
 #[test]
 fn a_forgotten_stream_does_not_stop_reclamation() {
     within("a forgotten stream", || {
@@ -278,7 +278,7 @@ fn run_briefly<F: Future>(future: F, polls: u64) -> Option<F::Output> {
     run_some(pin!(future), polls, Duration::from_millis(2))
 }
 
-/// Drops puts and deletes at every point at which they can be dropped.
+/// Drops puts and deletes at every possible point.
 fn dropped_midway(device: Device, background: bool) {
     within("dropped futures", move || {
         let options = OpenOptions { background, ..tiny() };
@@ -392,8 +392,7 @@ fn futures_dropped_midway_on_a_full_device() {
     });
 }
 
-/// Writers that wait for room are answered when the store becomes read-only, whichever part of it failed, and when
-/// it is closed.
+/// Waiting writers get an answer when the store becomes read-only, whichever part of it failed, and when it is closed.
 #[test]
 fn nobody_waits_for_a_store_that_ended() {
     for end in 0..12_u64 {
@@ -419,7 +418,7 @@ fn nobody_waits_for_a_store_that_ended() {
                 thread::sleep(Duration::from_millis(20));
                 match end {
                     0..4 => block_on(store.close()).unwrap(),
-                    // Superblocks and pages are not in the log's ring: only an apply notices.
+                    // Superblocks and pages are not in the log's ring: only an apply meets the fault.
                     4..8 => sim.inject(Fault::fail(FaultOp::Write, libc::EIO).at(0..2).for_good()),
                     _ => sim.inject(Fault::fail(FaultOp::Write, libc::EIO).at(100..BLOCKS).for_good()),
                 }
@@ -428,8 +427,8 @@ fn nobody_waits_for_a_store_that_ended() {
     }
 }
 
-/// A key that is overwritten all the time was seen as absent: a reader loaded the durable number, and before it looked
-/// the key up, a writer dropped all versions but those that became durable since.
+/// A key that was overwritten all the time was seen as absent: a reader loaded the durable number, and before it looked the key up, a
+/// writer dropped all versions except the ones that became durable since.
 #[test]
 fn overwritten_keys_are_never_absent() {
     on_threads(memory(BLOCKS), |store, number| {
@@ -450,7 +449,7 @@ fn overwritten_keys_are_never_absent() {
     });
 }
 
-/// Every object acknowledged before a listing began is in it, whatever is frozen, applied and published meanwhile.
+/// Every object acknowledged before the start of a listing is in it, under concurrent freezes, applies and publishes.
 #[test]
 fn listings_hold_everything_acknowledged() {
     let acknowledged = Arc::new(Mutex::new(BTreeSet::new()));
@@ -471,8 +470,8 @@ fn listings_hold_everything_acknowledged() {
     });
 }
 
-/// A snapshot of the volume under a running store (LVM, ZFS, a disk of a cloud), which has all of the device at one moment, is a
-/// store with everything that was acknowledged before.
+/// A snapshot of the volume under a running store (LVM, ZFS, a cloud disk), which captures the device at one moment, is a store with every
+/// write acknowledged before it.
 #[test]
 fn an_atomic_copy_of_the_device_is_a_store() {
     const WRITERS: usize = 3;
@@ -529,13 +528,13 @@ fn an_atomic_copy_of_the_device_is_a_store() {
     }
 }
 
-/// A thread that holds the writes of values back has to make room for the next value. The work that it waits for then must not
-/// wait for those writes.
+/// A thread that holds back the writes of values has to make room for the next value. The work that it then waits for must not wait for
+/// those writes.
 #[test]
 fn a_thread_that_holds_writes_back_makes_room() {
     within("one thread that serves several clients", || {
         let device = sim();
-        // Without threads of the store's own only this one makes room.
+        // Without background threads only this thread makes room.
         let store = open_in_real_time(&device, tiny());
         let (options, mut runtime) = (PutOptions::default(), Context::from_waker(Waker::noop()));
         for round in 0..200_u64 {

@@ -22,7 +22,7 @@ use crate::common::{
 
 const BLOCKS: u64 = 320;
 
-/// Runs a workload on a recording device; the models by mark: a mark stands before and after every operation.
+/// Runs a workload on a recording device; returns the models by mark: there is a mark before and after every operation.
 fn run(seed: u64, operations: usize, sizes: Vec<usize>, keys: u64) -> (Arc<SimDevice>, Vec<Model>) {
     run_on(BLOCKS, seed, operations, sizes, keys)
 }
@@ -34,7 +34,7 @@ fn run_on(
     sizes: Vec<usize>,
     keys: u64,
 ) -> (Arc<SimDevice>, Vec<Model>) {
-    // The writes of formatting are not tested here: record from the empty store on.
+    // The writes of formatting are not tested here: record from the empty store.
     let sim = SimDevice::from_image(formatted(blocks, seed).image());
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();
     let options = WorkloadOptions { keys, sizes, delete_percent: 20, condition_percent: 20 };
@@ -50,9 +50,8 @@ fn run_on(
     (sim, models)
 }
 
-/// Opens a crash state and compares it with the model of that moment. With `deep` it is first opened read-only, which
-/// must show the same and write nothing; and afterwards the ownership of every block is checked, the store is written,
-/// and opened again.
+/// Opens a crash state and compares it with the model of that moment. With `deep` it is first opened read-only, which must show the same
+/// and write nothing; afterwards the ownership of every block is checked, and the store is written and opened again.
 fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     let mut recovered = model.clone();
     if deep {
@@ -67,8 +66,7 @@ fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     if !deep {
         return Ok(());
     }
-    // Numbers are above all that any reader may have seen, and no block in use counts as free: write over all free
-    // blocks.
+    // Versions are above all that any reader may have seen, and no block in use counts as free: overwrite all free blocks.
     let options =
         WorkloadOptions { keys: 5, sizes: vec![30, 3_000, 9_000], delete_percent: 10, condition_percent: 0 };
     let mut workload = Workload::new(7_000_000, options);
@@ -144,8 +142,8 @@ fn crash_during_recovery() {
     assert!(second > 200, "only {second} second crashes were explored");
 }
 
-/// Batches of an earlier pass that still lie after the newest batch of this pass are never replayed, although each of
-/// them is valid in itself and in its place (R1).
+/// Batches of an earlier pass that still follow the newest batch of this pass are never replayed, although each of them is valid in itself
+/// and in its place (R1).
 #[test]
 fn a_ghost_of_an_older_life_is_never_replayed() {
     const LOG: std::ops::Range<u64> = 34..58;
@@ -160,7 +158,7 @@ fn a_ghost_of_an_older_life_is_never_replayed() {
     (0..5).for_each(|number| put(&store, format!("ghost-{number}").as_bytes()));
     drop(store);
     let first_life = sim.image();
-    // In the second one power was cut after the first batch: none of the others had been flushed.
+    // In the second life the power failed after the first batch: none of the others had been flushed.
     let sim = SimDevice::from_image(forked.clone());
     let store = open(&device(&sim), tiny()).unwrap();
     put(&store, b"new");
@@ -183,7 +181,7 @@ fn a_ghost_of_an_older_life_is_never_replayed() {
     }
 }
 
-/// The last batch of an idle store is promised, too (R15): its damage is noticed, although the store was not closed.
+/// The last batch of an idle store is promised, too (R15): its damage is detected, although the store was not closed.
 #[test]
 fn the_last_batch_of_an_idle_store_is_promised() {
     const LOG: std::ops::Range<u64> = 34..58;
@@ -213,7 +211,7 @@ struct Dying {
 }
 
 impl Dying {
-    /// Returns true if a request came after the death.
+    /// Returns true if a request arrived after the death.
     fn is_dead(&self) -> bool {
         self.left.load(Ordering::Relaxed) < 0
     }
@@ -241,8 +239,8 @@ impl Intercept for Dying {
     }
 }
 
-/// The process is killed, which leaves writes in the device's cache, the store is opened again, and then the power
-/// fails, at any moment (R2): the store still opens, and everything that a reader saw in between is there.
+/// The process is killed, which leaves writes in the device's cache, the store is opened again, and then the power fails, at any moment
+/// (R2): the store still opens, and keeps everything that a reader saw in between.
 #[test]
 fn killed_and_then_a_power_cut() {
     let base = formatted(BLOCKS, 41);
@@ -282,8 +280,8 @@ fn killed_and_then_a_power_cut() {
     assert!(states > 300, "only {states} states were explored");
 }
 
-/// Repairs a store; returns the number of keys that are not as in `model`, or `None` if it cannot be repaired. The
-/// repair and the later checks must report them.
+/// Repairs a store; returns the number of keys that differ from `model`, or `None` if it cannot be repaired. The repair and the later
+/// checks must report them.
 fn repaired(device: &Device, model: &Model, state: &str) -> Option<usize> {
     let report = common::repaired(device).ok()?;
     let store = open(device, tiny()).unwrap_or_else(|error| panic!("{state}: {error}"));
@@ -305,14 +303,13 @@ fn repaired(device: &Device, model: &Model, state: &str) -> Option<usize> {
     Some(changed.len())
 }
 
-/// Both copies of the newest superblock decay after a crash at any moment: the previous superblock must notice if its
-/// blocks or its log were reused (R9). A repair reports and remembers the losses.
+/// Both copies of the newest superblock decay after a crash at any moment: an opening from the previous superblock must detect reuse of its
+/// blocks or its log (R9). A repair reports and records the losses.
 #[test]
 fn a_rotten_newest_superblock_is_noticed_or_harmless() {
     let (mut opened, mut noticed, mut whole, mut changed) = (0, 0, 0, 0);
     for seed in 51..51 + lab::number("ROTTEN_SEEDS", 32) {
-        // Every second device is so small that puts make space: then an apply follows another one without a batch
-        // between them.
+        // Every second device is so small that puts make space: then an apply follows another one without a batch between them.
         let (sim, models) = if seed % 2 == 0 {
             run(seed, 30, vec![90, 1_500, 9_000, 40_000], 4)
         } else {
@@ -344,8 +341,8 @@ fn a_rotten_newest_superblock_is_noticed_or_harmless() {
     assert!(opened > 10 && noticed > 10, "{opened} opened, {noticed} noticed");
 }
 
-/// The log still names a record that was superseded in a memtable: another key's value in its place would have two
-/// owners after a crash (R9, R10).
+/// The log still names a record that was superseded in a memtable: another key's value in its place would have two owners after a crash
+/// (R9, R10).
 #[test]
 fn an_overwritten_extent_is_not_used_again_before_its_apply() {
     let sim = formatted(256, 3);

@@ -1,5 +1,5 @@
-//! Damage of a closed store, byte by byte and block by block (a small form of T4 and T5): reads never return wrong
-//! bytes, no object is missing without an error, nothing panics, and `check` reports every damage that reads notice.
+//! Damage of a closed store, byte by byte and block by block (a small form of T4 and T5): reads never return wrong bytes, no object is
+//! missing without an error, nothing panics, and `check` reports all damage that reads detect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ struct Subject {
 
 fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Value {
     let value = Value { key: which, seed, bytes };
-    // Some metadata lies in front of the value.
+    // Some metadata precedes the value.
     let options = with_metadata(which.is_multiple_of(7));
     store.set_with(name(which), value.to_vec(), options).unwrap();
     value
@@ -62,9 +62,9 @@ fn subject() -> Subject {
 /// The result of using a damaged store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// It did not open.
+    /// The store did not open.
     Refused,
-    /// So many objects, or parts of the listing, answered with an error.
+    /// This number of objects, or parts of the listing, returned an error.
     Errors(usize),
 }
 
@@ -72,7 +72,7 @@ fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. })
 }
 
-/// Opens and reads everything. Panics if bytes are wrong, or if an object is missing or back without an error.
+/// Opens and reads everything. Panics if bytes are wrong, or if an object is missing or reappears without an error.
 fn look(subject: &Subject, image: &Image, what: &str) -> Seen {
     let sim = SimDevice::from_image(image.clone());
     let store = match open(&Device::new(sim), tiny()) {
@@ -124,7 +124,7 @@ fn checks(image: &Image, what: &str) -> bool {
     }
 }
 
-/// Checks that `check` notices every damage that reads notice. Returns true if anything was noticed.
+/// Checks that `check` detects all damage that reads detect. Returns true if anything was detected.
 fn judge(subject: &Subject, image: &Image, what: &str) -> bool {
     let seen = look(subject, image, what);
     if seen == Seen::Errors(0) {
@@ -135,7 +135,7 @@ fn judge(subject: &Subject, image: &Image, what: &str) -> bool {
 }
 
 fn is_value(image: &Image, block: u64) -> bool {
-    // Values of the test are cells whose first eight bytes are a small number, again and again.
+    // Values of the test are cells that start with a small number in eight bytes.
     let bytes = image.block(block);
     let cell = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     cell(0) < 4_000 && cell(0) == cell(16) && cell(0) == cell(32)
@@ -215,8 +215,8 @@ fn runs_of_blocks_are_zeroed() {
     }
 }
 
-/// Damage in one block hurts the keys of that block only. An apply over a damaged leaf continues, with the other keys
-/// lost and the new ones there (R19); and after a repair only real losses are left.
+/// Damage in one block affects the keys of that block only. An apply over a damaged leaf continues, loses the other keys and stores the new
+/// ones (R19); after a repair only real losses remain.
 #[test]
 fn damage_is_local_and_repairable() {
     let subject = subject();
@@ -255,7 +255,7 @@ fn damage_is_local_and_repairable() {
         drop(store);
         repaired(&device).unwrap_or_else(|error| panic!("{what}: repair: {error}"));
         let report = checked(&device).unwrap();
-        // Only lost objects and values that rotted are left to complain about.
+        // The only remaining problems are lost objects and corrupt values.
         for problem in &report.problems {
             let lost = ["were lost with a damaged page", "cannot be read", "object ", "checksum"];
             assert!(

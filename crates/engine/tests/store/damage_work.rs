@@ -1,8 +1,8 @@
 //! The work that damage costs: reads of the device and verified damaged pages, counted, never seconds.
 //!
-//! Seen as a listing of 15 s and a repair of 194 s for 69,345 objects: a damaged inner page of a layer was read again for every key
-//! behind it. `crates/pool/src/damaged.rs` has the rule. What it allows again after some seconds is allowed here by the time that
-//! passes, so a slow machine fails nothing.
+//! Seen as a listing of 15 s and a repair of 194 s for 69,345 objects: a damaged inner page of a layer was read again for every key under
+//! it. `crates/pool/src/damaged.rs` has the rule. Reads that the rule allows again after some seconds are allowed here by the elapsed time,
+//! so a slow machine fails nothing.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -37,12 +37,12 @@ fn damage(sim: &SimDevice, blocks: &[u64], how: How) {
     }
 }
 
-/// Failed reads that a pass may make of a damaged page: ahead, by itself, and once more for each five seconds since `began`.
+/// Failed reads that a pass may make of a damaged page: by read-ahead, by itself, and once more for each five seconds since `began`.
 fn allowed(began: Instant) -> u64 {
     4 * (1 + began.elapsed().as_secs() / 5)
 }
 
-/// The reads of the device that `work` makes.
+/// Counts the reads of the device that `work` makes.
 fn reads<T>(device: &Device, work: impl FnOnce() -> T) -> (u64, T) {
     let before = device.counters().reads;
     let done = work();
@@ -88,7 +88,7 @@ fn listed(sim: &SimDevice, device: &Device, objects: &Objects, how: How, what: &
     block_on(store.close()).unwrap();
 }
 
-/// A listing, a check and a repair behind one damaged page.
+/// A listing, a check and a repair over one damaged page.
 #[test]
 fn a_damaged_page_is_read_a_bounded_number_of_times() {
     let (image, objects) = subject();
@@ -110,7 +110,7 @@ fn a_damaged_page_is_read_a_bounded_number_of_times() {
             );
             let failed = (sim.injected() - before) / blocks.len() as u64;
             assert!(failed <= 2 * allowed(began), "{what}: a check reads each block {failed} times");
-            // A store is not opened while the device cannot read a list.
+            // A store does not open while the device cannot read a list.
             if blocks.len() == 1 || how == How::WrongBytes {
                 listed(&sim, &device, &objects, how, &what);
             }
@@ -128,7 +128,7 @@ fn a_damaged_page_is_read_a_bounded_number_of_times() {
                 "{what}: a repair: {reads_of_repair} reads, {of_repair} if it hides no object"
             );
             let failed = (sim.injected() - before) / blocks.len() as u64;
-            // Each part of a repair looks for itself before it gives a page up.
+            // Each part of a repair reads a page itself before it gives the page up.
             assert!(failed <= 4 * allowed(began), "{what}: a repair reads each block {failed} times");
             sim.clear_faults();
             acknowledged(&device);
@@ -137,7 +137,7 @@ fn a_damaged_page_is_read_a_bounded_number_of_times() {
     }
 }
 
-/// The reads of a repair with damage that hides no object: one copy of a list.
+/// Returns the number of reads of a repair with damage that hides no object: one copy of a list.
 fn reads_of_repair(image: &Image) -> u64 {
     let (sim, device) = quiet(image);
     sim.corrupt(lists(image)[0].block, 1_000, 1);
@@ -146,7 +146,7 @@ fn reads_of_repair(image: &Image) -> u64 {
     reads
 }
 
-/// A block that the device reads again: a get has it at once, and a listing from then on.
+/// A block that becomes readable again: a get sees it at once, and listings from then on.
 #[test]
 fn a_block_that_recovers_is_read_by_the_next_get() {
     let (image, objects) = subject();
@@ -203,7 +203,7 @@ fn pages_listed(store: &Store, limit: usize) -> (usize, usize) {
     }
 }
 
-/// Both copies of a list: the layer hides every key of one tablet, and no page of a listing looks through all of them.
+/// Both copies of a list: the layer hides every key of one tablet, and no page of a listing reads through all of them.
 #[test]
 fn hidden_keys_are_not_read_for_each_page_of_a_listing() {
     let (image, mut objects) = large_subject();
@@ -234,8 +234,8 @@ fn hidden_keys_are_not_read_for_each_page_of_a_listing() {
     assert_eq!(judged.missing.len() + keys, objects.len());
 }
 
-/// A long stretch of damage in one tablet, of more pages than are remembered: the pages of a listing have the keys of the other
-/// tablet meanwhile, and none of them reads the stretch to its end.
+/// A long stretch of damage in one tablet, of more pages than are remembered: the pages of a listing return the keys of the other tablet
+/// meanwhile, and none of them reads the whole stretch.
 #[test]
 fn a_long_stretch_of_damage_is_not_read_for_each_page_of_a_listing() {
     let (image, objects) = large_subject();

@@ -1,5 +1,5 @@
-//! Objects that expire by the thousand: they are no reason to refuse a write, an apply drops those that it meets, and a
-//! page of a listing passes a bounded number of them.
+//! Objects that expire by the thousand: they are no reason to refuse a write, an apply drops the ones that it meets, and a page of a
+//! listing passes a bounded number of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +24,8 @@ fn put_for(store: &Store, name: impl AsRef<[u8]>, bytes: usize, seconds: u64) {
     store.set_with(name, vec![7; bytes], PutOptions { expiry, ..PutOptions::default() }).unwrap();
 }
 
-/// Symptom: writes with a time to live ended in "the store is full" although nearly everything had expired. Cause: a
-/// reaper with a fixed pace, which a write without room did not wait for. No thread reaps here: the writes do.
+/// Symptom: writes with a time to live failed with "the store is full" although nearly everything had expired. Cause: a reaper with a fixed
+/// pace; a write without room did not wait for it. No thread reaps here: the writes do.
 #[test]
 fn a_store_that_cycles_expiring_objects_is_never_full() {
     let (device, clock) = (memory(1_024), Arc::new(ManualClock::new(SECOND)));
@@ -38,7 +38,7 @@ fn a_store_that_cycles_expiring_objects_is_never_full() {
     };
     for round in 0..24_u64 {
         for _ in 0..150 {
-            // Values of all places: in leaves, in packed runs, in extents.
+            // Values of all homes: in leaves, in packed runs, in extents.
             let value = [30, 300, 3_000][(number % 3) as usize] + if number % 50 == 0 { 20_000 } else { 0 };
             put_for(&store, format!("{:0>300}", number.wrapping_mul(0x9E37_79B9_7F4A_7C15)), value, 8);
             (number, bytes) = (number + 1, bytes + 300 + value);
@@ -46,7 +46,7 @@ fn a_store_that_cycles_expiring_objects_is_never_full() {
         clock.advance(SECOND);
         if round % 16 == 15 {
             note(store.stat());
-            // The new opening remembers no deadline: the writes walk over the trees.
+            // The new opening knows no deadline: the writes walk over the trees.
             block_on(store.close()).unwrap();
             drop(store);
             store = open(&device, &clock);
@@ -55,7 +55,7 @@ fn a_store_that_cycles_expiring_objects_is_never_full() {
     assert!(bytes > 1_024 * 4_096, "{bytes} bytes are few");
     note(store.stat());
     assert!(expired > 1_000, "{expired} of {number}");
-    // A search deletes enough for many writes.
+    // One search deletes enough for many writes.
     let (examined, reaps, steps) = work;
     assert!(
         examined < 2 * number && reaps < number / 50,
@@ -67,7 +67,7 @@ fn a_store_that_cycles_expiring_objects_is_never_full() {
     assert_clean(&device, "after all cycles");
 }
 
-/// An apply drops the objects that expired before it, whatever their values are, and their space is free.
+/// An apply drops the objects that expired before it, whatever their home, and frees their space.
 #[test]
 fn an_apply_drops_what_has_expired() {
     let (device, clock) = (memory(4_096), Arc::new(ManualClock::new(SECOND)));
@@ -84,7 +84,7 @@ fn an_apply_drops_what_has_expired() {
     }
     put_for(&store, "older", 9_000, 1);
     clock.advance(SECOND);
-    // It has not expired at the moment of this snapshot.
+    // Not expired at the time of this snapshot.
     put_for(&store, "later", 9_000, 1);
     let late = block_on(store.snapshot()).unwrap();
     clock.advance(2 * SECOND);
@@ -105,7 +105,7 @@ fn an_apply_drops_what_has_expired() {
     assert_clean(&device, "after the drops");
 }
 
-/// The keys of a listing, and the pages that it took.
+/// Returns the keys of a listing, and its number of pages.
 fn listed(store: &Store, delimiter: &[u8]) -> (Vec<Vec<u8>>, usize) {
     let mut request = ListRequest {
         bucket: "default".into(),
@@ -127,8 +127,8 @@ fn listed(store: &Store, delimiter: &[u8]) -> (Vec<Vec<u8>>, usize) {
     (found, pages)
 }
 
-/// Symptom: one page over 1,500,000 expired keys kept its thread for a second. Cause: pages were bounded by what they
-/// list, not by what they look at.
+/// Symptom: one page over 1,500,000 expired keys occupied its thread for a second. Cause: pages were bounded by the keys listed, not by the
+/// keys examined.
 #[test]
 fn a_page_passes_a_bounded_number_of_deleted_and_expired_keys() {
     const GONE: usize = 2 * LIST_PASSED_MAX + 100;

@@ -1,9 +1,9 @@
 //! The crash explorer at its target size (T2, T2a and T3 of `docs/reliability.md`).
 //!
-//! Many small stores, each with its own shape and random seed, on a device that records. After every legal crash state
-//! the store opens to a state that the acknowledgements allow: no acknowledged write is lost, no write batch is there
-//! in part, no store is refused. All cores explore; a case does not depend on the thread that takes it. `cargo test`
-//! explores for some seconds, `cargo x lab` as much as the targets say. A failure prints the command that repeats it.
+//! Many small stores, each with a different shape and random seed, on a device that records. After every legal crash state the store opens
+//! to a state that the acknowledgements allow: no acknowledged write is lost, no write batch exists in part, no store is refused. All cores
+//! explore; a case does not depend on the thread that takes it. `cargo test` explores for some seconds, `cargo x lab` up to the targets. A
+//! failure prints the command that repeats it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -68,9 +68,9 @@ struct Shape {
     operations: usize,
     keys: u64,
     sizes: &'static [usize],
-    /// Records that the memtables hold: an apply comes after so many at the latest.
+    /// Records that the memtables hold: an apply follows at the latest when they are full.
     memtable_records: usize,
-    /// Of a hundred operations: write batches of several keys, and reopenings, clean or not.
+    /// Percentage of operations: write batches of several keys, and reopenings, clean or not.
     batches: u64,
     reopens: u64,
     states_per_point: usize,
@@ -80,9 +80,9 @@ struct Shape {
     densities: u64,
 }
 
-/// Leaves, values from the log that are packed, values with extents of their own; few keys, so that overwrites and deletes are
-/// common; small devices, so that freed space is used again by the other tablet and the log turns. In the last shape a compaction
-/// takes many slices, so that crashes and applies come between them.
+/// Leaves, values from the log that are packed, values with separate extents; few keys, so that overwrites and deletes are common; small
+/// devices, so that the other tablet reuses freed space and the log turns. In the last shape a compaction takes many slices, so that crashes and
+/// applies come between them.
 const SHAPES: [Shape; 6] = [
     Shape {
         name: "leaf",
@@ -168,7 +168,7 @@ const SHAPES: [Shape; 6] = [
 const BATCH_KEYS_MAX: u64 = 3;
 
 impl Shape {
-    /// The options of a case, whose number also decides how many records a leaf of the base gets at least; fewer go to a layer.
+    /// The options of a case. Its number also determines the minimum of records per leaf of the base; fewer go to a layer.
     fn options(&self, case: u64) -> OpenOptions {
         let mut options = tiny_with_memtables(self.memtable_records);
         options.tuning.merge_slice_bytes = self.slice_bytes;
@@ -198,7 +198,7 @@ struct Run {
     counts: Counts,
 }
 
-/// The events that the runs met: a laboratory that never sees a packed run proves nothing about them.
+/// The events that the runs met: a laboratory that never sees a packed run proves nothing about packed runs.
 #[derive(Default)]
 struct Counts {
     writes: AtomicU64,
@@ -249,7 +249,7 @@ impl Counts {
     }
 }
 
-/// A driver that notes the expected state before and after each operation.
+/// A driver that records the expected state before and after each operation.
 struct Driver {
     sim: Arc<SimDevice>,
     options: OpenOptions,
@@ -264,7 +264,7 @@ struct Driver {
 impl Driver {
     fn new(blocks: u64, seed: u64, options: OpenOptions) -> Self {
         let (sim, _) = common::blank(blocks, seed);
-        // The writes of formatting are not tested here: record from the empty store on.
+        // The writes of formatting are not tested here: record from the empty store.
         let sim = SimDevice::from_image(sim.image());
         let mut driver = Self {
             store: open(&Device::new(sim.clone()), options.clone()).ok(),
@@ -311,7 +311,7 @@ impl Driver {
         self.ended();
     }
 
-    /// Writes several keys as one batch: all of it or nothing (R22).
+    /// Writes several keys as one batch, all or none (R22).
     fn write_batch(&mut self, keys: &[u64], sizes: &[usize]) {
         self.counts.batches.fetch_add(1, Ordering::Relaxed);
         let mut parts: BTreeMap<Vec<u8>, (OpId, Value)> = BTreeMap::new();
@@ -321,7 +321,7 @@ impl Driver {
                 continue;
             }
             self.seeds += 1;
-            // Values of a batch are told apart by their bytes, so none is empty.
+            // Values of a batch differ in their bytes, so none is empty.
             let value = Value { key: number, seed: self.seeds, bytes: bytes.max(16) };
             let id = self.model.begin(&name, Effect::Put(value), Condition::None);
             parts.insert(name, (id, value));
@@ -332,7 +332,7 @@ impl Driver {
         let stored = if is_transaction { transacted } else { written }(self.store(), &values);
         match block_on(stored) {
             Ok(()) => {
-                // The batch is durable: a read gives each key's version.
+                // The batch is durable: a read returns each key's version.
                 for (name, (id, _)) in &parts {
                     let version = read(self.store(), name).unwrap().unwrap().0;
                     self.model.acknowledge(*id, version).unwrap();
@@ -346,7 +346,7 @@ impl Driver {
         self.ended();
     }
 
-    /// Opens the store anew; all writes have ended, so nothing may change.
+    /// Reopens the store; all writes have completed, so nothing may change.
     fn reopen(&mut self, clean: bool) {
         self.counts.reopens.fetch_add(1, Ordering::Relaxed);
         self.counts.note(self.store());
@@ -403,7 +403,7 @@ fn record(shape: Shape, seed: u64) -> Run {
 fn compare(store: &Store, expected: &Expected) -> Result<Model, String> {
     let mut model = expected.model.clone();
     recover_all(store, &mut model)?;
-    // The keys of the batch in flight: all of them are new, or none.
+    // Either all keys of the batch in flight are new, or none.
     let is_new = |(name, value): &(Vec<u8>, Value)| {
         let found = read(store, name).map_err(|error| error.to_string())?;
         Ok(found.is_some_and(|(_, bytes)| value.check(&bytes).is_ok()))
@@ -415,14 +415,13 @@ fn compare(store: &Store, expected: &Expected) -> Result<Model, String> {
     Ok(model)
 }
 
-/// As [`compare`], for a store that is opened read-only, on a device that allows no write. An opening for writing must
-/// show the same.
+/// As [`compare`], for a store opened read-only, on a device that allows no write. An opening for writing must show the same.
 fn compare_read_only(image: &Image, expected: &Expected, options: &OpenOptions) -> Result<Expected, String> {
     let store = open_read_only(image, options.clone()).map_err(|error| format!("did not open: {error}"))?;
     Ok(Expected { model: compare(&store, expected)?, batch: expected.batch.clone() })
 }
 
-/// Opens a crash state and compares. `deep`: writes on, checks the ownership of every block, and opens again.
+/// Opens a crash state and compares. `deep`: continues to write, checks the ownership of every block, and opens again.
 fn recovers(image: Image, expected: &Expected, options: &OpenOptions, deep: bool) -> Result<(), String> {
     let device = quiet(&image).1;
     let store = open(&device, options.clone()).map_err(|error| format!("did not open: {error}"))?;
@@ -444,10 +443,10 @@ fn recovers(image: Image, expected: &Expected, options: &OpenOptions, deep: bool
     recover_all(&store, &mut model)
 }
 
-/// One of this many states is tested further than by comparing.
+/// One of this many states is tested beyond the comparison.
 const DEEP_EVERY: u64 = 61;
 
-/// A state in so many is opened read-only before.
+/// One of this many states is opened read-only first.
 const READ_ONLY_EVERY: u64 = 8;
 
 /// Explores one case; returns the number of states, or the wrong state with the reason.
@@ -500,7 +499,7 @@ struct Total {
     seconds: f64,
 }
 
-/// Explores cases from `first` on, on all cores, until `goal` states were seen.
+/// Explores cases from `first`, on all cores, until `goal` states were seen.
 fn explore_many(
     goal: u64,
     first: u64,
@@ -587,7 +586,7 @@ enum Small {
     Reopen { clean: bool },
 }
 
-/// Two keys that lie in different tablets.
+/// Two keys in different tablets.
 fn small_keys() -> [u64; 2] {
     let tablet = |number: u64| key(Workload::key(number)).slot() < 8_192;
     [0, (1..).find(|&number| tablet(number) != tablet(0)).unwrap()]
@@ -606,7 +605,7 @@ const ALPHABET: [Small; 9] = [
     Small::Reopen { clean: false },
 ];
 
-/// The sequence with this number, from 0 on: first those of one operation, then of two, and so on.
+/// Returns the sequence with this number, from 0: first the sequences of one operation, then of two, and so on.
 fn sequence(mut number: usize) -> Vec<Small> {
     let mut length = 1;
     let mut count = ALPHABET.len();
@@ -626,7 +625,7 @@ fn sequence(mut number: usize) -> Vec<Small> {
 
 fn explore_sequence(number: usize, states_per_point: usize) -> Result<(u64, Counts), String> {
     let small = sequence(number);
-    // Every second write finds the memtables full: applies and publishes belong to the shortest sequences, too.
+    // Every second write finds the memtables full: the shortest sequences include applies and publishes, too.
     let options = tiny_with_memtables(2);
     let mut driver = Driver::new(224, 7, options.clone());
     let keys = small_keys();
@@ -659,8 +658,7 @@ fn explore_sequence(number: usize, states_per_point: usize) -> Result<(u64, Coun
     result.map(|()| (states, run.counts))
 }
 
-/// T2a: every sequence of up to three operations on a fresh store in the laboratory, of up to two here, and every crash
-/// point of each.
+/// T2a: every sequence of up to three operations on a fresh store in the laboratory, of up to two here, and every crash point of each.
 #[test]
 fn every_short_sequence() {
     let length = lab::number("LENGTH", 2) as u32;
@@ -678,11 +676,10 @@ fn every_short_sequence() {
     assert!(states > 20 * count as u64, "only {states} states");
 }
 
-/// Crashes that follow one on another: the last recovery gives the same as the first one would have.
+/// Number of consecutive crashes: the last recovery yields the same as the first one would have.
 const DEPTH: usize = 3;
 
-/// Opens `image` and crashes again at moments of that recovery, `depth` times; `certain` is the result of a single
-/// recovery.
+/// Opens `image` and crashes again at moments of that recovery, `depth` times; `certain` is the result of a single recovery.
 fn recovers_again(
     image: Image,
     certain: &Expected,
@@ -740,7 +737,7 @@ fn explore_recovery(case: u64) -> Result<(u64, Counts), String> {
     result.map(|()| (states, run.counts))
 }
 
-/// T3: crashes during recovery, three deep, give the same as one recovery: 40,000 in the laboratory.
+/// T3: crashes during recovery, three deep, yield the same as one recovery: 40,000 in the laboratory.
 #[test]
 fn crashes_during_recovery() {
     let goal = lab::number("RECOVERIES", 600);

@@ -1,8 +1,8 @@
-//! The n-th request of the device goes wrong, for every n: failed reads, writes and flushes, once and for good; writes that
-//! are lost or land elsewhere although the device reports success.
+//! The n-th request of the device fails, for every n: failed reads, writes and flushes, once and for good; writes that are lost or
+//! misplaced although the device reports success.
 //!
-//! Nothing hangs or panics; the kind of an error says what the caller may rely on; reads continue; and after a new
-//! opening every acknowledged write is there, nothing is damaged, and no block is leaked.
+//! Nothing hangs or panics; the kind of an error defines the guarantee to the caller; reads continue; and after a new opening every
+//! acknowledged write exists, nothing is damaged, and no block is leaked.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Run {
         Self { sim: SimDevice::from_image(image), model: Model::new(), read_only: false, without_room: 0 }
     }
 
-    /// One operation; the store may fail it, but only as it says it may.
+    /// Runs one operation; the store may fail it, but only as documented.
     fn operate(&mut self, store: &Store, workload: &mut Workload, corrupt_is_fine: bool) {
         let operation = workload.next(&self.model);
         let id = self.model.begin(&operation.key, operation.effect, operation.condition);
@@ -51,7 +51,7 @@ impl Run {
             Err(Error::ConditionFailed { current, .. }) => {
                 self.model.rejected(id, current.map(|version| version.0)).unwrap();
             }
-            // A write that fails with anything but "unknown" had no effect.
+            // A write that fails with an error other than "unknown" had no effect.
             Err(Error::Full { .. } | Error::Io(_) | Error::Busy(_)) => self.model.refused(id).unwrap(),
             Err(Error::NoRoom(_)) => {
                 self.without_room += 1;
@@ -64,7 +64,7 @@ impl Run {
                 self.read_only = true;
                 self.model.refused(id).unwrap();
             }
-            // A batch without room may be on the device in whole. The store is not read-only for that.
+            // A batch without room may be complete on the device. The store does not become read-only.
             Err(Error::Unknown(_)) => self.read_only = store.stat().no_room.is_none(),
             Err(error) => panic!("{operation:?}: {error}"),
         }
@@ -73,7 +73,7 @@ impl Run {
         self.read_only |= poisoned.is_some();
     }
 
-    /// Reads a key: right bytes, or an error that `may_fail` allows.
+    /// Reads a key: correct bytes, or an error that `may_fail` allows.
     fn observe(&mut self, store: &Store, name: &[u8], may_fail: impl Fn(&Error) -> bool) {
         let observed = match common::read(store, name) {
             Ok(observed) => observed,
@@ -96,11 +96,11 @@ impl Run {
 }
 
 fn is_unread(error: &Error) -> bool {
-    // If the index cannot be read, it is unknown whether the object exists; that is no damage.
+    // If the index cannot be read, the object's existence is unknown; that is no damage.
     matches!(error, Error::Io(_)) || matches!(error, Error::Corrupt { what, .. } if what.contains("os error"))
 }
 
-/// A run with one fault; false if the run ended before the fault.
+/// A run with one fault; false if the run finished before the fault.
 fn fails(image: Image, op: FaultOp, number: u64, code: i32, for_good: bool) -> bool {
     let fault = Fault::fail(op, code).after(number);
     let lacks_room = op == FaultOp::Write && shoal_device::is_no_room(code);
@@ -148,7 +148,7 @@ fn fails(image: Image, op: FaultOp, number: u64, code: i32, for_good: bool) -> b
     struck
 }
 
-/// Writes had no room, and have it again: the store takes them without another opening.
+/// Writes had no room, and have it again: the store accepts them without another opening.
 fn goes_on(run: &mut Run, store: &Store, workload: &mut Workload) {
     assert!(!run.read_only, "a lack of room made the store read-only: {:?}", store.stat().poisoned);
     run.sim.clear_faults();
@@ -159,7 +159,7 @@ fn goes_on(run: &mut Run, store: &Store, workload: &mut Workload) {
         run.model.acknowledge(id, deleted.unwrap().version.0).unwrap();
         run.operate(store, workload, false);
     }
-    // A lack of room for values is over when one of them finds some.
+    // A lack of room for values is over when a write finds room.
     let options = WorkloadOptions { keys: 6, sizes: vec![40_000], delete_percent: 0, condition_percent: 0 };
     let mut long = Workload::new(8_000_000, options);
     for _ in 0..2 {
@@ -193,8 +193,8 @@ fn reopens(image: Image, model: &Model, what: &str, deep: bool) {
     assert_clean(&device, what);
 }
 
-/// Every n until a run is shorter: both errors for each in the laboratory, in turn here, and every second n if the
-/// failure is permanent.
+/// Every n until a run is shorter: both errors for each in the laboratory, alternating here, and every second n if the failure is
+/// permanent.
 fn sweep(op: FaultOp, for_good: bool) {
     let image = formatted(BLOCKS, 5).image();
     let all = lab::number("FAULT_CODES", 1) > 1;
@@ -251,7 +251,7 @@ fn flushes_fail_for_good() {
     sweep(FaultOp::Flush, true);
 }
 
-/// A write that the device lost or misplaced. Errors are fine, even of opening; wrong bytes and silent loss are not.
+/// A write that the device lost or misplaced. Errors are fine, also from an opening; wrong bytes and silent loss are not.
 fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
     let mut run = Run::new(image);
     let device = Device::new(run.sim.clone());
@@ -265,7 +265,7 @@ fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
     }
     let struck = run.sim.injected() > 0;
     let struck_late = {
-        // Two more batches promise everything before them: only damage of these two may be taken for a torn tail.
+        // Two more batches promise everything before them: only damage of these two may pass as a torn tail.
         for _ in 0..2 {
             run.operate(&store, &mut workload, true);
         }
@@ -278,7 +278,7 @@ fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
             Err(error) => panic!("{what}: closing: {error}"),
         }
     }
-    // A write that hit the space image makes the store read-only: no later batch promises the one that went astray.
+    // A write that hit the space image makes the store read-only: no later batch promises the misplaced one.
     let is_poisoned = store.stat().poisoned.is_some();
     drop(store);
     run.sim.clear_faults();
@@ -335,8 +335,8 @@ fn a_write_is_misdirected() {
     }
 }
 
-/// A superblock whose write failed may be on the device all the same. The blocks that it names must not be overwritten,
-/// not even by a value in flight when the store becomes read-only.
+/// A superblock whose write failed may still be on the device. The blocks that it names must not be overwritten, not even by a value in
+/// flight when the store becomes read-only.
 #[test]
 fn blocks_that_a_failed_superblock_names_stay() {
     const LARGE: u64 = 5_000;

@@ -1,10 +1,9 @@
-//! Damage at its target size (T4 and T5 of `docs/reliability.md`): every bit of an image of 64 used blocks (256 KiB), and
-//! every sector and page zeroed, filled with ones, as it was before, or swapped with another one.
+//! Damage at its target size (T4 and T5 of `docs/reliability.md`): every bit of an image of 64 used blocks (256 KiB), and every sector and
+//! page zeroed, filled with ones, reverted to older contents, or swapped with another one.
 //!
-//! After each: no wrong byte, version or listing, no object missing without an error, no panic. Two subjects: a closed
-//! store, which may lose nothing in silence, and a store after a crash, which may lose the newest batch (it is not
-//! promised yet). A closed store needs no record of its log: damage there must be harmless, and not even be noticed.
-//! `cargo test` takes a sample, `cargo x lab` everything.
+//! After each: no wrong byte, version or listing, no object missing without an error, no panic. Two subjects: a closed store, which may
+//! lose nothing silently, and a store after a crash, which may lose the newest batch (it is not promised yet). A closed store needs no
+//! record of its log: damage there must be harmless, and not even be detected. `cargo test` takes a sample, `cargo x lab` everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -30,7 +29,7 @@ const SECTOR_BYTES: usize = 512;
 const LOG: Range<u64> = 34..58;
 const OBJECTS: u64 = 26;
 
-/// The state of a key: version and value, with metadata before it or not.
+/// The state of a key: version and value, with or without metadata before the value.
 #[derive(Clone)]
 struct KnownObject {
     version: u64,
@@ -59,7 +58,7 @@ fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> KnownObject {
     KnownObject { version, value, bytes: Arc::new(value.to_vec()) }
 }
 
-/// Values in leaves, packed, in extents, in several units; overwritten and deleted ones among them.
+/// Values in leaves, packed, in extents, in several units; some overwritten and some deleted.
 fn subject(close: bool) -> Subject {
     let (sim, device) = blank(BLOCKS, 17);
     let store = open(&device, tiny()).unwrap();
@@ -139,7 +138,7 @@ fn everything() -> Readers {
     Readers { objects: (0..OBJECTS).chain([50]).collect(), listing: true }
 }
 
-/// `work`, and a panic as a broken promise.
+/// Runs `work`, and reports a panic as a broken promise.
 fn without_panic(work: impl FnOnce() -> Result<Seen, String>) -> Result<Seen, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("a panic".into()))
 }
@@ -153,7 +152,7 @@ fn opened(device: &Device) -> Result<Option<Store>, String> {
     }
 }
 
-/// Opens and reads everything. `Err` if the store broke a promise.
+/// Opens and reads everything. Returns `Err` if the store broke a promise.
 fn look(subject: &Subject, image: Image) -> Result<Seen, String> {
     without_panic(|| match opened(&quiet(&image).1)? {
         Some(store) => read_all(subject, &store, &everything()),
@@ -202,7 +201,7 @@ fn read_all(subject: &Subject, store: &Store, readers: &Readers) -> Result<Seen,
         .iter()
         .map(|(name, held)| (name.clone(), (!is_open(name)).then_some(held.version)))
         .collect();
-    // An object with a damaged value is still listed, and so is every other one that the pages do not name.
+    // An object with a damaged value is still listed, and so is every object that the damaged ranges do not cover.
     let judged = judge_listing(store, &expected, 100)?;
     if let Some(name) = present.iter().find(|name| judged.missing.contains_key(*name)) {
         return Err(format!("the listing left out {}, which can be read", name.escape_ascii()));
@@ -217,7 +216,7 @@ fn read_all(subject: &Subject, store: &Store, readers: &Readers) -> Result<Seen,
     Ok(if errors == 0 { Seen::Harmless } else { Seen::Errors })
 }
 
-/// A device that notes which blocks are read.
+/// A device that records the blocks that are read.
 struct Watch {
     device: Arc<SimDevice>,
     read: Mutex<BTreeSet<u64>>,
@@ -259,8 +258,8 @@ struct Readers {
     listing: bool,
 }
 
-/// The parts of the store that depend on a block. A store in one process, without threads, does the same each time: a
-/// block that is read neither by the opening nor on the way to an object does not affect that object.
+/// The parts of the store that depend on a block. A store in one process, without threads, does the same each time: a block that is read
+/// neither by the opening nor on the way to an object does not affect that object.
 struct Reach {
     opening: BTreeSet<u64>,
     readers: BTreeMap<u64, Readers>,
@@ -296,7 +295,7 @@ impl Reach {
         let (sim, device) = quiet(&subject.image);
         let store = open(&device, tiny()).unwrap();
         let (after, figures) = (sim.image(), figures(&store));
-        // The batch that begins the epoch lies at the log's head; the replayed batches lie before it.
+        // The batch that starts the epoch is at the log's head; the replayed batches precede it.
         let head = after.differences(&subject.image).into_iter().find(|block| LOG.contains(block)).unwrap();
         let ring = LOG.end - LOG.start;
         let back = |blocks: u64| LOG.start + (head - LOG.start + ring - blocks) % ring;
@@ -315,9 +314,9 @@ impl Reach {
         }
     }
 
-    /// For blocks that the opening reads. A store is determined by its superblock and the replayed records. If the
-    /// damage lies elsewhere, and the opening left the same on the device as without damage (the new superblock and the
-    /// first batch are on it), all later reads are the same.
+    /// For blocks that the opening reads. A superblock and the replayed records determine a store. If the damage is elsewhere, and the
+    /// opening left the same on the device as without damage (it has written the new superblock and the first batch), all later reads are
+    /// the same.
     fn look_at_opening(&self, subject: &Subject, flip: Flip) -> Result<Seen, String> {
         let (sim, device) = quiet(&flip.of(subject));
         let Some(store) = opened(&device)? else { return Ok(Seen::Refused) };
@@ -330,7 +329,7 @@ impl Reach {
     }
 }
 
-/// The figures that damage in blocks read by the opening might change, besides its writes.
+/// The figures, other than the writes, that damage in blocks read by the opening might change.
 fn figures(store: &Store) -> [u64; 8] {
     let stat = store.stat();
     [
@@ -361,8 +360,8 @@ impl Flip {
     }
 }
 
-/// A store that is open on a device that decays: for blocks that the opening does not read this makes no difference.
-/// The cache keeps no block that fails its check, so one store sees flip after flip, until one is harmless.
+/// A store that is open on a decaying device: for blocks that the opening does not read this makes no difference. The cache keeps no block
+/// that fails its check, so one store serves flip after flip, until one is harmless.
 struct Live {
     watch: Arc<Intercepted<Watch>>,
     store: Store,
@@ -396,13 +395,13 @@ impl Live {
     }
 }
 
-/// Of so many flips one is judged by reading everything, too, and must be seen alike.
+/// One of this many flips is also judged by reading everything, with the same result.
 const IN_FULL_EVERY: u64 = 251;
 /// Neighbouring bits that one thread takes at a time, on one store if possible.
 const AT_A_TIME: u64 = 256;
 
-/// T4: every used bit (some 300 KiB) in the laboratory, a sample here. Of the store after a crash, every eighth bit of
-/// the blocks that its opening reads: superblocks, log and space image; the rest is as in the closed one.
+/// T4: every used bit (some 300 KiB) in the laboratory, a sample here. Of the store after a crash, every eighth bit of the blocks that its
+/// opening reads: superblocks, log and space image; the rest is as in the closed one.
 #[test]
 fn every_bit() {
     const BLOCK_BITS: u64 = BLOCK_BYTES as u64 * 8;
@@ -448,7 +447,7 @@ fn every_bit() {
         let what = if close { "bits of a closed store" } else { "bits of a store that a crash left" };
         counts.print(&format!("{what} ({} blocks in use)", blocks.len()), began);
         assert_eq!(counts.trials(), trials);
-        // No single bit makes a closed store refuse.
+        // No single bit makes a closed store refuse to open.
         assert!(close == (counts.get(Seen::Refused) == 0) && counts.get(Seen::Harmless) > 0);
         assert!(!close || counts.get(Seen::Errors) > 0);
     }
@@ -467,7 +466,7 @@ fn with_sector(image: &mut Image, block: u64, sector: usize, bytes: &[u8]) {
     image.write(block, &whole);
 }
 
-/// Everything that happens to the block in place `number` of `used`.
+/// All kinds of damage of block number `number` of `used`.
 fn sector_trials(subject: &Subject, used: &[u64], number: usize, swaps: usize) -> Vec<Trial> {
     let (block, image) = (used[number], &subject.image);
     let mut trials = Vec::new();
@@ -493,14 +492,14 @@ fn sector_trials(subject: &Subject, used: &[u64], number: usize, swaps: usize) -
         swapped.write(block, image.block(other));
         swapped.write(other, image.block(block));
         trials.push((format!("swapped with block {other}"), swapped));
-        // A misdirected write: the other block is still there, too.
+        // A misdirected write: the other block still exists, too.
         let mut copied = image.clone();
         copied.write(block, image.block(other));
         trials.push((format!("overwritten by block {other}"), copied));
     }
     for blocks in [2, 3, 5, 8, 16, 32, 64] {
-        // Before a store is closed or has applied, a run over the newest batches of the log removes the promises with
-        // the promised records (docs/fault-model.md): that cannot be told from a torn tail.
+        // Before a store is closed or has applied, a run over the newest batches of the log removes the promises with the promised records
+        // (docs/fault-model.md): the result looks like a torn tail.
         if subject.open.is_some() && block < LOG.end && block + blocks > LOG.start {
             continue;
         }

@@ -1,5 +1,4 @@
-//! Openings that are refused, and those that are not: foreign contents, newer formats, truncated devices, damaged
-//! superblocks.
+//! Openings that are refused or accepted: foreign contents, newer formats, truncated devices, damaged superblocks.
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
@@ -32,8 +31,7 @@ fn opens(image: &Image) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks that the image is refused with this message, that formatting over it is refused, too, and that nothing
-/// changed.
+/// Checks that the image is refused with this message, that formatting over it is refused, too, and that nothing changed.
 fn refused(image: &Image, says: &str) {
     let sim = SimDevice::from_image(image.clone());
     let error = open(&device(&sim), tiny()).err().expect("this must not open");
@@ -66,15 +64,15 @@ fn foreign_contents_are_left_alone() {
     image.write(0, &[b'x'; BLOCK_BYTES]);
     refused(&image, "not a Shoal store");
     format_refused(&image);
-    // Data after the first block only, as many file systems begin.
+    // Data after the first block only, as in many file systems.
     let mut image = Image::new(BLOCKS);
     image.write(1, &[b'x'; BLOCK_BYTES]);
     refused(&image, "not a Shoal store");
     format_refused(&image);
 }
 
-/// Seen by users: contents outside of the four blocks of superblocks were formatted over. A file may hold foreign data,
-/// as a block device may; both take this path.
+/// Seen by users: contents outside of the four blocks of superblocks were formatted over. A file may hold foreign data, as a block device
+/// may; both take this path.
 #[test]
 fn contents_that_lie_elsewhere_are_left_alone_too() {
     let folder = tempfile::tempdir().unwrap();
@@ -137,7 +135,7 @@ fn a_truncated_device_is_refused() {
         let short = Image::from_bytes(&image.to_bytes()[..blocks as usize * BLOCK_BYTES]);
         refused(&short, "truncated");
     }
-    // A larger device is fine: it was enlarged.
+    // A larger device is fine: it has grown.
     let mut bytes = image.to_bytes();
     bytes.resize(2 * BLOCKS as usize * BLOCK_BYTES, 0);
     opens(&Image::from_bytes(&bytes)).unwrap();
@@ -150,11 +148,11 @@ fn second_copies_serve_when_the_first_are_gone() {
     opens(&wiped(&image, &SECOND_COPIES)).unwrap();
     opens(&wiped(&image, &[0, 33])).unwrap();
     opens(&wiped(&image, &[1, 32])).unwrap();
-    // Zeros in all places of superblocks mean an empty device, unless any other block has contents.
+    // Zeros at all places of superblocks mean an empty device, unless another block has contents.
     refused(&wiped(&image, &[0, 1, 32, 33]), "no store");
 }
 
-/// Both copies of the newest superblock: the previous one does not know the promised records, or knows all of them.
+/// Both copies of the newest superblock: the previous one either does not know the promised records, or knows all of them.
 #[test]
 fn a_lost_newest_superblock_is_noticed_or_harmless() {
     let image = store();

@@ -1,4 +1,4 @@
-//! A device that fills up, and one that grows: clear errors, deletes that work, space that is reusable at once, no leak.
+//! A device that fills up, and one that grows: clear errors, deletes that work, immediately reusable space, no leak.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn fill_and_empty(bytes: usize, background: bool) {
             let refused = store.set_numbered(1_000_000 + turn, 0, bytes.max(4_096 * 20));
             assert!(matches!(refused, Err(Error::Full { .. })), "{what}: {refused:?}");
         }
-        // Half of it is deleted; the freed space can be written at once.
+        // Half of it is deleted; the freed space is reusable at once.
         for which in (0..count).step_by(2) {
             store.remove_numbered(which);
         }
@@ -58,8 +58,8 @@ fn fill_and_empty(bytes: usize, background: bool) {
             store.remove_numbered(which);
         }
         let again = fill(0, |which| store.set_numbered(which, which, bytes));
-        // With threads applies come when they come: packed runs are of other lengths each time, with other rests in their last
-        // blocks, which is much on a device of 4 MiB (87 to 100 % in a hundred runs, also after seconds).
+        // With threads the timing of applies varies: packed runs differ in length each time, with different rests in their last blocks, a
+        // large share on a device of 4 MiB (87 to 100 % in a hundred runs, also after seconds).
         let least = if background { 80 } else { 97 };
         assert!(
             again * 100 >= count * least,
@@ -114,8 +114,7 @@ fn churn_at_ninety_percent() {
     }
 }
 
-/// A delete with a request id works on a full device, too, its result included; so does one whose condition does not
-/// hold.
+/// A delete with a request id works on a full device, too, including its result; so does one whose condition is false.
 #[test]
 fn deletes_with_a_request_id_work_on_a_full_device() {
     const BLOCKS: u64 = 1_024;
@@ -142,7 +141,7 @@ fn deletes_with_a_request_id_work_on_a_full_device() {
         let rejected =
             block_on(crate::common::delete_once(&store, request_id(1), &name(SMALL - 1), if_missing));
         assert!(matches!(rejected, Err(Error::ConditionFailed { current: None, .. })), "{rejected:?}");
-        // The small ones first: they free next to nothing.
+        // The small ones first: they free almost no space.
         for (sequence, which) in (SMALL..SMALL + small).take(30).chain(0..large).enumerate() {
             let request_id = request_id(sequence as u64 + 2);
             let deleted = block_on(crate::common::delete_once(&store, request_id, &name(which), if_missing))
@@ -157,7 +156,7 @@ fn deletes_with_a_request_id_work_on_a_full_device() {
     });
 }
 
-/// The same with a file system that allocates what it grows by.
+/// The same with a file system that allocates the blocks it grows by.
 fn allocating(image: Image) -> Arc<SimDevice> {
     SimDevice::with_options(image, SimOptions { growable: true, allocates: true, ..SimOptions::default() })
 }
@@ -227,7 +226,7 @@ fn crashes_while_growing(growing: fn(Image) -> Arc<SimDevice>) {
     assert!(states > 300, "only {states} states were explored");
 }
 
-/// A hole needs room at its first write: where the file system does not allocate, the store writes before it hands out (R21).
+/// A hole needs room at its first write: if the file system does not allocate, the store writes blocks before it hands them out (R21).
 #[test]
 fn grown_blocks_are_zeroed_and_flushed_before_their_use() {
     #[derive(Clone, Copy, PartialEq)]
@@ -282,7 +281,7 @@ fn grown_blocks_are_zeroed_and_flushed_before_their_use() {
     assert!(used > 100, "only {used} blocks of what it grew by were written");
 }
 
-/// Where the file system allocates, no block is written before it is used (R21).
+/// If the file system allocates, no block is written before it is used (R21).
 #[test]
 fn allocated_blocks_are_not_zeroed() {
     let base = allocating(Image::new(1));
@@ -302,7 +301,7 @@ fn allocated_blocks_are_not_zeroed() {
     assert!(written.len() > 20 && !is_zeros, "{} writes", written.len());
 }
 
-/// The disk under the file is full: so is the store, which continues when there is room again.
+/// The disk under the file is full: the store is full, too, and continues when there is room again.
 #[test]
 fn growth_that_fails_is_a_full_store() {
     let sim = growable(Image::new(1));
@@ -317,7 +316,7 @@ fn growth_that_fails_is_a_full_store() {
     sim.clear_faults();
     let more = (count..1_000).take_while(|&which| store.set_numbered(which, which, 30_000).is_ok()).count();
     assert!(more > 20, "only {more} objects more after the disk had room again");
-    // A write of zeros or a flush that fails while it grows.
+    // A write of zeros or a flush fails during the growth.
     block_on(store.close()).unwrap();
     drop(store);
     assert_clean(&device, "afterwards");
@@ -342,8 +341,7 @@ fn a_device_in_memory_grows_with_threads() {
     });
 }
 
-/// Of eight writes of one key that one apply takes home, seven never were in a tree: their extents are free again after
-/// it, not only after the next opening.
+/// Of eight writes of one key in one apply, seven never were in a tree: their extents are free after it, not only after the next opening.
 #[test]
 fn an_extent_overwritten_before_its_apply_is_free_again() {
     let device = Device::new(Arc::new(MemDevice::new(220)));
@@ -380,7 +378,7 @@ fn steps_of_growth_shrink_to_what_fits() {
     }
 }
 
-/// The system may notice only at the write that there is no room, or that the file may not get so long.
+/// The system may report only at the write that there is no room, or that the file may not become that long.
 #[test]
 fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
     for code in [libc::ENOSPC, libc::EFBIG, libc::EDQUOT] {
@@ -399,8 +397,8 @@ fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
     }
 }
 
-/// Symptom: growth that met a quota or a limit of file sizes ended in the advice to let the store grow. Cause: the refusal did not have
-/// the reason of the failed step. Fix: it has.
+/// Symptom: growth that met a quota or a limit of file sizes ended in the advice to let the store grow. Cause: the refusal did not have the
+/// reason of the failed step. Fix: it has.
 #[test]
 fn a_refusal_names_what_keeps_the_file_from_growing() {
     let causes = [(libc::ENOSPC, "file system is full"), (libc::EFBIG, "ulimit -f"), (libc::EDQUOT, "quota")];
@@ -416,7 +414,7 @@ fn a_refusal_names_what_keeps_the_file_from_growing() {
         assert!(matches!(refused, Error::Full { cannot_grow: Some(_), .. }), "{refused:?}");
         let words = refused.to_string();
         assert!(words.contains(cause) && !words.contains("shoal grow"), "{words}");
-        // At its full size the file is kept from nothing.
+        // At its full size nothing limits the file.
         sim.clear_faults();
         let refused = refusal(100);
         assert!(matches!(refused, Error::Full { cannot_grow: None, .. }), "{refused:?}");
@@ -459,7 +457,7 @@ fn a_data_file_that_is_taken_away_makes_the_store_read_only() {
     });
 }
 
-/// A device that counts the looks at its length.
+/// A device that counts the readings of its length.
 struct Looked(Arc<SimDevice>, AtomicU64);
 
 impl Intercept for Looked {
@@ -473,8 +471,8 @@ impl Intercept for Looked {
     }
 }
 
-/// Symptom: a store that nobody used woke up four times a second. Cause: it looked at the length of its file that often. Fix: name,
-/// length and superblocks are looked at together, every 3 s.
+/// Symptom: an idle store woke up four times a second. Cause: it read the length of its file that often. Fix: name, length and superblocks
+/// are checked together, every 3 s.
 #[test]
 fn an_idle_store_looks_at_its_file_once_a_period() {
     let (looked, device) = Intercepted::new(Looked(SimDevice::new(1_024), AtomicU64::new(0)));
@@ -484,13 +482,13 @@ fn an_idle_store_looks_at_its_file_once_a_period() {
     let looks = looked.1.load(Ordering::Relaxed) - before;
     let most = began.elapsed().as_secs() / 3 + 1;
     assert!(looks <= most, "{looks} looks in {:?}", began.elapsed());
-    // A publish looks, too.
+    // A publish also checks.
     store.set_numbered(1, 1, 500).unwrap();
     block_on(store.close()).unwrap();
     assert!(looked.1.load(Ordering::Relaxed) > before + looks);
 }
 
-/// The blocks of the log's ring of [`short_log`], and the length of its prepared part at first.
+/// The blocks of the log's ring of [`short_log`], and the initial length of its prepared part.
 const SHORT_LOG: std::ops::Range<u64> = 34..34 + 96;
 const PREPARED: u32 = 8;
 
@@ -514,7 +512,7 @@ fn prepared(image: &Image) -> u32 {
     }
 }
 
-/// More of the log's ring is zeroed and published while the log is written to, and power fails at any moment.
+/// More of the log's ring is zeroed and published while the log is written to; the power fails at any moment.
 #[test]
 fn a_log_is_prepared_as_it_is_needed_and_crashes() {
     let base = growable(Image::new(1));
@@ -562,8 +560,8 @@ fn a_log_is_prepared_as_it_is_needed_and_crashes() {
     assert!(states > 300, "only {states} states were explored");
 }
 
-/// Without room to prepare more of it, the log turns over in its prepared part: no commit writes into a hole of the
-/// file, which would find no room.
+/// Without room to prepare more of it, the log turns over in its prepared part: no commit writes into a hole of the file, which would find
+/// no room.
 #[test]
 fn a_log_that_cannot_be_prepared_further_turns_over_in_what_it_has() {
     for background in [false, true] {
@@ -585,7 +583,7 @@ fn a_log_that_cannot_be_prepared_further_turns_over_in_what_it_has() {
             block_on(store.close()).unwrap();
             drop(store);
             assert_eq!(prepared(&sim.image()), PREPARED);
-            // Zeros, or the rubbish that a discarded block reads as: no batch.
+            // Zeros, or the garbage that a discarded block reads as: no batch.
             let image = sim.image();
             let is_hole = |block| image.block(block).iter().all(|&byte| byte == image.block(block)[0]);
             assert!(hole.clone().all(is_hole));

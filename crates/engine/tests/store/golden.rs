@@ -1,8 +1,8 @@
-//! Stores that earlier programs wrote still open, byte for byte what they held (T14 of `docs/reliability.md`): one image for
-//! each version of the formats, in `golden/`, and one with layers. Stores of other versions are refused: `format_refusal.rs`.
+//! Stores written by earlier programs still open with the same bytes (T14 of `docs/reliability.md`): one image for each version of the
+//! formats, in `golden/`, and one with layers. Stores of other versions are refused: `format_refusal.rs`.
 //!
-//! An image is a list of blocks that are not zero: number (8 bytes, little-endian), then 4,096 bytes. A colleague who changes a
-//! format gives it a new version and adds images: `cargo test -p shoal-engine --test store golden::write -- --ignored`.
+//! An image is a list of blocks that are not zero: number (8 bytes, little-endian), then 4,096 bytes. A change of a format needs a new
+//! version and new images: `cargo test -p shoal-engine --test store golden::write -- --ignored`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const OLDEST: u32 = 2;
 const NEWEST: u32 = 3;
 /// The images, each with the version of its format.
 const IMAGES: [(&str, u32); 3] = [("v2", 2), ("v3", 3), (LAYERS, 3)];
-/// A store whose trees have layers, of a program that compacts none.
+/// A store whose trees have layers, written without compactions.
 const LAYERS: &str = "v3-layers";
 const SIZES: [usize; 6] = [0, 30, 95, 700, 1_800, 5_000];
 
@@ -61,7 +61,7 @@ fn image_of(name: &str) -> Image {
     image
 }
 
-/// Finds an object of the images that is not in `store` as it should be.
+/// Finds an object of the images that is missing from `store` or differs.
 pub(crate) fn find_missing(store: &Store) -> Result<(), String> {
     for which in 0..21 {
         let found = store.find(name_of(which)).map_err(|error| format!("object {which}: {error}"))?;
@@ -93,7 +93,7 @@ fn put(store: &Store, which: u64, value: Value, metadata: Metadata) {
     store.set_with(name_of(which), value.to_vec(), options).unwrap();
 }
 
-/// Writes those images of the newest version that are not there: part of each in the trees, part in the log, as a kill leaves it.
+/// Writes the missing images of the newest version: part of each in the trees, part in the log, as a kill leaves it.
 #[test]
 #[ignore = "writes images that the other test reads"]
 fn write() {
@@ -107,12 +107,12 @@ fn write() {
         }
         let mut store = open(&device, options.clone()).unwrap();
         for which in 0..21 {
-            // Overwritten or deleted below, or for good.
+            // Overwritten or deleted below, or permanent.
             let (value, metadata) =
                 held(which).unwrap_or((Value { key: which, seed: 7, bytes: 60 }, Metadata::default()));
             put(&store, which, value, metadata);
             if *name == LAYERS && which % 4 == 3 {
-                // A close applies what the log has.
+                // A close applies the log.
                 block_on(store.close()).unwrap();
                 store = open(&device, options.clone()).unwrap();
             }
@@ -133,7 +133,7 @@ fn write() {
     }
 }
 
-/// Twice each: an image of an older version is of the newest one after the first opening.
+/// Each twice: after the first opening an image of an older version has the newest one.
 #[test]
 fn images_of_all_versions_open() {
     assert!((OLDEST..=NEWEST).all(|version| IMAGES.iter().any(|image| image.1 == version)));

@@ -1,4 +1,4 @@
-//! A cap that an opening raises: the store has the old one or the new one after a crash, every acknowledged write, and room.
+//! A cap that an opening raises: after a crash the store has the old cap or the new one, every acknowledged write, and room.
 
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ fn a_full_store_takes_writes_again_once_its_cap_is_raised_twice_in_a_row() {
     }
 }
 
-/// The areas of the space image that the newest superblock names, and which of them is in use: with the blocks of its snapshot, and
-/// of snapshot and deltas.
+/// The areas of the space image that the newest superblock names, the index of the one in use, and the blocks of its snapshot, and of
+/// snapshot and deltas.
 pub(crate) fn areas(image: &Image) -> ([u64; 2], usize, [u64; 2]) {
     let newest = [0, 1].map(|slot| *image.block(slot));
     let long = |block: &[u8], at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
@@ -86,7 +86,7 @@ fn an_impossible_growth_is_refused_and_changes_nothing() {
     assert_eq!(cap(&open(&fixed, grown_to(BLOCKS)).unwrap()), BLOCKS, "the cap that it has is no growth");
 }
 
-/// The file system has no room for the areas: the store and the length of its file are as before.
+/// The file system has no room for the areas: the store and the length of its file are unchanged.
 #[test]
 fn a_full_file_system_is_told_and_changes_nothing() {
     let sim = growable(Image::new(1));
@@ -125,7 +125,7 @@ fn a_store_grows_over_a_larger_device() {
     assert_eq!(block_on(Store::cap(&device)).unwrap(), Some(1_000));
 }
 
-/// The free space is what the trees do not own, and the areas among the data are not free.
+/// The free space is the space that the trees do not own, and the areas among the data are not free.
 #[test]
 fn a_damaged_image_of_a_store_that_grew_is_rebuilt() {
     for repair in [false, true] {
@@ -168,7 +168,7 @@ fn a_damaged_image_of_a_store_that_grew_is_rebuilt() {
     }
 }
 
-/// Blocks whose state is not known would be lost for ever in the new image.
+/// Blocks of unknown state would be lost forever in the new image.
 #[test]
 fn a_store_does_not_grow_while_a_part_of_its_image_is_damaged() {
     let sim = growable(Image::new(1));
@@ -185,13 +185,13 @@ fn a_store_does_not_grow_while_a_part_of_its_image_is_damaged() {
     assert_eq!(cap(&open(&device, grown_to(GROWN)).unwrap()), GROWN);
 }
 
-/// A power cut after every write of an opening that grows, and of the puts behind it.
+/// A power cut after every write of an opening that grows, and of the puts after it.
 #[test]
 fn every_crash_of_a_growth_leaves_the_old_cap_or_the_new_one() {
     crashes_of_a_growth(BLOCKS, GROWN);
 }
 
-/// The same where images use a part of their areas: the growth takes the room of the rest of the old ones (INV-40).
+/// The same with images that use a part of their areas: the growth takes the room of the rest of the old ones (INV-40).
 #[test]
 fn every_crash_of_a_growth_over_a_large_map_leaves_the_old_cap_or_the_new_one() {
     crashes_of_a_growth(5_000_000, 6_000_000);
@@ -244,7 +244,7 @@ fn crashes_of_a_growth(before: u64, grown: u64) {
         drop(store);
         let report = checked(&device).unwrap();
         assert!(report.is_clean(), "state {}: {:?}", point.id, report.problems);
-        // A growth that was cut off is begun again.
+        // An interrupted growth starts again.
         assert_eq!(cap(&open(&device, grown_to(grown)).unwrap()), grown);
     });
     assert!(caps[0] > 0 && caps[1] > 20, "both caps are seen: {caps:?}");
@@ -254,7 +254,7 @@ const LONGER: u64 = 20_000;
 /// Blocks of the log: of the small store, and of one of [`LONGER`] blocks.
 const LOGS: [u64; 2] = [24, LONGER / 128];
 
-/// A growth gives the store a log that fits, whether the store is closed behind it or not.
+/// A growth leaves the store with a log that fits, whether the store is closed afterwards or not.
 #[test]
 fn the_log_fits_the_size_behind_a_growth() {
     for (is_file, is_closed) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -336,7 +336,7 @@ fn again(is_file: bool, image: Image) -> Arc<SimDevice> {
     if is_file { growable(image) } else { SimDevice::from_image(image) }
 }
 
-/// An opening gives the store the longer log that its growth could not; a read-only opening sees the store as it is.
+/// An opening installs the longer log that the growth could not; a read-only opening leaves the store unchanged.
 #[test]
 fn an_opening_gives_a_store_its_longer_log() {
     let (sim, objects) = grown_with_the_short_log(true, |store| fill_from(store, 0));
@@ -362,7 +362,7 @@ fn an_opening_gives_a_store_its_longer_log() {
     assert_clean(&device, "a store with a longer log");
 }
 
-/// A power cut after every write of an opening that gives the store a longer log, and of the puts behind it.
+/// A power cut after every write of an opening that installs a longer log, and of the puts after it.
 #[test]
 fn every_crash_of_a_longer_log_keeps_every_write() {
     for is_file in [true, false] {
@@ -420,7 +420,7 @@ fn ring_first(image: &Image) -> u64 {
     u64::from_le_bytes(newest[176..184].try_into().unwrap())
 }
 
-/// A longer ring cannot be written: the store keeps its log and works, and the next growth gives it the longer one.
+/// A longer ring cannot be written: the store keeps its log and works, and the next growth installs the longer one.
 #[test]
 fn a_longer_log_that_cannot_be_written_waits() {
     for is_file in [true, false] {
@@ -459,8 +459,8 @@ fn a_longer_log_that_cannot_be_written_waits() {
     }
 }
 
-/// Both superblocks name the longer ring before a record lies in it: with one of them lost, an opening would look for records in the
-/// ring of the other.
+/// Both superblocks name the longer ring before it gets a record: if one of them is lost, an opening would search for records in the ring
+/// of the other.
 #[test]
 fn a_superblock_that_is_lost_behind_a_longer_log_takes_no_write_along() {
     for is_file in [true, false] {
@@ -484,7 +484,7 @@ fn a_superblock_that_is_lost_behind_a_longer_log_takes_no_write_along() {
     }
 }
 
-/// The ring takes free blocks that the superblock before the newest may name: one that has them free replaces it first (R9).
+/// The ring takes free blocks that the superblock before the newest may name: a superblock in which they are free replaces it first (R9).
 #[test]
 fn a_longer_ring_is_not_written_beside_an_older_superblock() {
     let (sim, ()) = grown_with_the_short_log(false, |_| {});

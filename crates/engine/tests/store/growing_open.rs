@@ -18,7 +18,7 @@ fn put(store: &Store, name: &str, byte: u8) -> shoal_engine::Result<u64> {
     store.set(name, vec![byte; VALUE_BYTES])
 }
 
-/// Puts objects from number `from` on until the store is full; returns the number behind the last one.
+/// Puts objects from number `from` until the store is full; returns the number after the last one.
 fn fill_from(store: &Store, from: u32) -> u32 {
     fill(from.into(), |which| put(store, &format!("{which:05}"), which as u8)) as u32
 }
@@ -143,7 +143,7 @@ fn no_write_is_refused_while_the_store_grows() {
                 for turn in 0.. {
                     let which = turn % (full - 8);
                     put(&store, &format!("{which:05}"), which as u8).unwrap();
-                    // Each growth is by 300 blocks: 50 objects of three blocks fit with all that they need.
+                    // Each growth is by 300 blocks: 50 objects of three blocks fit with their overhead.
                     if grown.load(Ordering::Acquire) > seen {
                         seen += 1;
                         for _ in 0..50 {
@@ -172,7 +172,7 @@ fn no_write_is_refused_while_the_store_grows() {
     }
 }
 
-/// Blocks that a snapshot and a slow reader reach stay, although the old areas become room for objects.
+/// Blocks that a snapshot and a slow reader reach are kept, although the old areas become room for objects.
 #[test]
 fn readers_of_before_the_growth_read_on() {
     let device = Device::new(growable(Image::new(1)));
@@ -288,7 +288,7 @@ fn every_crash_of_a_growth_under_load() {
                     point.id
                 );
             }
-            // The growth is begun again, and the store is whole.
+            // The growth starts again, and the store is whole.
             block_on(store.grow(Some(caps[2]))).unwrap();
             for which in 0..30 {
                 put(&store, &format!("{which:05}"), which as u8).unwrap();
@@ -302,7 +302,7 @@ fn every_crash_of_a_growth_under_load() {
     assert!(seen.iter().all(|&states| states > 20), "all caps are seen: {seen:?}");
 }
 
-/// A damaged map is found before anything is written, and the store stays writable.
+/// A damaged map is detected before the first write, and the store stays writable.
 #[test]
 fn a_damaged_map_is_no_reason_to_stop_writing() {
     let sim = growable(Image::new(1));

@@ -1,8 +1,8 @@
-//! Linearizability (P5, T11 of `docs/reliability.md`) inside one process: eight clients on 64 keys, a slow device whose
-//! flushes begin to fail and that loses what it may lose; the store opens again and the same history continues.
+//! Linearizability (P5, T11 of `docs/reliability.md`) inside one process: eight clients on 64 keys, a slow device whose flushes start to
+//! fail and that loses any data it may lose; the store opens again and the same history continues.
 //!
-//! Every answer to a client stays true: it is in the history with the moments of call and answer, and a write of
-//! unknown outcome stays pending. `cli/tests/shoal/linear.rs` does the same through gRPC, RESP and `kill -9`.
+//! Every answer to a client stays true: the history has it with the moments of call and answer, and a write of unknown outcome stays
+//! pending. `cli/tests/shoal/linear.rs` does the same through gRPC, RESP and `kill -9`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,13 +53,13 @@ fn write(store: &Store, number: u64, written: u64, rules: RejectRules) -> Result
     store.set_with(name_of(number), Value::of_write(number, written, &SIZES).to_vec(), options).map(Lsn)
 }
 
-/// How an operation ended.
+/// The result of an operation.
 enum Ended {
-    /// With this answer.
+    /// The operation returned this answer.
     As(Action),
     /// The outcome is unknown.
     Open(Action),
-    /// It did nothing.
+    /// The operation had no effect.
     Refused,
 }
 
@@ -73,7 +73,7 @@ fn outcome<T>(result: Result<T>, done: Action, rejected: Action) -> Ended {
     }
 }
 
-/// One client: returns its history, until the store is read-only.
+/// One client: returns its history when the store becomes read-only.
 fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> History {
     let mut history = History::default();
     for _ in 0..OPERATIONS {
@@ -126,7 +126,7 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Histor
     history
 }
 
-/// An image that a power cut leaves of `sim`: any state that is legal at the end.
+/// Returns an image that a power cut leaves of `sim`: any state that is legal at the end.
 pub(crate) fn power_cut(sim: &SimDevice, dice: &SeededEntropy) -> Image {
     let mut states = Vec::new();
     sim.history().for_each_crash_state(8, dice.next_u64(), |point, image| {
@@ -138,7 +138,7 @@ pub(crate) fn power_cut(sim: &SimDevice, dice: &SeededEntropy) -> Image {
     states.swap_remove(chosen)
 }
 
-/// One history: several lives of one store, each ended by flushes that fail and a power cut, the last one by a close.
+/// One history: several lives of one store, each ended by failing flushes and a power cut, the last one by a close.
 fn history(seed: u64) -> History {
     let dice = SeededEntropy::new(seed);
     let base = formatted(BLOCKS, seed);
@@ -181,7 +181,7 @@ fn history(seed: u64) -> History {
     history
 }
 
-/// 500 histories of about 2,000 operations in the laboratory; several at a time, for each waits for its device.
+/// 500 histories of about 2,000 operations in the laboratory; several at a time, since each waits for its device.
 #[test]
 fn histories_are_linearizable() {
     let (count, first) = (lab::number("HISTORIES", 6), 10_000 * lab::number("SEED", 1));

@@ -1,10 +1,9 @@
-//! Device contents that an attacker wrote (T13 of `docs/reliability.md`): superblocks, log, space image and pages with
-//! fields changed at will. Nothing panics, hangs or takes memory for something that is only announced, and a repair
-//! continues.
+//! Device contents written by an attacker (T13 of `docs/reliability.md`): superblocks, log, space image and pages with arbitrary changes of
+//! fields. Nothing panics, hangs or allocates memory for an announced length alone, and a repair continues.
 //!
-//! Checksums would refuse nearly all of it, so a build with `--cfg fuzzing` has none (`shoal_base::checksum`): there the
-//! decoders are on their own. Without it the same trials pass through the checksums.
-//! `RUSTFLAGS="--cfg fuzzing" cargo test --release -p shoal-engine --test store hostile`, in a target folder of its own.
+//! Checksums would refuse nearly all of it, so a build with `--cfg fuzzing` has none (`shoal_base::checksum`): there the decoders get no
+//! help. Otherwise the same trials pass through the checksums. `RUSTFLAGS="--cfg fuzzing" cargo test --release -p shoal-engine --test store
+//! hostile`, in a separate target folder.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +26,7 @@ const OBJECTS: u64 = 30;
 const REGIONS: [(&str, Range<u64>); 4] =
     [("superblock", 0..34), ("log", 34..58), ("space", 58..106), ("page", 106..BLOCKS)];
 
-/// A store with everything in it: trees of two levels, packed runs, extents, a manifest, a log that is not applied.
+/// A store of every kind of structure: trees of two levels, packed runs, extents, a manifest, a log that is not applied.
 fn base() -> Image {
     let (sim, device) = blank(BLOCKS, 23);
     let store = open(&device, tiny()).unwrap();
@@ -59,7 +58,7 @@ fn change(image: &mut Image, region: &Range<u64>, dice: &SeededEntropy) {
             0 => (u64::from(bytes[at] ^ (1 << dice.below(8))), 1),
             1 => (dice.next_u64(), 1 << dice.below(4)),
             2 => (interesting[dice.below(interesting.len() as u64) as usize], 1 << dice.below(4)),
-            // A little more or less than the present value.
+            // A little more or less than the current value.
             _ => (u64::from(bytes[at]).wrapping_add(dice.below(5)).wrapping_sub(2), 1),
         };
         let width = width.min(BLOCK_BYTES - at);
@@ -68,8 +67,7 @@ fn change(image: &mut Image, region: &Range<u64>, dice: &SeededEntropy) {
     }
 }
 
-/// Runs every reader of stored data, and writes if a check finds no problem (`crates/engine/src/testing/hostile/mod.rs`
-/// says why).
+/// Runs every reader of stored data, and writes if a check finds no problem (`crates/engine/src/testing/hostile/mod.rs` has the reason).
 fn use_it(device: &Device, options: OpenOptions, is_clean: bool) {
     let Ok(store) = open(device, options) else { return };
     read(&store);

@@ -1,11 +1,11 @@
-//! R11: block and identity tell cached units apart. Two values that lie at one block one after the other are two, even
-//! if their checksums and lengths are the same.
+//! R11: block and identity tell cached units apart. Two successive values at one block are different, even if their checksums and lengths
+//! are the same.
 
 use shoal_base::checksum::crc32c;
 
 use crate::common::{ByName, device, formatted, open, tiny};
 
-/// The generator of CRC-32C, its lowest bit first: added to a message anywhere, it leaves the checksum as it is.
+/// The generator of CRC-32C, its lowest bit first: adding it to a message at any offset keeps the checksum.
 const GENERATOR: [u8; 5] = [0xF1, 0x76, 0xEC, 0x05, 0x01];
 /// One block, so that the cache keeps it.
 const BYTES: usize = 4_096;
@@ -31,7 +31,7 @@ fn a_block_that_is_used_again_never_serves_the_old_value() {
             let object = store.find(b"twin").unwrap().unwrap();
             assert!(object.value.to_vec() == *value, "round {round}: the other twin");
         }
-        // Some applies, so that a tree has it: the delete of what a memtable has takes it out of the pool at once.
+        // Some applies, so that a tree has it: a delete of a value in a memtable removes it from the pool at once.
         let applies = || {
             for small in 0..20_u8 {
                 store.set([b's', small], vec![small; 20]).unwrap();

@@ -1,5 +1,5 @@
-//! Layers above the base of a tablet's tree (`docs/format/layers.md`): whatever way a history is divided into layers, the store
-//! says the same; slow readers, many layers, full devices; damage in each kind of page.
+//! Layers above the base of a tablet's tree (`docs/format/layers.md`): the store reads the same for every division of a history into
+//! layers; slow readers, many layers, full devices; damage in each kind of page.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::common::{
 const BLOCKS: u64 = 1_024;
 /// `LAYERS_MAX` of the engine.
 const LAYERS_MAX: usize = 40;
-/// The largest `merge_permille` of which the product with a store's entries is a number: layers are never compacted for their size.
+/// The largest `merge_permille` whose product with a store's entries does not overflow: layers are never compacted for their size.
 const NEVER: u64 = u64::MAX / (1 << 32);
 
 /// A history of whole memtables: each opening applies its records in one go when it closes, and compacts nothing.
@@ -41,7 +41,7 @@ pub(crate) fn name(which: u64) -> Vec<u8> {
     format!("{}object-{which:04}", "folder/".repeat((which % 3) as usize)).into_bytes()
 }
 
-/// Long, so that few of them fill a leaf; every other one is the least key above the one before it.
+/// Long, so that a few fill a leaf; every other name is the direct successor of the previous one.
 fn long_name(which: u64) -> Vec<u8> {
     format!(
         "{}object-{:04}{}{}",
@@ -54,7 +54,7 @@ fn long_name(which: u64) -> Vec<u8> {
 }
 
 fn value(which: u64, seed: u64) -> Value {
-    // In leaves, packed, with blocks of their own.
+    // In leaves, packed, with separate blocks.
     let bytes = [0, 40, 90, 400, 1_500, 30, 60, 5_000][(seed % 8) as usize];
     Value { key: which, seed, bytes }
 }
@@ -71,7 +71,7 @@ fn delete(store: &Store, which: u64) {
     store.remove(name(which)).unwrap_or_else(|error| panic!("delete {which}: {error}"));
 }
 
-/// A device with an empty store whose log that takes some hundred records between two applies.
+/// A device with an empty store whose log takes some hundred records between two applies.
 fn roomy(seed: u64) -> (Arc<SimDevice>, Device) {
     const BLOCKS: u64 = 4_096;
     let (sim, device) = quiet(&Image::new(BLOCKS));
@@ -125,7 +125,7 @@ pub(crate) fn superblock(image: &Image) -> [u8; BLOCK_BYTES] {
 pub(crate) struct List {
     pub(crate) block: u64,
     pub(crate) copies: u64,
-    /// Block and height of each layer's root, the newest first.
+    /// Block and height of each layer's root, newest first.
     pub(crate) roots: Vec<(u64, u8)>,
     pub(crate) compacting: u64,
 }
@@ -147,7 +147,7 @@ pub(crate) fn lists(image: &Image) -> Vec<List> {
         .collect()
 }
 
-/// The most layers that a tablet has.
+/// The largest number of layers of a tablet.
 pub(crate) fn most_layers(image: &Image) -> usize {
     lists(image).iter().map(|list| list.roots.len()).max().unwrap_or(0)
 }
@@ -184,7 +184,7 @@ enum Act {
     Delete(u64),
 }
 
-/// The acts between two openings, and how their records are divided among the base and layers.
+/// The acts between two openings, and the division of their records among the base and layers.
 #[derive(Clone, Debug)]
 struct Part {
     acts: Vec<Act>,
@@ -230,7 +230,7 @@ const KEYS: u64 = 60;
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 300, ..ProptestConfig::with_cases(lab::number("DIVISIONS", 40) as u32) })]
 
-    /// Gets, heads, listings and counts do not depend on what is in a layer and what in the base, nor on how far a compaction is.
+    /// Gets, heads, listings and counts depend neither on the division between layers and base, nor on the progress of a compaction.
     #[test]
     fn any_division_into_layers_reads_the_same(parts in prop::collection::vec(part(), 1..9)) {
         let (_, device) = blank(BLOCKS, 5);
@@ -265,7 +265,7 @@ proptest! {
     }
 }
 
-/// A reader that began before three compactions gets what it asked for, whatever became of the blocks meanwhile (R16).
+/// A reader that started before three compactions gets its object, even if its blocks were freed meanwhile (R16).
 #[test]
 fn a_slow_reader_across_three_compactions() {
     let (sim, device) = blank(BLOCKS, 6);
@@ -290,7 +290,7 @@ fn a_slow_reader_across_three_compactions() {
                 )
             })
             .collect();
-        // A compaction has ended where a tablet has fewer layers than before.
+        // A compaction has finished when a tablet has fewer layers than before.
         let (mut ended, mut before) = (0, most_layers(&sim.image()));
         for round in 0.. {
             assert!(round < 2_000, "turn {turn}: {ended} compactions");
@@ -300,7 +300,7 @@ fn a_slow_reader_across_three_compactions() {
             ended += u64::from(now < before);
             before = now;
             if ended == 3 {
-                // The next round begins with the keys in order.
+                // The next round starts with the keys in order.
                 break;
             }
         }
@@ -319,8 +319,8 @@ fn a_slow_reader_across_three_compactions() {
     assert_clean(&device, "after slow readers");
 }
 
-/// A compaction stands still in the middle. An object that is written below its frontier goes into the base, and is newer than the
-/// entries that the layers still hold there (INV-28).
+/// A compaction is paused in the middle. An object that is written below its frontier goes into the base, and is newer than the entries that the
+/// layers still hold there (INV-28).
 #[test]
 fn a_write_below_the_frontier_decides() {
     const KEYS: u64 = 400;
@@ -342,17 +342,17 @@ fn a_write_below_the_frontier_decides() {
     options.tuning.layers_from = u64::MAX;
     write(&options, &mut (0..KEYS), 1);
     options.tuning.layers_from = 0;
-    // A layer of all keys, and one apply with compactions behind it, which take as many bytes as it had twice.
+    // A layer of all keys, and one apply followed by compactions, which take twice the bytes of the apply.
     options.tuning.memtable_records_max = 1_000;
     write(&options, &mut (0..KEYS), 2);
     (options.tuning.merge_permille, options.tuning.merge_slice_bytes) = (1, 200);
     options.tuning.memtable_records_max = 4;
     write(&options, &mut (0..3), 3);
-    // Above a newer layer, whose only leaf has no filter, the records would go into a layer, too.
+    // Above a newer layer, whose only leaf has no filter, the records would also go into a layer.
     let stands = |list: &List| list.compacting > 0 && list.compacting == list.roots.len() as u64;
     assert!(lists(&sim.image()).iter().any(stands), "no compaction stands so: {:?}", lists(&sim.image()));
-    // Each key is dense enough for the base. These are the first ones in order, and few, so that they are applied as the store closes,
-    // when nothing is compacted.
+    // Each key is dense enough for the base. These are the first keys in order, and few, so that they are applied as the store closes, when
+    // nothing is compacted.
     options.tuning.dense_records = 1;
     options.tuning.memtable_records_max = 1_000;
     write(&options, &mut (2..KEYS).step_by(3).take(16), 4);
@@ -360,7 +360,7 @@ fn a_write_below_the_frontier_decides() {
     assert_clean(&device, "below the frontier");
 }
 
-/// A store of so many layers that another one would be one too many: nothing compacts them but the need.
+/// A store with the maximum number of layers: only the limit makes it compaction them.
 fn full_of_layers() -> (Arc<SimDevice>, Device, Objects) {
     let (sim, device) = roomy(7);
     let mut objects = Objects::new();
@@ -406,7 +406,7 @@ fn the_number_of_layers_is_bounded() {
     conforms(&store, &objects, 60, "at the end");
 }
 
-/// A cache of the least size: gets, listings, applies and a check work over as many layers as there may be.
+/// A cache of the minimum size: gets, listings, applies and a check work over the maximum number of layers.
 #[test]
 fn many_layers_under_a_small_cache() {
     let (_, device, mut objects) = full_of_layers();
@@ -428,7 +428,7 @@ fn many_layers_under_a_small_cache() {
     assert_clean(&device, "a small cache");
 }
 
-/// A full device whose objects lie in layers: deletes work, and all of its space comes back.
+/// A full device whose objects are in layers: deletes work, and all of its space comes back.
 #[test]
 fn a_full_device_of_layers_is_empty_again() {
     const BLOCKS: u64 = 8_192;
@@ -473,8 +473,8 @@ fn a_full_device_of_layers_is_empty_again() {
     });
 }
 
-/// A write is refused only where no layer's pages could be room for it. A regression: the writes of a full store each had an apply
-/// write a layer, and were refused before the compaction thread had a core.
+/// A write is refused only if no layer's pages could be room for it. A regression: the writes of a full store each made an apply write a
+/// layer, and were refused before the compaction thread had a core.
 #[test]
 fn a_full_store_has_no_layers() {
     let device = memory(320);
@@ -497,7 +497,7 @@ fn a_full_store_has_no_layers() {
 
 // Damage.
 
-/// A closed store whose tablets have several layers, one of them of two levels, and what it holds.
+/// A closed store whose tablets have several layers, one of them of two levels, and its objects.
 pub(crate) fn subject() -> (Image, Objects) {
     let (sim, device) = roomy(9);
     let mut objects = Objects::new();
@@ -528,8 +528,8 @@ pub(crate) fn subject() -> (Image, Objects) {
 
 const KEYS_OF_DAMAGE: u64 = 240;
 
-/// Uses a store whose `blocks` are damaged: every key says what it holds or `Corrupt`, writes work, and an acknowledgement gives up
-/// what answered with an error and no other key. Gives the number of these keys.
+/// Uses a store whose `blocks` are damaged: every key returns its object or `Corrupt`, writes work, and an acknowledgement gives up the
+/// keys that returned an error and no other key. Returns the number of these keys.
 fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize {
     let (sim, device) = quiet(image);
     blocks.iter().for_each(|&block| sim.corrupt(block, 1_000, 1));
@@ -576,7 +576,7 @@ fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize 
     let store = open(&device, tiny_with_layers()).unwrap();
     assert_eq!(judge(&store, &objects, "applied"), left, "{what}");
     drop(store);
-    // Objects whose records the log still has come back, the others are given up.
+    // Objects whose records are still in the log come back, the others are given up.
     let lost = acknowledged(&device).losses.lost;
     let report = checked(&device).unwrap();
     assert!(report.is_clean(), "{what}: acknowledged: {:?}", report.problems);
@@ -602,7 +602,7 @@ fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize 
     hidden.len()
 }
 
-/// Every page of every layer, alone: leaves and inner pages. Only keys that the page may hold are hidden.
+/// Every page of every layer, one at a time: leaves and inner pages. Only keys that the page may hold are hidden.
 #[test]
 fn damage_in_each_page_of_a_layer() {
     let (image, objects) = subject();
@@ -626,7 +626,7 @@ fn damage_in_each_page_of_a_layer() {
     assert!(leaves > 8 && inner >= 2, "{leaves} leaves, {inner} inner pages");
 }
 
-/// The list of the layers: one copy is enough; without both every key of the tablet answers with an error until it is written.
+/// The list of the layers: one copy is enough; without both every key of the tablet returns an error until it is written.
 #[test]
 fn damage_in_the_list_of_layers() {
     let (image, objects) = subject();
@@ -652,15 +652,15 @@ fn damage_in_the_list_of_layers() {
     }
 }
 
-/// Seen as a lost write: layers above one that is damaged are compacted with each other, also those that a compaction with a frontier had
-/// begun with; a layer that replaced them counted as one of that compaction, so its entries below the frontier had no say.
+/// Seen as a lost write: layers above a damaged one are compacted with each other, including the inputs of a compaction with a frontier; a layer
+/// that replaced them counted as one of that compaction, so its entries below the frontier were ignored.
 #[test]
 fn layers_above_damage_are_bounded() {
     let (image, mut objects) = subject();
     let mut written = std::collections::BTreeSet::new();
     let list = lists(&image).remove(0);
     let (root, height) = list.roots[1];
-    // The last leaf: a compaction gets far before it meets the damage.
+    // The last leaf: a compaction makes much progress before it meets the damage.
     let leaf = pages(&image, root, height).into_iter().rfind(|&(_, level)| level == 0).unwrap().0;
     let (sim, device) = quiet(&image);
     sim.corrupt(leaf, 1_000, 1);
@@ -675,7 +675,7 @@ fn layers_above_damage_are_bounded() {
             written.insert(which);
         }
         if life < 2 {
-            // Compactions come after an apply that is not that of a closing store.
+            // Compactions follow an apply that is not the apply of a close.
             for which in 0..70 {
                 let value = Value { key: which, seed: 1_000 + life, bytes: 40 };
                 objects.insert(which, (put(&store, which, value), value));
@@ -712,8 +712,8 @@ fn layers_above_damage_are_bounded() {
     }
 }
 
-/// As many layers as applies may write, and the newest one is damaged: nothing can be compacted, so writes that need an apply end with
-/// `Busy`; an acknowledgement makes room.
+/// The maximum number of layers, and the newest one is damaged: nothing can be compacted, so writes that need an apply fail with `Busy`; an
+/// acknowledgement makes room.
 #[test]
 fn damage_above_as_many_layers_as_there_may_be() {
     let (sim, device, mut objects) = full_of_layers();
@@ -735,8 +735,8 @@ fn damage_above_as_many_layers_as_there_may_be() {
 
 // Compatibility.
 
-/// The first publish of a layer sets bit 0 of the incompatible features; a store without layers never has it. A program that does not
-/// know a bit refuses the store.
+/// The first publish of a layer sets bit 0 of the incompatible features; a store without layers never has it. A program that does not know
+/// a bit refuses the store.
 #[test]
 fn a_store_with_layers_says_so() {
     let incompatible = |image: &Image| number(&superblock(image), (172, 4));
@@ -763,7 +763,7 @@ fn a_store_with_layers_says_so() {
     let refused = open(&device, tiny_with_layers()).err().expect("it is refused").to_string();
     assert!(refused.contains("does not have (bit 3)"), "{refused}");
     assert_eq!(sim.image(), odd, "nothing was changed");
-    // A program that knows layers reads them whatever its own thresholds are.
+    // A program that knows layers reads them with any thresholds.
     let (_, device) = quiet(&image);
     let store = open(&device, tiny_without_layers()).unwrap();
     conforms(&store, &objects, KEYS_OF_DAMAGE, "with the thresholds of large stores");

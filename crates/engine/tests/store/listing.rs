@@ -20,8 +20,8 @@ fn options() -> OpenOptions {
     options
 }
 
-/// Prefetched leaves must not be evicted before leaves that were read: a listing once loaded every leaf twice, because
-/// a leaf that it had passed counted as looked up, and those ahead of it as merely scanned.
+/// Prefetched leaves must not be evicted before leaves that were read: a listing once loaded every leaf twice, because a leaf that it had
+/// passed counted as looked up, and the leaves ahead of it as merely scanned.
 #[test]
 fn every_leaf_is_loaded_once() {
     let sim = formatted(BLOCKS, 1);
@@ -49,13 +49,13 @@ fn every_leaf_is_loaded_once() {
         }
     }
     assert_eq!(listed, OBJECTS);
-    // Four entries a leaf at most, and the inner pages.
+    // At most four entries per leaf, and the inner pages.
     let (leaves, misses) = (OBJECTS / 4, figure(&store, "pool.misses") - before);
     assert!(misses > leaves, "the cache is too large for this test: {misses} misses");
     assert!(misses < OBJECTS / 3 * 11 / 10, "{misses} misses for at most {} leaves", OBJECTS / 3);
 }
 
-/// Buckets are found over several pages, by tree and by memtable; those without a living object are none.
+/// Buckets are found over several pages, by tree and by memtable; a bucket without a live object is not listed.
 #[test]
 fn buckets_are_those_with_objects() {
     let sim = formatted(BLOCKS, 3);
@@ -65,7 +65,7 @@ fn buckets_are_those_with_objects() {
         let key = ObjectKey::new(bucket, name).unwrap();
         block_on(store.put(&key, vec![7; 900].into(), options)).unwrap();
     };
-    // A name may be the start of another one; keys may have any bytes.
+    // A name may be a prefix of another one; keys may have any bytes.
     let names = ["a", "a-b", "a.b", "ab", "films", "z"];
     for round in 0..60_u8 {
         for bucket in names {

@@ -1,6 +1,5 @@
-//! A repair that loses data reports that, and the store remembers it until a user acknowledges it. Every block of the
-//! log of a crashed store is damaged, one at a time, and the report of the repair is compared with the real changes
-//! (docs/repair.md).
+//! A repair that loses data reports the losses, and the store remembers them until a user acknowledges them. Every block of the log of a
+//! crashed store is damaged, one at a time, and the report of the repair is compared with the real changes (docs/repair.md).
 
 use std::collections::BTreeMap;
 
@@ -16,10 +15,10 @@ const BLOCKS: u64 = 256;
 const LOG: std::ops::Range<u64> = 34..58;
 const KEYS: u64 = 12;
 
-/// In which turn each key was put last; none: it was deleted.
+/// The turn of each key's last put; `None` if it was deleted.
 type State = BTreeMap<u64, Option<u8>>;
 
-/// Puts a value that tells its turn.
+/// Puts a value that encodes its turn.
 fn put(store: &Store, state: &mut State, which: u64, turn: u8) {
     let value = vec![turn; 700 + which as usize];
     store.set(name(which), value).unwrap();
@@ -31,7 +30,7 @@ fn delete(store: &Store, state: &mut State, which: u64) {
     state.insert(which, None);
 }
 
-/// A store with objects in its trees and newer puts and deletes in its log, which no tree has.
+/// A store with objects in its trees, and newer puts and deletes in its log that no tree has.
 fn subject(ends_in_order: bool) -> (Image, State) {
     let (sim, device) = blank(BLOCKS, 31);
     let mut state = State::new();
@@ -58,7 +57,7 @@ fn run(device: &Device, repair: bool, acknowledge: bool) -> CheckReport {
     block_on(check(device.clone(), &options)).unwrap()
 }
 
-/// The present states of the keys, and the losses that the store remembers.
+/// The current states of the keys, and the losses that the store remembers.
 fn look(device: &Device) -> (State, Losses) {
     let store = open(device, OpenOptions { read_only: true, ..tiny() }).unwrap();
     let get = |which| store.find(name(which)).unwrap();
@@ -115,8 +114,8 @@ fn losses_of_a_repair_are_told_and_remembered() {
             continue;
         }
         with_losses += 1;
-        // No other problem is left, and yet no check calls the store clean, nor does another repair, until a user
-        // acknowledges the losses.
+        // No other problem is left; still, no check reports the store as clean, nor does another repair, until a user acknowledges the
+        // losses.
         for repair in [false, true] {
             let again = run(&device, repair, false);
             assert!(again.problem_count == 0 && again.losses.is_none(), "block {block}: {again:?}");
@@ -132,7 +131,7 @@ fn losses_of_a_repair_are_told_and_remembered() {
     assert!(with_losses >= 5 && kinds.iter().all(|&count| count > 0), "{with_losses} with losses: {kinds:?}");
 }
 
-/// A loss that no user has seen cannot be acknowledged: a repair's own losses are remembered, whatever its options are.
+/// A loss that no user has seen cannot be acknowledged: a repair's losses are remembered with any options.
 #[test]
 fn a_new_loss_is_not_acknowledged_yet() {
     let (image, _) = subject(false);
@@ -155,8 +154,8 @@ fn after_an_end_in_order_nothing_is_lost() {
     }
 }
 
-/// Seen as exit code 0 after an acknowledgement that gave up a damaged range: its objects were in no count, because
-/// only losses of the log were counted. Every block of the trees is damaged, one at a time.
+/// Seen as exit code 0 after an acknowledgement that gave up a damaged range: its objects were in no count, because only losses of the log
+/// were counted. Every block of the trees is damaged, one at a time.
 #[test]
 fn objects_that_an_acknowledgement_gives_up_are_counted_and_remembered() {
     let (whole, expected) = subject(true);
@@ -188,7 +187,7 @@ fn objects_that_an_acknowledgement_gives_up_are_counted_and_remembered() {
         assert_eq!(store.stat().losses.lost, found.losses.lost, "block {block}: remembered");
         drop(store);
         let lost = found.losses.lost;
-        // A repair may have replaced the page by a leaf that is marked, which counts as one more.
+        // A repair may have replaced the page with a marked leaf, which counts as one more.
         let is_right = lost == gone || repairs_first && (1..=gone + 1).contains(&lost);
         assert!(is_right, "block {block}, repaired first: {repairs_first}: {gone} are gone: {found:?}");
         let again = run(&device, false, false);

@@ -1,14 +1,13 @@
-//! The whole store against oracles and models, through its public interface. One program for all of it: each one more would be
-//! linked again, in three profiles (`cargo test`, the laboratory's, and with injected bugs).
+//! The whole store against oracles and models, through its public interface. All of it is one program, because each further program would
+//! be linked again, in three profiles (`cargo test`, the laboratory's, and with injected bugs).
 //!
-//! [`common`] is what the others share. The work of a store: [`model`], [`listing`], [`updating`], [`clocks`], [`expired`], [`write_batches`],
-//! [`transactions`], [`packed`], [`relocation`], [`layers`], [`full`], [`identity`]; the view of its threads: [`concurrency`],
-//! [`histories`], [`panics`]. The store after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; with devices that
-//! fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`], [`past_damage`], [`damage_work`], [`hostile`], [`scrub`], [`repair`]; from
-//! other programs: [`golden`], [`upgrade`], [`format_refusal`]; from what cannot be written: [`read_only`]. While it is written:
-//! [`snapshots`].
+//! [`common`] has the shared helpers. The work of a store: [`model`], [`listing`], [`updating`], [`clocks`], [`expired`],
+//! [`write_batches`], [`transactions`], [`packed`], [`relocation`], [`layers`], [`full`], [`identity`]; its threads: [`concurrency`],
+//! [`histories`], [`panics`]. The store after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; on failing devices:
+//! [`faults`]; with wrong bytes: [`damage`], [`flips`], [`past_damage`], [`damage_work`], [`hostile`], [`scrub`], [`repair`]; from other
+//! programs: [`golden`], [`upgrade`], [`format_refusal`]; on a device that cannot be written: [`read_only`]. Under writes: [`snapshots`].
 
-// Clippy's exception for tests does not reach the helpers of an integration test.
+// Clippy's exception for tests does not apply to the helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod changes;

@@ -1,4 +1,4 @@
-//! The map of a file takes the room that the space in use needs, and not what its cap would: 40 TiB of cap took 5.2 GiB of disk.
+//! The map of a file takes the room that the space in use needs, not the room that its cap would: 40 TiB of cap took 5.2 GiB of disk.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::common::{ByName, assert_clean, fill, format, format_as, open, read, t
 
 /// A cap of 1 TiB has a map of 132 MiB.
 const TIB: u64 = 1 << 28;
-/// Room without end.
+/// Unlimited room.
 const ROOM: u64 = 1 << 40;
 
 fn file(image: Image, allocates: bool) -> (Arc<SimDevice>, Device) {
@@ -24,7 +24,7 @@ fn held(sim: &SimDevice) -> u64 {
     sim.held_blocks(None).unwrap()
 }
 
-/// A new store, one that is opened again, and one whose cap was raised have some MiB of map.
+/// A new store, a reopened store, and a store with a raised cap have some MiB of map.
 #[test]
 fn a_large_cap_takes_little_room() {
     for allocates in [true, false] {
@@ -59,7 +59,7 @@ fn a_large_cap_takes_little_room() {
     }
 }
 
-/// The map before a growth becomes room for objects, the part that no image used, too: each block of it has room then.
+/// The map before a growth becomes room for objects, including the part that no image used: each of its blocks has room then.
 #[test]
 fn the_map_before_is_room_for_objects() {
     const CAP: u64 = TIB / 2;
@@ -91,7 +91,7 @@ fn the_map_before_is_room_for_objects() {
     }
 }
 
-/// The ring of before a longer log becomes data: its unprepared part gets its room first, or the log keeps it.
+/// The ring before a longer log becomes data: its unprepared part gets its room first, or the log keeps it.
 #[test]
 fn the_ring_before_is_room_for_objects() {
     const RING: std::ops::Range<u64> = 34..234;
@@ -117,7 +117,7 @@ fn the_ring_before_is_room_for_objects() {
     }
 }
 
-/// Without room for the part of the map that is used, nothing grows, and the file is as long as before.
+/// Without room for the used part of the map, nothing grows, and the file keeps its length.
 #[test]
 fn a_growth_without_room_for_its_map_changes_nothing() {
     let (sim, device) = file(Image::new(1), true);

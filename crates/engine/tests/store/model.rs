@@ -11,7 +11,7 @@ use crate::common::{assert_clean, format, formatted, key, memory, observe_all, o
 
 const BLOCKS: u64 = 2_048;
 
-/// A dropped store's threads end what they are at: until then they write to the device.
+/// A dropped store's threads finish their current work: until then they write to the device.
 fn wait_for_threads(device: &Device) {
     while Arc::strong_count(device.inner()) > 1 {
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -87,7 +87,7 @@ proptest! {
     }
 }
 
-/// A store whose cap is raised every few operations, with threads of its own and without.
+/// A store whose cap is raised every few operations, with and without background threads.
 #[test]
 fn a_growing_store_conforms() {
     for (seed, background) in [(1, false), (2, true), (3, false), (4, true)] {
@@ -103,7 +103,7 @@ fn a_growing_store_conforms() {
             let operation = workload.next(&model);
             step(&store, &mut model, &operation, false, |_| {});
             if number % 12 == 0 {
-                // Now by a little, now so far that groups become larger.
+                // Sometimes by a little, sometimes so far that groups become larger.
                 cap = if number % 36 == 0 { cap * 3 / 2 } else { cap + 200 };
                 cap = cap.max(store.stat().device_blocks + 400);
                 assert_eq!(block_on(store.grow(Some(cap))).unwrap().now, cap);
@@ -124,7 +124,7 @@ fn a_growing_store_conforms() {
     }
 }
 
-/// Many short sequences, each on a fresh store, opened again in the middle: a million operations in the laboratory (T1).
+/// Many short sequences, each on a fresh store, reopened in the middle: a million operations in the laboratory (T1).
 #[test]
 fn short_sequences_conform() {
     const OPERATIONS: usize = 50;

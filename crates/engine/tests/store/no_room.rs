@@ -1,5 +1,5 @@
-//! Writes within the device find no room, as in a data file on a copy-on-write file system that is full: they are refused, nothing
-//! refused appears, and the store takes writes again by itself.
+//! Writes within the device find no room, as in a data file on a full copy-on-write file system: they are refused, nothing refused appears,
+//! and the store accepts writes again by itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn no_room() -> Fault {
     Fault::fail(FaultOp::Write, libc::ENOSPC)
 }
 
-/// The states in which a client's key may be: after its last acknowledged write, or after one of unknown outcome.
+/// The possible states of a client's key: after its last acknowledged write, or after one of unknown outcome.
 #[derive(Default)]
 struct Allowed {
     acknowledged: Option<u64>,
@@ -68,7 +68,7 @@ fn value(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Clients overwrite keys of their own while the device has no room now and then: for one write, for a part of one, or for a while.
+/// Clients overwrite separate keys while the device sometimes has no room: for one write, for a part of one, or for a while.
 #[test]
 fn clients_write_on_while_room_comes_and_goes() {
     for round in 0..lab::number("NO_ROOM_ROUNDS", 3) {
@@ -132,7 +132,7 @@ fn clients(round: u64) {
     assert_clean(&device, "after the room came and went");
 }
 
-/// Without room for anything: reads work, writes and deletes are refused, for as long as that lasts, and nobody opens the store again.
+/// Without any room reads work, writes and deletes are refused until there is room, and nobody reopens the store.
 #[test]
 fn a_store_without_any_room_serves_reads() {
     for background in [false, true] {
@@ -155,7 +155,7 @@ fn a_store_without_any_room_serves_reads() {
         let why = stat.no_room.clone().unwrap_or_default();
         assert!(why.contains("file system is full"), "background {background}: {why:?}");
         assert_eq!(stat.poisoned, None);
-        // A refused write keeps nothing. An apply of the background lends and takes room meanwhile.
+        // A refused write keeps nothing. A background apply lends and takes room meanwhile.
         if !background {
             assert!(stat.memtable_records <= before.memtable_records, "{stat:?}");
             assert!(stat.free_blocks >= before.free_blocks, "{stat:?}");
@@ -177,7 +177,7 @@ fn a_store_without_any_room_serves_reads() {
 }
 
 /// Symptom: an apply whose superblock had no room freed blocks twice, or the extents of records that were still in the memtable. Cause: it
-/// gave back the blocks that it had taken and freed again, which have owners. Fix: the owners give them back.
+/// returned the blocks that it had taken and freed again, which have owners. Fix: the owners return them.
 #[test]
 fn an_apply_whose_superblock_has_no_room_frees_nothing() {
     const SUPERBLOCKS: std::ops::Range<u64> = 0..34;
@@ -211,7 +211,7 @@ fn an_apply_whose_superblock_has_no_room_frees_nothing() {
     assert_clean(&device, "after superblocks without room");
 }
 
-/// The first superblock of an opening finds no room: the store serves what it holds, and takes writes once there is room.
+/// The first superblock of an opening finds no room: the store serves reads, and accepts writes once there is room.
 #[test]
 fn an_opening_without_room_serves_reads() {
     for background in [false, true] {
@@ -247,7 +247,7 @@ fn an_opening_without_room_serves_reads() {
     }
 }
 
-/// A quota and a limit of file sizes are named as what they are, and no growth is suggested.
+/// A quota and a limit of file sizes are named as such, and no growth is suggested.
 #[test]
 fn the_refusal_names_its_cause() {
     for (code, words) in [(libc::EDQUOT, "quota"), (libc::EFBIG, "ulimit -f"), (libc::ENOSPC, "full")] {
@@ -260,8 +260,8 @@ fn the_refusal_names_its_cause() {
 }
 
 /// Symptom: `/readyz` was ready although each write was refused: its value found no room in the data file, and the log had some. Cause:
-/// only a log without room and a store without free blocks counted. Fix: such writes count, and the store tries by itself whether
-/// values find room again: it may get no writes while it is not ready.
+/// only a log without room and a store without free blocks counted. Fix: such writes count, and the store itself retries whether values
+/// find room: it may get no writes while it is not ready.
 #[test]
 fn values_without_room_are_a_standstill_until_there_is_room() {
     within("a standstill of values", || {
@@ -271,7 +271,7 @@ fn values_without_room_are_a_standstill_until_there_is_room() {
         options.tuning.file_look_ns = 1_000_000;
         let store = open_at(&Device::new(sim.clone()), options, &clock).unwrap();
         store.set("before", value(4)).unwrap();
-        // The log has room: its ring is in front of all values.
+        // The log has room: its ring precedes all values.
         sim.inject(no_room().for_good().at(64..BLOCKS));
         let stands_still = || {
             clock.advance(100_000_000);

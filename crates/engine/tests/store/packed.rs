@@ -1,5 +1,4 @@
-//! Packed runs: their cost, their exact liveness after every crash, the return of their dead space, and the local
-//! effect of damage to them.
+//! Packed runs: their cost, their exact liveness after every crash, the return of their dead space, and the local effect of damage to them.
 
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use crate::common::{
     open, open_in_real_time, recover_all, rot_newest, step, tiny, tiny_format, works_on,
 };
 
-/// Sizes of which nearly all are packed, and one that is not.
+/// Nearly all of these sizes are packed; one is not.
 const SIZES: [usize; 6] = [150, 700, 1_300, 2_500, 3_500, 4_050];
 
 /// As [`tiny`], with larger values in the log.
@@ -50,7 +49,7 @@ fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     check_clean(&device).map_err(|found| format!("after working on: {found}"))
 }
 
-/// Runs are filled, killed, rewritten, freed, and their blocks used again, with a crash at any moment.
+/// Runs are filled, killed, rewritten and freed, and their blocks reused, with a crash at any moment.
 #[test]
 fn crashes_while_runs_are_rewritten_and_freed() {
     const BLOCKS: u64 = 420;
@@ -83,7 +82,7 @@ fn crashes_while_runs_are_rewritten_and_freed() {
     assert!(states > 1_000, "only {states} states were explored");
 }
 
-/// After every few operations the liveness matches exactly what the tree names, and no run is kept for ever.
+/// After every few operations the liveness exactly matches the tree, and no run is kept forever.
 fn accounts(seed: u64, keys: u64, operations: usize) {
     const BLOCKS: u64 = 1_500;
     let sim = formatted(BLOCKS, seed);
@@ -106,7 +105,7 @@ fn accounts(seed: u64, keys: u64, operations: usize) {
     for which in 0..keys {
         store.remove_numbered(which);
     }
-    // Further deletes push the last ones through an apply.
+    // More deletes push the last ones through an apply.
     for _ in 0..40 {
         store.remove_numbered(0);
         store.remove_numbered(1);
@@ -139,8 +138,8 @@ fn large(background: bool) -> (Device, Store) {
     (device, store)
 }
 
-/// A value of 9,000 bytes costs 9,000 bytes, the pages and the footers; with half of them deleted at random an idle
-/// store is soon as dense again.
+/// A value of 9,000 bytes costs 9,000 bytes, the pages and the footers; with half of them deleted at random an idle store is soon as dense
+/// again.
 #[test]
 fn values_cost_what_they_are_long() {
     const COUNT: u64 = 4_000;
@@ -159,7 +158,7 @@ fn values_cost_what_they_are_long() {
         };
         assert!(dense(1.04), "after puts: {:?}", store.stat());
         let before = store.stat();
-        // One that an apply has alone gets extents of its own.
+        // A value that is alone in its apply gets separate extents.
         let packed = before.packed_live_bytes / 9_000;
         assert!(packed > COUNT * 98 / 100 && before.packed_runs > 30, "{before:?}");
         let gone = |which: u64| which.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1;
@@ -199,7 +198,7 @@ fn overwrites_keep_runs_dense() {
     assert_clean(&device, "overwritten");
 }
 
-/// The longest name with as much metadata as lies in an entry, in values of every home: the entry has to fit in its leaf.
+/// The longest name with the maximum of metadata in an entry, in values of every home: the entry has to fit in its leaf.
 #[test]
 fn the_largest_entries_fit() {
     const BLOCKS: u64 = 2_000;
@@ -229,7 +228,7 @@ fn the_largest_entries_fit() {
     assert_clean(&device(&sim), "the largest entries");
 }
 
-/// A packed value is read with one request for the blocks that it touches.
+/// One request reads exactly the blocks of a packed value.
 #[test]
 fn a_get_reads_the_values_blocks_only() {
     const BLOCKS: u64 = 4_000;
@@ -251,7 +250,7 @@ fn a_get_reads_the_values_blocks_only() {
     assert!(read > 100, "only {read} values came from the device");
 }
 
-/// A reader that began before its value's run was rewritten and its blocks used again gets the value, or is told (R9, R16).
+/// A reader that started before its value's run was rewritten and its blocks reused gets the value or an error (R9, R16).
 #[test]
 fn a_slow_reader_of_a_packed_value() {
     const BLOCKS: u64 = 700;
@@ -267,7 +266,7 @@ fn a_slow_reader_of_a_packed_value() {
         let written = seed - 39 + which;
         let name = key(Workload::key(which));
         let mut stream = block_on(store.get_stream(&name, ByteRange::ALL)).unwrap().unwrap();
-        // Neighbours die, the run is rewritten, this value is overwritten, and blocks are used again and again.
+        // Neighbours die, the run is rewritten, this value is overwritten, and blocks are reused again and again.
         for round in 0..4 {
             for other in (0..40).filter(|other| round > 1 || *other != which) {
                 seed += 1;
@@ -281,8 +280,8 @@ fn a_slow_reader_of_a_packed_value() {
     assert!(read == 30 && store.stat().moved_values > 100, "{:?}", store.stat());
 }
 
-/// Both copies of the newest superblock decay after a crash at any moment: no run overwrote blocks that the previous
-/// superblock needs, or that is noticed (R9).
+/// Both copies of the newest superblock decay after a crash at any moment: no run overwrote blocks that the previous superblock needs, or
+/// the opening detects it (R9).
 #[test]
 fn a_rotten_newest_superblock_finds_its_runs() {
     const BLOCKS: u64 = 260;
@@ -324,7 +323,7 @@ fn tails(image: &Image) -> Vec<u64> {
     (0..image.blocks()).filter(is_tail).collect()
 }
 
-/// A damaged footer costs no object; the run stays in its place, and is freed when all its values are dead.
+/// A damaged footer costs no object; the run stays in place, and is freed when all its values are dead.
 #[test]
 fn damaged_footers_are_local() {
     const BLOCKS: u64 = 900;
@@ -356,7 +355,7 @@ fn damaged_footers_are_local() {
     assert_clean(&device, "everything damaged is dead and gone");
 }
 
-/// Pages that hold the liveness are lost: objects outside of them are read as before, space is kept, and a repair counts again.
+/// Pages that hold the liveness are lost: objects outside of them are still readable, space is kept, and a repair counts again.
 #[test]
 fn a_lost_liveness_is_counted_again() {
     const BLOCKS: u64 = 900;
@@ -378,7 +377,7 @@ fn a_lost_liveness_is_counted_again() {
         image.flip(block, 50, 1);
         let device = Device::new(SimDevice::from_image(image));
         if checked(&device).unwrap().is_clean() {
-            // An older page, to which nothing refers.
+            // An older page without a reference.
             continue;
         }
         damaged += 1;
@@ -405,8 +404,8 @@ fn a_lost_liveness_is_counted_again() {
     assert!(damaged >= 2, "{damaged} pages with liveness");
 }
 
-/// Bits flip anywhere in a store of packed runs: reads give the right bytes or an error, and `check` notices what they
-/// notice.
+/// Bits flip anywhere in a store of packed runs: reads return the right bytes or an error, and `check` detects all damage that reads
+/// detect.
 #[test]
 fn bits_flip() {
     const BLOCKS: u64 = 320;
@@ -448,7 +447,7 @@ fn bits_flip() {
     assert!(trials > 1_000 && noticed > 100, "{trials} flips, {noticed} noticed");
 }
 
-/// Returns true if the object is readable; panics if it is not the value that was put.
+/// Returns true if the object is readable; panics if its value is not the one that was put.
 fn reads(store: &Store, which: u64, value: Option<Value>, what: &str) -> bool {
     match (store.find(Workload::key(which)), value) {
         (Ok(None), None) => true,

@@ -1,5 +1,5 @@
-//! An error of the program in one of the store's threads, or in a caller that drives the commit: the store is read-only
-//! from then on, no caller waits for ever, and every acknowledged write is there, before and after a restart.
+//! A bug in one of the store's threads, or in a caller that drives the commit: the store is read-only from then on, no caller waits
+//! forever, and every acknowledged write exists, before and after a restart.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,12 +16,12 @@ use shoal_testkit::wait::within;
 use crate::common::{self, ByName, assert_clean, blank, device, open_in_real_time, tiny, tiny_with_threads};
 
 const BLOCKS: u64 = 4_000;
-/// The log's ring, and everything behind it.
+/// The log's ring, and all blocks after it.
 const LOG: Range<u64> = 34..58;
 const DATA: Range<u64> = 80..BLOCKS;
 const WRITERS: u64 = 4;
 
-/// A driver with an error: a thread that asks it to write some blocks panics.
+/// A driver with a bug: a thread that asks it to write some blocks panics.
 struct Faulty {
     sim: Arc<SimDevice>,
     armed: AtomicBool,
@@ -59,7 +59,7 @@ fn put(store: &Store, which: u64, seed: u64) -> shoal_engine::Result<Value> {
     Ok(value)
 }
 
-/// Checks that the newest acknowledged value is there, or the one after it, whose outcome is unknown.
+/// Checks that the key has its newest acknowledged value, or the next one, whose outcome is unknown.
 fn check(store: &Store, which: u64, acknowledged: u64) {
     let name = format!("key/{which}");
     let object = store.find(&name).unwrap().unwrap();
@@ -70,7 +70,7 @@ fn check(store: &Store, which: u64, acknowledged: u64) {
     assert!(is(acknowledged) || is(acknowledged + 1), "key {which}: neither {acknowledged} nor the next");
 }
 
-/// Writers go on until each has an error (or panicked itself, in the driver).
+/// Writers continue until each has an error (or panicked itself, in the driver).
 fn breaks(blocks: Range<u64>, thread: Option<&'static str>) {
     let (sim, _) = blank(BLOCKS, 5);
     let armed = AtomicBool::new(false);
@@ -83,7 +83,7 @@ fn breaks(blocks: Range<u64>, thread: Option<&'static str>) {
             move || {
                 for seed in 0.. {
                     if seed == 40 {
-                        // Each has written by then, however busy the machine is.
+                        // Each has written by then, even on a busy machine.
                         begun.wait();
                         faulty.armed.store(true, Ordering::Relaxed);
                     }
@@ -103,7 +103,7 @@ fn breaks(blocks: Range<u64>, thread: Option<&'static str>) {
     assert!(reason.contains("error of the program"), "{reason}");
     if let Some(thread) = thread {
         assert!(reason.contains(thread), "{reason}");
-        // The thread that writes a batch poisons the store before the words of its panic are known.
+        // The thread that writes a batch poisons the store before its panic message is known.
         let is_of_a_batch = reason.ends_with("while it wrote a batch");
         assert!(is_of_a_batch || reason.contains("the driver has an error"), "{reason}");
     }
@@ -123,9 +123,9 @@ fn the_apply_thread_panics() {
     within("writers behind an apply that panicked", || breaks(DATA, Some("shoal-apply")));
 }
 
-/// An apply queues the marker of the memtable that it freezes, and drives the commit itself where nobody else does: the values of
-/// the batch then go to the blocks of data in its thread too. The reason named no thread then, so that the test above failed where
-/// the apply came to drive.
+/// An apply queues the marker of the memtable that it freezes, and drives the commit itself if no other thread does: its thread then also
+/// writes the values of the batch to the data blocks. The reason named no thread then, so the test above failed whenever the apply drove
+/// the commit.
 #[test]
 fn the_apply_thread_panics_while_it_leads_a_commit() {
     within("writers of a batch whose driver is an apply", || breaks(LOG, Some("shoal-apply")));

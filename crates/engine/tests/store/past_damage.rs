@@ -1,10 +1,10 @@
 //! Listings, writes and repairs over damage, judged against a model (T28 of `docs/reliability.md`).
 //!
-//! Every block that holds a part of a tree or of a value is damaged, alone and with others, once by wrong bytes and
-//! once by a device that cannot read it. Then every listing comes to its end; it has each key of the model with its
-//! version, or names a damaged range of the key's tablet in the page where the key is missing, and no other key. A key
-//! in a named range can be put and deleted without a condition; a request that needs its state gets an error. The same
-//! holds after applies, after a restart, after a repair, and, without any range, after the losses were acknowledged.
+//! Every block that holds a part of a tree or of a value is damaged, alone and with others, once by wrong bytes and once by a device that
+//! cannot read it. Then every listing completes; it has each key of the model with its version, or names a damaged range of the key's
+//! tablet in the page that misses the key, and no other key. A key in a named range can be put and deleted without a condition; a request
+//! that needs its state gets an error. The same holds after applies, after a restart, after a repair, and, without any range, after the
+//! losses were acknowledged.
 
 use std::collections::BTreeMap;
 
@@ -23,14 +23,14 @@ use crate::common::{
 
 const BLOCKS: u64 = 512;
 const EIO: i32 = 5;
-/// The end of the log of 24 blocks and the beginning of the space image: docs/format/superblock.md.
+/// The end of the log of 24 blocks and the start of the space image: docs/format/superblock.md.
 const SPACE_FIRST: u64 = 34 + 24;
 const OBJECTS: u64 = 260;
 
 /// The version of each object.
 type Versions = BTreeMap<Vec<u8>, u64>;
 
-/// Long names: leaves hold few of them, so that there are inner pages of two levels.
+/// Long names: a leaf holds few of them, so there are inner pages of two levels.
 fn name(which: u64) -> Vec<u8> {
     format!("folder-{:02}/{}object-{which:04}", which % 17, "long-name-".repeat(14)).into_bytes()
 }
@@ -68,7 +68,7 @@ fn is_page(image: &Image, block: u64) -> bool {
     image.block(block)[4..6] == *b"Sp"
 }
 
-/// As [`common::judge_listing`](crate::common::judge_listing), of versions that are known.
+/// As [`common::judge_listing`](crate::common::judge_listing), with known versions.
 fn judge_listing(
     store: &Store,
     versions: &Versions,
@@ -78,7 +78,7 @@ fn judge_listing(
     common::judge_listing(store, &expected, limit).map(|judged| judged.missing)
 }
 
-/// Common prefixes, against the model: all keys of a missing prefix lie in named ranges.
+/// Common prefixes, against the model: all keys of a missing prefix are in named ranges.
 fn judge_folders(store: &Store, versions: &Versions, missing: &BTreeMap<Vec<u8>, DamagedRange>) {
     let mut request = ListRequest {
         bucket: "default".into(),
@@ -134,7 +134,7 @@ fn write_into(store: &Store, versions: &mut Versions, missing: &BTreeMap<Vec<u8>
         told(&block_on(store.put(&object, vec![1].into(), if_missing.clone())).unwrap_err());
         told(&block_on(update(store, &object, ReadLevel::Value, |_| (Change::Delete, ()))).unwrap_err());
         match at % 4 {
-            // Some stay as they are.
+            // Some are unchanged.
             3 => {}
             0 => {
                 let put = block_on(store.put(&object, vec![7; 30].into(), PutOptions::default()));
@@ -154,7 +154,7 @@ fn write_into(store: &Store, versions: &mut Versions, missing: &BTreeMap<Vec<u8>
                 versions.remove(name);
                 assert!(block_on(store.get(&object, ByteRange::ALL)).unwrap().is_none());
             }
-            // As DEL of the Redis protocol does it.
+            // As DEL of the Redis protocol does.
             _ => {
                 let delete = |object: Option<&shoal_engine::Object>| match object {
                     Some(_) => (Change::Delete, 1),
@@ -184,7 +184,7 @@ fn trial(image: &Image, versions: &Versions, blocks: &[u64], how: How) -> usize 
         };
         let missing = judge(1_000);
         for missing_now in [judge(7), judge(1)] {
-            // A page that an apply wrote to an unreadable block is there as long as the cache keeps it.
+            // A page that an apply wrote to an unreadable block exists while the cache keeps it.
             let is_same = missing_now.len() == missing.len() || how == How::Unreadable;
             assert!(is_same && missing.keys().all(|name| missing_now.contains_key(name)), "{what}, {when}");
         }
@@ -201,14 +201,14 @@ fn trial(image: &Image, versions: &Versions, blocks: &[u64], how: How) -> usize 
     assert_eq!(store.damage_met().is_empty(), missing.is_empty() && block_of_metadata(&store), "{what}");
     write_into(&store, &mut versions, &missing, &what);
     let missing = listings(&store, &versions, "with the memtable");
-    // Everything is applied: lost ranges are marked, and the new writes are there.
+    // Everything is applied: lost ranges are marked, and the new writes exist.
     block_on(store.close()).unwrap_or_else(|error| panic!("{what}: closing: {error}"));
     drop(store);
-    // Blocks that were given up are written again, and readable then, as sectors that a disk puts elsewhere are.
+    // Blocks that were given up are written again, and readable then, like sectors that a disk remaps.
     sim.clear_faults();
     let store = open(&device, tiny()).unwrap_or_else(|error| panic!("{what}: opening again: {error}"));
     let applied = listings(&store, &versions, "applied");
-    // Keys that were only unreadable, and that no apply met, are there again.
+    // Keys that were only unreadable, and that no apply met, are back.
     let is_back = |name: &Vec<u8>| how == How::Unreadable && missing.contains_key(name);
     let differ = missing.keys().filter(|name| !applied.contains_key(*name) && !is_back(name)).count();
     assert!(differ == 0 && applied.keys().all(|name| missing.contains_key(name)), "{what}");
@@ -280,7 +280,7 @@ fn every_block_alone() {
     assert!(hidden.into_inner() > 100);
 }
 
-/// Many at once: whole neighbourhoods, and pages of all levels.
+/// Many blocks at once: whole neighbourhoods, and pages of all levels.
 #[test]
 fn many_blocks_together() {
     let (image, versions) = subject();
@@ -297,7 +297,7 @@ fn many_blocks_together() {
     });
 }
 
-/// A device that answers no read is not damaged: an empty listing would look like an empty store.
+/// A device that fails every read is not damaged: an empty listing would look like an empty store.
 #[test]
 fn a_device_that_reads_nothing_is_not_taken_for_damage() {
     let (image, _) = subject();

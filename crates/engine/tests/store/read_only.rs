@@ -1,5 +1,5 @@
-//! A store that is opened read-only: everything is there, also the records that a crash left in the log; nothing is
-//! written, nothing can be.
+//! A store opened read-only: every object exists, including the records that a crash left in the log; nothing is written, and no write is
+//! possible.
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
@@ -18,7 +18,7 @@ use crate::golden;
 
 const BLOCKS: u64 = 600;
 
-/// Of every kind: in leaves, packed, in extents; the last ones in the log only.
+/// Values of every kind: in leaves, packed, in extents; the last ones only in the log.
 fn value(which: usize) -> Vec<u8> {
     vec![which as u8; [0, 30, 90, 700, 1_900, 9_000, 70_000][which % 7]]
 }
@@ -27,7 +27,7 @@ fn name(which: usize) -> String {
     format!("{which:03}")
 }
 
-/// A store of 30 objects, one of three deleted again, whose process was killed.
+/// A store of 30 objects, a third of them deleted again, whose process was killed.
 fn crashed() -> Image {
     let sim = formatted(BLOCKS, 7);
     let store = open(&device(&sim), tiny()).unwrap();
@@ -69,7 +69,7 @@ fn is_refused<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::ReadOnly))
 }
 
-/// Every way to write, on a device that would panic.
+/// Every kind of write, on a device that would panic.
 fn refuses_writes(store: &Store) {
     let (options, rules) = (PutOptions::default, RejectRules::default());
     let (key, value) = (key(b"001"), b"new".to_vec());
@@ -103,7 +103,7 @@ fn everything_is_there_and_nothing_is_written() {
     let image = crashed();
     let threads = tiny_with_threads();
     for options in [tiny(), threads, OpenOptions { own_space: vec!["default".into()], ..tiny() }] {
-        // As often as one likes: the second opening finds the same as the first one.
+        // Repeatable: the second opening finds the same as the first one.
         for _ in 0..2 {
             let unwritable = Unwritable::of(&image);
             let read_only = OpenOptions { read_only: true, ..options.clone() };
@@ -123,7 +123,7 @@ fn everything_is_there_and_nothing_is_written() {
     assert_eq!(read(&store, b"001").unwrap().unwrap().1, b"new");
 }
 
-/// A refused opening says why, for writing and for reading.
+/// A refused opening reports the reason, for writing and for reading.
 #[test]
 fn a_damaged_store_is_refused_as_for_writing() {
     let mut image = crashed();
@@ -145,13 +145,13 @@ fn every_version_is_read_and_left_as_it_is() {
     }
 }
 
-/// A store that this program cannot write, and says so, can be read.
+/// A store that this program refuses to write can be read.
 #[test]
 fn a_store_with_a_feature_that_cannot_be_written_is_read() {
     let mut image = golden::image(3);
     for block in [0, 1, 32, 33] {
         let mut bytes = *image.block(block);
-        // A flag of the class that may be read, but not written.
+        // A flag of the class that allows reads, but not writes.
         bytes[168] |= 4;
         let crc = crc32c(&bytes[..BLOCK_BYTES - 4]);
         bytes[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());

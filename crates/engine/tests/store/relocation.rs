@@ -1,5 +1,4 @@
-//! Relocation: groups are emptied while the store is in use, no value is lost by it at any moment, and free groups are
-//! given back.
+//! Relocation: groups are emptied while the store is in use, no value is lost by it at any moment, and free groups are returned.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +33,7 @@ impl Bed {
         Ok(Self { store: store.map_err(|error| format!("did not open: {error}"))?, clock })
     }
 
-    /// Relocates until nothing is due, in at most `steps` steps.
+    /// Relocates until no work is due, in at most `steps` steps.
     fn settle(&self, steps: usize) {
         self.clock.advance(LONG_NS);
         for _ in 0..steps {
@@ -48,7 +47,7 @@ impl Bed {
 }
 
 fn small() -> OpenOptions {
-    // A large reserve, so that there is something to empty.
+    // A large reserve, so that there is work.
     let tuning = Tuning { reserve_permille: 500, ..tiny().tuning };
     OpenOptions { cache_bytes: 2 << 20, tuning, ..tiny() }
 }
@@ -58,7 +57,7 @@ fn bytes_of(which: u64) -> usize {
     [60, 700, 1_500, 5_000, 12_288, 9_000, 40_000, 70_000][which as usize % 8]
 }
 
-/// A store of 4,096 blocks, nearly full, of which three in four objects were deleted.
+/// A nearly full store of 4,096 blocks with three quarters of its objects deleted.
 fn holey(device: &Device) -> (Bed, Vec<u64>) {
     format(device, 4_096, 1);
     let bed = Bed::open(device, small()).unwrap();
@@ -76,7 +75,7 @@ fn holey(device: &Device) -> (Bed, Vec<u64>) {
 fn groups_are_emptied_and_nothing_is_lost() {
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
     let (bed, left) = holey(&device);
-    // Everything that is in the memtables now is applied by later writes.
+    // Later writes apply all current contents of the memtables.
     let mut seen = bed.store.stat();
     for _ in 0..200 {
         bed.settle(1_000);
@@ -84,7 +83,7 @@ fn groups_are_emptied_and_nothing_is_lost() {
         if seen.groups_to_empty == 0 && seen.groups_emptied > 0 {
             break;
         }
-        // Takes whole groups, so that there is always something to do.
+        // Takes whole groups, so that there is always work.
         bed.store.put_numbered(1_000_000 + seen.groups_emptied, 3, 200_000);
     }
     assert!(seen.groups_emptied >= 2 && seen.bytes_evacuated > 10_000, "{seen:?}");
@@ -121,7 +120,7 @@ fn a_pause_stops_moving_and_tidying() {
     assert_eq!(bed.store.stat().moved_bytes, 0, "opened paused");
 }
 
-/// A value that cannot be placed otherwise gets the room of groups that are being emptied.
+/// A value that has no other place gets the room of groups that are being emptied.
 #[test]
 fn a_group_that_is_being_emptied_is_no_lost_room() {
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
@@ -135,7 +134,7 @@ fn a_group_that_is_being_emptied_is_no_lost_room() {
             bed.store.put_numbered(2_000_000 + round, 5, 200_000);
             continue;
         }
-        // All that the store says is free can be had.
+        // All space that the store reports as free is usable.
         let bytes = (stat.free_blocks.saturating_sub(8) * 4096).min(4 << 20) as usize;
         bed.store.put_numbered(3_000_000, round, bytes);
         bed.store.assert_numbered(3_000_000, round, bytes);
@@ -243,7 +242,7 @@ fn crashes_while_groups_are_emptied() {
     );
 }
 
-/// Random load, relocation and reopening against a model; the space is whole all the time.
+/// Random load, relocation and reopening against a model; all space is accounted for at all times.
 fn moves_under_load(seed: u64, keys: u64, operations: usize, move_steps: usize) {
     const BLOCKS: u64 = 1_200;
     let sim = formatted(BLOCKS, seed);
@@ -298,7 +297,7 @@ fn moving_races_with_writers() {
                 let store = &store;
                 scope.spawn(move || writer(store, thread, end));
             }
-            // Takes and gives back whole groups, so that the reserve is low again and again.
+            // Takes and returns whole groups, so that the reserve is low again and again.
             scope.spawn(|| {
                 for round in 0.. {
                     if stop.load(Ordering::Relaxed) {
@@ -361,7 +360,7 @@ fn writer(store: &Store, thread: u64, end: Instant) {
     }
 }
 
-/// Whole free groups are given back to the device, and no other block ever is.
+/// Whole free groups are returned to the device, and no other block ever is.
 #[test]
 fn free_groups_are_discarded() {
     let sim = SimDevice::new(4_096);
@@ -379,7 +378,7 @@ fn free_groups_are_discarded() {
     bed.settle(2_000);
     assert_eq!(bed.store.stat().bytes_discarded, stat.bytes_discarded, "once is enough");
     left.iter().for_each(|&which| bed.store.assert_numbered(which, 1, bytes_of(which)));
-    // A group that was used again and is free again is discarded again.
+    // A group that was reused and freed again is discarded again.
     (0..9).for_each(|which| bed.store.put_numbered(5_000_000 + which, 1, 250_000));
     (0..9).for_each(|which| bed.store.remove_numbered(5_000_000 + which));
     (0..60).for_each(|_| bed.store.put_numbered(6_000_000, 1, 100));

@@ -1,9 +1,8 @@
 //! The repair of each kind of structure by `check --repair`, and the reads afterwards (T27; `docs/repair.md` for
 //! users).
 //!
-//! Every block in use is damaged, one at a time. The repair always ends, afterwards only the losses that it names are left, every
-//! object reads right or is reported as lost, objects that the log still had are back, and writing the lost objects anew leaves a
-//! clean store.
+//! Every block in use is damaged, one at a time. The repair always completes, afterwards only the losses that it names remain, every object
+//! reads right or is reported as lost, objects that the log still had are back, and rewriting the lost objects leaves a clean store.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +28,7 @@ enum Kind {
     InnerPage,
     /// The last block of a packed run.
     PackedFooter,
-    /// A value's blocks, packed or its own, or a manifest, or unused contents.
+    /// A value's blocks (packed or separate), a manifest, or unused contents.
     Value,
 }
 
@@ -122,7 +121,7 @@ fn repair(image: &Image, objects: &BTreeMap<u64, Value>, block: u64, kind: Kind,
     }
     assert!(lost.is_empty() || !left.is_clean(), "block {block}: {lost:?} are lost, and check is silent");
     sum.lost += lost.len() as u64;
-    // Deleted or written anew, they leave nothing.
+    // Deleted or rewritten, they leave no trace.
     for &which in &lost {
         put(&store, which, 7_000 + which, 50);
     }
@@ -130,7 +129,7 @@ fn repair(image: &Image, objects: &BTreeMap<u64, Value>, block: u64, kind: Kind,
     drop(store);
     repaired(&device).unwrap();
     let last = checked(&device).unwrap();
-    // Ranges of keys that were lost with a page stay marked: other keys may have been there.
+    // Ranges of keys that were lost with a page stay marked: they may have held other keys.
     let may_stay = matches!(kind, Kind::Leaf | Kind::InnerPage | Kind::PackedFooter);
     assert!(last.is_clean() || may_stay, "block {block}: written anew: {:?}", last.problems);
     let store = open(&device, tiny()).unwrap();
@@ -144,7 +143,7 @@ fn repair(image: &Image, objects: &BTreeMap<u64, Value>, block: u64, kind: Kind,
 fn each_structure_is_repaired_or_its_objects_are_named() {
     let (image, objects) = subject();
     assert!(checked(&quiet(&image).1).unwrap().is_clean());
-    // The layout is in the superblock: the blocks of a space area, after those of the log.
+    // The superblock has the layout: the blocks of a space area, after those of the log.
     let area = u64::from(u32::from_le_bytes(image.block(0)[140..144].try_into().unwrap()));
     let data_first = SPACE_FIRST + 2 * area;
     let mut sums: BTreeMap<Kind, Sum> = BTreeMap::new();
@@ -167,8 +166,8 @@ fn each_structure_is_repaired_or_its_objects_are_named() {
     assert!(all > 20, "{all} were noticed: {sums:?}");
 }
 
-/// For a repair, a block that the device cannot read is the same as one with wrong bytes. It is readable again after
-/// the repair, and the keys that the repair gave up stay given up.
+/// A repair treats a block that the device cannot read like one with wrong bytes. The block is readable after the repair, and the keys that
+/// the repair gave up stay given up.
 #[test]
 fn bad_sectors_are_repaired_as_damage_is() {
     const EIO: i32 = 5;

@@ -1,5 +1,5 @@
-//! The scrub finds decay in a running store (T27 of `docs/reliability.md`): each of fifty faults alone, and all of them
-//! in one pass, with the name of every unreadable object; in a healthy store it finds nothing, under load neither.
+//! The scrub finds decay in a running store (T27 of `docs/reliability.md`): each of fifty faults alone, and all of them in one pass, with
+//! the name of every unreadable object. It finds nothing in a healthy store, with or without load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::common::{ByName, checked, device, formatted, key, open, tiny};
 const BLOCKS: u64 = 1_024;
 const OBJECTS: u64 = 160;
 const FAULTS: usize = 50;
-/// Log and space areas end before it.
+/// The log and the space areas precede it.
 const DATA_FIRST: u64 = 110;
 
 fn name(which: u64) -> Vec<u8> {
@@ -34,7 +34,7 @@ fn filled() -> Image {
     let device = device(&sim);
     let store = open(&device, tiny()).unwrap();
     (0..OBJECTS).for_each(|which| put(&store, which, which));
-    // The last writes push everything before them out of the log.
+    // The last writes push all earlier ones out of the log.
     for turn in 0..20 {
         put(&store, OBJECTS + turn % 2, 500 + turn);
     }
@@ -46,7 +46,7 @@ fn filled() -> Image {
     sim.image()
 }
 
-/// Bits of live pages and values: those that a check complains about, other than footers of runs.
+/// Bits of live pages and values: those that a check reports, except for footers of runs.
 fn faults(image: &Image) -> Vec<(u64, usize, u8)> {
     let dice = SeededEntropy::new(4);
     let mut found: Vec<(u64, usize, u8)> = Vec::new();
@@ -78,7 +78,7 @@ fn every_fault_is_found_in_one_pass() {
     assert_eq!(healthy.problem_count, 0, "{:?}", healthy.problems);
     assert!(healthy.objects > 140 && healthy.pages > 5 && healthy.bytes > 500_000, "{healthy:?}");
 
-    // Of a page that is lost the range is named, and no object by itself.
+    // For a lost page the range is reported, and no single object.
     let is_page = |what: &str| what.contains("page of level");
     let mut together = Vec::new();
     for (block, byte, mask) in faults(&image) {
@@ -93,7 +93,7 @@ fn every_fault_is_found_in_one_pass() {
         }
     }
 
-    // All others at once, in the store that is open and has much of it in its cache.
+    // All others at once, in the open store, whose cache holds much of it.
     together.iter().for_each(|&(block, byte, mask)| sim.corrupt(block, byte, mask));
     let report = block_on(store.scrub()).unwrap();
     let told: String = report.problems.iter().map(|problem| problem.what.clone() + "\n").collect();
@@ -122,7 +122,7 @@ fn a_lost_copy_of_the_superblock_is_found() {
         let store = open(&device(&sim), tiny()).unwrap();
         sim.corrupt(block, 100, 1);
         let report = block_on(store.scrub()).unwrap();
-        // The older slot is not needed any more: the next superblock goes there.
+        // The older slot is no longer needed: the next superblock goes there.
         assert!(report.problem_count <= 1);
         if let Some(problem) = report.problems.first() {
             assert!(problem.what.contains("superblock") && problem.block == block, "{problem:?}");

@@ -1,4 +1,4 @@
-//! Snapshots: all of a store at one version, whatever is written, applied, compacted and moved meanwhile (INV-36).
+//! Snapshots: all of a store at one version, under concurrent writes, applies, compactions and moves (INV-36).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn bytes_of(seed: u64, bytes: usize) -> Vec<u8> {
     Value { key: 1, seed, bytes }.to_vec()
 }
 
-/// Everything that a snapshot holds is what `expected` says: by iteration, listing, get and head.
+/// Checks that the snapshot holds exactly `expected`: by iteration, listing, get and head.
 fn holds(snapshot: &Snapshot, expected: &Contents) -> Result<(), String> {
     block_on(async {
         let mut found = Contents::new();
@@ -121,7 +121,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..160)
 }
 
-/// Snapshots stay what the store was when they were taken.
+/// Snapshots keep the state of the store from the time they were taken.
 fn run(steps: &[Step]) -> Result<(), String> {
     let device = memory(8_192);
     let clock = Arc::new(ManualClock::new(1_000));
@@ -178,7 +178,7 @@ proptest! {
     }
 }
 
-/// Everything is overwritten many times over: the blocks that the snapshot reaches would be used again.
+/// Everything is overwritten many times over: otherwise the blocks that the snapshot reaches would be reused.
 #[test]
 fn blocks_that_a_snapshot_reaches_are_not_reused() {
     let mut all: Vec<Step> = (0..24).map(|which| Step::Put(which, which, usize::from(which) % 8)).collect();
@@ -190,7 +190,7 @@ fn blocks_that_a_snapshot_reaches_are_not_reused() {
     run(&all).unwrap();
 }
 
-/// Tells writers to stop when it is dropped.
+/// Stops the writers when it is dropped.
 struct Stopping<'a>(&'a AtomicBool);
 
 impl Drop for Stopping<'_> {
@@ -199,8 +199,8 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// Pairs of keys in different tablets are written in one write batch: a snapshot has both or none, and all writes up to its
-/// version and none above.
+/// Pairs of keys in different tablets are written in one write batch: a snapshot has both or none, and all writes up to its version and
+/// none above.
 #[test]
 fn a_snapshot_under_load_is_of_one_version() {
     within("a snapshot under load", || {
@@ -234,7 +234,7 @@ fn a_snapshot_under_load_is_of_one_version() {
                     }
                 });
             }
-            // Also where an assertion fails: the writers end, and so does the scope.
+            // Also if an assertion fails: the writers stop, and so the scope finishes.
             let _stopping = Stopping(&stop);
             for _ in 0..lab::number("SNAPSHOTS", 24) {
                 let before: Vec<u64> =
@@ -271,7 +271,7 @@ fn fill(store: &Store, count: u8, bytes: usize) -> Contents {
     (0..count).map(put).collect()
 }
 
-/// A crash with a snapshot held loses nothing, and no space: the blocks that the snapshot held are free after the start.
+/// A crash with a snapshot held loses no data and no space: the blocks that the snapshot held are free after the restart.
 #[test]
 fn a_crash_with_a_snapshot_held() {
     for seed in 0..2 {
@@ -302,7 +302,7 @@ fn a_crash_with_a_snapshot_held() {
     }
 }
 
-/// A snapshot gives way where the store would be full because of it, and says so; writes are not refused.
+/// A snapshot gives way if the store would be full because of it, and reports that; writes are not refused.
 #[test]
 fn a_full_store_drops_its_snapshot() {
     let device = memory(2_048);
@@ -355,7 +355,7 @@ fn a_snapshot_has_an_age() {
     assert!(error.to_string().contains("longer than snapshots may be"), "{error}");
 }
 
-/// An expired object is not in a snapshot; an object that expires later stays, with its deadline as it was.
+/// An expired object is not in a snapshot; an object that expires later stays, with its deadline unchanged.
 #[test]
 fn an_object_that_expires_later_stays_in_a_snapshot() {
     let device = memory(4_096);
@@ -386,7 +386,7 @@ fn an_object_that_expires_later_stays_in_a_snapshot() {
     assert_eq!(page.objects.len(), 2);
 }
 
-/// A new store, a store that was opened read-only, and one that begins at a later version.
+/// A new store, a store that was opened read-only, and one that starts at a later version.
 #[test]
 fn snapshots_of_unusual_stores() {
     let sim = SimDevice::new(4_096);
@@ -420,7 +420,7 @@ fn there_are_not_too_many_snapshots() {
     block_on(store.snapshot()).unwrap();
 }
 
-/// A value that is read once costs one read, with its metadata, and does not enter the cache; one that is there is taken from it.
+/// A value that is read once costs one read, with its metadata, and does not enter the cache; a cached value is taken from the cache.
 #[test]
 fn a_value_that_is_read_once_stays_out_of_the_cache() {
     let device = memory(4_096);

@@ -1,6 +1,5 @@
-//! Transactions (R22): their reads are of one moment, their writes are one batch, and a watched key that changed stops
-//! them; over tablets, crashes and other clients' writes. The histories of several clients pass the check of
-//! serializability.
+//! Transactions (R22): their reads are of one moment, their writes are one batch, and a change of a watched key stops them; over tablets,
+//! crashes and other clients' writes. The histories of several clients pass the check of serializability.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +48,7 @@ fn value(key: u8, number: u64) -> Value {
     Value::of_write(key.into(), number, &SIZES)
 }
 
-/// The number of the write that stored this; every byte is checked.
+/// Returns the number of the write that stored this object; checks every byte.
 fn number_of(key: u8, object: Option<&Object>) -> Option<u64> {
     Some(Value::write_of(key.into(), &object?.value.to_vec(), &SIZES))
 }
@@ -68,7 +67,7 @@ fn memory_store(background: bool) -> (Device, Store) {
     (device, store)
 }
 
-/// The result of a transaction once it is durable; `None` if a watched key changed.
+/// Returns the result of a transaction once it is durable; `None` if a watched key changed.
 fn transact<T>(
     store: &Store,
     keys: &[(ObjectKey, ReadLevel)],
@@ -97,7 +96,7 @@ fn write_all(store: &Store, keys: &[ObjectKey], watches: &[Watch]) -> bool {
     transact(store, &asked, watches, decide).unwrap().is_some()
 }
 
-/// Runs `work` on a thread of its own: its writes come between those of the caller.
+/// Runs `work` on another thread: its writes come between those of the caller.
 fn elsewhere(work: impl FnOnce() + Send) {
     thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
@@ -116,7 +115,7 @@ fn change((key, new): (u8, Option<u64>)) -> Change {
     new.map_or(Change::Delete, |number| put(value(key, number).to_vec()))
 }
 
-/// Reads all keys and writes `writes` as one transaction; returns what it read.
+/// Reads all keys and writes `writes` as one transaction; returns the objects read.
 fn all_keys(store: &Store, writes: &[(u8, Option<u64>)]) -> Result<Vec<(u8, Option<u64>)>> {
     let decide = |objects: &[Option<Object>]| {
         let reads = (0..KEYS).zip(objects).map(|(key, object)| (key, number_of(key, object.as_ref())));
@@ -140,7 +139,7 @@ fn write_blindly(store: &Store, writes: &[(u8, Option<u64>)]) -> Result<()> {
     block_on(block_on(store.write(writes.collect::<WriteBatch<'_>>()))?.durable()).map(drop)
 }
 
-/// One action of a client: its description, and its result; `None`: it did nothing.
+/// One action of a client: returns its description and its result; `None` if it had no effect.
 fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transaction, Result<()>)> {
     let mut done = Transaction::default();
     let result = match dice.below(9) {
@@ -166,11 +165,11 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
             write_blindly(store, &done.writes)
         }
         _ => {
-            // As a client of Redis does it: watch, read, decide, and write if nothing changed.
+            // As a client of Redis does: watch, read, decide, and write if nothing changed.
             done.writes = writes(world, dice, 2);
             let watched = [dice.below(u64::from(KEYS)) as u8, done.writes[0].0];
             let watches = watched.map(|number| block_on(store.watch(&name(number))));
-            // Before anything is done the outcome is known.
+            // Until the write the outcome is known.
             let watches: Vec<Watch> = watches.into_iter().collect::<Result<_>>().ok()?;
             for number in watched {
                 let object = block_on(store.get(&name(number), ByteRange::ALL)).unwrap();
@@ -194,7 +193,7 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
     }
 }
 
-/// One client: returns its history, until the store is read-only.
+/// One client: returns its history when the store becomes read-only.
 fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Vec<Entry<Transaction>> {
     let mut entries = Vec::new();
     for _ in 0..TRANSACTIONS {
@@ -218,8 +217,8 @@ fn known(store: &Store, world: &World) -> Entry<Transaction> {
     Entry { client: CLIENTS, called, answered: Some(world.now()), action }
 }
 
-/// The lives of one store, each ended by failing flushes and a power cut, the last one by a close. The history of a
-/// life ends with the state that the next one finds: a write that is not there then must not appear later.
+/// The lives of one store, each ended by failing flushes and a power cut, the last one by a close. The history of a life ends with the
+/// state that the next one finds: a write that is absent then must not appear later.
 fn lives(seed: u64) -> Vec<History> {
     let dice = SeededEntropy::new(seed);
     let base = formatted(BLOCKS, seed);
@@ -285,7 +284,7 @@ fn histories_are_serializable() {
     assert!(pending > 0 && transactions > 120 * count, "{pending} pending of {transactions} transactions");
 }
 
-/// After every crash all keys of both tablets are of one transaction, and no acknowledged one is lost.
+/// After every crash all keys of both tablets are of one transaction, and no acknowledged transaction is lost.
 #[test]
 fn a_transaction_is_there_as_a_whole_or_not_at_all() {
     let sim = formatted(320, 5);
@@ -296,7 +295,7 @@ fn a_transaction_is_there_as_a_whole_or_not_at_all() {
     assert_eq!(tablets.len(), 2, "the keys lie in both tablets");
     for number in 1..=40_u64 {
         let next = |objects: &[Option<Object>]| {
-            // Each write counts up what it read, so a transaction that was done in part would continue wrongly.
+            // Each write increments the number that it read, so a transaction applied in part would continue wrongly.
             let next = (0..KEYS).zip(objects).map(|(key, object)| {
                 (key, Some(number_of(key, object.as_ref()).map_or(1, |before| before + 1)))
             });
@@ -323,7 +322,7 @@ fn a_transaction_is_there_as_a_whole_or_not_at_all() {
     assert!(states > 400, "only {states} states were explored");
 }
 
-/// The reads are compared again, also if nothing is written, and whatever home the values have.
+/// The reads are compared again, also if nothing is written, for values of every home.
 #[test]
 fn reads_are_of_one_moment() {
     for bytes in [10, 1_000, 6_000] {
@@ -341,7 +340,7 @@ fn reads_are_of_one_moment() {
             Decision::Do(vec![Change::NoChange, Change::NoChange].into(), firsts.collect::<Vec<u8>>())
         };
         let (read, _) = transact(&store, &asked, &[], read).unwrap().unwrap();
-        // An apply that moves a value meanwhile makes it look once more.
+        // An apply that moves a value meanwhile makes it read once more.
         assert!(read == [2, 2] && (2..=4).contains(&looks), "{bytes} bytes: {read:?} after {looks} looks");
     }
 }
@@ -401,7 +400,7 @@ fn a_watched_key_that_was_written_stops_a_transaction() {
     let watch = block_on(store.watch(&watched)).unwrap();
     assert!(write_all(&store, std::slice::from_ref(&watched), std::slice::from_ref(&watch)));
     assert!(!write_all(&store, &other, std::slice::from_ref(&watch)));
-    // Two watches of one key: each counts from its own beginning.
+    // Two watches of one key: each counts from its own start.
     let again = block_on(store.watch(&watched)).unwrap();
     assert!(watch.is_changed() && !again.is_changed());
     drop(watch);
@@ -411,7 +410,7 @@ fn a_watched_key_that_was_written_stops_a_transaction() {
     comes_and_goes();
 }
 
-/// A watch begins after the writes in flight: a later read sees them, so a transaction does not overwrite them unseen.
+/// A watch starts after the writes in flight: a later read sees them, so a transaction does not overwrite them unseen.
 #[test]
 fn a_watch_waits_for_what_is_in_flight() {
     let (_device, store) = memory_store(true);
@@ -440,7 +439,7 @@ fn a_watched_key_changes_when_its_time_is_over() {
     assert!(write_all(&store, &[name(1)], std::slice::from_ref(&watch)));
     clock.advance(2_000);
     assert!(!write_all(&store, &[name(1)], &[watch]));
-    // An object that had expired before is absent: deleting it for good is no change.
+    // An object that had already expired is absent: deleting it for good is no change.
     let watch = block_on(store.watch(&name(0))).unwrap();
     let nothing = |_: &[Option<Object>]| Decision::Do(vec![Change::NoChange].into(), ());
     assert!(transact(&store, &[(name(0), ReadLevel::Info)], &[], nothing).unwrap().is_some());
@@ -459,7 +458,7 @@ fn a_watched_key_changes_when_its_time_is_over() {
     assert_eq!(seen, [true, false]);
 }
 
-/// Writes of one key come between a transaction again and again; it queues, closes the line, and is done.
+/// Writes of one key come between a transaction again and again; it queues, closes the queue, and completes.
 #[test]
 fn nobody_comes_between_for_ever() {
     within("a transaction among writers", || {
@@ -489,7 +488,7 @@ fn nobody_comes_between_for_ever() {
     });
 }
 
-/// Transactions of many threads on one key: all of them are done, none is lost.
+/// Transactions of many threads on one key: all of them complete, none is lost.
 #[test]
 fn everybody_gets_a_turn() {
     within("many transactions of one key", || {
@@ -544,14 +543,14 @@ fn a_write_batch_that_is_too_large_is_refused_before_anything_is_done() {
     let text = refused(&keys, &vec![put(vec![1; 90]); keys.len()]);
     assert!(text.starts_with("400 objects in one write batch need"), "{text}");
     assert_eq!(get(&store, &keys[0].0), None);
-    // It once claimed space for each object first, and said that the device is full.
+    // It once reserved space for each object first, and reported a full device.
     let keys: Vec<_> = many(60_000).collect();
     let before = store.stat().value_bytes_written;
     let text = refused(&keys, &vec![put(vec![1]); keys.len()]);
     assert!(text.starts_with("60000 objects in one write batch need"), "{text}");
     assert_eq!(store.stat().value_bytes_written, before);
     let keys: Vec<_> = many(400).collect();
-    // As many as fit are fine, and reading is not bounded by the log.
+    // The maximum that fits is fine, and the log does not limit reading.
     let decide = |_: &[Option<Object>]| Decision::Do(vec![put(vec![1; 90]); 60].into(), ());
     transact(&store, &keys[..60], &[], decide).unwrap().unwrap();
     let asked: Vec<_> = keys.iter().map(|(key, _)| (key.clone(), ReadLevel::Value)).collect();
@@ -563,7 +562,7 @@ fn a_write_batch_that_is_too_large_is_refused_before_anything_is_done() {
     transact(&store, &[], &[], |_| Decision::Do(Vec::new().into(), ())).unwrap().unwrap();
 }
 
-/// A transaction that is sent again is not done again, although it changed the keys that it watches.
+/// A repeated transaction has no second effect, although it changed the keys that it watches.
 #[test]
 fn a_transaction_with_a_request_id_is_done_once() {
     let (_device, store) = memory_store(true);

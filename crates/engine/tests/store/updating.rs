@@ -22,7 +22,7 @@ fn count_up(object: Option<&Object>) -> (Change, u64) {
     (change_to((before + 1).to_string().into_bytes()), before + 1)
 }
 
-/// A decision sees a value in memory: a value that is too long for that is refused, as by a get, and nothing changes.
+/// A decision sees a value in memory: a value too long for that is refused, as by a get, and nothing changes.
 #[test]
 fn a_streamed_value_is_not_read_whole() {
     let store = common::open(&memory(BLOCKS), tiny()).unwrap();
@@ -42,7 +42,7 @@ fn a_streamed_value_is_not_read_whole() {
     );
 }
 
-/// Eight threads count on few keys while applies freeze the memtables under them.
+/// Eight threads increment a few keys while applies freeze the memtables under them.
 #[test]
 fn no_update_is_lost() {
     const THREADS: u64 = 8;
@@ -134,7 +134,7 @@ fn an_object_whose_time_is_over_does_not_exist() {
             block_on(store.put(name, b"value".to_vec().into(), options)).unwrap();
         }
         let store = if applied {
-            // A store that is opened and closed applies its log.
+            // Opening and closing a store applies its log.
             block_on(store.close()).unwrap();
             drop(store);
             open_at(&device, tiny(), &clock).unwrap()
@@ -158,7 +158,7 @@ fn an_object_whose_time_is_over_does_not_exist() {
         assert!(there(&store));
         clock.advance(SECOND);
         assert!(!there(&store), "from its moment on");
-        // Conditions read the present state.
+        // Conditions read the current state.
         let must_exist = RejectRules { if_missing: true, ..RejectRules::default() };
         let refused = block_on(store.delete(&name, must_exist));
         assert!(matches!(refused, Err(Error::ConditionFailed { current: None, .. })), "{refused:?}");
@@ -182,7 +182,7 @@ fn an_object_whose_time_is_over_does_not_exist() {
     }
 }
 
-/// Without objects that have deadlines, the reaper reads nothing after an opening; one such object is found.
+/// Without objects that have deadlines, the reaper reads nothing after an opening; it finds a single such object.
 #[test]
 fn the_reaper_reads_only_trees_that_have_something_for_it() {
     for with_end in [false, true] {
@@ -209,7 +209,7 @@ fn the_reaper_reads_only_trees_that_have_something_for_it() {
     }
 }
 
-/// The space of expired objects comes back, also of those that a store found when it was opened.
+/// The space of expired objects comes back, including objects that an opening found expired.
 #[test]
 fn the_reaper_gives_space_back() {
     let (device, clock) = (memory(BLOCKS), Arc::new(ManualClock::new(1_000 * SECOND)));

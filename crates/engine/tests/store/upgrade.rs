@@ -1,9 +1,8 @@
-//! A store of format version 2 becomes one of version 3 with the first opening for writing (`docs/operate/upgrade.md`),
-//! whatever interrupts it; and the features in the superblock are heeded.
+//! The first opening for writing upgrades a store of format version 2 to version 3 (`docs/operate/upgrade.md`), with an interruption at any
+//! point; and the features in the superblock are respected.
 //!
-//! A program that knows version 2 only ignores superblocks of version 3. So as long as it could find a valid superblock
-//! of version 2 on the device, the log may hold nothing that such a program cannot read: it would continue without it,
-//! in silence.
+//! A program that knows only version 2 ignores superblocks of version 3. So while it could find a valid superblock of version 2 on the
+//! device, the log may hold nothing that such a program cannot read: it would continue without it, silently.
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
@@ -17,7 +16,7 @@ use crate::golden::{find_missing, image};
 const COPIES: [u64; 4] = [0, 1, 32, 33];
 /// The ring of the log in the images.
 const LOG: std::ops::Range<u64> = 34..58;
-/// Objects that are put after the upgrade.
+/// Number of objects that are put after the upgrade.
 const PUTS: u64 = 6;
 
 fn field(bytes: &[u8], at: usize) -> u32 {
@@ -36,7 +35,7 @@ fn name(put: u64) -> Vec<u8> {
     format!("after-{put}").into_bytes()
 }
 
-/// The problem of the store after a crash at which `acknowledged` objects had been put.
+/// Returns the problem of the store after a crash when `acknowledged` objects had been put.
 fn wrong(image: Image, acknowledged: u64) -> Result<(), String> {
     let device = Device::new(SimDevice::from_image(image));
     let store = open(&device, tiny()).map_err(|error| format!("did not open: {error}"))?;
@@ -46,7 +45,7 @@ fn wrong(image: Image, acknowledged: u64) -> Result<(), String> {
         let is_right = found.as_ref().is_some_and(|object| object.value.to_vec() == name(put));
         if found.is_none() == (put < acknowledged) || found.is_some() && !is_right {
             return match found {
-                // Under way: it may be there.
+                // In flight: it may exist.
                 Some(_) if put == acknowledged && is_right => Ok(()),
                 found => Err(format!("{acknowledged} were put, and {put} is {:?}", found.map(|it| it.info))),
             };
@@ -102,7 +101,7 @@ fn every_crash_of_an_upgrade_recovers() {
     );
 }
 
-/// A check without repair is no opening for writing.
+/// A check without repair does not count as an opening for writing.
 #[test]
 fn a_check_does_not_upgrade() {
     let old = image(2);
@@ -146,7 +145,7 @@ fn features_are_heeded_by_class() {
     (0..3).for_each(|bit| opened(&flag(2, bit)).unwrap());
 }
 
-/// A flag that this program does not know stays set.
+/// Unknown flags stay set.
 #[test]
 fn compatible_flags_are_kept() {
     let sim = SimDevice::from_image(changed(|bytes| bytes[164] |= 8));
@@ -155,7 +154,7 @@ fn compatible_flags_are_kept() {
     assert!(COPIES.iter().all(|&block| sim.image().block(block)[164] == 8));
 }
 
-/// A newer superblock that this program does not understand is not passed over for an older one that it does.
+/// A newer superblock that this program does not know is not passed over for an older one that it knows.
 #[test]
 fn a_newer_superblock_of_another_version_counts() {
     let newest = image(3);

@@ -1,5 +1,5 @@
-//! Write batches of several keys (R22), and writes with a request id (R17): after every legal crash state all of a
-//! batch is there or nothing, and a repetition does nothing more.
+//! Write batches of several keys (R22), and writes with a request id (R17): after every legal crash state a batch exists as a whole or not
+//! at all, and a repetition has no further effect.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::common::{
 const BLOCKS: u64 = 320;
 const KEYS: usize = 6;
 
-/// The value that batch `number` gives to its keys: each has a length of its own, so that all homes occur.
+/// The value that batch `number` stores under its keys: the lengths differ, so that all homes occur.
 fn value(number: u64) -> Vec<u8> {
     let bytes = [20, 300, 1_500, 5_000][number as usize % 4];
     let mut value = number.to_le_bytes().to_vec();
@@ -37,7 +37,7 @@ fn names() -> Vec<ObjectKey> {
     (0..KEYS).map(|number| key(name_of(number as u64))).collect()
 }
 
-/// The number of the batch that wrote a key last.
+/// Returns the number of the batch that wrote a key last.
 fn number_of(store: &Store, key: &ObjectKey) -> Option<u64> {
     let object = block_on(store.get(key, ByteRange::ALL)).unwrap()?;
     let bytes = object.value.to_vec();
@@ -73,8 +73,7 @@ fn reopened(image: Image) -> (Device, Store) {
     (device, store)
 }
 
-/// All keys are of one batch after every crash, in whatever tablets and homes they are, and no acknowledged batch is
-/// lost.
+/// After every crash all keys are of one batch, in any tablets and homes, and no acknowledged batch is lost.
 #[test]
 fn a_write_batch_is_there_as_a_whole_or_not_at_all() {
     let (sim, store) = recording();
@@ -107,7 +106,7 @@ fn a_write_batch_is_there_as_a_whole_or_not_at_all() {
     assert!(states > 500, "only {states} states were explored");
 }
 
-/// Eight threads move an amount between accounts in two tablets: the sum stays the same, whatever the interleaving.
+/// Eight threads move an amount between accounts in two tablets: the sum stays the same under any interleaving.
 #[test]
 fn write_batches_of_several_threads_do_not_lose_each_other() {
     for background in [false, true] {
@@ -157,7 +156,7 @@ fn write_batches_of_several_threads_do_not_lose_each_other() {
         let sum = |store: &Store| -> i64 {
             keys.iter().map(|key| amount(&block_on(store.get(key, ByteRange::ALL)).unwrap())).sum()
         };
-        // The record queued last is durable once a later write is.
+        // The last queued record is durable once a later write is.
         store.set(b"last", vec![1]).unwrap();
         assert_eq!(sum(&store), 1_000 * KEYS as i64);
         block_on(store.close()).unwrap();
@@ -168,7 +167,7 @@ fn write_batches_of_several_threads_do_not_lose_each_other() {
     }
 }
 
-/// A batch that is too large for the log is refused before anything is done; large values do not count for it.
+/// A batch that is too large for the log is refused before it has any effect; large values do not count.
 #[test]
 fn a_write_batch_that_is_too_long_is_refused() {
     let device = memory(4_096);
@@ -189,13 +188,12 @@ fn a_write_batch_that_is_too_long_is_refused() {
     assert_clean(&device, "after a large write batch");
 }
 
-/// Counts up once; the count, and whether it was counted now.
+/// Increments once; returns the count, and true if this call counted.
 fn count_once(store: &Store, name: &ObjectKey, request_id: RequestId) -> shoal_engine::Result<(u64, bool)> {
     common::count_once(store, name, request_id, |count| count.to_le_bytes().to_vec())
 }
 
-/// A client that does not know the outcome of a write repeats it after the crash: it counts once, whatever state the
-/// crash left.
+/// A client that does not know the outcome of a write repeats it after the crash: it counts once in every state that the crash may leave.
 #[test]
 fn a_write_that_is_repeated_after_a_crash_counts_once() {
     let (sim, store) = recording();
@@ -248,8 +246,8 @@ fn results_are_bounded_and_expire() {
     assert_eq!(count_once(&store, &name, last).unwrap(), (3 * RESULTS_KEPT + 1, true), "its time is over");
 }
 
-/// Symptom: five increments with request ids counted as six objects. Cause: the entries of a tree were counted, and
-/// results are entries. Fix: applies and a walk after the opening count the results.
+/// Symptom: five increments with request ids counted as six objects. Cause: the entries of a tree were counted, and results are entries.
+/// Fix: applies and a walk after the opening count the results.
 #[test]
 fn results_are_no_objects() {
     let (device, clock) = (memory(4_096), Arc::new(ManualClock::new(1_000)));
@@ -297,7 +295,7 @@ fn results_are_no_objects() {
     assert_eq!((report.objects, report.own_objects), (1, of_this_run + 1), "{report:?}");
 }
 
-/// The machine's clock was set back by more than a result's life: results are kept all the same.
+/// The machine's clock was set back by more than a result's life: results are still kept.
 #[test]
 fn results_are_kept_where_the_clock_was_set_back() {
     let device = memory(4_096);
@@ -316,7 +314,7 @@ fn results_are_kept_where_the_clock_was_set_back() {
     assert_eq!(count_once(&store, &name, request_id(1)).unwrap(), (1, false));
 }
 
-/// The rejection of a condition is the write's result, too, whatever changed since.
+/// The rejection by a condition is the write's result, too, regardless of later changes.
 #[test]
 fn a_rejected_write_stays_rejected() {
     let device = memory(4_096);
@@ -350,8 +348,8 @@ fn a_rejected_write_stays_rejected() {
     assert_eq!(delete(), deleted);
 }
 
-/// A batch is done where the rules of all its writes accept, with consecutive versions; otherwise nothing of it is, and
-/// the error names the first write that was rejected. With a request id both happen once.
+/// A batch takes effect if the rules of all its writes accept, with consecutive versions; otherwise it has no effect, and the error names
+/// the first rejected write. With a request id either result happens once.
 #[test]
 fn a_batch_of_writes_is_done_as_a_whole_or_not_at_all() {
     let device = memory(4_096);
@@ -375,7 +373,7 @@ fn a_batch_of_writes_is_done_as_a_whole_or_not_at_all() {
     let again = put_all(&PutOptions { rules: if_missing, ..always.clone() }, request(1)).unwrap();
     assert_eq!(again, versions, "a repetition has the same answer");
 
-    // One write of the batch is rejected: the put and the delete in front of it do not happen either.
+    // One write of the batch is rejected: the put and the delete before it have no effect either.
     let mixed = |request| {
         let mut batch = WriteBatch::new().with_request_id(request);
         batch.add(Write::put(&names[0], &value, &always));
@@ -398,7 +396,7 @@ fn a_batch_of_writes_is_done_as_a_whole_or_not_at_all() {
     put_all(&always, None).unwrap();
     let rejected = mixed(request(2));
     assert!(matches!(rejected, Err(Error::ConditionFailed { at: 2, .. })), "its first answer: {rejected:?}");
-    // The request id of a batch is not that of a single write, and the other way round.
+    // The request id of a batch is not that of a single write, and vice versa.
     let other = Write::put(&names[0], &value, &always).with_request_id(request(1));
     assert!(matches!(block_on(store.write(other)), Err(Error::Invalid(_))));
 
@@ -458,7 +456,7 @@ fn large_batches_and_single_writes_all_get_their_turn() {
     });
 }
 
-/// Sends a value of `mebibytes` in pieces; its version.
+/// Sends a value of `mebibytes` in pieces; returns its version.
 fn stream_once(
     store: &Store,
     request_id: RequestId,
@@ -474,8 +472,8 @@ fn stream_once(
     block_on(stream.finish()).map(|done| done.version)
 }
 
-/// A stream's request id was ignored: the repetition of a stream whose answer was lost wrote again, or was refused by
-/// its own first attempt.
+/// A stream's request id was ignored: the repetition of a stream whose answer was lost wrote again, or was refused because of its own first
+/// attempt.
 #[test]
 fn a_stream_with_a_request_id_is_done_once() {
     const BLOCKS: u64 = 16_384;
@@ -491,7 +489,7 @@ fn a_stream_with_a_request_id_is_done_once() {
         let free = store.stat().free_blocks;
         assert_eq!(send(&store), version, "its first answer, whatever its rules say of what it left");
         assert_eq!(store.stat().free_blocks, free, "what the repetition carried is given back");
-        // A rule that rejects, and that is the answer for good.
+        // A rule that rejects, with a final answer.
         let other = RequestId { session: 5, sequence };
         let refused = stream_once(&store, other, &name, mebibytes, if_exists).unwrap_err();
         assert!(
@@ -510,7 +508,7 @@ fn a_stream_with_a_request_id_is_done_once() {
     let third = RequestId { session: 4, sequence: 3 };
     let version = stream_once(&store, third, &name, 9, if_exists).unwrap();
     drop(store);
-    // The crash leaves it in the log; its repetition is known all the same.
+    // The crash leaves it in the log; its repetition is still recognized.
     let store = open(&device, tiny()).unwrap();
     assert_eq!(stream_once(&store, third, &name, 9, if_exists).unwrap(), version);
     let info = block_on(store.head(&name)).unwrap().unwrap();
@@ -526,8 +524,7 @@ fn a_stream_with_a_request_id_is_done_once() {
     assert_clean(&device, "streams that were repeated");
 }
 
-/// A stream and its result are one write batch: after every crash both are there or neither, and the repetition counts
-/// once.
+/// A stream and its result are one write batch: after every crash both exist or neither, and the repetition counts once.
 #[test]
 fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
     const BLOCKS: u64 = 5_120;
@@ -555,7 +552,7 @@ fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
     assert!(states > 5 && repeated > 0, "{states} states were explored, {repeated} had the stream already");
 }
 
-/// Eight threads send the same write at the same time: one does it, the others wait for it and give its answer.
+/// Eight threads send the same write at the same time: one does it, the others wait for it and return its answer.
 #[test]
 fn repetitions_at_the_same_time_join_the_first() {
     let device = memory(4_096);

@@ -1,10 +1,10 @@
-//! A cursor gives the entries of one state of a tree in the order of their keys.
+//! A cursor returns the entries of one state of a tree in the order of their keys.
 //!
-//! The cursor holds the pages on its path from the root to a leaf. A step costs a few comparisons, and at the end of a
-//! leaf one page. The cursor prefetches the leaves ahead in batches that double up to a limit, so that a short scan
-//! reads little and a long scan waits seldom: once under each page of level 1, which has a few hundred leaves. The
-//! cursor reports damage once, where it meets it, with the range of keys that the damage hides ([`Gap`]). The next call
-//! continues after that range, or, in a leaf marked "base lost", with the entries that the leaf still has.
+//! The cursor holds the pages on its path from the root to a leaf. A step costs a few comparisons, and at the end of a leaf one page. The
+//! cursor prefetches the leaves ahead in batches that double up to a limit, so that a short scan reads little and a long scan rarely waits:
+//! once under each page of level 1, which has a few hundred leaves. The cursor reports damage once, when it meets it, with the range of
+//! keys that the damage hides ([`Gap`]). The next call continues after that range, or, in a leaf marked "base lost", with the entries that
+//! the leaf still has.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -22,10 +22,10 @@ use crate::pages::{PageSource, ReadHint};
 use crate::read::lookup::{Found, LOST};
 use crate::{Root, Tree};
 
-/// Leaves that a cursor prefetches at most.
+/// Maximum number of leaves that a cursor prefetches.
 pub(crate) const READ_AHEAD_MAX: usize = 64;
 
-/// Leaves that a cursor prefetches when a scan leaves its first leaf.
+/// Number of leaves that a cursor prefetches when a scan leaves its first leaf.
 const READ_AHEAD_FIRST: usize = 2;
 
 /// An entry under a cursor.
@@ -70,7 +70,7 @@ type KeyRange = (Vec<u8>, Option<Vec<u8>>);
 
 /// The result of a descent through the pages in memory.
 enum Descent {
-    /// The cursor stands in the leaf, or at the end of the tree.
+    /// The cursor is in the leaf, or at the end of the tree.
     There,
     /// This page, with its level, is not in memory.
     Needs(PageRef, u8),
@@ -90,7 +90,7 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// Returns true if a leaf marked "base lost" names the range: the number of its lost entries is not known.
+    /// Returns true if the range is that of a leaf marked "base lost": the number of its lost entries is not known.
     pub fn is_marked(&self) -> bool {
         self.why == LOST.0
     }
@@ -103,12 +103,12 @@ impl Gap {
     }
 }
 
-/// Pages that were in the tree before: a cursor passes a page among them, with all that lies under it.
+/// Pages of an earlier state of the tree: a cursor passes such a page with its whole subtree.
 #[derive(Clone, Debug)]
 pub struct KnownPages {
     /// The pages.
     pub pages: Arc<HashSet<PageRef>>,
-    /// None of them was written by a later apply. A page in a reused block has a larger number.
+    /// No later apply wrote any of them. A page in a reused block has a larger number.
     pub written_by: Lsn,
 }
 
@@ -119,26 +119,26 @@ pub struct Cursor<S: PageSource> {
     root: Root,
     end: Option<Vec<u8>>,
     window: usize,
-    /// Entries that the caller is going to read from here on, if it knows.
+    /// Number of entries that the caller is going to read from here, if known.
     expected: Option<usize>,
     /// The key to descend to before the next entry is read.
     sought: Option<Vec<u8>>,
-    /// The scan is over until the next seek.
+    /// The scan is finished until the next seek.
     done: bool,
     path: Vec<Step<S::Page>>,
     leaf: Option<Leaf<S::Page>>,
     key: Vec<u8>,
     /// The keys that the last reported damage hides.
     gap: Option<Gap>,
-    /// Every key that follows lies behind these.
+    /// Every key that follows is after the gap.
     is_behind_gap: bool,
     known: Option<KnownPages>,
-    /// Known pages that were passed since this was taken last.
+    /// Known pages that were passed since the last call of `take_passed`.
     passed: Vec<PageRef>,
 }
 
 impl<S: PageSource> Cursor<S> {
-    /// Returns a cursor over the entries with keys from `start` on, and below `end` if it is given.
+    /// Returns a cursor over the entries with keys from `start`, and below `end` if there is one.
     pub fn new(tree: Tree, source: S, root: Root, start: &[u8], end: Option<&[u8]>) -> Self {
         Self {
             tree,
@@ -159,23 +159,23 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// The same, which passes `known` pages and gives no entry under them. Nothing under such a page is read.
+    /// The same, except that it passes `known` pages and returns no entry under them. Nothing under such a page is read.
     pub fn passing(mut self, known: KnownPages) -> Self {
         self.known = Some(known);
         self
     }
 
-    /// Takes the known pages that were passed since this was asked last. A page may be given twice.
+    /// Takes the known pages that were passed since the last call. A page may be returned twice.
     pub fn take_passed(&mut self) -> Vec<PageRef> {
         std::mem::take(&mut self.passed)
     }
 
-    /// The page of level 1 above the last entry, or its leaf where that is the whole tree.
+    /// Returns the page of level 1 above the last entry, or its leaf if that is the whole tree.
     pub fn page_above(&self) -> Option<PageRef> {
         self.path.last().map(|step| step.at).or(self.leaf.as_ref().map(|leaf| leaf.at))
     }
 
-    /// Passes a page, if it is a known one.
+    /// Passes a page if it is a known one.
     fn passes(&mut self, at: PageRef, level: u8, page: &S::Page) -> bool {
         let Some(known) = self.known.as_ref().filter(|known| known.pages.contains(&at)) else { return false };
         let is_old = match self.tree.parse(page, at, level) {
@@ -188,15 +188,15 @@ impl<S: PageSource> Cursor<S> {
         is_old
     }
 
-    /// Sets the number of entries that the caller is going to read. The cursor then prefetches the leaves that hold
-    /// them all at once, and no leaf after them.
+    /// Sets the number of entries that the caller is going to read. The cursor then prefetches the leaves that hold them all at once, and
+    /// no leaf after them.
     pub fn with_expected(mut self, entries: usize) -> Self {
         self.expected = Some(entries);
         self
     }
 
-    /// Moves to the first key not below `key`, forward or back. The cursor does not read pages again that it holds and
-    /// that lie on the new path. [`next`](Self::next) returns the errors.
+    /// Moves to the first key not below `key`, forward or back. The cursor does not reread the pages that it holds and that are on the new
+    /// path. [`next`](Self::next) returns the errors.
     pub fn seek(&mut self, key: &[u8]) {
         let mut sought = self.sought.take().unwrap_or_default();
         sought.clear();
@@ -205,9 +205,9 @@ impl<S: PageSource> Cursor<S> {
         self.done = false;
     }
 
-    /// Descends towards the sought key through the pages in memory and prefetches the first missing page. If the number
-    /// of entries is known, it prefetches their leaves, too. Callers approach with several cursors, so that all of them
-    /// wait for the device at the same time.
+    /// Descends towards the sought key through the pages in memory and prefetches the first missing page. If the number of entries is
+    /// known, it prefetches their leaves, too. Callers approach with several cursors, so that all of them wait for the device at the same
+    /// time.
     pub fn approach(&mut self) {
         let Some(key) = self.sought.take() else { return };
         match self.descend_in_memory(&key, None) {
@@ -224,7 +224,7 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// The pages on the path to the last entry, its leaf first.
+    /// Returns the pages on the path to the last entry, its leaf first.
     pub fn pages(&self) -> impl Iterator<Item = PageRef> {
         let leaf = self.leaf.as_ref().map(|leaf| leaf.at);
         leaf.into_iter().chain(self.path.iter().rev().map(|step| step.at))
@@ -235,13 +235,13 @@ impl<S: PageSource> Cursor<S> {
         self.gap.take()
     }
 
-    /// Returns true if no key follows that is below the end of the range taken last, so that the caller need not read on
-    /// before it wants keys from there on.
+    /// Returns true if no key follows that is below the end of the last taken range, so that the caller need not read on until it wants
+    /// keys from there.
     pub fn is_behind_gap(&self) -> bool {
         self.is_behind_gap
     }
 
-    /// Notes the range of keys hidden by a damaged page under the first `depth` inner pages of the path.
+    /// Records the range of keys hidden by a damaged page under the first `depth` inner pages of the path.
     fn damaged(&mut self, depth: usize, error: Error) -> Error {
         if let Error::Corrupt { what, block } = &error {
             let (low, high, is_end_exact) = self.bounds(depth);
@@ -251,8 +251,8 @@ impl<S: PageSource> Cursor<S> {
         error
     }
 
-    /// The bounds of the page under the first `depth` inner pages of the path. They come from the separators that can
-    /// be read; the last value is false if one cannot.
+    /// Returns the bounds of the page under the first `depth` inner pages of the path. They come from the readable separators; the last
+    /// value is false if a separator is unreadable.
     fn bounds(&self, depth: usize) -> (Vec<u8>, Option<Vec<u8>>, bool) {
         let (mut low, mut high, mut is_end_exact) = (None, None, true);
         for step in self.path.iter().take(depth).rev() {
@@ -276,7 +276,7 @@ impl<S: PageSource> Cursor<S> {
         (low.unwrap_or_default(), high, is_end_exact)
     }
 
-    /// The next entry; `None` at the end.
+    /// Returns the next entry; `None` at the end.
     ///
     /// # Errors
     /// [`Error::Corrupt`] once for each damaged page in the range, after the entries before it; the next call continues
@@ -303,7 +303,7 @@ impl<S: PageSource> Cursor<S> {
         Ok(Some(Entry { key: &self.key, entry, page: &leaf.page, range }))
     }
 
-    /// The place of the leaf's next entry; `None` at the end of the leaf or of the whole scan.
+    /// Returns the place of the leaf's next entry; `None` at the end of the leaf or of the whole scan.
     fn next_in_leaf(&mut self) -> Result<Option<Range<usize>>> {
         let Some(leaf) = &mut self.leaf else { return Ok(None) };
         let outcome = Self::step(self.tree, leaf, &mut self.key, self.end.as_deref());
@@ -350,7 +350,7 @@ impl<S: PageSource> Cursor<S> {
         Ok(None)
     }
 
-    /// Descends to the sought key. An error that is not damage changes nothing, so that the caller can try again.
+    /// Descends to the sought key. An error other than damage changes nothing, so that the caller can retry.
     async fn descend(&mut self) -> Result<()> {
         let Some(key) = self.sought.take() else { return Ok(()) };
         let mut read = None;
@@ -419,7 +419,7 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// Forgets the pages under the first `depth` inner pages of the path.
+    /// Drops the pages under the first `depth` inner pages of the path.
     fn forget_below(&mut self, depth: usize) {
         self.path.truncate(depth);
         self.leaf = None;
@@ -432,8 +432,8 @@ impl<S: PageSource> Cursor<S> {
         Ok(())
     }
 
-    /// Makes the page the leaf under the cursor, from its first item not below `from`. A leaf marked "base lost"
-    /// becomes it, too; if the scan meets its lost range, the result is damage.
+    /// Makes the page the leaf under the cursor, from its first item not below `from`. This includes a leaf marked "base lost"; the result
+    /// is damage if the scan meets its lost range.
     fn enter_leaf(&mut self, at: PageRef, page: S::Page, from: Option<&[u8]>) -> Result<()> {
         let entered = self.open_leaf(at, page, from);
         let lost = entered.map_err(|error| self.damaged(self.path.len(), error))?;
@@ -442,13 +442,12 @@ impl<S: PageSource> Cursor<S> {
         }
         let Some((low, high)) = lost else { return Ok(()) };
         self.gap = Some(Gap { block: at.block, low, high, why: LOST.0.to_owned() });
-        // The leaf's own entries follow.
+        // The leaf's remaining entries follow.
         self.is_behind_gap = false;
         Err(LOST.at(at))
     }
 
-    /// Like [`enter_leaf`](Self::enter_leaf); returns the range of keys lost with the leaf's base, if the scan meets
-    /// it.
+    /// Like [`enter_leaf`](Self::enter_leaf); returns the range of keys lost with the leaf's base, if the scan meets it.
     fn open_leaf(&mut self, at: PageRef, page: S::Page, from: Option<&[u8]>) -> Result<Option<KeyRange>> {
         let view = self.tree.view(&page, at, 0)?;
         let next = match from {
@@ -493,7 +492,7 @@ impl<S: PageSource> Cursor<S> {
                 }
             };
             self.ask_ahead(false);
-            // Done before the child is read: its bounds are those of the child before the next one.
+            // Skip before the child is read: its bounds are those of the child before the next one.
             self.skip_child();
             let depth = self.path.len();
             let read = self.source.page(child, level - 1, ReadHint::Scan).await;
@@ -534,7 +533,7 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// Returns true if all keys under child `index` lie after the end of the scan.
+    /// Returns true if all keys under child `index` are after the end of the scan.
     fn is_behind_end(&self, view: &PageView<'_>, index: usize) -> std::result::Result<bool, Damage> {
         match &self.end {
             Some(end) if index > 0 => Ok(view.compare(index, end)? != Ordering::Less),
@@ -542,8 +541,7 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// Prefetches the leaf about to be read and the leaves after it. With `from_within` that leaf is read from some key
-    /// on.
+    /// Prefetches the leaf about to be read and the leaves after it. With `from_within` that leaf is read from a key inside it.
     fn ask_ahead(&mut self, from_within: bool) {
         let Some(step) = self.path.last() else { return };
         let first = if from_within { step.next.saturating_sub(1) } else { step.next };
@@ -564,7 +562,7 @@ impl<S: PageSource> Cursor<S> {
             if index >= from {
                 pages.push(child.page);
             }
-            // All of the first leaf's entries may lie before the key.
+            // All of the first leaf's entries may be before the key.
             if index > first || !from_within {
                 expected = expected.saturating_sub(child.entries);
             }
@@ -581,7 +579,7 @@ impl<S: PageSource> Cursor<S> {
 }
 
 impl Tree {
-    /// The range of keys hidden by the damage that a lookup of `key` meets; `None` if it meets none now.
+    /// Returns the range of keys hidden by the damage that a lookup of `key` meets; `None` if it meets none now.
     pub async fn gap_at<S: PageSource>(&self, source: S, root: Root, key: &[u8]) -> Option<Gap> {
         let behind = [key, &[0]].concat();
         let mut cursor = Cursor::new(*self, source, root, key, Some(&behind));

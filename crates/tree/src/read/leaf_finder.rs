@@ -1,5 +1,5 @@
-//! Finding the leaves of keys that ascend: the page of level 1 and the leaf in it are held from one key to the next. A key of the
-//! same leaf costs one comparison, another one a search in the rest of the page.
+//! Finds the leaves of ascending keys: the page of level 1 and its current leaf are held from one key to the next. A key of the same leaf
+//! costs one comparison, another one a search in the rest of the page.
 
 use std::ops::{Deref, Range};
 
@@ -23,7 +23,7 @@ pub enum LeafPlace {
         /// False if the leaf certainly does not hold the key.
         may_hold: bool,
     },
-    /// The page that would say so is damaged.
+    /// The page above the leaf is damaged.
     Unknown(PageRef),
 }
 
@@ -33,8 +33,8 @@ pub struct LeafFinder<S: PageSource> {
     source: S,
     root: Root,
     held: Option<HeldPage<S::Page>>,
-    /// The last page that could not be read, and the first key behind its range; none: it is the last page. Keys in the range are
-    /// not looked for, because each of them would read the page again.
+    /// The last page that could not be read, and the first key after its range; `None` for the last page. Keys in the range are skipped,
+    /// because each of them would read the page again.
     damaged: Option<(PageRef, Option<Vec<u8>>)>,
 }
 
@@ -42,11 +42,11 @@ pub struct LeafFinder<S: PageSource> {
 struct HeldPage<P> {
     page: P,
     at: PageRef,
-    /// The first key behind it; none: it is the last one.
+    /// The first key after it; `None` for the last page.
     high: Option<Vec<u8>>,
-    /// The leaf of the key before.
+    /// The leaf of the previous key.
     leaf: Option<HeldLeaf>,
-    /// The first key behind that leaf, if it is not the last one of the page.
+    /// The first key after that leaf, if it is not the last one of the page.
     leaf_high: Vec<u8>,
 }
 
@@ -59,17 +59,17 @@ struct HeldLeaf {
     filter: Range<usize>,
 }
 
-/// The outcome of the search for a key.
+/// The result of the search for a key.
 enum Holding<'a> {
     Nothing,
-    /// The leaf, and its filter where it is not the root.
+    /// The leaf, and its filter unless the leaf is the root.
     Leaf(PageRef, Option<&'a [u8]>),
     /// This page is damaged.
     Damage(PageRef),
 }
 
 impl<P: Deref<Target = [u8; BLOCK_BYTES]>> HeldPage<P> {
-    /// The leaf of a key of this page, and the place of its filter.
+    /// Returns the leaf of a key of this page, and the place of its filter.
     fn leaf_of(&mut self, tree: Tree, key: &[u8]) -> std::result::Result<(PageRef, Range<usize>), Damage> {
         if let Some(leaf) = &self.leaf
             && (leaf.is_last || key < &self.leaf_high[..])
@@ -96,7 +96,7 @@ impl<S: PageSource> LeafFinder<S> {
         Self { tree, source, root, held: None, damaged: None }
     }
 
-    /// The place of a key that is not below the one before.
+    /// Returns the place of a key that is not below the previous one.
     ///
     /// # Errors
     /// As the device; damage is [`LeafPlace::Unknown`].
@@ -110,7 +110,7 @@ impl<S: PageSource> LeafFinder<S> {
         }
     }
 
-    /// The leaf of a key that is not below the one before, where no damage hides it.
+    /// Returns the leaf of a key that is not below the previous one, unless damage hides the leaf.
     ///
     /// # Errors
     /// As the device.
@@ -146,7 +146,7 @@ impl<S: PageSource> LeafFinder<S> {
         }
     }
 
-    /// Goes from the root to the page of level 1 where the key belongs; returns the page that is damaged, if one is.
+    /// Descends from the root to the page of level 1 that covers the key; returns the damaged page, if there is one.
     async fn descend(&mut self, (mut at, mut level): (PageRef, u8), key: &[u8]) -> Result<Option<PageRef>> {
         (self.held, self.damaged) = (None, None);
         let mut high = None;
@@ -182,7 +182,7 @@ impl<S: PageSource> LeafFinder<S> {
 }
 
 impl Tree {
-    /// The pages of a tree, as far as its inner pages can be read; none of its leaves is. Says whether all could be.
+    /// Returns the pages of a tree without reading its leaves, as far as its inner pages are readable; true if all of them are.
     ///
     /// # Errors
     /// As the device; damage is no error.

@@ -1,5 +1,5 @@
-//! A lookup finds one key: from the root to one leaf, one page a level. It goes through the pages in memory first; from
-//! the first missing page on, it reads from the device.
+//! A lookup finds one key: from the root to one leaf, one page a level. It follows the pages in memory first; from the first missing page
+//! it reads from the device.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -13,7 +13,7 @@ use crate::format::{Damage, PageRef};
 use crate::pages::{PageSource, ReadHint};
 use crate::{Root, Tree};
 
-/// The bytes of an entry in their page: nothing is copied, and the page stays pinned as long as this value lives.
+/// The bytes of an entry in their page: nothing is copied, and the page stays pinned while this value lives.
 #[derive(Clone)]
 pub struct Found<P> {
     page: P,
@@ -21,14 +21,14 @@ pub struct Found<P> {
 }
 
 impl<P: Deref<Target = [u8; BLOCK_BYTES]>> Found<P> {
-    /// The caller checked the range against the page, which never changes.
+    /// The caller has checked the range against the page, which never changes.
     #[inline]
     pub fn new(page: P, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= page.len(), "{range:?} is not within a page");
         Self { page, range }
     }
 
-    /// The page and the place of the entry in it, to refer to an inline value without copying it.
+    /// Returns the page and the place of the entry in it, to refer to an inline value without copying it.
     #[inline]
     pub fn into_parts(self) -> (P, Range<usize>) {
         (self.page, self.range)
@@ -60,7 +60,7 @@ pub enum Step<P> {
     Found(Found<P>),
     /// The tree has no entry.
     Absent,
-    /// The answer lies below this page.
+    /// The answer is below this page.
     Below(NextPage),
 }
 
@@ -96,11 +96,11 @@ impl Tree {
         self.entry_in(page, next.0, probe.key)
     }
 
-    /// The entry of a key; `None` if the tree has none.
+    /// Returns the entry of a key; `None` if the tree has none.
     ///
     /// # Errors
-    /// [`shoal_common::error::Error::Corrupt`] if a page on the path is damaged, or if the key lies in a range whose base was lost
-    /// and has no newer entry; [`shoal_common::error::Error::Io`] if the device failed.
+    /// [`crate::Error::Corrupt`] if a page on the path is damaged, or if the key is in a range whose base was lost and has no newer entry;
+    /// [`crate::Error::Io`] if the device failed.
     pub async fn lookup<S: PageSource>(
         &self,
         source: &S,
@@ -113,7 +113,7 @@ impl Tree {
         }
     }
 
-    /// The entry of a key in the subtree of `next`, a page on its path.
+    /// Returns the entry of a key in the subtree of `next`, a page on its path.
     ///
     /// # Errors
     /// As [`Self::lookup`].
@@ -143,7 +143,7 @@ impl Tree {
         })
     }
 
-    /// The entry of a key in the leaf `page`, where it belongs, for an apply: the leaf is not needed again soon.
+    /// Returns the entry of a key in its leaf `page`, for an apply: the leaf is not needed again soon.
     ///
     /// # Errors
     /// As [`Self::lookup`].
@@ -160,7 +160,7 @@ impl Tree {
         })
     }
 
-    /// The child of an inner page that the key belongs to, and where its filter lies in the page.
+    /// Returns the child of an inner page that covers the key, and the place of the child's filter in the page.
     #[inline]
     fn child_for(
         &self,
@@ -174,7 +174,7 @@ impl Tree {
         Ok(((child.page, level - 1), filter))
     }
 
-    /// The answer of a leaf for `key`.
+    /// Searches a leaf for `key`.
     fn entry_in<P: Deref<Target = [u8; BLOCK_BYTES]>>(
         &self,
         page: P,
@@ -186,7 +186,7 @@ impl Tree {
         let (index, found) = view.find(0, key).map_err(damaged)?;
         if found {
             let range = view.payload_range(index).map_err(damaged)?;
-            // An empty entry stands for a delete in a range whose base was lost.
+            // An empty entry is a delete in a range whose base was lost.
             return Ok(if range.is_empty() { Step::Absent } else { Step::Found(Found::new(page, range)) });
         }
         match view.lost().map_err(damaged)? {

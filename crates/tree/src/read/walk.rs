@@ -13,9 +13,9 @@ use crate::page::PageView;
 use crate::pages::{PageSource, ReadHint};
 use crate::{Root, Tree};
 
-/// Children that a walk prefetches at most.
+/// Maximum number of children that a walk prefetches.
 const READ_AHEAD_PAGES: usize = 64;
-/// Children that a walk prefetches at its beginning, because it may be a short one.
+/// Number of children that a walk prefetches at its start, because it may be a short one.
 const READ_AHEAD_FIRST: usize = 2;
 
 /// A problem in a tree.
@@ -36,19 +36,19 @@ pub trait Visitor: Send {
     /// A page, before anything below it. `used_bytes` is 0 for a page that cannot be read.
     fn page(&mut self, _page: PageRef, _level: u8, _used_bytes: usize) {}
 
-    /// An entry, and the page that holds it. Empty entries, which mark deletes in a lost range, are left out.
+    /// An entry, and the page that holds it. Empty entries, which mark deletes in a lost range, are skipped.
     fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef);
 
-    /// A leaf marked "base lost": the keys from `low` on and below `high` are unknown, unless the leaf has them.
+    /// A leaf marked "base lost": the keys from `low` and below `high` are unknown, unless the leaf has them.
     fn lost(&mut self, _page: PageRef, _low: &[u8], _high: Option<&[u8]>) {}
 
     /// A problem was found.
     fn problem(&mut self, problem: Problem);
 
-    /// Called after each leaf: the place to do I/O for the entries seen, or to end the walk.
+    /// Called after each leaf: the place to do I/O for the entries seen, or to stop the walk.
     ///
     /// # Errors
-    /// Any; it ends the walk.
+    /// Any; it aborts the walk.
     fn leaf_done(&mut self) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Ok(()))
     }
@@ -80,10 +80,9 @@ struct Open<P> {
     page: P,
     subtree: Subtree,
     next: usize,
-    /// The children before this index were prefetched, or are left out.
+    /// The children before this index were prefetched or skipped.
     asked: usize,
-    /// Entries seen before this page. At its end the walk compares the count with the parent's, unless it met problems
-    /// below.
+    /// Entries seen before this page. After the page the walk compares the count with the parent's, unless it met problems below.
     entries_before: u64,
     problems_before: u64,
 }
@@ -91,7 +90,7 @@ struct Open<P> {
 struct Walk<'a, S: PageSource, V> {
     tree: Tree,
     source: &'a S,
-    /// The walk leaves out keys below this one.
+    /// The walk skips keys below this one.
     from: Vec<u8>,
     visitor: &'a mut V,
     path: Vec<Open<S::Page>>,
@@ -103,8 +102,8 @@ struct Walk<'a, S: PageSource, V> {
 }
 
 impl Tree {
-    /// Visits every page and every entry and checks all properties of a tree: levels, identities, the order of keys
-    /// within and across pages, separators, counts, prefixes.
+    /// Visits every page and every entry and checks all properties of a tree: levels, identities, the order of keys within and across
+    /// pages, separators, counts, prefixes.
     ///
     /// # Errors
     /// Only errors of [`Visitor::leaf_done`]: the visitor receives damage and errors of the device as problems.
@@ -117,8 +116,7 @@ impl Tree {
         self.walk_from(source, root, Vec::new(), visitor).await
     }
 
-    /// As [`walk`](Self::walk), without the pages that have only keys below `from`; their entries count as their
-    /// parents say.
+    /// As [`walk`](Self::walk), without the pages that have only keys below `from`; their entries count with the numbers of their parents.
     ///
     /// # Errors
     /// As [`walk`](Self::walk).
@@ -188,7 +186,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         Ok(())
     }
 
-    /// The next child of an inner page; `None` after the last.
+    /// Returns the next child of an inner page; `None` after the last.
     fn next_child(&mut self, open: &mut Open<S::Page>) -> Option<std::result::Result<Subtree, Damage>> {
         let subtree = &open.subtree;
         let view = match self.tree.parse(&open.page, subtree.child.page, subtree.level) {
@@ -200,7 +198,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         Some(child_subtree(&view, subtree, index))
     }
 
-    /// Prefetches the child given last and those after it, as soon as the walk has read half of the last batch.
+    /// Prefetches the last returned child and the children after it, as soon as the walk has read half of the last batch.
     fn ask_ahead(&mut self, open: &mut Open<S::Page>) {
         let subtree = &open.subtree;
         let (from, window) = (open.asked.max(open.next - 1), self.window.min(self.source.ahead_max()));
@@ -261,7 +259,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         }
         let mut is_denied = false;
         for index in 0..view.count() {
-            // The check of the page reported an item that cannot be read.
+            // The check of the page has reported an item that cannot be read.
             let Ok(item) = view.item(index) else { continue };
             if item.payload.is_empty() {
                 continue;

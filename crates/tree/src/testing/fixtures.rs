@@ -1,4 +1,4 @@
-//! Pages made by tests: their checksums are valid, whatever else they hold.
+//! Pages made by tests: their checksums are valid, their contents arbitrary.
 
 use shoal_base::{BLOCK_BYTES, Lsn};
 
@@ -33,7 +33,7 @@ pub fn leaf(tree: Tree, block: u64, items: &[(&[u8], Vec<u8>)]) -> Made {
     draft(Stamp { tree, lsn: Lsn(1), level: 0 }, items, block, None)
 }
 
-/// A leaf marked "base lost": the keys from `low` on and below `high` are unknown.
+/// A leaf marked "base lost": the keys from `low` and below `high` are unknown.
 pub fn lost_leaf(
     tree: Tree,
     block: u64,

@@ -1,4 +1,4 @@
-//! One hostile page as a whole tree: every reader and the apply meet it (`crate::testing::hostile`).
+//! One hostile page as a whole tree: every reader and the apply read it (`crate::testing::hostile`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::{
 type Page = [u8; BLOCK_BYTES];
 /// More entries than one page can hold.
 const ENTRIES_MAX: usize = 5_000;
-/// New pages get blocks from here on: no page of an input names one of them.
+/// First block of new pages: no page of an input names one of them.
 const NEW_BLOCKS: u64 = 1 << 47;
 
 /// The pages of the tree: the hostile page, and the pages that an apply writes.
@@ -124,7 +124,7 @@ fn read(tree: &Tree, pages: &Pages, root: Root, seen: &Seen) {
     let is_sound = seen.problems.is_empty();
     for (key, entry) in &seen.entries {
         let found = block_on(tree.lookup(pages, root, &Probe::expected(*tree, key)));
-        // Ignores empty entries: in a leaf marked "base lost" they say that the key is absent.
+        // Ignores empty entries: in a leaf marked "base lost" they mark the key as absent.
         if is_sound && !entry.is_empty() {
             assert_eq!(found.ok().flatten().as_deref(), Some(&entry[..]), "a sound page has its keys");
         }

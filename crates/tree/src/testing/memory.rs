@@ -1,4 +1,4 @@
-//! Pages in memory, for the tests of the tree: a source that verifies, counts and fails on demand, and a sink.
+//! In-memory pages, for the tests of the tree: a source that verifies, counts and fails on demand, and a sink.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Memory {
         self.0.lock().pages.keys().copied().collect()
     }
 
-    /// Makes the page count as being in memory from now on.
+    /// Makes the page count as in memory from now on.
     pub(crate) fn cache(&self, block: u64) {
         self.0.lock().cached.insert(block);
     }
@@ -162,13 +162,13 @@ impl PageSink for MemorySink<'_> {
 /// An operation of the tests: a put of these bytes, or a delete.
 pub(crate) type Op = (Vec<u8>, Option<Vec<u8>>);
 
-/// The state that a merge was shown for a key; `None`: unknown, because the page was lost.
+/// The state that a merge received for a key; `None`: unknown, because the page was lost.
 type Known = Option<Option<Vec<u8>>>;
 
 /// Entries in order.
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Applies the operations, and records the states that it was shown.
+/// Applies the operations, and records the states that it received.
 #[derive(Default)]
 pub(crate) struct Plain {
     pub seen: Vec<(Vec<u8>, Known)>,
@@ -202,7 +202,7 @@ impl Merge for Plain {
     }
 }
 
-/// A tree in memory beside the map that it should equal.
+/// A tree in memory and the map that it should equal.
 pub(crate) struct Checked {
     pub memory: Memory,
     pub root: Root,
@@ -223,7 +223,7 @@ impl Checked {
         Self { memory: Memory::default(), root: Root::EMPTY, model: BTreeMap::new(), lsn: 0 }
     }
 
-    /// Applies the operations to tree and model; the last operation for a key counts.
+    /// Applies the operations to tree and model; the last operation for a key wins.
     pub(crate) fn apply(&mut self, ops: impl IntoIterator<Item = Op>) -> Step {
         self.apply_with(ops, &mut Plain::default())
     }
@@ -268,7 +268,7 @@ impl Checked {
         (walked, seen)
     }
 
-    /// The entries from `start` on and below `end`, and the number of damaged places.
+    /// Returns the entries from `start` and below `end`, and the number of damaged places.
     pub(crate) fn scan(&self, start: &[u8], end: Option<&[u8]>) -> (Entries, usize) {
         let mut cursor = Cursor::new(TREE, &self.memory, self.root, start, end);
         let mut entries = Vec::new();

@@ -37,7 +37,7 @@ fn a_damaged_leaf_loses_its_keys_and_no_others() {
     let step = tree.apply((0..20_000).step_by(977).map(|i| (key(i * 10 + 1), Some(vec![4; 9]))));
     assert!(step.applied.lost.is_empty() && is_corrupt(&tree.lookup(&inside)));
 
-    // One that meets it replaces it.
+    // An operation that meets it replaces it.
     let fresh = [&inside[..], b"+"].concat();
     let mut model = tree.model.clone();
     let step = tree.apply([(fresh.clone(), Some(b"new".to_vec()))]);
@@ -55,7 +55,7 @@ fn a_damaged_leaf_loses_its_keys_and_no_others() {
     tree.model = model;
     verify_with_lost(&tree, &lost, &range);
 
-    // A put and a delete in it are answered from now on, a second delete too; the other keys are still damaged.
+    // From now on a put and a delete in it have answers, a second delete too; the other keys are still damaged.
     let lost_keys: Vec<_> = lost.iter().cloned().collect();
     let mut merge = Plain::default();
     tree.apply_with(
@@ -83,7 +83,7 @@ fn a_damaged_leaf_loses_its_keys_and_no_others() {
     assert!(seen.lost.len() > 5, "{} leaves are marked", seen.lost.len());
     verify_with_lost(&tree, &lost, &range);
 
-    // Its neighbours are emptied: it takes nothing over that was not lost.
+    // Its neighbours are emptied: it absorbs no range that was not lost.
     let outside: Vec<Op> = tree
         .model
         .keys()
@@ -116,7 +116,7 @@ fn verify_with_lost(tree: &Checked, lost: &BTreeSet<Vec<u8>>, range: &LostRange)
     for (key, entry) in tree.model.iter().step_by(17) {
         assert_eq!(tree.lookup(key).unwrap().as_ref(), Some(entry));
     }
-    // A scan of everything says so once a leaf; a scan beside it does not.
+    // A scan of everything reports this once a leaf; a scan beside it does not.
     let (entries, damaged) = tree.scan(b"", None);
     assert!(entries.iter().map(|(key, entry)| (key, entry)).eq(&tree.model));
     assert_eq!(damaged, seen.lost.len());
@@ -155,8 +155,8 @@ fn a_damaged_inner_page_loses_its_subtree_and_nothing_more() {
     assert!(lost.iter().all(|key| is_corrupt(&tree.lookup(key))));
 }
 
-/// The last remaining subtree becomes the tree, although its top page cannot be read. A damaged page stays, to be
-/// reported; an error of the device fails the apply.
+/// The last remaining subtree becomes the tree, although its top page cannot be read. A damaged page stays, to be reported; an error of the
+/// device fails the apply.
 #[test]
 fn the_last_subtree_of_a_tree_may_be_damaged() {
     for fails in [false, true] {
@@ -217,7 +217,7 @@ fn damage_is_not_merged_with() {
         let (_, seen) = tree.walk();
         let in_leaf = |index: usize| seen.used.contains_key(&leaves[index].block);
         assert!(in_leaf(10));
-        // All keys of the leaf in front but one.
+        // All keys but one of the leaf before.
         let first_lost = tree.model.keys().position(|key| is_corrupt(&tree.lookup(key))).unwrap();
         tree.model.keys().take(first_lost).rev().skip(1).take(40).cloned().collect()
     };
@@ -328,7 +328,7 @@ fn damage_and_apply(tree: &mut Checked, known: &mut Known, pages: &[prop::sample
     }
 }
 
-/// Runs every reader and writer over pages that may hold anything.
+/// Runs every reader and writer over pages of arbitrary bytes.
 fn exercise(tree: &Checked, probes: &[Vec<u8>], ops: &[Op]) {
     for key in probes {
         let _ = tree.lookup(key);
@@ -374,8 +374,8 @@ impl Visitor for Count {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Damage anywhere, at any time, among applies: a page that no apply met comes back whole, the keys of a replaced
-    /// page are lost as reported, and nothing else changes.
+    /// Damage anywhere, at any time, among applies: a page that no apply met comes back whole, the keys of a replaced page are lost as
+    /// reported, and nothing else changes.
     #[test]
     fn only_keys_of_replaced_pages_are_lost(
         shapes in prop::collection::vec(0..6_u8, 1..3),
@@ -431,7 +431,7 @@ proptest! {
         }
     }
 
-    /// Any bytes in any pages, as if checksums were switched off.
+    /// Any bytes in any pages, as if checksums were disabled.
     #[test]
     fn no_stored_bytes_make_it_panic(
         shape in 0..6_u8,
@@ -451,7 +451,7 @@ proptest! {
             tree.memory.vandalise(*page.get(&blocks), |bytes| bytes[at] = value);
         }
         if let Some((from, to)) = swap {
-            // A page's content where another belongs, with the header's identity of the other.
+            // A page's content at another page's place, with the header's identity of the other.
             let mut content = [0; BLOCK_BYTES];
             tree.memory.vandalise(*from.get(&blocks), |bytes| content = *bytes);
             tree.memory.vandalise(*to.get(&blocks), |bytes| {

@@ -1,4 +1,4 @@
-//! Trees as layers are written: full pages with filters, of which the leaf finder and lookups make use.
+//! Trees as layers are written: full pages with filters, used by the leaf finder and by lookups.
 
 use shoal_base::Lsn;
 use shoal_base::task::block_on;
@@ -71,7 +71,7 @@ fn a_finder_names_the_leaf_of_each_key_and_denies_most_absent_ones() {
     ));
 }
 
-/// A damaged page above the leaves denies nothing: its keys may be there or not.
+/// A damaged page above the leaves denies nothing: its keys may exist or not.
 #[test]
 fn a_damaged_page_denies_nothing() {
     let memory = Memory::default();
@@ -101,7 +101,7 @@ fn a_damaged_page_denies_nothing() {
     assert!(!is_whole && rest.len() < all.len());
 }
 
-/// A lookup of an absent key in a layer reads no leaf, but for one in a thousand; one of a base in memory does not ask filters.
+/// A lookup of an absent key in a layer reads no leaf, except for one in a thousand; one of a base in memory does not ask filters.
 #[test]
 fn filters_save_the_reads_of_leaves() {
     let memory = Memory::default();
@@ -123,7 +123,7 @@ fn filters_save_the_reads_of_leaves() {
     assert!(read < 25, "{read} leaves were read for 5,000 absent keys");
 }
 
-/// Half of the keys lie in ten layers, the others in the base. All pages above the leaves are in memory, no leaf is.
+/// Half of the keys are in ten layers, the others in the base. All pages above the leaves are in memory, no leaf is.
 #[test]
 fn a_get_through_ten_layers_reads_one_leaf_and_that_of_an_absent_key_none() {
     let memory = Memory::default();

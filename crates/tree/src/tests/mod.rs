@@ -12,7 +12,7 @@ mod page;
 mod reuse;
 mod seeking;
 
-/// A key of one of the shapes that stress different parts: the number decides which key, the shape how it looks.
+/// Makes a key of one of the shapes that stress different parts: the number selects the key, the shape its form.
 pub(crate) fn key_of(shape: u8, number: u32) -> Vec<u8> {
     let spread = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     match shape % 6 {
@@ -22,9 +22,9 @@ pub(crate) fn key_of(shape: u8, number: u32) -> Vec<u8> {
         1 => format!("bucket\0folder/file-{number:08}").into_bytes(),
         // Random.
         2 => spread.to_be_bytes().to_vec(),
-        // As long as they get, different only at the end.
+        // Of the maximum length, different only at the end.
         3 => [&vec![b'k'; 1084][..], &number.to_be_bytes()].concat(),
-        // Long, different early, so that separators stay long only where neighbours are alike.
+        // Long, different early, so that separators are long only between similar neighbours.
         4 => [&spread.to_be_bytes()[..1], &vec![b'l'; 1000], &number.to_be_bytes()].concat(),
         // Each the prefix of the next.
         _ => vec![b'p'; number as usize % TREE_KEY_BYTES_MAX],
@@ -42,7 +42,7 @@ pub(crate) fn entry_of(key: &[u8], seed: u32, large: u8) -> Vec<u8> {
     vec![seed as u8; bytes]
 }
 
-/// A tree of so many keys with gaps between them.
+/// A tree of `count` keys with gaps between them.
 fn tree_of(count: u64) -> Checked {
     let mut tree = Checked::new();
     tree.apply((0..count).map(|i| (key(i * 10), Some(vec![3; 50]))));
@@ -106,7 +106,7 @@ proptest! {
     }
 }
 
-/// Share of the leaves' bytes that is in use.
+/// The used share of the leaves' bytes.
 fn fill(walked: &Walked) -> f64 {
     walked.leaf_bytes as f64 / (walked.leaves * BLOCK_BYTES as u64) as f64
 }
@@ -238,7 +238,7 @@ fn futures_are_send() {
     drop(send(cursor.next()));
 }
 
-/// A lookup that resumes below the pages in memory returns the same as a whole one, however many pages are in memory.
+/// A lookup that resumes below the pages in memory returns the same as a whole one, with any number of pages in memory.
 #[test]
 fn a_lookup_goes_on_where_memory_ends() {
     let mut tree = Checked::new();

@@ -1,4 +1,4 @@
-//! Pages made by tests, each wrong in one thing: the check refuses them and names the fault.
+//! Pages made by tests, each with one fault: the check refuses them and names the fault.
 
 use shoal_base::BLOCK_BYTES;
 
@@ -7,7 +7,7 @@ use crate::format::{Child, Header};
 
 type Item<'a> = (&'a [u8], &'a [u8]);
 
-/// A page as docs/format/page.md has it, right in length and order of its items, which are short.
+/// A page as in docs/format/page.md, with the right length and order of its items, which are short.
 fn page(level: u8, flags: u8, bounds: &[u8], items: &[Item<'_>]) -> [u8; BLOCK_BYTES] {
     let mut bytes = vec![0; 40 + 2 * items.len()];
     bytes[4..9].copy_from_slice(&[b'S', b'p', 1, level, flags]);

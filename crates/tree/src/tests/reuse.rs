@@ -46,7 +46,7 @@ fn only_pages_that_operations_meet_are_read_and_in_batches() {
     let released: BTreeSet<_> = step.released.iter().map(|page| page.block).collect();
     let ahead: BTreeSet<_> = prefetched.iter().map(|page| page.block).collect();
     assert_eq!(ahead.len(), prefetched.len(), "no leaf is prefetched twice");
-    // The search for the leaves ahead reads inner pages, too, which a cache gives it.
+    // The search for the leaves ahead also reads inner pages, which a cache holds.
     let leaves: Vec<u64> =
         reads.iter().filter(|page| old_leaves.contains(page)).map(|page| page.block).collect();
     assert_eq!(leaves.len(), leaves.iter().collect::<BTreeSet<_>>().len(), "no leaf is read twice");
@@ -82,7 +82,7 @@ fn an_effect_amid_none_rewrites_one_leaf() {
     let ops =
         (0..40_000).step_by(500).map(|i| (key(i * 10), Some(vec![if i == 20_000 { 9 } else { 3 }; 50])));
     let step = tree.apply_with(ops, &mut keep_equal);
-    // One leaf; of the inner pages, those that the operations enter behind it.
+    // One leaf; of the inner pages, those that later operations enter.
     let leaves: BTreeSet<u64> = tree.walk().1.leaves.iter().map(|page| page.block).collect();
     assert_eq!(step.written.iter().filter(|page| leaves.contains(&page.block)).count(), 1);
     assert!(step.written.len() <= 16 && step.released.len() == step.written.len(), "{}", step.written.len());

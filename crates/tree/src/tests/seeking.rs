@@ -1,4 +1,4 @@
-//! Cursors: skipping, trying again, reading ahead.
+//! Cursors: skipping, retrying, reading ahead.
 
 use std::collections::BTreeSet;
 
@@ -81,14 +81,14 @@ fn reads_ahead_only_what_the_range_may_need() {
     let leaves = tree.walk().1.leaves.len();
     tree.memory.take_reads();
 
-    // The whole tree: nearly every leaf was asked for before it was read, few of them in each batch at first.
+    // The whole tree: nearly every leaf was prefetched before it was read, in small batches at first.
     tree.scan(b"", None);
     let (reads, prefetched) = tree.memory.take_reads();
     let asked: BTreeSet<u64> = prefetched.iter().map(|page| page.block).collect();
     assert_eq!(asked.len(), prefetched.len(), "no leaf is asked for twice");
     assert!(asked.len() + 3 >= leaves && reads.len() >= leaves);
 
-    // A range of a few keys: one leaf, or two where it crosses a border.
+    // A range of a few keys: one leaf, or two if it crosses a border.
     let (entries, _) = tree.scan(&key(50_000), Some(&key(50_050)));
     assert_eq!(entries.len(), 5);
     let (reads, prefetched) = tree.memory.take_reads();

@@ -1,14 +1,13 @@
 //! An apply makes a new tree from an old one and sorted operations, in one pass.
 //!
-//! The pass walks the old tree from left to right along the operations. A subtree that no operation meets goes into the
-//! new tree unread, if the waiting pages below its level can be closed with a decent fill. Otherwise the pass enters
-//! the subtree and merges its first page with the waiting items. So splits, merges and the growing and shrinking of the
-//! tree are the same work: [`crate::write::builder`] cuts the items of one level into pages anew. Pages are written bottom up.
-//! The pass neither writes nor releases unchanged pages.
+//! The pass walks the old tree from left to right along the operations. A subtree that no operation meets goes into the new tree unread, if
+//! the waiting pages below its level can be closed with a decent fill. Otherwise the pass enters the subtree and merges its first page with
+//! the waiting items. So splits, merges, growth and shrinking of the tree are the same work: [`super::builder`] cuts the items of one level
+//! into new pages. Pages are written bottom up. The pass neither writes nor releases unchanged pages.
 //!
-//! R19: if an operation meets the range of a page that cannot be read, the pass replaces the page by a leaf that is
-//! marked "base lost" with its bounds and holds the new entries. Such a leaf is never merged with neighbours. An error
-//! of the device ends the apply: the page may be readable at the next one.
+//! R19: if an operation meets the range of a page that cannot be read, the pass replaces the page with a leaf that is marked "base lost"
+//! with its bounds and holds the new entries. Such a leaf is never merged with neighbours. An error of the device aborts the apply: the
+//! next one may be able to read the page.
 
 use std::ops::Range;
 
@@ -23,14 +22,14 @@ use crate::read::leaf_finder::LeafFinder;
 use crate::write::levels::Levels;
 use crate::{Root, Tree};
 
-/// Inner pages that an apply prefetches at most.
+/// Maximum number of inner pages that an apply prefetches.
 const READ_AHEAD_PAGES: usize = 64;
-/// Leaves that an apply prefetches at most: a device is as fast as it has requests.
+/// Maximum number of leaves that an apply prefetches: a device is only fast with many requests.
 const LEAVES_AHEAD: usize = 512;
-/// More are asked for once this part of them was entered: a short list, because the apply does nothing else meanwhile.
+/// More leaves are requested once one part in this many was entered: a short list, because the apply does nothing else meanwhile.
 const ASKED_SHARE: usize = 16;
 
-/// The tree's state of the key of an operation.
+/// The tree's state for the key of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Old<'a> {
     /// The tree has no entry.
@@ -41,19 +40,18 @@ pub enum Old<'a> {
     Lost,
 }
 
-/// The fate of a key.
+/// The result for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The tree's entry stays.
     Stay,
-    /// The entry becomes the content of the buffer, which is not empty. Entry and key have at most [`ENTRY_BYTES_MAX`]
-    /// bytes.
+    /// The content of the buffer, which is not empty, becomes the entry. Entry and key have at most [`ENTRY_BYTES_MAX`] bytes.
     Put,
     /// The tree has no entry for the key afterwards.
     Delete,
 }
 
-/// Decides about the result of each operation.
+/// Determines the result of each operation.
 pub trait Merge: Send {
     /// An operation.
     type Op: Sync;
@@ -61,8 +59,8 @@ pub trait Merge: Send {
     /// The key of an operation: at most [`TREE_KEY_BYTES_MAX`] bytes.
     fn key<'a>(&self, op: &'a Self::Op) -> &'a [u8];
 
-    /// Called once for each operation, in the order of the keys, with the tree's state of the key. `new` is empty and
-    /// takes the entry to put.
+    /// Called once for each operation, in the order of the keys, with the tree's state for the key. `new` is empty and takes the entry to
+    /// put.
     ///
     /// # Errors
     /// Any; it ends the apply.
@@ -74,13 +72,13 @@ pub trait Merge: Send {
 pub struct LostRange {
     /// The page that could not be read.
     pub page: PageRef,
-    /// The page's level: above 0 a whole subtree was lost, and nothing releases its other pages.
+    /// The page's level: above 0 a whole subtree was lost, and its other pages are not released.
     pub level: u8,
     /// The first key of the range.
     pub low: Vec<u8>,
     /// The end of the range (exclusive); `None` is the end of the tree.
     pub high: Option<Vec<u8>>,
-    /// Entries that the range had.
+    /// Number of entries in the range.
     pub entries: u64,
     /// The reason why the page could not be read.
     pub why: String,
@@ -99,19 +97,19 @@ pub struct Applied {
     pub lost: Vec<LostRange>,
 }
 
-/// An apply about to run.
+/// An apply that is ready to run.
 pub struct Apply<'a, S, K, M> {
     /// The tree.
     pub tree: Tree,
-    /// The LSN that every new page carries: the new tree holds the log up to it.
+    /// The LSN in every new page: the new tree holds the log up to it.
     pub lsn: Lsn,
     /// The old pages.
     pub source: &'a S,
     /// Takes the new pages.
     pub sink: &'a mut K,
-    /// Decides about the results of operations.
+    /// Determines the results of operations.
     pub merge: &'a mut M,
-    /// Whether the leaves that it writes get filters.
+    /// True if new leaves get filters.
     pub filters: bool,
 }
 
@@ -119,14 +117,14 @@ impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
     /// Applies `ops` to the tree under `root`. The keys must be strictly ascending.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a key or an entry is too large, [`Error::Io`] if the device failed, and the errors of sink
-    /// and merge. The old tree stays valid.
+    /// [`Error::Invalid`] if a key or an entry is too large, [`Error::Io`] if the device failed, and the errors of sink and merge. The old
+    /// tree stays valid.
     pub async fn run(self, root: Root, ops: &[M::Op]) -> Result<Applied> {
         self.run_over(root, ops, false).await
     }
 
-    /// As [`run`](Self::run), but settles damage: if an operation meets a lost or unreadable range, the range keeps its
-    /// known entries, its other keys are absent from now on, and its mark goes.
+    /// As [`run`](Self::run), but settles damage: if an operation meets a lost or unreadable range, the range keeps its known entries, its
+    /// other keys become absent, and its mark is removed.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -190,7 +188,7 @@ struct Open<P> {
     high: Option<Vec<u8>>,
     /// The index of the next child.
     next: usize,
-    /// The operations that no child got yet.
+    /// The operations not yet assigned to a child.
     ops: Range<usize>,
     ahead: Ahead,
 }
@@ -199,24 +197,24 @@ struct Open<P> {
 struct Ahead {
     /// The first operation whose child was not prefetched yet.
     op: usize,
-    /// Prefetched pages that the pass did not enter yet.
+    /// Prefetched pages that the pass has not entered yet.
     pages: usize,
 }
 
 /// The progress of prefetching leaves.
 struct LeavesAhead<'a, S: PageSource> {
     finder: LeafFinder<&'a S>,
-    /// Leaves that may wait.
+    /// Maximum number of waiting leaves.
     most: usize,
     /// The first operation whose leaf was not prefetched yet.
     op: usize,
-    /// Prefetched leaves that the pass did not enter yet.
+    /// Prefetched leaves that the pass has not entered yet.
     waiting: usize,
 }
 
 impl<S: PageSource> LeavesAhead<'_, S> {
-    /// Prefetches the leaves that the operations from `from` on meet, before the pass enters the first of them. A read that fails
-    /// here fails again where the pass is.
+    /// Prefetches the leaves that the operations from `from` meet, before the pass enters the first of them. A read that fails here fails
+    /// again in the pass.
     async fn prefetch<M: Merge>(&mut self, source: &S, merge: &M, ops: &[M::Op], from: usize) {
         self.waiting = self.waiting.saturating_sub(1);
         self.op = self.op.max(from);
@@ -276,8 +274,8 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         })
     }
 
-    /// Takes over the next children of the innermost open page, unread, up to the first one that an operation meets.
-    /// Takes none if the waiting items below must be merged with the first of them.
+    /// Keeps the next children of the innermost open page, unread, up to the first one that an operation meets. Keeps none if the waiting
+    /// items below must be merged with the first of them.
     async fn keep_untouched(&mut self) -> Result<()> {
         let Some(open) = self.path.last_mut() else { return Ok(()) };
         let level = usize::from(open.level);
@@ -302,7 +300,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         Ok(())
     }
 
-    /// The next child of the innermost open page; `None` after the last.
+    /// Returns the next child of the innermost open page; `None` after the last.
     fn next_subtree(&mut self) -> Result<Option<Subtree>> {
         let Some(open) = self.path.last_mut() else { return Ok(None) };
         let view = self.tree.view(&open.page, open.at, open.level)?;
@@ -333,7 +331,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         Ok(Some(Subtree { child, level: open.level - 1, low, high, ops }))
     }
 
-    /// Takes an old subtree over unchanged.
+    /// Keeps an old subtree unchanged.
     async fn keep(&mut self, subtree: &Subtree) -> Result<()> {
         let above = usize::from(subtree.level) + 1;
         self.levels.close_below(above).await?;
@@ -375,7 +373,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         self.merge_leaf(Some(&view), &subtree.low, subtree.ops, false).await
     }
 
-    /// Reads the page and checks all parts of it: the pass relies on that.
+    /// Reads a page and checks all of it: the pass relies on that.
     async fn load(&self, subtree: &Subtree) -> Result<S::Page> {
         let at = subtree.child.page;
         let page = self.source.page(at, subtree.level, ReadHint::Apply).await?;
@@ -447,8 +445,8 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         Ok(())
     }
 
-    /// Merges a leaf marked "base lost", which keeps its bounds. Operations outside of them go to leaves of their own:
-    /// the bounds can be narrower than the leaf's range if the tree beside it was, or became, empty.
+    /// Merges a leaf marked "base lost", which keeps its bounds. Operations outside of them go to separate leaves: the bounds can be
+    /// narrower than the leaf's range if the tree beside it was, or became, empty.
     async fn merge_lost_leaf(
         &mut self,
         view: &PageView<'_>,
@@ -480,7 +478,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         self.levels.close(0, false).await
     }
 
-    /// R19. A damaged page that no operation meets stays as it is: a repair may recover it.
+    /// R19. A damaged page that no operation meets is kept: a repair may recover it.
     async fn replace_lost(&mut self, subtree: Subtree, error: &Error) -> Result<()> {
         if subtree.ops.is_empty() {
             return self.keep(&subtree).await;
@@ -514,7 +512,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         if ahead.pages > READ_AHEAD_PAGES / 2 {
             return;
         }
-        // The pass reads the child that it enters at once, without a prefetch.
+        // The pass reads the child that it enters immediately, without a prefetch.
         ahead.op = ahead.op.max(open.ops.start);
         let Ok(view) = self.tree.view(&open.page, open.at, open.level) else { return };
         let merge = &*self.merge;
@@ -538,8 +536,8 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         }
     }
 
-    /// If a single old subtree is left, its page may have a single child in turn. A new page never has a single child:
-    /// `Levels::finish` does not write it.
+    /// If a single old subtree remains, its page may have a single child in turn. A new page never has a single child: `Levels::finish`
+    /// does not write it.
     async fn shrink(&mut self, mut root: Root) -> Result<Root> {
         if root.page == self.levels.last_written {
             return Ok(root);
@@ -559,7 +557,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
     }
 }
 
-/// The error for an item of a page that was checked when it was loaded.
+/// The error for an item of a page that passed its check when it was loaded.
 fn internal(damage: Damage) -> Error {
     damage.at(PageRef::default())
 }
@@ -576,7 +574,7 @@ fn check_entry(key: &[u8], entry: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The end of the operations of `range` whose keys are below `high`, by galloping: the end is usually close.
+/// Finds the end of the operations of `range` whose keys are below `high`, by galloping: the end is usually close.
 fn ops_below<O>(ops: &[O], range: Range<usize>, high: Option<&[u8]>, key: impl Fn(&O) -> &[u8]) -> usize {
     let Some(high) = high else { return range.end };
     let ops = &ops[range.clone()];

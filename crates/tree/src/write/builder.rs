@@ -1,10 +1,8 @@
-//! The pages of one level that an apply makes: items wait here, in order, until the builder knows how to cut them into
-//! pages.
+//! The pages of one level that an apply makes: items wait here, in order, until the builder knows how to cut them into pages.
 //!
-//! Items fill a first page greedily, then a second. The first page is written only when an item fits in neither. So a
-//! full leaf that takes one more entry becomes two half-full leaves when the level is closed, and a long run of items
-//! becomes full pages. A page's size counts its prefix once and only grows with each item, so the greedy cut is the
-//! longest that fits. The builder does no I/O.
+//! Items fill a first page greedily, then a second. The first page is written only when an item fits in neither. So a full leaf that takes
+//! one more entry becomes two half-full leaves when the level is closed, and a long run of items becomes full pages. A page's size counts
+//! its prefix once and only grows with each item, so the greedy cut is the longest that fits. The builder does no I/O.
 
 use std::ops::Range;
 
@@ -16,7 +14,7 @@ use crate::format::{
 /// A page is worth writing if this share of it is in use; a page with less is merged with the next page of its level.
 const DECENT_BYTES: usize = CAPACITY * 2 / 5;
 
-/// Parts that may wait: two, and a third with a single item while the first is being written.
+/// Maximum number of waiting parts: two, and a third with a single item while the first is being written.
 const PARTS_MAX: usize = 3;
 
 struct Pending {
@@ -24,7 +22,7 @@ struct Pending {
     at: usize,
     key_bytes: usize,
     payload_bytes: usize,
-    /// Entries that the item counts for.
+    /// Number of entries under the item.
     entries: u64,
 }
 
@@ -32,7 +30,7 @@ struct Pending {
 #[derive(Clone, Debug)]
 struct Part {
     items: Range<usize>,
-    /// Items whose key is stored: all of a leaf's, all but the first of an inner page's.
+    /// Number of items with a stored key: all of a leaf's, all but the first of an inner page's.
     keys: usize,
     /// Bytes without a shared prefix.
     raw_bytes: usize,
@@ -50,7 +48,7 @@ impl Part {
     }
 }
 
-/// An old page whose items, and nothing else, are waiting: it need not be written again.
+/// An old page that exactly matches the waiting items: it need not be written again.
 struct Clean {
     page: PageRef,
     count: usize,
@@ -105,7 +103,7 @@ impl Builder {
             || self.parts.iter().any(|part| part.bytes() >= DECENT_BYTES)
     }
 
-    /// The only waiting item as a child; `None` if there are more or none.
+    /// Returns the only waiting item as a child; `None` if there are several or none.
     pub(crate) fn only_child(&self) -> Option<Child> {
         assert!(self.level > 0, "entries are not children");
         match &self.items[..] {
@@ -116,12 +114,11 @@ impl Builder {
 
     // ---- input
 
-    /// Announces the items of the old page `page`, which covers keys from `low` on. Returns old pages that are
-    /// certainly not in the new tree.
+    /// Announces the items of the old page `page`, which covers keys from `low`. Returns old pages that are certainly not in the new tree.
     #[must_use]
     pub(crate) fn open(&mut self, page: PageRef, count: usize, low: &[u8]) -> [Option<PageRef>; 2] {
         if self.has_page() {
-            // The page is mixed with others, so both go.
+            // The page is mixed with others, so both are released.
             self.origins.push((self.items.len(), page));
             return [self.touch(), Some(page)];
         }
@@ -139,7 +136,7 @@ impl Builder {
         }
     }
 
-    /// Notes a difference from the old page, which is going to be replaced. Returns the page if it was kept so far.
+    /// Records a difference from the old page, which is going to be replaced. Returns the page if it was kept so far.
     #[must_use]
     pub(crate) fn touch(&mut self) -> Option<PageRef> {
         self.clean.take().map(|clean| clean.page)
@@ -214,7 +211,7 @@ impl Builder {
         &self.arena[start..start + item.payload_bytes]
     }
 
-    /// The index of the page's first item whose key is stored.
+    /// Returns the index of the page's first item with a stored key.
     fn first_keyed(&self, page_start: usize) -> usize {
         page_start + usize::from(self.level > 0)
     }
@@ -223,8 +220,7 @@ impl Builder {
     fn raw_bytes(&self, index: usize, keyed: bool) -> usize {
         let item = &self.items[index];
         let key_bytes = if keyed { item.key_bytes } else { 0 };
-        // A suffix may need one byte less for its length than the whole key: counting the key's length keeps the size
-        // monotone.
+        // A suffix may need one byte less for its length than the whole key: counting the key's length keeps the size monotone.
         SLOT_BYTES
             + length_bytes(key_bytes)
             + length_bytes(item.payload_bytes)
@@ -252,9 +248,8 @@ impl Builder {
 
     // ---- output
 
-    /// Cuts two waiting pages so that they are about equally full. Called once before the level is closed. With
-    /// `at_end` nothing follows in the whole tree and the first page stays full: keys that only grow would otherwise
-    /// leave half-full pages.
+    /// Cuts two waiting pages so that they are about equally full. Called once before the level is closed. With `at_end` nothing follows in
+    /// the whole tree and the first page stays full: ascending keys would otherwise leave half-full pages.
     pub(crate) fn balance(&mut self, at_end: bool) {
         let [first, second] = &self.parts[..] else { return };
         if at_end {
@@ -288,7 +283,7 @@ impl Builder {
         self.parts = vec![best.1, best.2];
     }
 
-    /// All the parts from `start` on that fit in a page, shortest first.
+    /// Returns all the parts from `start` that fit in a page, shortest first.
     fn left_parts(&self, start: usize, end: usize) -> Vec<Part> {
         let mut lefts = Vec::with_capacity(end - start);
         let mut left = Part::empty(start);
@@ -302,7 +297,7 @@ impl Builder {
         lefts
     }
 
-    /// The old page that may stay, if the waiting items are exactly its items.
+    /// Returns the old page that may stay, if the waiting items are exactly its items.
     pub(crate) fn unchanged(&self) -> Option<PageRef> {
         let clean = self.clean.as_ref()?;
         let whole = self.parts.len() == 1 && self.items.len() == clean.count;
@@ -326,7 +321,7 @@ impl Builder {
         self.sealed()
     }
 
-    /// The first page as its parent knows it, without its place.
+    /// Returns the first page as its parent knows it, without its block.
     pub(crate) fn sealed(&self) -> Sealed {
         let part = &self.parts[0];
         let low = if self.level > 0 { self.key(part.items.start).to_vec() } else { self.low.clone() };
@@ -350,7 +345,7 @@ impl Builder {
         Some(first_key[..=shared].to_vec())
     }
 
-    /// Forgets the items of the first page, which was written or stays unchanged.
+    /// Drops the items of the first page, which was written or stays unchanged.
     pub(crate) fn drop_first(&mut self) {
         let next_low = self.next_low();
         let part = self.parts.remove(0);
@@ -380,9 +375,9 @@ impl Builder {
     }
 }
 
-/// The number of leading bytes that both share.
+/// Returns the number of leading bytes that both share.
 fn shared_bytes(left: &[u8], right: &[u8]) -> usize {
-    // The known prefix usually holds: one comparison instead of a loop.
+    // The known prefix usually matches: one comparison instead of a loop.
     if right.starts_with(left) {
         return left.len();
     }

@@ -1,4 +1,4 @@
-//! Writing a tree from its entries alone, in the order of their keys: full pages from the leaves up, nothing is read.
+//! Writes a tree from its entries alone, in the order of their keys: full pages from the leaves up, without reading.
 
 use shoal_base::Lsn;
 use shoal_common::error::{Error, Result};
@@ -7,7 +7,7 @@ use crate::pages::PageSink;
 use crate::write::levels::Levels;
 use crate::{ENTRY_BYTES_MAX, Root, Tree};
 
-/// A tree in the making. Its leaves have filters.
+/// A tree under construction. Its leaves have filters.
 pub struct TreeWriter<'a, K> {
     levels: Levels<'a, K>,
     last: Vec<u8>,
@@ -15,12 +15,12 @@ pub struct TreeWriter<'a, K> {
 }
 
 impl<'a, K: PageSink> TreeWriter<'a, K> {
-    /// A tree without entries. `lsn` is stamped into its pages: the entries are of records up to it.
+    /// Creates a tree without entries. Its pages carry `lsn`: the entries are of records up to it.
     pub fn new(tree: Tree, lsn: Lsn, sink: &'a mut K) -> Self {
         Self { levels: Levels::new(tree, lsn, sink, true), last: Vec::new(), entries: 0 }
     }
 
-    /// Appends an entry, whose key is above the one before.
+    /// Appends an entry; its key must be above the previous one.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the entry is empty or too large; as the sink.
@@ -36,7 +36,7 @@ impl<'a, K: PageSink> TreeWriter<'a, K> {
         self.levels.push_entry(key, &[], entry).await
     }
 
-    /// Writes the pages that wait, and returns the tree.
+    /// Writes the waiting pages, and returns the tree.
     ///
     /// # Errors
     /// As the sink.

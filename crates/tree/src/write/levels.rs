@@ -11,7 +11,7 @@ use crate::pages::PageSink;
 use crate::write::builder::{Builder, Sealed};
 use crate::{HEIGHT_MAX, Root, Tree};
 
-/// A page that is complete: its item in the level above.
+/// A complete page: its item in the level above.
 struct Completed {
     low: Vec<u8>,
     child: Child,
@@ -26,7 +26,7 @@ pub(crate) struct Levels<'a, K> {
     builders: Vec<Builder>,
     draft: Draft,
     payload: Vec<u8>,
-    /// Whether leaves get filters.
+    /// True if leaves get filters.
     filters: bool,
     /// The page written last; a root written in this pass is the last of all.
     pub last_written: Option<PageRef>,
@@ -53,7 +53,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
     fn builder(&mut self, level: usize) -> &mut Builder {
         while self.builders.len() <= level {
             let next = self.builders.len() as u8;
-            // One more than the highest tree has: the root becomes an item before the pass knows that it is alone.
+            // One more than the highest tree has: the root becomes an item before the pass knows that it has no siblings.
             assert!(next <= HEIGHT_MAX, "a tree of more than {HEIGHT_MAX} levels");
             self.builders.push(Builder::new(next));
         }
@@ -90,7 +90,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
         Ok(())
     }
 
-    /// Notes a change of the old page that the pass reads at this level.
+    /// Records a change of the old page that the pass reads at this level.
     pub(crate) fn touch(&mut self, level: usize) {
         if let Some(page) = self.builder(level).touch() {
             self.release(page);
@@ -105,8 +105,8 @@ impl<'a, K: PageSink> Levels<'a, K> {
         Ok(())
     }
 
-    /// Appends an old subtree, whose keys are not below `prefix` + `suffix`, to the pages of `level`. `payload` is the
-    /// encoded child. The caller closed all levels below.
+    /// Appends an old subtree, whose keys are not below `prefix` + `suffix`, to the pages of `level`. `payload` is the encoded child. The
+    /// caller has closed all levels below.
     pub(crate) async fn push_subtree(
         &mut self,
         level: usize,
@@ -133,7 +133,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
         full
     }
 
-    /// Writes the first page of `level` and adds it to the level above; goes on upwards as long as pages become full.
+    /// Writes the first page of `level` and adds it to the level above; continues upwards while pages become full.
     async fn write_first(&mut self, mut level: usize) -> Result<()> {
         loop {
             let done = self.complete_first(level).await?;
@@ -151,7 +151,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
             let builder = &mut self.builders[level];
             let Sealed { low, entries, .. } = builder.sealed();
             builder.drop_first();
-            // The page stays in the tree: the builder forgets it without a release.
+            // The page stays in the tree: the builder drops it without a release.
             let kept = builder.touch();
             assert!(kept == Some(page), "another page was kept");
             return Ok(Completed { low, child: Child { page, entries }, filter });
@@ -167,7 +167,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
         Ok(Completed { low, child: Child { page, entries }, filter })
     }
 
-    /// The filter of the first page of `level`: empty above the leaves, and for a leaf whose keys are not all known.
+    /// The filter of the first page of `level`: empty above the leaves, and for a leaf with unknown keys.
     fn filter_of_first(&self, level: usize) -> Vec<u8> {
         if level > 0 || !self.filters || !self.builders[0].is_whole() {
             return Vec::new();

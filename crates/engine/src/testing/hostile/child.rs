@@ -1,4 +1,4 @@
-//! An inner page with valid checksums that names a child where no page can lie.
+//! An inner page with valid checksums that names a child at a block where no page can be.
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
@@ -31,13 +31,13 @@ fn subject() -> (Image, Superblock) {
     (sim.image(), *superblock)
 }
 
-/// The image with the last child of the root at block `wrong`, and every checksum above it corrected.
+/// Returns the image with the last child of the root at block `wrong`, and every checksum above it corrected.
 fn with_child_at(image: &Image, superblock: &Superblock, wrong: u64) -> Image {
     let (mut image, mut superblock) = (image.clone(), superblock.clone());
     let root = superblock.tablets[0].root.page.as_mut().expect("there are objects");
     let mut page: [u8; BLOCK_BYTES] = *image.block(root.block);
     assert_eq!(page[7], 1, "the root is an inner page");
-    // Block (six bytes) and checksum, as docs/format/page.md has them.
+    // Block (six bytes) and checksum, as in docs/format/page.md.
     let place = (superblock.layout.data_first()..image.blocks())
         .filter_map(|block| {
             let child = [&block.to_le_bytes()[..6], &image.block(block)[..4]].concat();

@@ -1,7 +1,7 @@
 //! The places of an input's pieces, and their checksums.
 //!
-//! A piece is a length (two bytes), a byte that says which fields to correct, and that many bytes; each begins at the
-//! next block border. So inputs stay short, and a fuzzer need not guess values that only a writer can know.
+//! A piece is a length (two bytes), a byte with the fields to correct, and that many bytes; each starts at the next block border. So inputs
+//! stay short, and a fuzzer need not guess values that only a writer can know.
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::{crc32c, crc32c_seeded};
@@ -80,7 +80,7 @@ fn mend_records(batch: &mut [u8], record_bytes: usize, superblock: &Superblock) 
     }
 }
 
-/// The tablet of the key that a record has from its byte 12 on.
+/// Returns the tablet of the key in a record; the key starts at byte 12.
 fn tablet_of(record: &[u8], superblock: &Superblock) -> Option<u16> {
     let key = Reader::new(record).prefixed().ok()?;
     (0..).zip(&superblock.tablets).find(|(_, tablet)| tablet.owns(key)).map(|(number, _)| number)
@@ -96,7 +96,7 @@ pub(super) fn space_area(pieces: Vec<Piece>) -> Vec<u8> {
             bytes[..4].copy_from_slice(&crc.to_le_bytes());
         }
         area.extend_from_slice(&bytes);
-        // The next piece lies where the one after a whole piece of a snapshot would.
+        // The next piece is at the place of the piece after a whole one of a snapshot.
         if how & 1 != 0 {
             let whole = area.len().next_multiple_of(shoal_space::image::SNAPSHOT_PIECE_BYTES_MAX);
             area.resize(whole, 0);
@@ -105,7 +105,7 @@ pub(super) fn space_area(pieces: Vec<Piece>) -> Vec<u8> {
     area
 }
 
-/// Writes `bytes` from block `first` on; bytes beyond the device's end are left out.
+/// Writes `bytes` from block `first`; bytes beyond the device's end are dropped.
 pub(super) fn write(image: &mut Image, first: u64, bytes: &[u8]) {
     for (block, bytes) in (first..image.blocks()).zip(bytes.as_chunks::<BLOCK_BYTES>().0) {
         image.write(block, bytes);

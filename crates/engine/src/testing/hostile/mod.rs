@@ -1,12 +1,10 @@
-//! Hostile contents of each structure on the device (T13): the functions that fuzzers and replayed corpora call, one
-//! for each format.
+//! Hostile contents of each structure on the device (T13): the functions that fuzzers and replayed corpora call, one for each format.
 //!
-//! An input is put in the place of the structure, its checksums are corrected (behind a checksum a fuzzer finds
-//! nothing), and every reader of the structure reads it. Nothing may panic, hang or take memory for something that is
-//! only announced, and a structure that was decoded must be the same when it is encoded again. Built for tests and with
-//! `--cfg fuzzing` only; the product has none of it.
+//! An input replaces the structure, its checksums are corrected (a wrong checksum would hide all code after its check from the fuzzer), and
+//! every reader of the structure reads it. Nothing may panic, hang or allocate memory for data that is only announced, and a structure that
+//! was decoded must be the same when it is encoded again. Built for tests and with `--cfg fuzzing` only; the product has none of it.
 
-#![allow(missing_docs)] // The names say it, and nobody but fuzzers calls them.
+#![allow(missing_docs)] // The names are sufficient, and only fuzzers call them.
 
 #[cfg(test)]
 mod child;
@@ -48,9 +46,9 @@ pub const TARGETS: [Target; 6] = [
 
 /// Blocks of the store that takes the hostile structures.
 const BLOCKS: u64 = 192;
-/// Blocks of the one that grew.
+/// Blocks of the store that grew.
 const GROWN_BLOCKS: u64 = 400;
-/// A bit of a space image's place: it is that of the store that grew.
+/// A bit of a space image's place: it selects the store that grew.
 const OF_GROWN: u8 = 1 << 7;
 const SUPERBLOCK_CRC_AT: usize = BLOCK_BYTES - 4;
 /// Objects of that store.
@@ -59,10 +57,10 @@ const OBJECTS: u64 = 12;
 /// A small store: an image, and its newest superblock.
 static BASE: LazyLock<(Image, Superblock)> = LazyLock::new(|| small_store(BLOCKS, None));
 
-/// The same store after it grew: areas of its space image lie among the data.
+/// The same store after it grew: areas of its space image are among the data.
 static GROWN: LazyLock<(Image, Superblock)> = LazyLock::new(|| small_store(GROWN_BLOCKS, Some(GROWN_BLOCKS)));
 
-/// The base of a superblock of these features.
+/// The base of a superblock with these features.
 fn base_of(features: Features) -> &'static (Image, Superblock) {
     if features.incompatible & MOVED_AREAS == 0 { &BASE } else { &GROWN }
 }
@@ -119,9 +117,9 @@ fn key(which: u64) -> crate::Result<ObjectKey> {
     ObjectKey::new("default", format!("object-{which}").as_bytes())
 }
 
-/// Runs every reader of stored data, before and after a repair, and writes if a check finds no problem. Errors are
-/// fine, panics are not. If trees and space image contradict each other under valid checksums, the allocator stops the
-/// process rather than allocate a block twice; no device does that, and a check reports it.
+/// Runs every reader of stored data, before and after a repair, and writes if a check finds no problem. Errors are fine, panics are not. If
+/// trees and space image contradict each other under valid checksums, the allocator aborts the process rather than allocate a block twice;
+/// no device causes that, and a check reports it.
 fn use_store(image: &Image) {
     for repair in [false, true] {
         let device = Device::new(SimDevice::with_options(image.clone(), quiet()));
@@ -161,7 +159,7 @@ async fn use_open(store: &Store, is_clean: bool) -> crate::Result<()> {
     Ok(())
 }
 
-/// The bytes of a superblock, from its first one on.
+/// The bytes of a superblock, from its first byte.
 pub fn superblock(input: &[u8]) {
     let mut block = [0; BLOCK_BYTES];
     let bytes = input.len().min(SUPERBLOCK_CRC_AT);
@@ -183,7 +181,7 @@ pub fn page(input: &[u8]) {
 /// Batches of the log, one piece each (see [`layout`]).
 pub fn log(input: &[u8]) {
     let (mut image, base) = (BASE.0.clone(), &BASE.1);
-    // A ring without earlier batches: numbers continue after those in the trees.
+    // A ring without earlier batches: numbers continue after the highest one of the trees.
     let first_lsn = Lsn(base.lsn_ceiling.0 + 1);
     let superblock = Superblock {
         number: base.number + 2,

@@ -1,7 +1,6 @@
-//! The stored corpora and mutants of them, with corrected checksums: every find of a fuzzer is tested again, without a
-//! fuzzer.
+//! The stored corpora and mutants of them, with corrected checksums: every find of a fuzzer is tested again, without a fuzzer.
 //!
-//! `HOSTILE_SEEDS=FOLDER` writes the seeds, one folder a target, as fuzzers start from them.
+//! `HOSTILE_SEEDS=FOLDER` writes the seeds, one folder a target; fuzzers start from them.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +27,7 @@ use crate::value::manifest::Manifest;
 use crate::value::packed::{Owner, RunEntry, put_footer, put_item};
 use crate::{ByteRange, CheckOptions, Store, block_on};
 
-/// The time for which each target is attacked with mutants: the laboratory's HOSTILE_MS, or a moment.
+/// The duration of the mutants of each target: the laboratory's HOSTILE_MS, or a moment.
 fn mutants_for() -> Duration {
     Duration::from_millis(lab::number("HOSTILE_MS", 250))
 }
@@ -117,8 +116,7 @@ fn logs() -> Vec<Vec<u8>> {
     vec![piece(0, &batch(&deletes)), both]
 }
 
-/// The superblock as it is, of the previous version, with all fields set that are zero in a new store, and of a store that
-/// grew.
+/// The superblock: unchanged, of the previous version, with all fields set that are zero in a new store, and of a store that grew.
 fn superblock_seeds() -> Vec<Vec<u8>> {
     let base = &BASE.1;
     let older = Superblock { version: 2, ..base.clone() };
@@ -177,7 +175,7 @@ fn value_headers() -> Vec<Vec<u8>> {
     let user = vec![("name".to_owned(), b"value".to_vec().into())];
     all.push(encode_metadata(&Metadata { content_type: "text/plain".into(), user }).unwrap());
     all.push(Manifest { runs: vec![Run::new(9, 16), Run::new(40, 2)], checksums: vec![1, 2] }.encode().0);
-    // A length that overflows when the metadata before it are added.
+    // A length that overflows when the length of the metadata before it is added.
     let huge = Entry { value_bytes: u64::MAX, meta: Meta::InFront(300), ..entries().swap_remove(2) };
     all.push(body(&huge));
     all
@@ -195,7 +193,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// A few changes at random: fields of one to eight bytes, cuts, copies of parts.
+/// A few random changes: fields of one to eight bytes, cuts, copies of parts.
 fn mutate(input: &mut Vec<u8>, dice: &SeededEntropy) {
     const INTERESTING: [u64; 9] = [0, 1, 0x7F, 0x80, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 1 << 63, u64::MAX];
     for _ in 0..1 + dice.below(3) {
@@ -256,7 +254,7 @@ fn attack(target: &str) {
     );
 }
 
-/// The base of a store that grew is one: its areas lie among the data, and readers and writers take it as it is.
+/// The base of a store that grew is valid: its areas are among the data, and readers and writers accept it unchanged.
 #[test]
 fn a_store_that_grew_is_a_base() {
     let (image, superblock) = &*GROWN;

@@ -16,9 +16,9 @@ use crate::value::verify::verify_direct;
 
 /// Blocks of the device that entries refer to.
 const BLOCKS: u64 = 64;
-/// Bytes of a value that are read.
+/// Maximum number of bytes of a value that are read.
 const READ_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of a footer behind its items: docs/format/packed.md.
+/// Bytes of a footer after its items: docs/format/packed.md.
 const TAIL_BYTES: usize = 40;
 const ITEM_BYTES_AT: usize = 32;
 /// Blocks of a packed run's memory here.

@@ -15,7 +15,7 @@ pub(crate) fn repaired(device: &Device) -> Result<CheckReport> {
     block_on(check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() }))
 }
 
-/// Gives up what is lost, and then acknowledges that, too. Returns the report of the former.
+/// Gives up lost data, then acknowledges the losses. Returns the report of the first step.
 pub(crate) fn acknowledged(device: &Device) -> CheckReport {
     let options = CheckOptions { acknowledge: true, ..CheckOptions::default() };
     let report = block_on(check(device.clone(), &options)).unwrap();
@@ -26,12 +26,12 @@ pub(crate) fn acknowledged(device: &Device) -> CheckReport {
     report
 }
 
-/// True if a check without repair comes to its end and finds no problem.
+/// Returns true if a check without repair completes and finds no problem.
 pub(crate) fn is_clean(device: &Device) -> bool {
     checked(device).is_ok_and(|report| report.is_clean())
 }
 
-/// The problems that a check without repair finds, as an error.
+/// Returns the problems that a check without repair finds as an error.
 pub(crate) fn check_clean(device: &Device) -> std::result::Result<(), String> {
     let report = checked(device).map_err(|error| format!("check: {error}"))?;
     if report.is_clean() { Ok(()) } else { Err(format!("check: {:?}", report.problems)) }
@@ -42,7 +42,7 @@ pub(crate) fn assert_clean(device: &Device, what: &str) {
     check_clean(device).unwrap_or_else(|found| panic!("{what}: {found}"));
 }
 
-/// Makes both copies of the newest superblock rot.
+/// Corrupts both copies of the newest superblock.
 pub(crate) fn rot_newest(image: &mut Image) {
     const COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
     let number = |image: &Image, block| u64::from_le_bytes(image.block(block)[32..40].try_into().unwrap());

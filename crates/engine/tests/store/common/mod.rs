@@ -1,8 +1,8 @@
 //! Shared by the engine's tests: a tiny store whose rare paths are common.
 //!
 //! This file makes and opens stores. [`objects`] writes and reads by name, [`oracle`] drives a store and the model side by side,
-//! [`checked`] is what `check` says, [`transacted`] has transactions in short form. Their items are used as this module's.
-//! (Helpers that know no engine are in `shoal-testkit`.)
+//! [`checked`] has the reports of `check`, [`transacted`] has transactions in short form. This module re-exports their items. (Helpers that
+//! do not depend on the engine are in `shoal-testkit`.)
 
 mod checked;
 mod objects;
@@ -27,8 +27,8 @@ pub(crate) use oracle::{
 };
 pub(crate) use transacted::{change_to, count_once, delete_once, once, put_once, transact, update};
 
-/// Elapsed time stands still, and every reading of the wall clock shows another time, days ahead or back: no result of
-/// these tests may depend on it (R18).
+/// Elapsed time does not advance, and every reading of the wall clock is days ahead or back of the previous one: no result of these tests
+/// may depend on it (R18).
 struct Jumping {
     steady: ManualClock,
     dice: SeededEntropy,
@@ -59,18 +59,18 @@ pub(crate) fn environment(seed: u64) -> Environment {
     Environment { clock: Arc::new(clock), entropy: Arc::new(SeededEntropy::new(seed)) }
 }
 
-/// An environment with this clock, which the test moves.
+/// Returns an environment with this clock, which the test moves.
 pub(crate) fn environment_at(clock: &Arc<ManualClock>) -> Environment {
     Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) }
 }
 
-/// Sizes so small that a handful of operations crosses freezes, applies, publishes and a turn of the log, layers and their compactions:
-/// unless the variable LAB_LAYERS is 0, when the trees have no layers, as those of small stores.
+/// Sizes so small that a handful of operations crosses freezes, applies, publishes, a turn of the log, layers and their compactions. If the
+/// variable LAB_LAYERS is 0, the trees have no layers, like those of small stores.
 pub(crate) fn tiny() -> OpenOptions {
     if lab::number("LAYERS", 1) == 0 { tiny_without_layers() } else { tiny_with_layers() }
 }
 
-/// Sizes so small that trees get layers at once, whatever LAB_LAYERS says.
+/// Sizes so small that trees get layers at once, regardless of LAB_LAYERS.
 pub(crate) fn tiny_with_layers() -> OpenOptions {
     let mut options = tiny_without_layers();
     let tuning = &mut options.tuning;
@@ -79,7 +79,7 @@ pub(crate) fn tiny_with_layers() -> OpenOptions {
     options
 }
 
-/// The same for trees without layers, as those of small stores.
+/// The same for trees without layers, like those of small stores.
 pub(crate) fn tiny_without_layers() -> OpenOptions {
     OpenOptions {
         cache_bytes: 256 << 10,
@@ -99,7 +99,7 @@ pub(crate) fn tiny_without_layers() -> OpenOptions {
     }
 }
 
-/// Sizes as [`tiny`], with memtables of so many records: with few of them the writers apply and publish, too.
+/// Sizes as [`tiny`], with memtables of `records` records: with few of them the writers also apply and publish.
 pub(crate) fn tiny_with_memtables(records: usize) -> OpenOptions {
     let mut options = tiny();
     options.tuning.memtable_records_max = records;
@@ -117,7 +117,7 @@ pub(crate) fn short_batches() -> OpenOptions {
     options
 }
 
-/// Sizes as [`tiny`], with threads of the store's own.
+/// Sizes as [`tiny`], with the store's background threads.
 pub(crate) fn tiny_with_threads() -> OpenOptions {
     OpenOptions { background: true, ..tiny() }
 }
@@ -135,28 +135,28 @@ pub(crate) fn device(sim: &Arc<SimDevice>) -> Device {
     Device::new(sim.clone())
 }
 
-/// A simulated device with an empty store. The writes of its formatting are in the device's history.
+/// Returns a simulated device with an empty store. The writes of its formatting are in the device's history.
 pub(crate) fn formatted(blocks: u64, seed: u64) -> Arc<SimDevice> {
     let sim = SimDevice::new(blocks);
     format(&device(&sim), blocks, seed);
     sim
 }
 
-/// A device in memory with an empty store.
+/// Returns an in-memory device with an empty store.
 pub(crate) fn memory(blocks: u64) -> Device {
     let device = Device::new(Arc::new(MemDevice::new(blocks)));
     format(&device, blocks, 1);
     device
 }
 
-/// A device with an empty store, and without a history.
+/// Returns a device with an empty store, and without a history.
 pub(crate) fn blank(blocks: u64, seed: u64) -> (Arc<SimDevice>, Device) {
     let (sim, device) = quiet(&Image::new(blocks));
     format(&device, blocks, seed);
     (sim, device)
 }
 
-/// A device with this image, and without a history.
+/// Returns a device with this image, and without a history.
 pub(crate) fn quiet(image: &Image) -> (Arc<SimDevice>, Device) {
     let sim = shoal_testkit::device::quiet(image.clone());
     (sim.clone(), Device::new(sim))
@@ -166,7 +166,7 @@ pub(crate) fn open(device: &Device, options: OpenOptions) -> Result<Store> {
     block_on(Store::open(device.clone(), options, environment(99)))
 }
 
-/// Opens a store for which time goes by as it does.
+/// Opens a store in real time.
 pub(crate) fn open_in_real_time(device: &Device, options: OpenOptions) -> Store {
     block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
 }

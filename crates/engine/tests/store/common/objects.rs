@@ -13,12 +13,12 @@ pub(crate) fn key(name: impl AsRef<[u8]>) -> ObjectKey {
     ObjectKey::new("default", name.as_ref()).unwrap()
 }
 
-/// The key of an object, in one of three folders within each other.
+/// Returns the key of an object, in one of three nested folders.
 pub(crate) fn name_in_folder(which: u64) -> Vec<u8> {
     format!("{}object-{which:03}", "folder/".repeat((which % 3) as usize)).into_bytes()
 }
 
-/// The key of an object of the stored images of earlier versions.
+/// Returns the key of an object of the stored images of earlier versions.
 pub(crate) fn name_in_image(which: u64) -> Vec<u8> {
     format!("{}{which}", "folder/".repeat((which % 3) as usize)).into_bytes()
 }
@@ -33,7 +33,7 @@ pub(crate) fn with_metadata(is_large: bool) -> PutOptions {
     PutOptions { metadata: Metadata { user, ..Metadata::default() }, ..PutOptions::default() }
 }
 
-/// A time to live that no test outlives, for every other value; each opening finds the same boot, so it never ends.
+/// For every other value, a time to live that no test outlives; each opening finds the same boot, so it never expires.
 pub(crate) fn long_life(seed: u64) -> Expiry {
     if seed.is_multiple_of(2) {
         Expiry::After(Duration::from_secs(100 * 365 * 86_400))
@@ -42,31 +42,31 @@ pub(crate) fn long_life(seed: u64) -> Expiry {
     }
 }
 
-/// The store as a test uses it, which waits for each call.
+/// The store with blocking calls, for tests.
 pub(crate) trait ByName {
-    /// Puts an object with options; its version.
+    /// Puts an object with options; returns its version.
     fn set_with(&self, name: impl AsRef<[u8]>, value: impl Into<Vec<u8>>, options: PutOptions)
     -> Result<u64>;
 
-    /// Puts an object; its version.
+    /// Puts an object; returns its version.
     fn set(&self, name: impl AsRef<[u8]>, value: impl Into<Vec<u8>>) -> Result<u64> {
         self.set_with(name, value, PutOptions::default())
     }
 
-    /// Deletes an object, whether there is one or not.
+    /// Deletes an object, which may be absent.
     fn remove(&self, name: impl AsRef<[u8]>) -> Result<()>;
 
-    /// Puts the value with this seed under the key that the workload gives this number; its version.
+    /// Puts the value with this seed under the workload's key of this number; returns its version.
     fn set_numbered(&self, which: u64, seed: u64, bytes: usize) -> Result<u64> {
         self.set(Workload::key(which), Value { key: which, seed, bytes }.to_vec())
     }
 
-    /// The same, which must not be refused.
+    /// The same, and must not be refused.
     fn put_numbered(&self, which: u64, seed: u64, bytes: usize) {
         self.set_numbered(which, seed, bytes).unwrap_or_else(|error| panic!("putting {which}: {error}"));
     }
 
-    /// Asserts that the object with this number is there, as [`set_numbered`](Self::set_numbered) put it.
+    /// Asserts that the object with this number exists, as [`set_numbered`](Self::set_numbered) put it.
     fn assert_numbered(&self, which: u64, seed: u64, bytes: usize) {
         self.assert_holds(Workload::key(which), Value { key: which, seed, bytes });
     }
@@ -79,7 +79,7 @@ pub(crate) trait ByName {
     /// Reads a whole object.
     fn find(&self, name: impl AsRef<[u8]>) -> Result<Option<Object>>;
 
-    /// Asserts that the object is there with this value.
+    /// Asserts that the object exists with this value.
     fn assert_holds(&self, name: impl AsRef<[u8]>, value: Value) {
         let object = self.find(&name).unwrap();
         let object = object.unwrap_or_else(|| panic!("{} is not there", name.as_ref().escape_ascii()));
@@ -108,7 +108,7 @@ impl ByName for Store {
     }
 }
 
-/// Calls `put` with the numbers from `from` on until the store says that it is full; the first number that found no room.
+/// Calls `put` with increasing numbers from `from` until the store is full; returns the first number that found no room.
 pub(crate) fn fill(from: u64, put: impl Fn(u64) -> Result<u64>) -> u64 {
     for which in from..from + 1_000_000 {
         match put(which) {
@@ -120,7 +120,7 @@ pub(crate) fn fill(from: u64, put: impl Fn(u64) -> Result<u64>) -> u64 {
     unreachable!("the device is never full");
 }
 
-/// The names of all objects, listed in pages of `limit`.
+/// Returns the names of all objects, listed in pages of `limit`.
 pub(crate) fn names_of(store: &Store, limit: usize) -> BTreeSet<Vec<u8>> {
     let mut request = ListRequest { bucket: "default".into(), limit, ..ListRequest::default() };
     let mut names = BTreeSet::new();

@@ -36,8 +36,7 @@ pub(crate) async fn perform(store: &Store, operation: &Operation) -> shoal_engin
     }
 }
 
-/// Performs one operation and tells the model the result. Errors that leave the outcome open are allowed only with
-/// `faulty`.
+/// Performs one operation and passes the result to the model. Errors that leave the outcome open are allowed only with `faulty`.
 pub(crate) fn step(
     store: &Store,
     model: &mut Model,
@@ -58,7 +57,7 @@ pub(crate) fn step(
     }
 }
 
-/// Performs the next operation on a store on `sim`, with a mark before it and one behind it: mark n stands for `models[n]`.
+/// Performs the next operation on a store on `sim`, with a mark before and after it: mark n corresponds to `models[n]`.
 pub(crate) fn marked_step(
     store: &Store,
     sim: &SimDevice,
@@ -74,7 +73,7 @@ pub(crate) fn marked_step(
     sim.mark(models.len() as u64 - 1);
 }
 
-/// Reads a key and returns what the model needs to judge it.
+/// Reads a key and returns the data that the model needs to judge it.
 pub(crate) fn read(store: &Store, name: &[u8]) -> shoal_engine::Result<Option<(u64, Vec<u8>)>> {
     let object = store.find(name)?;
     Ok(object.map(|object| (object.info.version.0, object.value.to_vec())))
@@ -113,9 +112,9 @@ pub(crate) struct Judged {
     pub damaged: bool,
 }
 
-/// Lists everything in pages of `limit` and checks each page against `expected`, the existing keys, with their versions
-/// if these are known. A page ends, and lies after the previous one; each of its keys is expected, and each expected
-/// key that it leaves out lies in a damaged range of the key's tablet that this page names.
+/// Lists everything in pages of `limit` and checks each page against `expected`, the existing keys, with their versions if these are known.
+/// Each page completes and follows the previous one; each of its keys is expected, and each expected key that it omits is in a damaged
+/// range of the key's tablet that this page names.
 pub(crate) fn judge_listing(
     store: &Store,
     expected: &BTreeMap<Vec<u8>, Option<u64>>,
@@ -163,8 +162,8 @@ pub(crate) fn judge_listing(
     Err("the listing does not end".into())
 }
 
-/// Goes on with a store after a crash: `count` writes over what is free, and everything is there still. A block in use that
-/// counts as free is written over, and a version that a reader may have seen comes again.
+/// Continues with a store after a crash: makes `count` writes over the free space, and checks that every object still exists. Detects a
+/// block in use that counts as free, as it is overwritten, and a version that is issued again after a reader may have seen it.
 pub(crate) fn works_on(
     store: &Store,
     model: &mut Model,

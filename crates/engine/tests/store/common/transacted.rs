@@ -6,12 +6,12 @@ use shoal_engine::{
     PutResult, ReadLevel, RejectRules, RequestId, Store, TransactOptions, Updated, Write, block_on,
 };
 
-/// A change that stores a value without metadata that never ends.
+/// A change that stores a value without metadata and without a deadline.
 pub(crate) fn change_to(value: Vec<u8>) -> Change {
     Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }
 }
 
-/// A transaction without watches that is never left.
+/// A transaction without watches that is never abandoned.
 pub(crate) async fn transact<T>(
     store: &Store,
     keys: &[(ObjectKey, ReadLevel)],
@@ -38,7 +38,7 @@ pub(crate) async fn update<T>(
     Ok(store.transact(&[(key.clone(), level)], &TransactOptions::default(), decide).await?.done())
 }
 
-/// The same, done once.
+/// The same, exactly once.
 pub(crate) async fn once<T>(
     store: &Store,
     request: RequestId,
@@ -54,7 +54,7 @@ pub(crate) async fn once<T>(
     store.transact(keys, &options, decide).await
 }
 
-/// Counts up the number in front of an object's value, done once; the number that it has then, and whether this call counted.
+/// Increments the number at the start of an object's value, exactly once; returns the new number, and true if this call counted.
 pub(crate) fn count_once(
     store: &Store,
     key: &ObjectKey,
@@ -79,7 +79,7 @@ pub(crate) fn count_once(
     }
 }
 
-/// A put that is done once.
+/// A put that happens exactly once.
 pub(crate) async fn put_once(
     store: &Store,
     request: RequestId,
@@ -91,7 +91,7 @@ pub(crate) async fn put_once(
     Ok(PutResult { version: pending.durable().await? })
 }
 
-/// A delete that is done once.
+/// A delete that happens exactly once.
 pub(crate) async fn delete_once(
     store: &Store,
     request: RequestId,
