@@ -25,8 +25,9 @@
 //! Under [`block_on`] the calling thread does its own I/O, and commits if no other thread does: no hand-off. The same
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
-//! Modules import in one direction: `common`, `space`, `log`, `value`, `tablet`, `checkpoint`, `store`, and last the verbs `read`, `write`,
-//! `maintenance` and `recovery`. A subsystem takes the owners that it needs and never names the store.
+//! Modules import in one direction: `space`, `log`, `value`, `memtable`, `tablet`, `image`, `checkpoint`, `compaction`, `gc`,
+//! `apply`, `store`, `growth`, and last the verbs `read`, `write`, `maintenance` and `recovery`. A subsystem takes the owners
+//! that it needs and never names the store. The trees are the crate `shoal-tree`.
 //!
 //! The path of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `append.rs`, `memtable/`, `log/commit.rs`;
 //! later `apply/`, `packed/`, `checkpoint/publish.rs`. The path of a get: `read_cache.rs` (on a dispatch thread),
