@@ -1,7 +1,7 @@
-//! Injected bugs: each breaks one rule of the engine, so that a test can show that the laboratory sees it (T24).
+//! Injected bugs: each breaks one rule of the engine, so that a test can show that the laboratory detects it (T24).
 //!
-//! Only a build with `--cfg shoal_bugs` (by `cargo x bugs`) has them; there the variable `SHOAL_BUG` names the active
-//! one. In every other build [`injected`] is the constant `false`, and the compiler removes the code behind it.
+//! Only a build with `--cfg shoal_bugs` (by `cargo x bugs`) has them; there the variable `SHOAL_BUG` names the active one. In every other
+//! build [`injected`] is the constant `false`, and the compiler removes the guarded code.
 
 /// An injected bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Bug {
     FlushRetried,
     /// R15: a batch promises itself.
     PromiseAhead,
-    /// R15: an idle log is not sealed, nor one that is closed.
+    /// R15: neither an idle log nor a closed one is sealed.
     NeverSealed,
     /// R22: the records of one write batch may go into two log batches.
     WriteBatchDivided,
@@ -54,11 +54,11 @@ pub enum Bug {
     SecondCopyForgotten,
     /// R22: the reads of a transaction that writes nothing may be of different moments.
     ReadsNotValidated,
-    /// R22: a write does not tell the watches of its key.
+    /// R22: a write does not notify the watches of its key.
     WatchesForgotten,
     /// R2: replayed records are served although only the device's cache may have them.
     ReplayNotFlushed,
-    /// R5: an opening numbers from the log's tail on.
+    /// R5: an opening continues the numbering from the log's tail.
     VersionsAgain,
     /// Records that a tree holds are replayed once more.
     ReplayedTwice,
@@ -68,7 +68,7 @@ pub enum Bug {
     DeletesNotReplayed,
     /// R7: the last batch is kept although a value that it names is not on the device.
     UnfinishedKept,
-    /// R18: the clocks of expiry begin anew with each opening.
+    /// R18: the clocks of expiry restart with each opening.
     ExpiryGoesBack,
     /// R18: a time to live is counted by the wall clock.
     RelativeByWall,
@@ -98,7 +98,7 @@ pub enum Bug {
     DroppedFreedAtOnce,
     /// The blocks of a record overwritten before its apply are free only after the next opening.
     DroppedNeverFreed,
-    /// R11: the cache tells values that followed each other at one block apart by their checksums only.
+    /// R11: the cache distinguishes values that followed each other at one block only by their checksums.
     IdentityIgnored,
     /// R6: a condition does not look into the frozen memtable.
     ConditionsForgetFrozen,
@@ -106,7 +106,7 @@ pub enum Bug {
     InFlightServed,
     /// R6: readers do not look into the frozen memtable.
     FrozenNotRead,
-    /// R17: a repeated write is done again.
+    /// R17: a repeated write is executed again.
     OutcomesForgotten,
     /// R18: the reaper deletes an object that was put anew meanwhile.
     ReaperUnconditional,
@@ -122,7 +122,7 @@ pub enum Bug {
     WriteBatchesInPart,
     /// R24: a repair accepts batches after damage that are linked to nothing.
     UnlinkedBelieved,
-    /// Blocks that a tree names are freed, wherever they lie.
+    /// Blocks that a tree names are freed, regardless of their place.
     ForeignFreed,
     /// R21: the new blocks of a file are allocated unwritten.
     GrownNotZeroed,
@@ -134,9 +134,9 @@ pub enum Bug {
     LossesForgotten,
     /// INV-35: entries that a newer tree shadows count as owners.
     ShadowedOwn,
-    /// INV-28: the frontier is published beyond what a slice merged.
+    /// INV-28: the frontier is published beyond the end of the merged slice.
     FrontierTooFar,
-    /// INV-28: a listing takes what a layer holds below the frontier.
+    /// INV-28: a listing takes a layer's entries below the frontier.
     FrontierForgotten,
     /// INV-28: a base with a slice is published although an apply changed the base meanwhile.
     SliceOfOldBase,
@@ -146,17 +146,17 @@ pub enum Bug {
     NotSettled,
     /// INV-31: a delete that goes into a layer leaves no tombstone.
     TombstoneLeftOut,
-    /// INV-34: where a layer is damaged, the trees below it are asked.
+    /// INV-34: if a layer is damaged, the trees below it are searched.
     DamagedLayerSkipped,
     /// INV-29: the filter of a leaf lacks the leaf's first key.
     KeyNotInFilter,
-    /// R9, INV-36: a snapshot does not hold what it reaches.
+    /// R9, INV-36: a snapshot does not hold the space that it reaches.
     SnapshotHoldsNothing,
     /// INV-36: the memtables of a snapshot are frozen one after the other.
     SnapshotOfMoments,
     /// R14: the log names another tablet than the one of the record's key, so its extents change tablet at a replay.
     RecordOfOtherTablet,
-    /// INV-26: a new layer lies below the newest one.
+    /// INV-26: a new layer is inserted below the newest one.
     LayerBelowNewest,
     /// INV-32: a slice of a merge that finds no room is not shortened.
     SliceNotShortened,
@@ -166,11 +166,11 @@ pub enum Bug {
     GrownAreasNotFlushed,
     /// INV-37: the new areas of the space image count as free space.
     GrownAreasFree,
-    /// INV-38: the log gets a longer ring while records lie in the one before.
+    /// INV-38: the log gets a longer ring while the old one still has records.
     LogMovedWithRecords,
     /// INV-38: the blocks of a longer ring stay free.
     LongerRingFree,
-    /// INV-39: a walk of changes does not tell the keys that a layer says are gone.
+    /// INV-39: a walk of changes does not report the keys with tombstones in a layer.
     GoneNotTold,
     /// INV-40: no room is taken for the space image before a superblock names the blocks that need it.
     MapWithoutRoom,
@@ -191,7 +191,7 @@ pub fn injected(bug: Bug) -> bool {
     if CHOSEN.is_empty() {
         return false;
     }
-    // Compares names byte by byte as they are written: a request takes no memory for this.
+    // Compares names byte by byte as they are written: a request allocates no memory for this.
     struct Same<'a>(&'a str, bool);
     impl std::fmt::Write for Same<'_> {
         fn write_str(&mut self, part: &str) -> std::fmt::Result {
