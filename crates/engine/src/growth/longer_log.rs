@@ -21,7 +21,7 @@ use crate::image::space_image;
 use crate::log::ring::Ring;
 use crate::space::manager::DataBlocks;
 
-/// The log gets a new ring if that is at least this many times longer.
+/// The log gets a new ring if that has at least this many times its length.
 const WORTH_MOVING: u32 = 2;
 
 /// Blocks of the log's ring that are prepared at first in a file, 8 MiB: the rest takes no space of the file system until it is
