@@ -1,4 +1,4 @@
-//! The text for a range of keys whose contents are unknown.
+//! The wording for a range of keys whose contents are unknown.
 
 use shoal_base::list::DamagedRange;
 

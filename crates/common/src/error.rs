@@ -1,4 +1,4 @@
-//! The errors of the engine, sorted by the caller's possible reactions.
+//! The errors of the engine, sorted by the caller's options.
 
 use std::fmt::Display;
 
@@ -10,8 +10,7 @@ use shoal_device::DeviceError;
 const QUOTA: i32 = 122;
 const FILE_SIZE: i32 = 27;
 
-/// The reason why an operation of the store failed. A write that fails with any error except [`Error::Unknown`]
-/// had no effect.
+/// The reason why an operation of the store failed. A failed write had no effect, except with [`Error::Unknown`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -35,12 +34,11 @@ pub enum Error {
         needed: u64,
         /// Blocks that the write may take.
         available: u64,
-        /// The reason why the data file cannot grow towards the cap: its file system is full, for instance. `None`: the file has its
-        /// full size, or the operation needs no growth.
+        /// The reason why the data file cannot grow towards the cap, such as a full file system. `None`: it has its full size, or the
+        /// operation does not need growth.
         cannot_grow: Option<String>,
     },
-    /// There is no room for a write within the data file. Reads work, and writes are accepted again once there is
-    /// room.
+    /// There is no room for a write within the data file. Reads work, and writes are accepted again once there is room.
     #[error(
         "the data file has no room for the write: {0}; nothing was changed, and writes are taken again as soon as there is room"
     )]
@@ -74,7 +72,7 @@ pub enum Error {
         /// The version that was being read.
         read: Lsn,
     },
-    /// The store dropped a snapshot, because it was held for too long or the space that it held was needed.
+    /// The store dropped a snapshot because it was held for too long or its space was needed.
     #[error("the snapshot of version {version} was dropped: {why}; take a new one")]
     SnapshotDropped {
         /// The version of the snapshot.
@@ -85,7 +83,7 @@ pub enum Error {
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
-    /// The device is not blank, so no store is laid out on it.
+    /// The device is not blank, so no store is formatted on it.
     #[error("{0}; nothing was changed")]
     NotBlank(String),
     /// The device does not hold a store that this program can open.
@@ -94,7 +92,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// [`Error::Full`] of a write that lacks room, whether or not the file can grow.
+    /// [`Error::Full`] of a write that lacks room; without a reason why the file cannot grow.
     #[must_use]
     pub const fn full(needed: u64, available: u64) -> Self {
         Self::Full { needed, available, cannot_grow: None }
@@ -111,7 +109,7 @@ impl From<DeviceError> for Error {
     }
 }
 
-/// The cause of a lack of room in the data file, and its remedy. `code` is the system's error.
+/// The cause of a lack of room in the data file, with the remedy. `code` is the system's error.
 #[must_use]
 pub fn no_room(code: Option<i32>, error: &dyn Display) -> String {
     let what = match code {
@@ -124,7 +122,7 @@ pub fn no_room(code: Option<i32>, error: &dyn Display) -> String {
     format!("{what} ({error})")
 }
 
-/// The end of the message of [`Error::Full`]: the ways to more room.
+/// The end of the message of [`Error::Full`]: the ways to get more room.
 fn more_room(cannot_grow: Option<&str>) -> String {
     match cannot_grow {
         None => "; delete objects, or let the store grow (`shoal grow --size SIZE`)".into(),

@@ -1,5 +1,4 @@
-//! Small tools for tasks of any runtime: a list of wakers, a value that one task at a time takes and returns, and a
-//! thread's bell.
+//! Small tools for tasks of any runtime: a list of wakers, and a value that one task at a time takes and returns; and a thread's bell.
 
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -32,7 +31,7 @@ impl Event {
         }
     }
 
-    /// Waits until `check` returns a value. Calls it at first and after every [`notify`](Self::notify).
+    /// Waits until `check` returns a value. Calls it once at the start and after every [`notify`](Self::notify).
     pub async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| {
             loop {
@@ -51,8 +50,8 @@ impl Event {
     }
 }
 
-/// A value for one task at a time; other tasks wait without blocking a thread. Not a lock on the path of a request: it
-/// orders publishing, applies and growth (`docs/locks.md`).
+/// A value that one task at a time works with; other tasks wait without blocking a thread. Not a lock on the path of a request: it orders
+/// publishing, applies and growth (`docs/locks.md`).
 pub struct Token<T> {
     value: Mutex<Option<T>>,
     returned: Event,
@@ -125,8 +124,7 @@ impl<T> Drop for TokenGuard<'_, T> {
 pub struct Bell {
     rung: AtomicBool,
     thread: OnceLock<Thread>,
-    /// The thread stops and answers no ring. Release by the thread that stops, acquire by the threads that would
-    /// ring.
+    /// The thread exits and answers no ring. Release by the exiting thread, acquire by the threads that would ring.
     closed: AtomicBool,
 }
 
@@ -159,7 +157,7 @@ impl Bell {
         }
     }
 
-    /// Waits for a ring, or until the time is over.
+    /// Waits for a ring, at most for the timeout.
     pub fn wait(&self, timeout: Duration) {
         if !self.rung.swap(false, Ordering::AcqRel) {
             thread::park_timeout(timeout);

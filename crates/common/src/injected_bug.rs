@@ -1,7 +1,7 @@
 //! Injected bugs: each breaks one rule of the engine, so that a test can show that the laboratory detects it (T24).
 //!
 //! Only a build with `--cfg shoal_bugs` (by `cargo x bugs`) has them; there the variable `SHOAL_BUG` names the active one. In every other
-//! build [`injected`] is the constant `false`, and the compiler removes the code that it guards.
+//! build [`injected`] is the constant `false`, and the compiler removes the guarded code.
 
 /// An injected bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub enum Bug {
     WatchesForgotten,
     /// R2: replayed records are served although only the device's cache may have them.
     ReplayNotFlushed,
-    /// R5: an opening numbers from the log's tail.
+    /// R5: an opening continues the numbering from the log's tail.
     VersionsAgain,
     /// Records that a tree holds are replayed again.
     ReplayedTwice,
@@ -98,7 +98,7 @@ pub enum Bug {
     DroppedFreedAtOnce,
     /// The blocks of a record overwritten before its apply are free only after the next opening.
     DroppedNeverFreed,
-    /// R11: the cache distinguishes successive values at one block by their checksums only.
+    /// R11: the cache distinguishes values that followed each other at one block only by their checksums.
     IdentityIgnored,
     /// R6: a condition does not read the frozen memtable.
     ConditionsForgetFrozen,
@@ -106,7 +106,7 @@ pub enum Bug {
     InFlightServed,
     /// R6: readers skip the frozen memtable.
     FrozenNotRead,
-    /// R17: a repeated write takes effect again.
+    /// R17: a repeated write is executed again.
     OutcomesForgotten,
     /// R18: the reaper deletes an object that was rewritten meanwhile.
     ReaperUnconditional,
@@ -122,7 +122,7 @@ pub enum Bug {
     WriteBatchesInPart,
     /// R24: a repair accepts batches after damage without a link to them.
     UnlinkedBelieved,
-    /// Blocks that a tree names are freed, wherever they are.
+    /// Blocks that a tree names are freed, regardless of their place.
     ForeignFreed,
     /// R21: the new blocks of a file are allocated unwritten.
     GrownNotZeroed,
@@ -134,9 +134,9 @@ pub enum Bug {
     LossesForgotten,
     /// INV-35: entries that a newer tree shadows count as owners.
     ShadowedOwn,
-    /// INV-28: the frontier is published beyond the compacted entries of a slice.
+    /// INV-28: the frontier is published beyond the end of the compacted slice.
     FrontierTooFar,
-    /// INV-28: a listing takes the entries of a layer below the frontier.
+    /// INV-28: a listing takes a layer's entries below the frontier.
     FrontierForgotten,
     /// INV-28: a base with a slice is published although an apply changed the base meanwhile.
     SliceOfOldBase,
@@ -146,17 +146,17 @@ pub enum Bug {
     NotSettled,
     /// INV-31: a delete that goes into a layer leaves no tombstone.
     TombstoneLeftOut,
-    /// INV-34: below a damaged layer, older trees are asked.
+    /// INV-34: if a layer is damaged, the trees below it are searched.
     DamagedLayerSkipped,
     /// INV-29: the filter of a leaf lacks the leaf's first key.
     KeyNotInFilter,
-    /// R9, INV-36: a snapshot does not hold the blocks that it reaches.
+    /// R9, INV-36: a snapshot does not hold the space that it reaches.
     SnapshotHoldsNothing,
     /// INV-36: the memtables of a snapshot are frozen one after the other.
     SnapshotOfMoments,
     /// R14: the log names another tablet than the one of the record's key, so its extents change tablet at a replay.
     RecordOfOtherTablet,
-    /// INV-26: a new layer goes below the newest one.
+    /// INV-26: a new layer is inserted below the newest one.
     LayerBelowNewest,
     /// INV-32: a slice of a compaction that finds no room is not shortened.
     SliceNotShortened,
@@ -166,11 +166,11 @@ pub enum Bug {
     GrownAreasNotFlushed,
     /// INV-37: the new areas of the space image count as free space.
     GrownAreasFree,
-    /// INV-38: the log gets a longer ring while the previous ring holds records.
+    /// INV-38: the log gets a longer ring while the old one still has records.
     LogMovedWithRecords,
     /// INV-38: the blocks of a longer ring stay free.
     LongerRingFree,
-    /// INV-39: a walk of changes omits the keys that a layer deletes.
+    /// INV-39: a walk of changes does not report the keys with tombstones in a layer.
     GoneNotTold,
     /// INV-40: no room is taken for the space image before a superblock names the blocks that need it.
     MapWithoutRoom,
@@ -191,7 +191,7 @@ pub fn injected(bug: Bug) -> bool {
     if CHOSEN.is_empty() {
         return false;
     }
-    // Compares names byte by byte in their written form: a request takes no memory for this.
+    // Compares names byte by byte as they are written: a request allocates no memory for this.
     struct Same<'a>(&'a str, bool);
     impl std::fmt::Write for Same<'_> {
         fn write_str(&mut self, part: &str) -> std::fmt::Result {

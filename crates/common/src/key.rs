@@ -1,4 +1,4 @@
-//! Names of objects: a bucket and a key, and the one byte string that represents both in log and trees.
+//! Names of objects: a bucket and a key, and the single byte string that encodes both in log and trees.
 
 use std::fmt;
 
@@ -56,7 +56,7 @@ pub fn check_bucket(bucket: &str) -> Result<()> {
     }
 }
 
-/// A bucket whose name was checked: it names objects without checking the name each time.
+/// A bucket with a checked name: it names objects without checking the name each time.
 #[derive(Clone, Debug)]
 pub struct Bucket(SmallVec<[u8; 64]>);
 
@@ -104,11 +104,11 @@ fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The full name of an object, encoded as `bucket, 0x00, key`. A bucket's name has no 0x00, so a prefix identifies a
-/// bucket, and the order is by bucket, then by key.
+/// The full name of an object, encoded as `bucket, 0x00, key`. A bucket's name has no 0x00, so a prefix identifies the bucket, and the
+/// order is by bucket, then by key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// Most names are short enough to need no memory on the heap.
+    /// Most names are short enough to need no heap memory.
     encoded: SmallVec<[u8; 36]>,
     bucket_bytes: u8,
     /// The hash slot of the key. A write needs it several times.
@@ -178,13 +178,13 @@ impl ObjectKey {
     }
 }
 
-/// An object of the store's own bucket. A function and not a method: users of the engine cannot name such objects.
+/// An object of the store's own bucket. A free function, so that users of the engine cannot name such objects.
 #[must_use]
 pub fn system_key(key: &[u8]) -> ObjectKey {
     ObjectKey::in_bucket(SYSTEM_BUCKET, key)
 }
 
-/// The object with this encoded name, also one of the store's own; `None` if it is not the name of an object.
+/// The object with this encoded name, which may be one of the store's own; `None` if it is not the name of an object.
 #[must_use]
 pub fn of_encoded(encoded: &[u8]) -> Option<ObjectKey> {
     let bucket_bytes = encoded.iter().position(|&byte| byte == 0)?;
@@ -193,7 +193,7 @@ pub fn of_encoded(encoded: &[u8]) -> Option<ObjectKey> {
     if bucket == SYSTEM_BUCKET { Some(system_key(key)) } else { ObjectKey::new(bucket, key).ok() }
 }
 
-/// The hash slot of an encoded name, whether or not it names an object.
+/// The hash slot of an encoded name, even if it names no object.
 #[must_use]
 #[inline]
 pub fn slot_of_encoded(encoded: &[u8]) -> u16 {

@@ -14,19 +14,19 @@ pub struct PutOptions {
     pub rules: RejectRules,
     /// Content type and user metadata.
     pub metadata: Metadata,
-    /// Modification time in nanoseconds since the Unix epoch; `None` takes the store's clock.
+    /// Modification time in nanoseconds since the Unix epoch; `None` uses the store's clock.
     pub modified_ns: Option<u64>,
     /// The object's deadline.
     pub expiry: Expiry,
 }
 
-/// The deadline that a write sets for its object: from then on the object does not exist.
+/// The deadline of a written object: from then on the object does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expiry {
     /// Never.
     #[default]
     Never,
-    /// This long after the store took the write. Elapsed time counts; changes of the wall clock do not matter.
+    /// This long after the store accepted the write. Elapsed time counts, independent of changes of the wall clock.
     After(Duration),
     /// When the wall clock shows this time, in nanoseconds since the Unix epoch.
     At(u64),
@@ -40,7 +40,7 @@ impl From<Option<Deadline>> for Expiry {
     }
 }
 
-/// The end of an object's time, in nanoseconds (R18, `expiry.rs`).
+/// The end of an object's lifetime, in nanoseconds (R18, `expiry.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
     /// Of store time: the write set a time to live.
@@ -78,7 +78,7 @@ impl Deadline {
         self.end
     }
 
-    /// Returns true if the write set a time to live ([`Expiry::After`]), and not a moment of the wall clock.
+    /// Returns true if the write set a time to live ([`Expiry::After`]), not a moment of the wall clock.
     #[must_use]
     pub fn is_relative(&self) -> bool {
         matches!(self.end, End::Store(_))
@@ -90,8 +90,7 @@ impl Deadline {
         self.left_ns
     }
 
-    /// The wall clock's time at the deadline if the clock is not set before, in nanoseconds since the Unix
-    /// epoch.
+    /// The wall clock at the deadline, in nanoseconds since the Unix epoch, unless the clock is set before then.
     #[must_use]
     pub fn at_ns(&self) -> u64 {
         self.at_ns
@@ -101,7 +100,7 @@ impl Deadline {
 /// An object without its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectInfo {
-    /// The version. It only grows, and is never used twice, not even after a delete.
+    /// The version. It only increases and is never reused, not even after a delete.
     pub version: Lsn,
     /// Length of the value in bytes.
     pub bytes: u64,
@@ -116,7 +115,7 @@ pub struct ObjectInfo {
 /// An object, or a part of it.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// The information about the whole object, without its value.
+    /// The properties of the whole object, without its value.
     pub info: ObjectInfo,
     /// The requested bytes, in chunks that refer to the pool's frames.
     pub value: Buffer,

@@ -1,5 +1,4 @@
-//! The options of formatting and running a store. Every size is configuration, so that tests can make rare events
-//! common.
+//! The options for formatting and running a store. Every size is configuration, so that tests make rare things common.
 
 use std::sync::Arc;
 
@@ -21,10 +20,10 @@ impl Default for Environment {
     }
 }
 
-/// Tablets of a store at most: their table is a part of the superblock.
+/// Limit on the tablets of a store: their table is a part of the superblock.
 pub const TABLETS_MAX: u16 = 32;
 
-/// The layout of a new store. Fixed for its life, except for the cap: [`OpenOptions::grow_to`].
+/// The layout of a new store. Fixed for its lifetime, except for the cap: [`OpenOptions::grow_to`].
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// Largest number of blocks of the store; for a raw device its size.
@@ -33,10 +32,10 @@ pub struct FormatOptions {
     pub tablets: u16,
     /// Blocks of the log's ring; `None`: in proportion to `blocks_max`.
     pub log_blocks: Option<u32>,
-    /// Blocks of the ring that a new file gets, at least 8; the others follow as writes need them. `None`: 8 MiB.
-    /// Ignored if the device cannot grow.
+    /// Blocks of the ring that a new file gets, at least 8; the others follow as writes need them. `None`: 8 MiB. Ignored if the device
+    /// cannot grow.
     pub log_prepared: Option<u32>,
-    /// Zeroed blocks that a new file gets; it grows from there. Ignored if the device cannot grow.
+    /// Zeroed blocks of a new file, which grows from there. Ignored if the device cannot grow.
     pub initial_blocks: Option<u64>,
     /// The version of the first write, at least 1. A restored store starts above all versions that clients of the lost one saw.
     pub first_version: u64,
@@ -80,11 +79,10 @@ pub fn log_blocks_for(blocks_max: u64) -> u32 {
 pub struct OpenOptions {
     /// Memory for cached pages and values, in bytes.
     pub cache_bytes: usize,
-    /// Memory for records that the log holds and the trees do not yet, in bytes; `None`: in proportion to cache and
-    /// log.
+    /// Memory for records that are in the log but not yet in the trees, in bytes; `None`: in proportion to cache and log.
     pub memtable_bytes: Option<usize>,
-    /// True if the store runs its own threads (committer, apply, growth). Otherwise writers do that work on their
-    /// threads: for deterministic tests.
+    /// True if the store runs its own threads (committer, apply, growth). Otherwise writers also do that work on their own threads: for
+    /// tests that must be deterministic.
     pub background: bool,
     /// Writes nothing to the device, which need not be writable: the log is recovered in memory, every write is refused
     /// ([`Error::ReadOnly`](crate::error::Error::ReadOnly)), and no threads run. Writes that a crash left unflushed are
@@ -92,19 +90,17 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Opens a log that lost promised records, without the records after the damage. The loss is logged.
     pub accept_damaged_log: bool,
-    /// Buckets whose values are stored in separate groups, apart from all others; at most
-    /// `OWN_SPACES_MAX`. Not a quota: if no other space is free, other buckets get theirs,
-    /// too.
+    /// Buckets whose values are stored in separate groups, apart from all others; at most `OWN_SPACES_MAX`. Not a quota: if no other space
+    /// is free, other buckets also use their groups.
     pub own_space: Vec<String>,
     /// Opens with relocation paused: `Store::resume_relocation`.
     pub pause_relocation: bool,
-    /// Returns wholly free groups of blocks to the device, in the background and at a limited rate: a file gets
-    /// holes, a raw device learns that they are unused. Writing into a hole of a file costs more at the next flush
-    /// than overwriting.
+    /// Discards whole free groups of blocks on the device, in the background and at a limited rate: a file gets holes, and a raw device
+    /// learns that they are unused. Writing into a hole of a file costs more at the next flush than overwriting.
     pub discard: bool,
-    /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the store's
-    /// present cap changes nothing. The opening fails with [`Error::Invalid`](crate::error::Error::Invalid) if the store has a larger cap,
-    /// if the device is too small for it, or if the store is opened read-only; the store is unchanged then.
+    /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the present cap changes
+    /// nothing. The opening fails with [`Error::Invalid`](crate::error::Error::Invalid) if the store has a larger cap, if the device is too
+    /// small for it, or if the store is opened read-only; the store is unchanged then.
     pub grow_to: Option<u64>,
     /// Sizes that tests shrink.
     pub tuning: Tuning,
@@ -139,52 +135,49 @@ impl OpenOptions {
 /// Sizes and periods inside the engine.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// A value up to this many bytes is stored in its leaf, if key, metadata and value fit in 1,300 bytes.
+    /// A value up to this many bytes is stored in its leaf if key, metadata and value fit in 1,300 bytes.
     pub leaf_value_bytes_max: usize,
-    /// A value up to this many bytes rides in its log record and goes home at the apply; a larger one is written to its
-    /// own extent at once. A value of up to twice as many bytes also rides there if its own blocks would waste a
-    /// sixteenth of its length.
+    /// A value up to this many bytes is stored in its log record and goes home at the apply; a larger one is written to its own extent at
+    /// once. A value of up to twice this size is also stored in the record if separate blocks would waste a sixteenth of its length.
     pub log_value_bytes_max: usize,
-    /// Fewest entries of a tablet whose applies write layers and filters.
+    /// Minimum of a tablet's entries for its applies to write layers and filters.
     pub layers_from: u64,
-    /// Fewest records of one leaf of the base for which an apply rewrites it; fewer go to a layer.
+    /// Minimum of records for a leaf of the base to be rewritten by an apply; fewer go to a layer.
     pub dense_records: usize,
-    /// Records of the first layer above a base, at least.
+    /// Minimum of records of the first layer above a base.
     pub layer_records_min: usize,
-    /// Entries of layers per thousand entries of the base from which on the layers are compacted into it.
+    /// Entries of layers per thousand of the base at which the layers are compacted into it.
     pub merge_permille: u64,
-    /// Searches of reads in layers that pay for one entry of a compaction, if none is due by size.
+    /// Searches of reads in layers that pay for one entry of a compaction if none is due by size.
     pub searches_per_entry: u64,
     /// Bytes of entries that one slice of a compaction takes from the layers.
     pub merge_slice_bytes: usize,
-    /// Bytes of the remembered keys: those of the objects that expire next.
+    /// Bytes of the keys with the earliest deadlines that the store remembers.
     pub deadlines_bytes_max: usize,
     /// Keys that a write without room examines in search of expired objects before it is refused.
     pub walked_for_room_max: u64,
-    /// Bytes of all values that one transaction reads: they are in memory at once.
+    /// Bytes of all values that one transaction reads: they are in memory at the same time.
     pub looks_bytes_max: u64,
     /// Bytes of records in one batch of the log.
     pub batch_bytes_max: usize,
     /// Records in all memtables.
     pub memtable_records_max: usize,
-    /// Bytes of a memtable from which on its apply lends its room to writers step by step; the room of a smaller one
-    /// becomes free at the end.
+    /// Bytes of a memtable from which on its apply lends writers its room step by step; the room of a smaller one becomes free at the end.
     pub lend_bytes_min: usize,
-    /// Most bytes of a packed run; 16 KiB to 1 MiB. A small store uses shorter runs.
+    /// Limit on the bytes of a packed run, 16 KiB to 1 MiB. A small store uses shorter runs.
     pub packed_run_bytes_max: usize,
-    /// Most bytes of packed runs that one apply reads to rewrite them; at most an eighth of the cache.
+    /// Limit on the bytes of packed runs that one apply reads for rewriting; never more than an eighth of the cache.
     pub move_bytes_max: usize,
     /// Groups of blocks to keep wholly free, in thousandths of all groups.
     pub reserve_permille: u32,
-    /// Bytes that relocation moves in a second on a store without requests, reads and writes counted.
+    /// Bytes that relocation moves per second in a store without requests, reads and writes counted.
     pub move_idle_bytes_per_s: u64,
-    /// The same on a store with requests. While values are in splinters, the limit is sixteen times the other one in
-    /// either case.
+    /// The same in a store with requests. While values are in splinters, the limit is sixteen times the other one in either case.
     pub move_load_bytes_per_s: u64,
-    /// Bytes that a scrub in the background reads in a second; 0: no scrub.
+    /// Bytes that a scrub in the background reads per second; 0: there is no scrub.
     pub scrub_bytes_per_s: u64,
-    /// Pause between the end of a scrub and the start of the next one, in nanoseconds. The first scrub after an
-    /// opening starts after ten minutes, or after this pause if it is shorter.
+    /// Pause between two scrubs, in nanoseconds. The first scrub after an opening starts after ten minutes, or after this pause if it is
+    /// shorter.
     pub scrub_every_ns: u64,
     /// Bytes of an apply in flight at the device: a commit's flush waits for them.
     pub apply_bytes_in_flight: usize,
@@ -194,7 +187,7 @@ pub struct Tuning {
     pub file_look_ns: u64,
     /// Idle time after which the log's last batch is sealed, in nanoseconds.
     pub seal_after_ns: u64,
-    /// The longest time for which a snapshot holds space, in nanoseconds; then it is dropped.
+    /// The longest time for which a snapshot holds the space that it reaches, in nanoseconds; then it is dropped.
     pub snapshot_max_age_ns: u64,
 }
 

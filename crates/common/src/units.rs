@@ -6,7 +6,7 @@ use shoal_pool::{Check, Pool, Unit, UnitId};
 
 use crate::injected_bug::{Bug, injected};
 
-/// The identity of a value's units in the pool (R11): its version, in a separate name space beside the pages'.
+/// The identity of a value's units in the pool (R11): its version, in a name space separate from the pages'.
 #[must_use]
 #[inline]
 pub fn identity(version: Lsn) -> u64 {

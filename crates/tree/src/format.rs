@@ -269,7 +269,7 @@ pub struct Draft {
 
 impl Draft {
     /// An empty draft; it serves one page after the other.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bytes: Box::new([0; BLOCK_BYTES]), slot_at: 0, slots_end: 0, item_at: 0 }
     }
 

@@ -5,8 +5,8 @@
 //! that no operation touched. A parent holds its children's checksums, so a lost or misdirected write is detected. Keys and entries are
 //! opaque bytes here; keys are ordered bytewise.
 //!
-//! The tree itself does no I/O and allocates no blocks: pages come from a [`PageSource`] and go to a [`PageSink`]. Damage stays local
-//! (R19): an apply replaces a page that cannot be read with a leaf marked "base lost".
+//! The tree does no I/O and allocates no blocks: pages come from a [`PageSource`] and go to a [`PageSink`]. Damage stays local (R19): an
+//! apply replaces a page that cannot be read by a leaf marked "base lost".
 //!
 //! [`layers`] stacks small trees above a tablet's base, newest first, and searches, lists and walks all of them as one.
 //!
@@ -47,7 +47,7 @@ use shoal_common::injected_bug::{Bug, injected};
 use format::Damage;
 use page::PageView;
 
-/// Maximum number of levels of a tree. Even keys of 1,100 bytes leave a fan-out of two or more.
+/// Highest number of levels of a tree. Even keys of 1,100 bytes leave a fan-out of two or more.
 pub const HEIGHT_MAX: u8 = 32;
 
 /// The identity of a tree. Every page carries both fields, so that a page of another store or tablet is never taken for a page of this
@@ -60,7 +60,7 @@ pub struct Tree {
     pub tablet: TabletId,
 }
 
-/// One state of a tree: a reader needs nothing else.
+/// One state of a tree, complete for a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Root {
     /// The topmost page; `None` if the tree is empty.
@@ -95,7 +95,7 @@ impl Tree {
     /// Reads the header of `bytes` and checks that this is page `page` of this tree at `level`.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] if it is not.
+    /// [`shoal_common::error::Error::Corrupt`] if it is not.
     fn view<'a>(&self, bytes: &'a [u8; BLOCK_BYTES], page: PageRef, level: u8) -> Result<PageView<'a>> {
         self.parse(bytes, page, level).map_err(|damage| damage.at(page))
     }

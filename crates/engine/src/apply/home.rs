@@ -1,4 +1,4 @@
-//! Brings values home: an apply gives them packed runs or extents, and writes them.
+//! Brings values home: an apply allocates packed runs or extents for values and writes them.
 
 use std::sync::Arc;
 
@@ -35,12 +35,11 @@ const HOLE_HALVES: usize = 3;
 pub(crate) struct Work<'a> {
     checkpointer: &'a Checkpointer,
     tree: Tree,
-    /// Runs that are free in the published image, and not free in the new one.
+    /// Runs that are free in the published image and taken in the new one.
     pub taken: Vec<Run>,
-    /// Runs that are taken in the published image, and free in the new one.
+    /// Runs that are taken in the published image and free in the new one.
     pub freed: Vec<Run>,
-    /// Runs that the apply took for values. If the apply fails, they are free again after the last write to them has
-    /// ended.
+    /// Runs that the apply took for values. If the apply fails, they are free again after the last write to them has finished.
     pub given: Vec<Arc<Extents>>,
     ops: Vec<Op>,
     packer: Packer,
@@ -74,9 +73,9 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The operations of the memtable's newest records, up to number `applied`, and of the moves, in the order of the keys. Values that do not
-    /// fit in a leaf are packed or get extents, and are written. A memtable's record for a key is newer than a move of
-    /// that key, which is dropped.
+    /// Returns the operations of the memtable's newest records, up to number `applied`, and of the moves, in the order of the keys. Values
+    /// that do not fit in a leaf are packed or get extents, and are written. A memtable's record for a key is newer than a move of that
+    /// key, so the move is dropped.
     pub(crate) async fn bring_home(
         &mut self,
         frozen: Option<&Memtable>,
@@ -153,7 +152,7 @@ impl<'a> Work<'a> {
         self.go_home(Pending { op, entry, key, version, stored, checksum }).await
     }
 
-    /// Finds a place for a value. Writes the collected values when as many bytes as may be in flight are collected.
+    /// Finds a place for a value. Writes the collected values once they reach the limit of bytes in flight.
     async fn go_home(&mut self, value: Pending) -> Result<()> {
         if packs(value.key.len(), value.stored.len()) {
             if !self.packer.has_room_for(&value) {
@@ -182,7 +181,7 @@ impl<'a> Work<'a> {
             match run {
                 Some(run) if count >= 2 => self.fill_run(run, count, blocks),
                 run => {
-                    // A packed run for one value would be counted and rewritten for nothing.
+                    // A packed run for one value would be counted and rewritten to no benefit.
                     self.checkpointer.space.give_back(run.as_slice());
                     if let Some(first) = self.packer.pop_first() {
                         self.own_extents(first)?;
@@ -209,7 +208,7 @@ impl<'a> Work<'a> {
         self.checkpointer.space.allocate_in_hole(blocks, hole_blocks)
     }
 
-    /// Packs the first `count` waiting values into `blocks` blocks of `run`, and gives the other blocks back.
+    /// Packs the first `count` waiting values into `blocks` blocks of `run` and frees the other blocks.
     fn fill_run(&mut self, run: Run, count: usize, blocks: u32) {
         if blocks < run.blocks {
             self.checkpointer
@@ -228,7 +227,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Gives the value extents of its own.
+    /// Allocates separate extents for the value.
     fn own_extents(&mut self, value: Pending) -> Result<()> {
         let owner = self.checkpointer.own.owner_of_encoded(&value.key);
         let Pending { op, mut entry, stored, .. } = value;
@@ -257,7 +256,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Sets the operation's new body and the value's new place: a packed run, or runs of its own.
+    /// Sets the operation's new body and the value's new place: a packed run, or separate runs.
     fn placed(&mut self, op: usize, entry: &Entry, to: Option<u64>, own: &[Run]) {
         let mut body = Vec::with_capacity(96);
         entry.encode(&mut body);
@@ -284,7 +283,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Values to write: one request writes neighbours on the device.
+/// Values to write: neighbours on the device share one request.
 #[derive(Default)]
 struct HomeWrites {
     pieces: Vec<(u64, shoal_device::IoBuf)>,

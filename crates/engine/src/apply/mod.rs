@@ -1,7 +1,7 @@
 //! The apply merges a tablet's frozen memtable into its tree.
 //!
-//! One apply runs at a time. It never waits for readers, and no reader waits for it: new pages and values go to fresh
-//! blocks, and the publish makes them the tablet's.
+//! One apply runs at a time. It never waits for readers, and no reader waits for it: new pages and values go to fresh blocks, and the
+//! publish makes them part of the tablet.
 
 pub(crate) mod home;
 pub(crate) mod progress;
@@ -40,7 +40,7 @@ use crate::tablet::view::{Tablet, View};
 use crate::value::entry::Entry;
 use crate::value::owned::owned_runs;
 
-/// Attempts of an apply before it gives up pages that the device cannot read.
+/// Attempts of an apply before it abandons pages that the device cannot read.
 const READS_TRIED: u32 = 3;
 
 /// The objects of a memtable that had expired when it was applied.
@@ -51,7 +51,7 @@ struct Expired {
 }
 
 impl Expired {
-    /// Those among `ops`, and the runs that all others own.
+    /// The expired objects among `ops`, and the runs that all others own.
     fn of(ops: &[Op]) -> (Self, Vec<Run>) {
         let (mut expired, mut owned) = (Self { count: 0, owned: Vec::new() }, Vec::new());
         for op in ops {
@@ -72,8 +72,8 @@ impl Checkpointer {
         self.let_log_go().await
     }
 
-    /// Publishes without an apply if the log is at least half full of records that are all applied. Recovery may find
-    /// the log so, and then no apply's superblock would free its blocks.
+    /// Publishes without an apply if the log is at least half full and all of its records are applied. Recovery may find the log in this
+    /// state, and then no apply's superblock would free its blocks.
     async fn let_log_go(&self) -> Result<()> {
         let is_applied = self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
         if is_applied && self.log.fill_permille() >= 500 {
@@ -111,12 +111,12 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// The same without merges; gives the bytes of the memtable that was applied.
+    /// The same without merges; returns the bytes of the applied memtable.
     pub(super) async fn apply_alone(&self, tablet: &Tablet) -> Result<u64> {
         let _turn = loop {
             self.make_room_for_a_layer(tablet).await?;
             let turn = self.applier.take().await;
-            // An apply that had the turn before may have taken the place (INV-33).
+            // An apply that held the turn before may have taken the place (INV-33).
             if tablet.view().trees.has_place_for_a_layer() {
                 break turn;
             }
@@ -132,8 +132,8 @@ impl Checkpointer {
         self.apply_frozen(tablet, applied, &self.log.moment()).await
     }
 
-    /// Applies the frozen memtable of a tablet, whose records are durable up to `applied`; gives its bytes. Objects that had
-    /// expired at `moment` are dropped. The caller has the applier's turn.
+    /// Applies the frozen memtable of a tablet, whose records are durable up to `applied`, and returns its bytes. Objects that had expired
+    /// at `moment` are dropped. The caller holds the applier's turn.
     pub(crate) async fn apply_frozen(&self, tablet: &Tablet, applied: Lsn, moment: &Moment) -> Result<u64> {
         let view = tablet.view();
         let Some(frozen) = &view.frozen else { return Ok(0) };
@@ -147,8 +147,8 @@ impl Checkpointer {
             if !is_of_medium(error) || self.log.poison.check().is_err() {
                 break;
             }
-            // A page that stays unreadable while the device reads others is lost as a damaged page is (R19): otherwise
-            // no record of the tablet could be applied any more, and its log would fill up.
+            // A page that stays unreadable while the device reads others counts as lost, like a damaged page (R19): otherwise the tablet
+            // could not apply any record, and the log would fill up.
             let is_given_up = tried + 1 == READS_TRIED && copies::answers(&self.device).await;
             let unread = if is_given_up { Unread::IsLost } else { Unread::Fails };
             outcome = self.run_apply(tablet, &view, at, Moves::default(), unread).await;
@@ -165,8 +165,8 @@ impl Checkpointer {
         if self.gives_up { Unread::IsLost } else { Unread::Fails }
     }
 
-    /// Rewrites packed runs of one tablet that have too few live bytes, and applies nothing. Returns true if the runs
-    /// take fewer blocks now.
+    /// Rewrites packed runs of one tablet that have too few live bytes, and applies nothing. Returns true if the runs take fewer blocks
+    /// afterwards.
     ///
     /// # Errors
     /// As [`apply_tablet`](Self::apply_tablet).
@@ -174,7 +174,7 @@ impl Checkpointer {
         let _turn = self.applier.take().await;
         self.log.poison.check()?;
         let view = tablet.view();
-        // An earlier apply failed: its memtable comes first. Values whose entries lie in layers move into a new one.
+        // An earlier apply failed: its memtable comes first. Moved values whose entries are in layers need a new layer.
         if view.frozen.is_some() || !view.trees.has_place_for_a_layer() {
             return Ok(false);
         }
@@ -183,8 +183,7 @@ impl Checkpointer {
             return Ok(false);
         }
         self.run_apply(tablet, &view, (view.applied, None), moves, self.unread()).await?;
-        // The gain may not be the expected one, because short runs are rounded up and free space is in pieces. Then the
-        // search rests.
+        // The gain may be smaller than expected, because short runs are rounded up and free space is fragmented. Then the search rests.
         let totals = tablet.view().totals;
         let gained = totals.packed_blocks < view.totals.packed_blocks;
         if !gained {
@@ -205,7 +204,7 @@ impl Checkpointer {
         unread: Unread,
     ) -> Result<u64> {
         if unread != Unread::Fails {
-            // Pages are lost for good by this apply: it reads each of them itself.
+            // This apply loses pages for good: it reads each of them itself.
             self.pool.forget_all_damage();
         }
         let frozen = view.frozen.as_deref();
@@ -286,7 +285,7 @@ impl Checkpointer {
         }
     }
 
-    /// Counts a published apply, and lets writers have the room that its memtable took.
+    /// Counts a published apply and returns the room of its memtable to writers.
     fn note_applied(
         &self,
         frozen: Option<&Memtable>,
@@ -349,7 +348,7 @@ impl Checkpointer {
             Ok(applied) => applied,
             Err(error) => {
                 let error = self.apply_failed(&error);
-                // R8: the pages' blocks are free again only after the writes to them have ended.
+                // R8: the pages' blocks are free again only after the writes to them have finished.
                 drop(sink.finish().await);
                 return Err(error);
             }
@@ -359,12 +358,13 @@ impl Checkpointer {
         Ok((applied.root, pages))
     }
 
-    /// Whether leaves that are written get filters.
+    /// Returns true if written leaves get filters.
     pub(crate) fn wants_filters(&self, trees: &Trees) -> bool {
         !trees.layers.list.is_empty() || trees.base.entries >= self.tuning.layers_from
     }
 
-    /// Writes the list of the layers of `trees`, if they changed and there are any; gives where it lies. The list before is freed.
+    /// Writes the list of the layers of `trees` and returns its extents; `None` if the list did not change or is empty. The previous list
+    /// is freed.
     ///
     /// # Errors
     /// [`Error::Full`]; as the device.
@@ -381,7 +381,7 @@ impl Checkpointer {
             return Ok(None);
         }
         if let Some(LayersRef { block, copies, .. }) = before.stored {
-            // A list that could not be read is a layer that cannot be read, whose root lies there.
+            // A list that could not be read became an unreadable layer with its root at the list's first block.
             let is_layer =
                 trees.layers.list.iter().any(|root| root.page.is_some_and(|page| page.block == block));
             let kept = u32::from(is_layer);
@@ -410,8 +410,8 @@ impl Checkpointer {
         Ok(Some(extents))
     }
 
-    /// A failed write of an apply poisons the store: the blocks that its pages would have named are not known to be there (R20).
-    /// A failed read, or a write without room, leaves everything as it was.
+    /// A failed write of an apply poisons the store: blocks that its pages would have named may be missing on the device (R20). A failed
+    /// read, or a write without room, changes nothing.
     pub(crate) fn apply_failed(&self, error: &Error) -> Error {
         match error {
             Error::NoRoom(why) => self.log.no_apply(why),
@@ -490,7 +490,7 @@ mod tests {
         }
     }
 
-    /// A thread drops what was applied; without threads it is gone with the apply.
+    /// A thread drops the applied memtable; without threads the apply drops it.
     #[test]
     fn an_applied_memtable_is_dropped() {
         for background in [false, true] {

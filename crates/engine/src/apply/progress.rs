@@ -1,38 +1,37 @@
-//! The progress of an apply: writers get the room of its memtable as it comes home, and not all of it at the end.
+//! The progress of an apply: writers get the room of its memtable step by step as it goes home, not all of it at the end.
 
 use crate::checkpoint::pause::Pause;
 use crate::log::commit::Committer;
 use crate::memtable::admission::{LENT_STEPS, Lent};
 
-/// Weights of an operation of an apply, by the time that it takes about: it is put in order and brought home; it is looked at; and
-/// the whole of it, with the merge into a tree.
+/// Weights of an operation of an apply, roughly by duration: sorted and brought home; looked up; and the whole of it, with the merge into a
+/// tree.
 const HOME: usize = 16;
 const LOOK: usize = 32;
 const WHOLE: usize = 128;
-/// The merge of an operation into the base takes so many times as long as that into a layer: it rewrites a page for a few of them.
+/// Merging an operation into the base takes this many times longer than into a layer: a page is rewritten for only a few of them.
 const BASE_OVER_LAYER: usize = 8;
 
 /// The progress of an apply.
 pub(crate) struct Progress<'a> {
     committer: &'a Committer,
     lent: Option<Lent>,
-    /// The weight of what is done, and of all that is to be done.
+    /// The weight done so far, and the total.
     done: usize,
     whole: usize,
-    /// The weight that is left to a pause behind the apply, which began at `began_ns`.
+    /// The weight reserved for a pause after the apply, which started at `began_ns`.
     pause: usize,
     began_ns: u64,
     /// The weight of an operation in the present part of the apply.
     weight: usize,
-    /// That in the merge into the base.
+    /// The weight of an operation in the merge into the base.
     weight_in_base: usize,
-    /// The next step begins when so much is done.
+    /// The next step is due at this weight.
     next: usize,
 }
 
 impl<'a> Progress<'a> {
-    /// An apply of `ops` operations lends the room of `lent` as it goes. With `ops` 0 the room becomes free at the end
-    /// only.
+    /// An apply of `ops` operations lends the room of `lent` step by step. With `ops` 0 the room becomes free only at the end.
     pub(crate) fn new(committer: &'a Committer, lent: Option<Lent>, ops: usize) -> Self {
         let next = if ops == 0 { usize::MAX } else { 0 };
         let whole = ops * WHOLE;
@@ -40,31 +39,31 @@ impl<'a> Progress<'a> {
         Self { committer, lent, done, whole, pause, began_ns, weight: HOME, weight_in_base: 0, next }
     }
 
-    /// The apply, which begins at `now_ns`, leaves a part of the room to a pause of so many thousandths of its time.
+    /// Reserves a part of the room for a pause of `permille` thousandths of the apply's time. The apply starts at `now_ns`.
     pub(crate) fn with_pause(mut self, permille: u64, now_ns: u64) -> Self {
         let pause = (self.whole as u64).saturating_mul(permille) / 1000;
         (self.pause, self.began_ns) = (pause as usize, now_ns);
         self
     }
 
-    /// From now on operations are looked at.
+    /// The following operations are looked up.
     pub(crate) fn looks(&mut self) {
         self.weight = LOOK;
     }
 
-    /// From now on operations are merged: so many into a layer, and then others into the base.
+    /// The following operations are merged: `into_layer` of them into a layer, then `into_base` into the base.
     pub(crate) fn merges(&mut self, into_layer: usize, into_base: usize) {
         let rest = self.whole.saturating_sub(self.done);
         self.weight = rest / (into_layer + into_base * BASE_OVER_LAYER).max(1);
         self.weight_in_base = self.weight * BASE_OVER_LAYER;
     }
 
-    /// From now on they are merged into the base.
+    /// The following operations are merged into the base.
     pub(crate) fn merges_into_base(&mut self) {
         self.weight = self.weight_in_base;
     }
 
-    /// Notes that the present part is done for so many operations.
+    /// Notes that `ops` operations finished the present part.
     #[inline]
     pub(crate) fn note(&mut self, ops: usize) {
         self.done += ops * self.weight;
@@ -82,7 +81,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// The apply is published, at `now_ns`: all of the room is free, but for what is left to a pause.
+    /// The apply was published at `now_ns`: all of its room is free, except the part reserved for a pause.
     pub(crate) fn end(mut self, now_ns: u64) -> Option<Pause> {
         let lent = self.lent.take()?;
         let mut paused = None;
@@ -98,7 +97,7 @@ impl<'a> Progress<'a> {
 }
 
 impl Drop for Progress<'_> {
-    /// The apply failed: it lends no more, and no large batch stops other writes.
+    /// The apply failed: it stops lending, and no large batch blocks other writes.
     fn drop(&mut self) {
         if self.lent.take().is_some() {
             self.committer.moved.notify();
@@ -145,7 +144,7 @@ mod tests {
         assert_eq!(admission.held(), (100, 1_000));
         assert!(progress.end(0).is_none());
         assert_eq!(admission.held(), (0, 0));
-        // One that leaves a half of it to a pause.
+        // A memtable that leaves half of its room to a pause.
         let mut progress = of(100).with_pause(1_000, 5);
         progress.note(100 * WHOLE / HOME);
         let held = admission.held();

@@ -1,5 +1,4 @@
-//! The changes of a tree's entries by an apply: the newest record replaces the old entry, and moved values get a new
-//! place.
+//! The changes that an apply makes to a tree's entries: the newest record replaces the old entry, and moved values get a new place.
 
 use std::sync::Arc;
 
@@ -34,7 +33,7 @@ pub(crate) enum What {
     Expired(Arc<Record>),
     /// A value of the tree goes to another place.
     Move(Box<Moved>),
-    /// The entry of this key stays, and goes with its leaf to another block.
+    /// The entry of this key stays, and moves with its leaf to another block.
     Touch(Bytes),
 }
 
@@ -43,9 +42,9 @@ pub(crate) struct Moved {
     pub version: Lsn,
     /// The tree's entry.
     pub entry: Entry,
-    /// The value's new packed run, if it goes to one.
+    /// The packed run that takes the value, if any.
     pub to: Option<u64>,
-    /// The value's new runs of its own otherwise.
+    /// The value's new runs if no packed run takes it.
     pub own: Vec<Run>,
 }
 
@@ -58,7 +57,7 @@ impl Op {
         }
     }
 
-    /// The record of a memtable; none of a move.
+    /// The record of a memtable; `None` for a move.
     pub(crate) fn record(&self) -> Option<&Record> {
         match &self.what {
             What::Record(record) | What::Expired(record) => Some(record),
@@ -86,12 +85,12 @@ impl Op {
     }
 }
 
-/// Replaces the tree's entries by the newest records, and notes the replaced entries.
+/// Replaces the tree's entries by the newest records and keeps the replaced entries.
 pub(crate) struct ReplaceEntries<'a> {
     checkpointer: &'a Checkpointer,
     /// Entries that are not in the new tree and may own runs.
     pub old: Vec<(Lsn, Entry)>,
-    /// Runs that were taken for values that did not move after all.
+    /// Runs taken for values that did not move in the end.
     pub unplaced: Vec<Run>,
     pub liveness: LivenessOps,
     bytes_added: u64,
@@ -137,7 +136,7 @@ impl<'a> ReplaceEntries<'a> {
     /// Notes an entry that the tree loses to version `by` of the same key.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the entry is newer than what takes its place: to go on would lose a write.
+    /// [`Error::Poisoned`] if the entry is newer than its replacement: continuing would lose a write.
     fn replaced(&mut self, key: &[u8], old: &[u8], by: Lsn) -> Result<()> {
         match decode_leaf_entry(old) {
             Ok((version, entry)) => {
@@ -172,7 +171,7 @@ impl<'a> ReplaceEntries<'a> {
         Ok(())
     }
 
-    /// Returns true if the tree still has the entry that is to move.
+    /// Returns true if the tree still has the entry to move.
     fn is_unchanged(moved: &Moved, old: Old<'_>) -> bool {
         let Old::Present(old) = old else { return false };
         decode_leaf_entry(old).is_ok_and(|(version, entry)| version == moved.version && entry == moved.entry)
@@ -194,7 +193,7 @@ impl Merge for ReplaceEntries<'_> {
             What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
             What::Move(moved) => {
                 if !Self::is_unchanged(moved, old) {
-                    // The leaf was lost since the value was read: nothing names the new place.
+                    // The leaf was lost after the value was read: nothing names the new place.
                     if let Some(to) = moved.to {
                         self.liveness.kill(to, moved.entry.stored_bytes());
                     }

@@ -1,9 +1,8 @@
-//! Which records of an apply go into the base, and which into a new layer.
+//! Divides the records of an apply between the base and a new layer.
 //!
-//! A leaf of the base that meets many records is rewritten: each record costs a fraction of a page. Records that fall thinly would
-//! cost a page each, so they become a layer. A record goes into the base only if no layer holds its key (INV-30): an entry of a
-//! layer would shadow it. The filters say so, and the same look at them finds the leaves that may hold what a record replaces:
-//! mostly none, so a new key costs no read.
+//! A leaf of the base that meets many records is rewritten: each record costs a fraction of a page. Sparse records would cost a page each,
+//! so they become a layer. A record goes into the base only if no layer holds its key (INV-30): an entry of a layer would shadow it. One
+//! probe of the filters answers both this and which leaves may hold the replaced entry: mostly none, so a new key costs no read.
 
 use shoal_base::Lsn;
 use shoal_common::error::{Error, Result};
@@ -22,10 +21,10 @@ use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, Remembers};
 
-/// Operations whose old leaves are asked for together, while those of the ones before are looked at: of new keys one in some hundred
-/// has any, by an error of the filters, and a device is as fast as it has requests.
+/// Operations whose old leaves are requested together, while those of the previous ones are looked up. Only one new key in some hundred has
+/// any, by a false positive of the filters, and the device needs many requests in flight.
 const SETTLED_AT_A_TIME: usize = 2_048;
-/// The same where the pool has room for few pages.
+/// The same if the pool has room for few pages.
 const SETTLED_AT_LEAST: usize = 64;
 
 /// A leaf that may hold the key of an operation.
@@ -35,52 +34,53 @@ enum OldLeaf {
         is_layer: bool,
         page: PageRef,
     },
-    /// The page that would name it is damaged.
+    /// The page that would name the leaf is damaged.
     Unknown,
 }
 
-/// The operations of an apply, by where they go; each list in the order of the keys.
+/// The operations of an apply by destination; each list in the order of the keys.
 #[derive(Default)]
 pub(crate) struct Routed {
     pub direct: Vec<Op>,
     pub layered: Layered,
 }
 
-/// Operations for a new layer, and where the entries lie that they replace.
+/// Operations for a new layer, and the places of the entries that they replace.
 #[derive(Default)]
 pub(crate) struct Layered {
     pub ops: Vec<Op>,
     old: OldLeaves,
 }
 
-/// Leaves that may hold what an operation replaces, with the operation's number; in the order of the operations, and of one the newest tree's
-/// first. Few operations of a large store have any, so that most cost nothing here.
+/// Leaves that may hold the entry that an operation replaces, with the operation's number; in the order of the operations, for each the
+/// newest tree's first. Few operations of a large store have any, so most cost nothing here.
 type OldLeaves = Vec<(usize, OldLeaf)>;
 
-/// Where an operation goes.
+/// The destination of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Destination {
     Base,
     Layer,
-    /// Into the base, if enough others go to the same leaf.
+    /// Into the base if enough other operations go to the same leaf.
     Open,
 }
 
-/// The destinations of operations, in the order of the keys. Neighbours that go to one leaf are a group, which is decided when it is whole.
+/// The destinations of operations, in the order of the keys. Neighbours that go to one leaf form a group, which is decided once it is
+/// complete.
 struct Destinations {
     of_ops: Vec<Destination>,
     old: OldLeaves,
-    /// The leaf of the last group, and where that begins.
+    /// The leaf of the last group, and the number of its first operation.
     group: (Option<PageRef>, usize),
-    /// A leaf that meets so many operations is rewritten.
+    /// A leaf that meets at least this many operations is rewritten.
     dense: usize,
 }
 
-/// A layer that is written, and not published yet.
+/// A layer that is written but not published yet.
 pub(crate) struct NewLayer<'a> {
     pub root: Root,
     pub pages: Pages<'a>,
-    /// Keys that exist now and did not before, and the other way round.
+    /// Keys that exist now and did not before, and the reverse.
     pub added: u64,
     pub removed: u64,
 }
@@ -90,7 +90,7 @@ impl Destinations {
         Self { of_ops: Vec::with_capacity(ops), old: Vec::new(), group: (None, 0), dense }
     }
 
-    /// Notes the next operation, and the leaf of the base that it would go to, where that is known.
+    /// Notes the next operation, and the leaf of the base that it would go to, if known.
     fn note(&mut self, destination: Destination, leaf: Option<PageRef>) {
         if leaf.is_none() || leaf != self.group.0 {
             self.decide();
@@ -99,12 +99,12 @@ impl Destinations {
         self.of_ops.push(destination);
     }
 
-    /// Notes that `leaf` may hold what the next operation replaces.
+    /// Notes that `leaf` may hold the entry that the next operation replaces.
     fn note_old(&mut self, leaf: OldLeaf) {
         self.old.push((self.of_ops.len(), leaf));
     }
 
-    /// Decides the last group. An operation whose leaf nobody knows goes into the base, as one does whose leaf meets many.
+    /// Decides the last group. An operation with an unknown leaf goes into the base, as does one whose leaf meets many.
     fn decide(&mut self) {
         let (leaf, start) = self.group;
         let group = &mut self.of_ops[start..];
@@ -118,7 +118,7 @@ impl Destinations {
         self.of_ops.iter().filter(|&&destination| destination == Destination::Layer).count()
     }
 
-    /// Divides the operations. Those of the layer stay in the memory of `ops`: no second list of them is made.
+    /// Divides the operations. Those of the layer stay in the memory of `ops`: they are not copied to a second list.
     fn divide(self, mut ops: Vec<Op>) -> Routed {
         let Self { of_ops, mut old, .. } = self;
         let mut destinations = of_ops.iter();
@@ -162,18 +162,18 @@ impl Checkpointer {
         Ok(destinations.divide(ops))
     }
 
-    /// Whether a tablet without layers is large enough for one.
+    /// Returns true if a tablet without layers is large enough for one.
     fn may_start_layers(&self, trees: &Trees, ops: &[Op]) -> bool {
         trees.base.entries >= self.tuning.layers_from && self.has_room_for_layer(ops)
     }
 
-    /// Whether the device has room to merge a layer of these operations later (INV-32), where it is a file, after it has grown.
-    /// Without room as much as possible goes into the base.
+    /// Returns true if the device has room to merge a layer of these operations later (INV-32), including the possible growth of a file.
+    /// Without room, as many operations as possible go into the base.
     fn has_room_for_layer(&self, ops: &[Op]) -> bool {
         self.room_with_growth() > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
     }
 
-    /// Blocks that are free, and those that are when the device has grown.
+    /// Free blocks, plus the blocks by which the device can still grow.
     pub(crate) fn room_with_growth(&self) -> u64 {
         let device = self.device.inner();
         let growth =
@@ -181,8 +181,8 @@ impl Checkpointer {
         self.space.available() + growth
     }
 
-    /// Finds the destination of each operation: those whose leaf meets enough of them go into the base, and all that may where room
-    /// is short.
+    /// Finds the destination of each operation: operations whose leaf meets enough of them go into the base, and if room is short, all that
+    /// may.
     async fn look_at_leaves(
         &self,
         tree: Tree,
@@ -231,10 +231,10 @@ impl Checkpointer {
         Ok(destinations)
     }
 
-    /// Writes the layer of `layered` above `trees`; `merge` learns what the records replace.
+    /// Writes the layer of `layered` above `trees`; passes the replaced entries to `merge`.
     ///
     /// # Errors
-    /// As the device, and what `merge` says.
+    /// As the device; the errors of `merge`.
     pub(crate) async fn write_layer(
         &self,
         (tree, lsn): (Tree, Lsn),
@@ -248,7 +248,7 @@ impl Checkpointer {
             Ok(written) => written,
             Err(error) => {
                 let error = self.apply_failed(&error);
-                // R8: the pages' blocks go back only when the writes on them have ended.
+                // R8: the pages' blocks are returned only after the writes to them have finished.
                 drop(sink.finish().await);
                 return Err(error);
             }
@@ -316,7 +316,7 @@ impl Checkpointer {
 enum Settled<P> {
     Absent,
     Present(shoal_tree::Found<P>),
-    /// Nobody knows: a page is damaged.
+    /// Unknown: a page is damaged.
     Lost,
 }
 
@@ -342,7 +342,7 @@ async fn settle<S: PageSource>(
     Ok(Settled::Absent)
 }
 
-/// The number of the record that deletes a key.
+/// The version of the record that deletes a key.
 fn version_of_delete(op: &Op) -> Lsn {
     op.deletes().unwrap_or_else(|| unreachable!("only a record deletes"))
 }

@@ -18,8 +18,8 @@ use crate::tablet::view::{Tablet, View};
 const TRIES: u32 = 16;
 
 impl Checkpointer {
-    /// Applies everything up to one version, and gives that version and the trees of all tablets. A store that takes no writes any
-    /// more gives its trees and memtables as they are.
+    /// Applies everything up to one version and returns that version and the trees of all tablets. A store that takes no more writes
+    /// returns its trees and memtables unchanged.
     ///
     /// # Errors
     /// As an apply; [`Error::Busy`].
@@ -28,7 +28,7 @@ impl Checkpointer {
             return Ok(self.frozen_for_good());
         }
         for _ in 0..TRIES {
-            // Records that are applied here do not lengthen the time for which the turn is held.
+            // Records applied here do not extend the time for which the turn is held.
             self.apply_all().await?;
             for tablet in self.tablets.all() {
                 self.make_room_for_a_layer(tablet).await?;
@@ -76,7 +76,7 @@ impl Checkpointer {
         (self.log.committer.durable(), Frozen { views, moment: self.log.moment() })
     }
 
-    /// Drops snapshots that are too old, and all where less than a tenth of the space is free because of them (INV-36).
+    /// Drops snapshots that are too old, and all of them if they leave less than a tenth of the space free (INV-36).
     pub(crate) fn limit_snapshots(&self) {
         let snapshots = &self.tablets.snapshots;
         if snapshots.count() == 0 {

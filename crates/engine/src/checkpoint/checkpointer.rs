@@ -28,7 +28,7 @@ use crate::tablet::tablets::Tablets;
 use crate::tablet::tree_io::PoolSink;
 use crate::value::packed::run_blocks_max;
 
-/// The owners that a checkpoint takes from and gives to, and its own state. The store builds it once.
+/// The owners that a checkpoint works with, and its own state. The store builds it once.
 pub(crate) struct Checkpointer {
     pub device: Device,
     pub pool: Pool,
@@ -37,7 +37,7 @@ pub(crate) struct Checkpointer {
     pub identity: [u8; 16],
     pub tuning: Tuning,
     pub clock: Arc<dyn Clock>,
-    /// When the superblocks on the device were last compared with the newest. A figure: any order will do.
+    /// The last time that the superblocks on the device were compared with the newest. Only a heuristic: any memory order is fine.
     pub looked_ns: AtomicU64,
     pub log: Arc<Log>,
     pub space: Arc<SpaceManager>,
@@ -53,23 +53,23 @@ pub(crate) struct Checkpointer {
     pub growth: Growth,
     pub closing: Closing,
     pub move_limits: MoveLimits,
-    /// The threads that do what comes after an apply; `None` if the apply does it.
+    /// The threads that finish the work of an apply; `None` if the apply does it.
     pub helpers: Option<Helpers>,
-    /// True during a repair: a page that the device cannot read is lost, and is not tried again.
+    /// True during a repair: a page that the device cannot read is lost and is not retried.
     pub gives_up: bool,
 }
 
-/// The threads that do what comes after an apply.
+/// The threads that finish the work of an apply.
 pub(crate) struct Helpers {
     /// Wakes the thread that compacts layers.
     pub compaction: Arc<Bell>,
-    /// Wakes the thread that drops applied memtables: a fifth of an apply's time would be the freeing of its records.
+    /// Wakes the thread that drops applied memtables: freeing the records would take a fifth of an apply's time.
     free: Arc<Bell>,
     /// The memtable that was applied last, until that thread drops it.
     applied: Mutex<Option<Arc<Memtable>>>,
     /// Wakes the thread that applies.
     apply: Arc<Bell>,
-    /// The pause behind the newest apply, until that thread takes it.
+    /// The pause after the newest apply, until that thread takes it.
     pub(crate) paused: Mutex<Option<Pause>>,
 }
 
@@ -79,7 +79,7 @@ impl Helpers {
         Self { compaction, free, applied: Mutex::default(), apply, paused: Mutex::default() }
     }
 
-    /// Leaves a pause to the thread that applies. One that still lies there is over.
+    /// Passes a pause to the thread that applies. An earlier one that is still queued is over.
     pub(crate) fn leave_pause(&self, pause: Pause) {
         let before = self.paused.lock().replace(pause);
         self.apply.ring();
@@ -93,7 +93,7 @@ impl Helpers {
         drop(before);
     }
 
-    /// Drops what lies there.
+    /// Drops the queued memtable.
     pub(crate) fn drop_applied(&self) {
         let applied = self.applied.lock().take();
         drop(applied);
@@ -101,12 +101,12 @@ impl Helpers {
 }
 
 impl Checkpointer {
-    /// Where everything lies, as of the newest growth of the cap.
+    /// The places of everything, as of the newest growth of the cap.
     pub(crate) fn layout(&self) -> Layout {
         **self.layout.load()
     }
 
-    /// Blocks of a new packed run at most.
+    /// Limit on the blocks of a new packed run.
     pub(crate) fn run_blocks_max(&self) -> u32 {
         run_blocks_max(&self.tuning, self.space.withheld())
     }
@@ -120,7 +120,7 @@ impl Checkpointer {
         self.clock.monotonic_ns()
     }
 
-    /// Lends what the newest apply has left to a pause, on this thread; `is_over` ends it early.
+    /// Lends the room that the newest apply reserved for a pause, on this thread; `is_over` stops it early.
     pub(crate) fn pause(&self, is_over: impl Fn() -> bool) {
         let Some(pause) = self.helpers.as_ref().and_then(|helpers| helpers.paused.lock().take()) else {
             return;
@@ -130,7 +130,7 @@ impl Checkpointer {
         OperationCounters::add(&self.counters.paused_ns, self.now_ns().saturating_sub(began_ns));
     }
 
-    /// Applies what one tablet's memtables hold, so that the space that this frees is reusable at once.
+    /// Applies one tablet's memtables, so that the space that this frees is reusable at once.
     pub(crate) async fn free_by_an_apply(&self) -> Result<()> {
         self.apply_fullest().await?;
         self.make_freed_reusable().await;

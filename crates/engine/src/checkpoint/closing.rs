@@ -7,21 +7,21 @@ use shoal_base::Clock;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_common::error::{Error, Result};
 
-/// A close that takes longer than this logs its progress, and again after each such time.
+/// A close that takes longer than this logs its progress, once per such period.
 const PROGRESS_NS: u64 = 1_000_000_000;
 /// One of this many steps of an apply reads the clock.
 const STEPS_A_LOOK: u64 = 64;
-/// An apply takes each record twice: its value goes home, then the record goes into the tree.
+/// An apply takes two steps per record: its value goes home, then the record goes into the tree.
 const STEPS_A_RECORD: u64 = 2;
 
 /// The progress of a close. All numbers are zero while the store is open.
 pub(crate) struct Closing {
     clock: Arc<dyn Clock>,
-    /// The beginning, on the monotonic clock; 0: the store is not being closed.
+    /// The start on the monotonic clock; 0: the store is not being closed.
     began_ns: AtomicU64,
-    /// The deadline on the monotonic clock; `u64::MAX`: there is none.
+    /// The deadline on the monotonic clock; `u64::MAX`: none.
     deadline_ns: AtomicU64,
-    /// Records to apply when the close began.
+    /// Records to apply at the start of the close.
     records: AtomicU64,
     steps: AtomicU64,
     said_ns: AtomicU64,
@@ -33,7 +33,7 @@ impl Closing {
         Self { clock, began_ns, deadline_ns, records, steps, said_ns }
     }
 
-    /// Begins a close; does nothing if another one began before.
+    /// Starts a close; does nothing if one has already started.
     pub(crate) fn begin(&self, limit: Option<Duration>, records: u64) {
         let now_ns = self.clock.monotonic_ns();
         let deadline_ns = limit.map_or(u64::MAX, |limit| {
@@ -43,7 +43,7 @@ impl Closing {
             self.deadline_ns.store(deadline_ns, Ordering::Relaxed);
             self.records.store(records, Ordering::Relaxed);
             self.said_ns.store(now_ns, Ordering::Relaxed);
-            // Pairs with the acquire in `is_begun`: a thread that sees the beginning also sees the deadline.
+            // Pairs with the acquire in `is_begun`: a thread that sees the start also sees the deadline.
             self.began_ns.store(now_ns.max(1), Ordering::Release);
         }
     }
@@ -57,10 +57,10 @@ impl Closing {
         self.is_begun() && self.clock.monotonic_ns() >= self.deadline_ns.load(Ordering::Relaxed)
     }
 
-    /// Notes that an apply finished one more record. During a close, logs the progress from time to time.
+    /// Notes that an apply finished one more step. During a close, logs the progress from time to time.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the deadline of the close has passed: the apply ends, and its records stay in the log.
+    /// [`Error::Closed`] if the deadline of the close has passed: the apply stops, and its records stay in the log.
     pub(crate) fn step(&self) -> Result<()> {
         if !self.is_begun() {
             return Ok(());

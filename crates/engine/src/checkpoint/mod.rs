@@ -1,10 +1,10 @@
 //! Checkpoints: the owners and the state that applies, compactions, gc and growth share, and the publish of a superblock
 //! that names their new roots.
 //!
-//! All of them work with a [`checkpointer`], which has the owners that a checkpoint needs, and not the store.
+//! All of them work with a [`checkpointer`], which has the owners that a checkpoint needs, not with the store.
 //!
-//! Reading order: [`checkpointer`], [`new_tree`] (a tree that is written, and its publish), [`publish`], [`sole_writer`] (no other
-//! program publishes), [`pause`] and [`rate`] (limits of the background work), [`closing`].
+//! Reading order: [`checkpointer`], [`new_tree`] (a written tree and its publish), [`publish`], [`sole_writer`] (no other program
+//! publishes), [`pause`] and [`rate`] (limits of the background work), [`closing`].
 
 pub(crate) mod checkpointer;
 pub(crate) mod closing;

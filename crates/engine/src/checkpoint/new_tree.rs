@@ -1,4 +1,4 @@
-//! A tree that is written, and its publish.
+//! A written tree, and its publish.
 
 use std::sync::Arc;
 
@@ -19,22 +19,20 @@ use crate::value::packed::Totals;
 /// A tree that is written but not published yet.
 pub(crate) struct NewTree<'a> {
     pub trees: Trees,
-    /// Records up to here are in it.
+    /// Records up to this one are in the trees.
     pub applied: Lsn,
     pub totals: Totals,
     /// The change of the results of writes with a request id.
     pub results: ResultTotals,
     /// The pages of the merges that made the tree.
     pub pages: Vec<Pages<'a>>,
-    /// Runs that are free in the published image, and not free in the new one.
+    /// Runs that are free in the published image and taken in the new one.
     pub taken: Vec<Run>,
-    /// Runs that are taken in the published image, and free in the new one.
+    /// Runs that are taken in the published image and free in the new one.
     pub freed: Vec<Run>,
-    /// Runs that the apply took for values. If the apply fails, they are free again after the last write to them has
-    /// ended.
+    /// Runs that the apply took for values. If the apply fails, they are free again after the last write to them has finished.
     pub given: Vec<Arc<Extents>>,
-    /// Runs that no published tree ever named, but that readers of the last view may still read: not in the image's
-    /// delta.
+    /// Runs that no published tree ever named, but that readers of the last view may still read: not in the image's delta.
     pub dropped: Vec<Run>,
 }
 
@@ -77,12 +75,12 @@ impl Checkpointer {
         }
         let published = self.publish(changes).await;
         if let Err(error @ Error::NoRoom(_)) = published {
-            // No copy of that superblock is on the device. Pages and homes that it named are given back by their owners, and the
-            // extents of records stay theirs: the records are still in the memtable.
+            // No copy of that superblock is on the device. The owners of the pages and homes that it named free them. The extents of
+            // records stay taken: the records are still in the memtable.
             return Err(error);
         }
-        // Kept also after an error: a superblock whose write failed may be on the device all the same, and the blocks that it names
-        // must not be written over by a put that is under way (R20).
+        // Kept also after an error: a superblock whose write failed may still be on the device, and a put in progress must not overwrite
+        // the blocks that it names (R20).
         given.iter().chain(&listed).for_each(|extents| extents.keep());
         let replaced: Vec<Run> = pages.iter().flat_map(|pages| pages.freed.iter().copied()).collect();
         pages.into_iter().for_each(Pages::keep);
@@ -90,8 +88,7 @@ impl Checkpointer {
         self.space.give_back(&between);
         freed.extend(dropped);
         let epoch = tablet.publish(trees, applied, totals, results);
-        // Not before: while the device does not answer, an apply does not end, and reads of cached pages are answered from the
-        // cache.
+        // Not before: while the device does not answer, an apply does not finish, and reads of cached pages are answered from the cache.
         replaced.iter().flat_map(|run| run.block..run.end()).for_each(|block| self.pool.let_go(block));
         self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&epoch), freed);
         Ok(())

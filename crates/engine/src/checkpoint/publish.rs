@@ -22,7 +22,7 @@ use crate::value::packed::Totals;
 /// Distance of a superblock's LSN ceiling from the last assigned LSN.
 pub(crate) const CEILING_STEP: u64 = 1 << 24;
 
-/// The new trees of a tablet, up to which record they hold the log, and what they hold in all.
+/// The new trees of a tablet, the last record of the log that they hold, and their totals.
 #[derive(Clone, Debug)]
 pub(crate) struct TabletChange {
     pub id: TabletId,
@@ -30,7 +30,7 @@ pub(crate) struct TabletChange {
     pub layers: Option<LayersRef>,
     pub applied: Lsn,
     pub totals: Totals,
-    /// Whether the trees may have what [`LAYERS`] stands for.
+    /// True if the trees may have the contents that [`LAYERS`] marks.
     pub has_filters: bool,
 }
 
@@ -46,9 +46,9 @@ pub(crate) struct MovedLog {
 pub(crate) struct Changes {
     /// The new trees of a tablet.
     pub tablet: Option<TabletChange>,
-    /// Runs that were free in the published image and are not any more.
+    /// Runs that were free in the published image and are taken in the new one.
     pub taken: Vec<Run>,
-    /// Runs that are taken in the published image, and free in the new one.
+    /// Runs that are taken in the published image and free in the new one.
     pub freed: Vec<Run>,
     /// The new size of the device, in blocks.
     pub device_blocks: Option<u64>,
@@ -56,9 +56,9 @@ pub(crate) struct Changes {
     pub layout: Option<Layout>,
     /// The new length of the prepared part of the log's ring.
     pub log_prepared: Option<u32>,
-    /// Another ring for the log (INV-38). No batch of the ring before is needed, and none is written meanwhile.
+    /// Another ring for the log (INV-38). No batch of the old ring is needed, and none is written meanwhile.
     pub moved_log: Option<MovedLog>,
-    /// The losses of a repair, in addition to those that the superblock lists already.
+    /// The losses of a repair, in addition to the losses already in the superblock.
     pub losses: Option<Losses>,
 }
 
@@ -71,7 +71,7 @@ impl Checkpointer {
         self.publish_with(changes, CEILING_STEP, false).await
     }
 
-    /// Publishes the last superblock of a clean end: the next opening continues the numbering without a gap.
+    /// Publishes the last superblock of a clean close: the next opening continues the numbering without a gap.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).

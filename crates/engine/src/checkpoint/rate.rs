@@ -26,7 +26,7 @@ impl Rate {
     /// Nanoseconds until more work may be done at `bytes_per_s`.
     pub(crate) fn wait_ns(&mut self, now_ns: u64, bytes_per_s: u64) -> u64 {
         let paid = share(now_ns.saturating_sub(self.last_ns), bytes_per_s);
-        // Time worth less than a byte is not lost.
+        // Time worth less than a byte is carried over.
         if paid > 0 {
             self.debt = self.debt.saturating_sub(paid);
             self.last_ns = now_ns;
@@ -36,11 +36,11 @@ impl Rate {
     }
 }
 
-/// Whether values may move and free groups be given back, and what that has not paid for yet.
+/// The permission to move values and discard free groups, and the work that is not paid for yet.
 #[derive(Default)]
 pub(crate) struct MoveLimits {
     pub paused: AtomicBool,
-    /// True if whole free groups are given back to the device.
+    /// True if whole free groups are discarded on the device.
     pub discards: bool,
     pub rate: Mutex<Rate>,
 }
@@ -62,7 +62,7 @@ impl MoveLimits {
     }
 }
 
-/// Bytes of a span of time.
+/// The bytes of a span of time.
 fn share(ns: u64, bytes_per_s: u64) -> u64 {
     (u128::from(ns) * u128::from(bytes_per_s) / 1_000_000_000).try_into().unwrap_or(u64::MAX)
 }

@@ -1,10 +1,11 @@
-//! Notices that the data file is not this store's alone any more: another program writes to it, or somebody cut, replaced or restored it.
+//! Detects that the data file does not belong to this store alone any more: another program writes to it, or it was cut, replaced or
+//! restored.
 //!
-//! Locks exclude a second program that asks for them. Nothing excludes one on another machine, or a way to the same bytes that this
+//! Locks exclude a second program that asks for them. Nothing excludes one on another machine, or on a path to the same bytes that this
 //! system does not know. But a store that is opened for writing publishes a superblock before anything else, and only the holder of the
-//! publisher's token writes superblocks here. So a superblock on the device that is newer than the newest of this store, or has its
-//! number and other contents, is somebody else's. If both copies of the newest are gone, the file is not the one that was written.
-//! A copy that cannot be read, or that is damaged, proves nothing: the scrub reports it.
+//! publisher's token writes superblocks here. So a superblock on the device that is newer than the newest of this store, or has its number
+//! and other contents, was written by another program. If both copies of the newest are gone, the file is not the one that was written. A
+//! copy that is damaged or cannot be read proves nothing: the scrub reports it.
 
 use shoal_base::sync::atomic::Ordering;
 use shoal_common::error::Result;
@@ -17,8 +18,8 @@ use crate::image::layout::SUPERBLOCK_COPIES;
 use crate::image::superblock::Superblock;
 
 impl Checkpointer {
-    /// Checks before a publish behind `newest` that the data file was not cut, and that no other program published. The copies are read
-    /// once in a period, and always if `now`.
+    /// Checks before a publish after `newest` that the data file was not cut and that no other program published. The copies are read once
+    /// per period, and always if `now` is set.
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned).
@@ -29,7 +30,7 @@ impl Checkpointer {
         let now_ns = self.now_ns();
         let looked_ns = self.looked_ns.load(Ordering::Relaxed);
         let is_due = now || now_ns.saturating_sub(looked_ns) >= self.tuning.file_look_ns;
-        // Until the superblock of this opening finds room, the device has the one before it under the same number.
+        // Until the superblock of this opening finds room, the device has the previous one under the same number.
         if is_due && !self.log.committer.room.awaits_opening() {
             self.looked_ns.store(now_ns, Ordering::Relaxed);
             if let Some(what) = other_writer(&self.device, newest).await {
@@ -39,8 +40,8 @@ impl Checkpointer {
         self.log.poison.check()
     }
 
-    /// The reason why the data file is not what this store wrote any more, or not at its place: its name, its length or its superblock
-    /// differ. Asks the file system, so it may block. `None` also while a superblock is being published, which looks at the length.
+    /// The reason why the data file is not at its place or not as this store wrote it: its name, length or superblock differs. Queries the
+    /// file system, so it may block. Also `None` while a superblock is being published; the publish checks the length.
     pub(crate) async fn lost_file(&self) -> Option<String> {
         let device = self.device.inner();
         if let Some(what) = device.displaced() {
@@ -135,7 +136,7 @@ mod tests {
         block_on(store.0.checkpointer.apply_all())
     }
 
-    /// Two programs that opened one device overwrote each other without a word.
+    /// Two programs that opened one device overwrote each other silently.
     #[test]
     fn a_second_writer_makes_both_read_only() {
         let device = formatted();
@@ -156,7 +157,7 @@ mod tests {
         block_on(second.close()).unwrap();
     }
 
-    /// A close looks in any case.
+    /// A close always checks.
     #[test]
     fn a_second_writer_is_noticed_at_the_close() {
         let device = formatted();
@@ -196,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Bad sectors and rot are the scrub's: a store that can publish heals them.
+    /// Bad sectors and bit rot are the scrub's concern: a store that can publish heals them.
     #[test]
     fn damaged_copies_prove_nothing() {
         let device = formatted();

@@ -1,12 +1,12 @@
 //! The liveness of packed runs: an apply that kills or moves values changes the counts of their runs.
 //!
-//! An apply knows the entries that it replaces only after it has merged them. So the counts change in a second, small
-//! merge over the root of the first one, before anything is published: the published root has both or none. The keys of
-//! the counts sort behind all objects, so the merge touches a few leaves at the end of the tree.
+//! An apply knows the replaced entries only after it has merged them. So the counts change in a second, small merge over the root of the
+//! first one, before anything is published: the published root has both or none. The keys of the counts sort after all objects, so the
+//! merge touches a few leaves at the end of the tree.
 //!
-//! Invariant: the live values and bytes of a run that is not uncertain are exactly those of the entries of the same
-//! tree that name the run. If counts contradict each other, they are no longer trusted: the run becomes uncertain, and
-//! is kept until a repair recounts it. A run in doubt is never freed.
+//! Invariant: the live values and bytes of a run that is not uncertain are exactly those of the entries of the same tree that name the run.
+//! Counts that contradict each other are no longer trusted: the run becomes uncertain, and is kept until a repair recounts it. A run in
+//! doubt is never freed.
 
 use std::collections::BTreeMap;
 
@@ -63,14 +63,14 @@ impl LivenessOps {
         self.of(block).set = Some(entry);
     }
 
-    /// Counts out a value of `bytes` stored bytes in the run at `block`: no entry names it any more.
+    /// Subtracts a value of `bytes` stored bytes from the count of the run at `block`: no entry names it any more.
     pub(crate) fn kill(&mut self, block: u64, bytes: u64) {
         let dead = &mut self.of(block).dead;
         dead.values += 1;
         dead.bytes += bytes;
     }
 
-    /// Marks the run at `block`: it must not be rewritten any more.
+    /// Marks the run at `block`, which must not be rewritten any more.
     pub(crate) fn doubt(&mut self, block: u64, doubt: Doubt) {
         self.of(block).doubt = Some(doubt);
     }
@@ -136,7 +136,7 @@ impl Merge for Liveness {
 }
 
 impl LivenessOp {
-    /// Counts the dead values out, and doubts a count that is impossible (INV-25).
+    /// Subtracts the dead values, and doubts a count that is impossible (INV-25).
     fn take_from(&self, entry: &mut RunEntry) {
         let left = |alive: u32, dead: u64| u64::from(alive).checked_sub(dead).map(|left| left as u32);
         let (values, bytes) =
@@ -173,7 +173,7 @@ mod tests {
         fixed: false,
     };
 
-    /// The result of merging into a run's entry `before`: the new entry, whether the run was freed, and the totals.
+    /// Merges into a run's entry `before`. Returns the new entry, true if the run was freed, and the totals.
     fn merged(before: Option<RunEntry>, ops: LivenessOps) -> (Option<RunEntry>, bool, Totals) {
         let mut totals = Totals { value_bytes: 1, ..Totals::default() };
         let mut old = Vec::new();
@@ -216,7 +216,7 @@ mod tests {
             let (entry, freed, _) = merged(Some(ENTRY), kills(wrong));
             assert!(entry.is_some_and(|entry| entry.uncertain) && !freed, "{wrong:?}");
         }
-        // A doubted run is kept, whatever the counts say.
+        // A doubted run is kept regardless of the counts.
         let doubted = RunEntry { uncertain: true, ..ENTRY };
         let (entry, freed, _) = merged(Some(doubted), kills(&[2_000, 3_000]));
         assert!(entry.is_some_and(|entry| entry.uncertain) && !freed);

@@ -1,8 +1,8 @@
 //! Chooses the packed runs to rewrite, and reads their live values.
 //!
-//! The search goes over a tablet's runs window by window and takes the emptiest of each window, so its memory does not
-//! grow with the number of runs. A run's footer names its values; a value is alive if the tree still names it at this
-//! place. The values move with the apply that chose them, on the root that it read (R13).
+//! The search visits a tablet's runs window by window and takes the emptiest of each window, so its memory does not grow with the number of
+//! runs. A run's footer names its values; a value is alive if the tree still names it at this place. The values move with the apply that
+//! chose them, on the root that it read (R13).
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ use crate::value::packed::{Footer, RunEntry, TAIL_BYTES, block_of_run_key, run_k
 /// Runs in a window, of which the emptiest are taken.
 const WINDOW_RUNS: usize = 1024;
 
-/// Packed blocks over live bytes, in thousandths, that applies aim at under load. Under random overwrites 1.25 costs
-/// 2.7 times the written bytes, 1.05 would cost 10.7 times.
+/// Packed blocks over live bytes, in thousandths: the aim of applies under load. Under random overwrites 1.25 multiplies the written bytes
+/// by 2.7; 1.05 would multiply them by 10.7.
 const AIM_UNDER_LOAD: u64 = 1250;
 /// The aim of an idle store, and of one that is short of space.
 const AIM_IDLE: u64 = 1050;
@@ -37,7 +37,7 @@ const MOVED_RUNS_MIN: u64 = 4;
 /// The effort of a rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressure {
-    /// Beside this many bytes of fresh values: at most three times as much is rewritten.
+    /// Beside this many bytes of fresh values: at most three times that amount is rewritten.
     Load { fresh_bytes: usize },
     /// No request waits.
     Idle,
@@ -53,12 +53,12 @@ impl Pressure {
         }
     }
 
-    /// Bytes of runs that one apply reads and rewrites at most.
+    /// Limit on the bytes of runs that one apply reads and rewrites.
     fn budget(self, checkpointer: &Checkpointer) -> u64 {
         let most = checkpointer.tuning.move_bytes_max as u64;
         let run = u64::from(checkpointer.run_blocks_max()) * BLOCK_BYTES_U64;
         match self {
-            // Steady overwrites at 1.25 need to move twice the fresh bytes; the runs hold dead bytes, too.
+            // Steady overwrites at 1.25 need to move twice the fresh bytes; the runs also hold dead bytes.
             Self::Load { fresh_bytes } => (3 * fresh_bytes as u64).min(most),
             Self::Idle | Self::Shortage => most / 4,
         }
@@ -89,11 +89,11 @@ pub(crate) struct Moves {
     pub reservation: Option<Reservation>,
 }
 
-/// A step of an apply besides the memtable's records.
+/// A step of an apply in addition to the memtable's records.
 pub(crate) enum MoveStep {
-    /// A value goes to another place.
+    /// A value moves to another place.
     Value(Box<LiveValue>),
-    /// The leaf that holds this key goes to another block.
+    /// The leaf that holds this key moves to another block.
     Touch(Bytes),
 }
 
@@ -116,7 +116,7 @@ impl Moves {
     pub(crate) fn into_steps(self) -> (Vec<MoveStep>, Option<Reservation>) {
         let values = self.values.into_iter().map(|value| MoveStep::Value(Box::new(value)));
         let mut steps: Vec<MoveStep> = values.chain(self.touches.into_iter().map(MoveStep::Touch)).collect();
-        // The sort is stable: a value that moves takes its leaf with it.
+        // The sort is stable: a moved value also moves its leaf.
         steps.sort_by(|a, b| a.key().cmp(b.key()));
         steps.dedup_by(|later, first| later.key() == first.key());
         (steps, self.reservation)
@@ -130,8 +130,8 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    /// The run that the tree has under this key; `None` if the key is of another kind, the entry is unreadable, or the
-    /// run must not be rewritten.
+    /// The run that the tree has under this key; `None` if the key is of another kind, the entry is unreadable, or the run must not be
+    /// rewritten.
     pub(crate) fn of_entry(key: &[u8], entry: &[u8]) -> Option<Self> {
         let block = block_of_run_key(key)?;
         let entry = RunEntry::decode(entry).ok()?;
@@ -160,7 +160,7 @@ impl Victim {
 struct Choice {
     chosen: Vec<Victim>,
     reservation: Option<Reservation>,
-    /// More runs were worth rewriting, but there was no space to move them.
+    /// True if more runs were worth rewriting, but there was no space to move them.
     no_room: bool,
 }
 
@@ -172,7 +172,7 @@ impl Checkpointer {
             && tablet.tidy.lock().quiet != Some((pressure.aim(), totals))
     }
 
-    /// Rewrites packed runs of the tablet that gains most. Returns true if there was anything to do.
+    /// Rewrites packed runs of the tablet with the largest gain. Returns true if there was anything to do.
     ///
     /// # Errors
     /// As an apply.
@@ -208,15 +208,15 @@ impl Checkpointer {
         Ok(any)
     }
 
-    /// Chooses runs of `tablet` to rewrite and reads what of them is alive under `trees`. Nothing where nothing is worth it.
-    /// Runs that cannot be read are left alone.
+    /// Chooses runs of `tablet` to rewrite and reads their values that are alive under `trees`. Returns no moves if none is worthwhile.
+    /// Runs that cannot be read are skipped.
     pub(crate) async fn choose_moves(&self, tablet: &Tablet, trees: &Trees, pressure: Pressure) -> Moves {
         let paused = self.move_limits.is_paused() && pressure != Pressure::Shortage;
         if paused || !self.wants_tidying(tablet, pressure) {
             return Moves::default();
         }
         let (mut victims, mut reservation) = self.choose_victims(tablet, trees.base, pressure).await;
-        // An apply under load looks at one window; other applies look at all of them.
+        // An apply under load examines one window; other applies examine all of them.
         while victims.is_empty()
             && !matches!(pressure, Pressure::Load { .. })
             && tablet.tidy.lock().position > 0
@@ -228,7 +228,7 @@ impl Checkpointer {
         moves
     }
 
-    /// Reads what of `victims` is alive under `trees`. Runs that cannot be read are left alone.
+    /// Reads the values of `victims` that are alive under `trees`. Runs that cannot be read are skipped.
     pub(crate) async fn read_live(
         &self,
         tablet: &Tablet,
@@ -304,7 +304,7 @@ impl Checkpointer {
                 Err(Error::Corrupt { .. }) => continue,
                 Err(error) => {
                     tracing::warn!("the liveness of packed runs could not be read: {error}");
-                    // Not the end: the search would leave the tablet alone until its totals change.
+                    // Not the end: otherwise the search would skip the tablet until its totals change.
                     return (window, Some(0));
                 }
             };
@@ -317,7 +317,7 @@ impl Checkpointer {
         (window, next)
     }
 
-    /// As many of `window`, from the first on, as may be rewritten now; none if that would free nothing.
+    /// The longest prefix of `window` that may be rewritten now; none if that would free nothing.
     fn within_budget(&self, window: Vec<Victim>, pressure: Pressure) -> Choice {
         let budget = pressure.budget(self);
         let (mut bytes, mut after, mut values, mut before_blocks) = (0, TAIL_BYTES as u64, 0, 0);
@@ -344,8 +344,7 @@ impl Checkpointer {
         }
         let bytes_after = chosen.iter().map(Victim::bytes_after).sum::<u64>() + TAIL_BYTES as u64;
         let after_blocks = blocks_for(bytes_after);
-        // A gain of less than a block, or of less than a thirty-second, would repeat the same work again and again for
-        // nothing.
+        // A gain of less than a block, or of less than a thirty-second, would repeat the same work without benefit.
         if before_blocks <= after_blocks + after_blocks / 32 {
             return Choice { chosen: Vec::new(), reservation: None, no_room };
         }

@@ -1,11 +1,10 @@
-//! Raises the cap of a store at an opening: between the reading of the store and the replay of its log. `growth/raise_cap.rs` does
-//! it while the store is open.
+//! Raises the cap of a store at an opening, after the store is read and before its log is replayed. `growth/raise_cap.rs` does it while the
+//! store is open.
 //!
-//! The areas of the space image are as long as the cap demands, and have room as the space in use does (INV-40). So the growth takes
-//! new areas behind the blocks in use, writes the published
-//! image there in the geometry of the new cap, flushes, and publishes one superblock that names all of it (INV-37). Until that
-//! superblock is whole, nothing that an older one names has changed: a crash leaves the store with its old cap. The log keeps its
-//! ring and its records: the replay that follows starts from an image with the same owners of blocks.
+//! The cap determines the length of the areas of the space image, and the space in use their room (INV-40). So the growth takes new areas
+//! after the blocks in use, writes the published image there in the geometry of the new cap, flushes, and publishes one superblock that
+//! names all of it (INV-37). Until that superblock is whole, nothing that an older one names has changed: a crash leaves the store with its
+//! old cap. The log keeps its ring and its records: the replay that follows starts from an image with the same owners of blocks.
 
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_base::task::Boxed;
@@ -23,15 +22,15 @@ use crate::image::superblock::Superblock;
 use crate::store::Store;
 
 impl Store {
-    /// Bytes that the map of the free space takes of the disk in a store with a cap of `blocks_max` blocks whose file has `blocks` blocks:
-    /// it grows with the file. `None` if no store can have that cap.
+    /// Bytes that the map of the free space takes of the disk in a store with a cap of `blocks_max` blocks and a file of `blocks` blocks:
+    /// the map grows with the file. `None` if no store can have that cap.
     #[must_use]
     pub fn map_bytes(blocks_max: u64, blocks: u64) -> Option<u64> {
         let layout = Layout::new(&FormatOptions::for_blocks(blocks_max)).ok()?;
         Some(2 * u64::from(layout.image_blocks(blocks.max(layout.data_first()))) * BLOCK_BYTES_U64)
     }
 
-    /// The cap of the store on `device`: the largest number of blocks that it may have. `None` where `device` holds only zeros.
+    /// The cap of the store on `device`: the largest number of blocks that it may have. `None` if `device` holds only zeros.
     /// [`OpenOptions::grow_to`](crate::OpenOptions::grow_to) raises it.
     ///
     /// # Errors
@@ -49,8 +48,8 @@ impl Store {
 /// Raises the cap of the store of `superblock` and `image` on `device` to `blocks_max` blocks. Does nothing if the store has that cap.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the store cannot have that cap; [`Error::Unopenable`] if this program must not write to the store, or
-/// if a file has no room for the new areas; as the device. The store is as before then.
+/// [`Error::Invalid`] if the store cannot have that cap; [`Error::Unopenable`] if this program must not write to the store, or if a file
+/// has no room for the new areas; as the device. The store is unchanged then.
 pub(crate) async fn raise_cap(
     device: &Device,
     (superblock, image): (&mut Superblock, &mut FreeImage),
@@ -67,7 +66,7 @@ pub(crate) async fn raise_cap(
     let plan = Plan::new(device, superblock, blocks_max)?;
     let grown = plan.image(image)?;
     plan.take_room(device).await?;
-    // From here on an error leaves bytes that no superblock names.
+    // From here on an error leaves only bytes that no superblock names.
     let mut next = superblock.clone();
     next.number += 1;
     next.grow(plan.layout);

@@ -1,9 +1,9 @@
 //! Grows the data file ahead of need: take the room, flush, publish, and only then allocate (R21).
 //!
-//! The file system allocates the room, and the flush makes it and the file's length durable; such blocks read as zeros until they
-//! are written. The first write of a block makes the flush behind it pay for the file system's journal once, however many blocks
-//! there are: less than writing all of them twice. Where the file system cannot allocate, the blocks are zeroed instead: a hole
-//! would need room at the first write, which may then fail.
+//! The file system allocates the room, and the flush makes it and the file's length durable; such blocks read as zeros until they are
+//! written. After the first write of a block, the next flush pays for the file system's journal once, regardless of the number of blocks:
+//! less than writing all of them twice. If the file system cannot allocate, the blocks are zeroed instead: a hole would need room at the
+//! first write, which may then fail.
 
 use std::sync::Arc;
 
@@ -19,19 +19,19 @@ use crate::counters::OperationCounters;
 use crate::growth::map_room::hold_areas;
 use crate::tablet::view::Tablet;
 
-/// Blocks that are zeroed by one request where nothing else is written.
+/// Blocks zeroed by one request if nothing else is written.
 const ZERO_BLOCKS: u64 = 256;
-/// Blocks that are zeroed by one request beside commits: each of a commit's writes may wait for a request.
+/// Blocks zeroed by one request beside commits: each of a commit's writes may wait for a request.
 const ZERO_BLOCKS_BESIDE_COMMITS: u64 = 32;
-/// Steps are halved down to this part of a whole one: 1 MiB of 256.
+/// A step is halved at most down to this fraction of a whole one: 1 MiB of 256.
 const STEP_PARTS_MAX: u64 = 256;
 
-/// Free blocks ahead of need at least: 4 MiB.
+/// Minimum of free blocks ahead of need: 4 MiB.
 const AHEAD_MIN: u64 = 1_024;
-/// At least this part of the file's blocks for objects is free ahead of need.
+/// At least this fraction of the file's blocks for objects is free ahead of need.
 const HELD_SHARE: u64 = 8;
-/// Applies come before growth where they probably free this part of what should be free: an apply before its time makes more, and
-/// smaller, layers.
+/// Applies come before growth if they probably free this fraction of the blocks that should be free: early applies make more and smaller
+/// layers.
 const WORTH_APPLYING: u64 = 8;
 /// The next part of the log's ring is prepared once the prepared part is this full, in thousandths.
 const PREPARE_FROM_PERMILLE: usize = 250;
@@ -53,15 +53,15 @@ impl From<Error> for StepError {
 }
 
 impl Checkpointer {
-    /// Blocks that should be free ahead of need: two seconds of writing at the present rate, an eighth of the file's
-    /// blocks, and 4 MiB, up to a whole step. Only the rate may ask for more.
+    /// Blocks that should be free ahead of need: two seconds of writing at the present rate, an eighth of the file's blocks, and 4 MiB, up
+    /// to a whole step. Only the rate may exceed a step.
     fn growth_ahead(&self) -> u64 {
         let whole = self.tuning.growth_blocks;
         let held = self.space.data_blocks() / HELD_SHARE;
         held.clamp(AHEAD_MIN.min(whole), whole).max(self.growth.ahead_of_rate())
     }
 
-    /// Returns true if anything was ever written: an empty store takes no more of the disk than it was made with.
+    /// Returns true if anything was ever written: an empty store takes no more of the disk than at its creation.
     fn holds_anything(&self) -> bool {
         let holds = |tablet: &Tablet| !tablet.view().trees.is_empty() || tablet.first_unapplied().is_some();
         self.tablets.all().iter().any(|tablet| holds(tablet))
@@ -84,7 +84,7 @@ impl Checkpointer {
             && self.log.fill_permille() >= PREPARE_FROM_PERMILLE
     }
 
-    /// Measures the write rate, for growing ahead of need.
+    /// Measures the write rate, for growth ahead of need.
     pub(crate) fn note_rate(&self) {
         let counters = &self.counters;
         let written =
@@ -106,9 +106,8 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Doubles the prepared part of the log's ring, to at least `blocks` blocks. Zeroes the new part, so that a commit
-    /// needs no allocation of the file system and finds room there, and publishes it. Returns false if there is no
-    /// room; then the ring stays as it is.
+    /// Doubles the prepared part of the log's ring, to at least `blocks` blocks. Zeroes the new part, so that a commit finds room there
+    /// without an allocation of the file system, and publishes it. Returns false if there is no room; the ring is unchanged then.
     ///
     /// # Errors
     /// As [`grow`](Self::grow).
@@ -137,8 +136,8 @@ impl Checkpointer {
         Ok(true)
     }
 
-    /// Grows the file by one step, unless blocks that are freed already, or that applies free, are enough. Returns false if the file has its
-    /// full size, or if there is no room.
+    /// Grows the file by one step, unless blocks that are already freed, or that applies free, are enough. Returns false if the file has
+    /// its full size, or if there is no room.
     ///
     /// # Errors
     /// As the device.
@@ -152,11 +151,11 @@ impl Checkpointer {
         if self.wants_growth() { Ok(self.grow(0).await? > 0) } else { Ok(true) }
     }
 
-    /// Grows the file for a write that lacks `blocks` blocks; false where it could not grow. If the disk under the file is full, the
-    /// caller's error is a full store.
+    /// Grows the file for a write that lacks `blocks` blocks; returns false if it could not grow. If the disk is full, the caller reports a
+    /// full store.
     pub(crate) async fn grow_for(&self, blocks: u64) -> Result<bool> {
         if !self.device.inner().can_grow() {
-            // A growth of the cap may be under way, which gives a device all of its new space at once.
+            // A growth of the cap may be in progress, which adds all of a device's new space at once.
             let before = self.layout().blocks_max;
             let _turn = self.grower.take().await;
             return Ok(self.layout().blocks_max > before);
@@ -175,11 +174,11 @@ impl Checkpointer {
         }
     }
 
-    /// Grows the file by one step of `wanted` blocks and the blocks ahead of need, or by a shorter step if there is no
-    /// room. Returns the number of new blocks: 0 if the file has its full size, or if there is no room.
+    /// Grows the file by one step for `wanted` blocks and the blocks ahead of need, or by a shorter step if there is no room. Returns the
+    /// number of new blocks: 0 if the file has its full size, or if there is no room.
     ///
     /// # Errors
-    /// As the device; then nothing changed, except that a failed flush poisons the store.
+    /// As the device; nothing has changed then, except that a failed flush poisons the store.
     pub(crate) async fn grow(&self, wanted: u64) -> Result<u64> {
         let _turn = self.grower.take().await;
         let from = self.publisher.take().await.device_blocks;
@@ -220,8 +219,8 @@ impl Checkpointer {
         self.log.poison.flushed(flush).await.inspect_err(|_| self.log.committer.moved.notify())
     }
 
-    /// Takes the room of the space image of `to` blocks, makes the file that long and zeroes the new part. After a failure the file has `from` blocks again, and
-    /// the file system gets back what the step took.
+    /// Takes room for the space image of `to` blocks, extends the file to that length and zeroes the new part. After a failure the file has
+    /// `from` blocks again, and the room that the step took is returned to the file system.
     async fn take_step(&self, from: u64, to: u64) -> std::result::Result<(), StepError> {
         hold_areas(&self.device, &self.layout(), from, to).await?;
         if let Err(error) = self.device.inner().grow(to) {
@@ -242,7 +241,7 @@ impl Checkpointer {
         Err(error.into())
     }
 
-    /// Logs that the file system is full: once when that begins, and not for each refused write.
+    /// Logs that the file system is full: once when it becomes full, not for each refused write.
     fn say_full(&self, blocks: u64, why: &str) {
         let Some(unsaid) = self.growth.reached(self.now_ns(), why) else { return };
         let mib = blocks * BLOCK_BYTES as u64 / (1 << 20);
@@ -299,7 +298,7 @@ mod tests {
         open_in(&device, options, environment())
     }
 
-    /// A write that finds no room has an apply free what is dead, and that may find none, either: the file grows for both.
+    /// A write that finds no room runs an apply to free dead blocks, and the apply may find no room either: the file grows for both.
     #[test]
     fn a_claim_goes_on_where_an_apply_finds_no_room() {
         let store = growable();
@@ -314,8 +313,8 @@ mod tests {
         block_on(store.close()).unwrap();
     }
 
-    /// Others may take the blocks of each step before the writer that made them does: no write is refused while the file can grow. The
-    /// writer waits for one apply while it can, and for all before it is refused.
+    /// Others may take the blocks of each step before the writer that made them: no write is refused while the file can grow. The writer
+    /// waits for one apply while the file can grow, and for all of them before it is refused.
     #[test]
     fn a_claim_goes_on_while_the_file_can_grow() {
         let store = growable();
@@ -336,7 +335,7 @@ mod tests {
         };
         block_on(store.0.claim(until(20))).unwrap();
         assert_eq!(unapplied(), all - 1);
-        // The end of growth is the end of all attempts.
+        // When the file cannot grow any more, no further attempts are made.
         let full = block_on(store.0.claim(until(u32::MAX)));
         assert!(matches!(full, Err(Error::Full { needed: 8, .. })), "{full:?}");
         assert_eq!((store.stat().device_blocks, unapplied()), (1 << 16, 0));

@@ -1,5 +1,5 @@
-//! Takes the room of a data file's used part at an opening: a sparse copy has holes, and a copy by reference shares its blocks, so
-//! an overwrite may find its file system full.
+//! Takes room for a data file's used part at an opening: a sparse copy has holes, and a copy by reference shares its blocks, so an
+//! overwrite may find its file system full.
 
 use std::ops::Range;
 
@@ -9,8 +9,8 @@ use shoal_device::Device;
 use crate::image::layout::AREAS_FIRST;
 use crate::image::superblock::Superblock;
 
-/// Takes the room of every block that `superblock` uses, and warns if it cannot be had. `discards`: free blocks were given back on
-/// purpose, and are left alone.
+/// Takes room for every block that `superblock` uses, and logs a warning if it cannot. With `discards`, free blocks were discarded on
+/// purpose and are skipped.
 pub(crate) fn hold_room(device: &Device, superblock: &Superblock, discards: bool) {
     let inner = device.inner();
     if !inner.can_grow() {
@@ -43,7 +43,7 @@ fn fixed_parts(superblock: &Superblock) -> [Range<u64>; 4] {
     [0..AREAS_FIRST, log..log + u64::from(superblock.log_prepared), first, second]
 }
 
-/// The blocks of data, without areas and a log among them.
+/// The blocks of data, without the areas and the log among them.
 fn data_of(superblock: &Superblock) -> Vec<Range<u64>> {
     let layout = &superblock.layout;
     let mut areas: Vec<Run> = layout.areas_in_data().collect();
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(data_of(&superblock), vec![layout.data_first()..superblock.device_blocks]);
     }
 
-    /// The unused parts of areas are left alone, and an area is held to its end at most.
+    /// The unused parts of areas are skipped, and an area is held at most to its end.
     #[test]
     fn areas_among_the_data_are_no_data() {
         let mut superblock = superblock();
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(areas, [from_data(100..150), from_data(800..850)]);
         let data = [0..100, 150..500, 800..800, 850..1_000].map(from_data);
         assert_eq!(data_of(&superblock), data);
-        // The file ends before the last area does: nothing follows it.
+        // The end of the file is before the last area: nothing follows it.
         superblock.device_blocks = first + 820;
         assert_eq!(data_of(&superblock).last(), Some(&from_data(850..850)));
     }

@@ -1,11 +1,11 @@
-//! Gives a store whose cap was raised a log that fits its size: behind the growth, and at an opening (INV-38).
+//! Moves the log of a store whose cap was raised to a ring that fits its size: after the growth, and at an opening (INV-38).
 //!
-//! The ring of the log cannot become longer where it is: data lie behind it, and the place of a batch depends on the length. So the
-//! log lets no record in for a moment, until all that it has are applied, and one superblock names another ring, in which no batch
-//! lies yet. Until that superblock is durable, nothing that an older one names has changed. Writers wait meanwhile, as for room in a
-//! full log: none is refused.
+//! The ring of the log cannot be extended in place: data follow it, and the place of a batch depends on the ring's length. So the log
+//! admits no records for a moment, until all of its records are applied, and one superblock names another ring that has no batch yet. Until
+//! that superblock is durable, nothing that an older one names has changed. Writers wait meanwhile, as for room in a full log: none is
+//! refused.
 //!
-//! A store that has no room for the longer ring keeps its log and works on: the next growth or opening tries it again.
+//! A store without room for the longer ring keeps its log and continues to work: the next growth or opening tries again.
 
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_common::error::{Error, Result};
@@ -21,25 +21,24 @@ use crate::image::space_image;
 use crate::log::ring::Ring;
 use crate::space::manager::DataBlocks;
 
-/// The log gets a new ring where that is this many times as long.
+/// The log gets a new ring if that has at least this many times its length.
 const WORTH_MOVING: u32 = 2;
 
 /// Blocks of the log's ring that are prepared at first in a file, 8 MiB: the rest takes no space of the file system until it is
 /// [prepared](Checkpointer::prepare_log).
 pub(crate) const PREPARED_FIRST: u32 = 2_048;
 
-/// The place of a longer ring, in which no batch lies.
+/// The place of a longer ring without any batch.
 struct LongerRing {
     ring: Ring,
-    /// The part that may be written.
+    /// Blocks of the ring, from its start on, that may be written.
     prepared: u32,
-    /// The end of the data with it, where the file grew for it; none: its blocks were free.
+    /// The new end of the data if the file grows for the ring; `None` if its blocks were free.
     device_blocks: Option<u64>,
 }
 
 impl Checkpointer {
-    /// Gives the log a ring that fits the cap, where that is worth it. The program's log tells what stands in the way: nothing waits for
-    /// a longer ring.
+    /// Moves the log to a ring that fits the cap, if that is worth it. Errors are only logged: no operation depends on a longer ring.
     pub(crate) async fn fit_log(&self) {
         if let Err(error) = self.try_to_fit_log().await {
             tracing::warn!("the log could not get a ring that fits the size of the store: {error}");
@@ -52,7 +51,7 @@ impl Checkpointer {
         if wanted / WORTH_MOVING < layout.log_blocks || !self.has_grown().await {
             return Ok(());
         }
-        // Most of the work is done while writers go on.
+        // Most of the work is done while writers continue.
         self.empty_log().await?;
         let closed = self.log.committer.close_log();
         closed.is_drained().await?;
@@ -72,12 +71,12 @@ impl Checkpointer {
         if injected(Bug::LogMovedWithRecords) { Ok(()) } else { self.apply_all().await }
     }
 
-    /// The log of a store that never grew has the length that it was made with.
+    /// The log of a store that never grew keeps its original length.
     async fn has_grown(&self) -> bool {
         self.publisher.take().await.features.incompatible & MOVED_AREAS != 0
     }
 
-    /// The reason why the log keeps its ring: damage, in the trees or in the space image.
+    /// The reason why the log keeps its ring: damage in the trees or in the space image.
     async fn why_not_now(&self) -> Result<Option<&'static str>> {
         let is_applied = self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
         if !is_applied && !injected(Bug::LogMovedWithRecords) {
@@ -89,10 +88,10 @@ impl Checkpointer {
         Ok(image.incomplete().next().map(|_| "a part of the space image is damaged"))
     }
 
-    /// A place for a ring of `blocks` blocks: behind the end of a file, or a free run. The caller has the grower's turn.
+    /// Finds a place for a ring of `blocks` blocks: after the end of a file, or a free run. The caller has the grower's turn.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// The reason why there is no place.
     async fn place_of_ring(&self, blocks: u32) -> std::result::Result<LongerRing, String> {
         let device_blocks = self.publisher.take().await.device_blocks;
         let end = device_blocks + u64::from(blocks);
@@ -105,7 +104,7 @@ impl Checkpointer {
             self.write_ring_behind_the_end(ring, prepared).await?;
             return Ok(LongerRing { ring, prepared, device_blocks: Some(end) });
         }
-        // Blocks that applies may need are not for the ring (R3): reserved until it has its own.
+        // The ring must not take blocks that applies may need (R3): reserved until the ring has its run.
         let no_room = "there is no room for it";
         let reservation = self.space.claim_apply(u64::from(blocks)).map_err(|_| no_room)?;
         let run = self.space.allocate(blocks).ok_or(no_room)?;
@@ -122,7 +121,7 @@ impl Checkpointer {
         }
     }
 
-    /// Takes the room of the unprepared part of the ring, if its blocks are to become data.
+    /// Takes room for the unprepared part of the ring if its blocks are to become data.
     async fn hold_old_ring(&self) -> Result<()> {
         let ring = self.layout().ring();
         let Some(old) = self.layout().with_log(ring).1 else { return Ok(()) };
@@ -148,13 +147,13 @@ impl Checkpointer {
         written
     }
 
-    /// Publishes the superblock with the longer ring. The log has no record that is not applied, and lets none in.
+    /// Publishes the superblock with the longer ring. All records of the log are applied, and it admits none.
     async fn move_log(&self, place: LongerRing) -> Result<()> {
         let LongerRing { ring, prepared, device_blocks } = place;
         let before = self.layout();
         let (layout, old) = before.with_log(ring);
         self.flush_grown().await?;
-        // No batch may be written from here on: it would lie in the old ring.
+        // No batch may be written from here on: it would go to the old ring.
         let stopped = self.log.committer.stop().await;
         let is_taken = device_blocks.is_none() && !injected(Bug::LongerRingFree);
         let changes = Changes {
@@ -175,7 +174,8 @@ impl Checkpointer {
         self.space.move_log(data, number, old);
         self.tablets.admission.set_log_blocks(layout.log_blocks);
         self.layout.store(std::sync::Arc::new(layout));
-        // The superblock before this one names the old ring: were this one lost, nobody would look for batches in the new ring.
+        // The previous superblock names the old ring. If the new one were lost, recovery would not read the batches of the new ring, so a
+        // second superblock names it as well.
         let named_twice = self.publish(Changes::default()).await;
         named_twice
             .inspect_err(|error| self.log.fail(format!("the longer log is named once only ({error})")))?;
@@ -211,7 +211,7 @@ mod tests {
     use crate::testing::fixtures::{environment, open_in, options};
     use crate::{FormatOptions, Store, block_on};
 
-    /// The ring of a device lies among the data: the blocks that writes have reserved for their applies stay theirs (R3).
+    /// The ring of a device is among the data: the blocks that writes reserved for their applies stay reserved (R3).
     #[test]
     fn a_longer_ring_takes_no_reserved_block() {
         const GROWN: u64 = 20_000;

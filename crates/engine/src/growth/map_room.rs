@@ -1,5 +1,5 @@
-//! The room of the space image in a data file (INV-40): each area is as long as the image of a full store may become, and only the part
-//! that the image of the present blocks uses has room. Its size follows from the published superblock alone.
+//! The room of the space image in a data file (INV-40): each area has the length for the image of a full store, but only the part that the
+//! image of the present blocks uses has room. Its size depends on the published superblock only.
 //!
 //! Room is taken before a superblock names the blocks that need it: on a full file system a publish finds it, so that deletes free space.
 
@@ -11,10 +11,10 @@ use shoal_device::{Device, IoBuf, is_no_room};
 
 use crate::image::layout::Layout;
 
-/// Blocks that are written by one request where the file system cannot allocate.
+/// Blocks written by one request if the file system cannot allocate.
 const PIECE_BLOCKS: u64 = 64;
 
-/// Takes the room of what the image of `device_blocks` blocks uses, and that of `before` blocks does not.
+/// Takes room for the part of the areas that the image of `device_blocks` blocks uses and that of `before` blocks does not.
 ///
 /// # Errors
 /// As [`hold`].
@@ -30,7 +30,7 @@ pub(crate) async fn hold_areas(
     Ok(())
 }
 
-/// Takes the room of `blocks` in the file system and keeps their contents. The caller excludes other writers.
+/// Takes room for `blocks` in the file system and keeps their contents. The caller excludes other writers.
 ///
 /// # Errors
 /// [`Error::NoRoom`]; [`Error::Unopenable`] for any other reason of the file system; as the device.
@@ -72,7 +72,7 @@ mod tests {
     /// 256 GiB.
     const CAP: u64 = 1 << 26;
 
-    /// A file whose file system has room for `room` blocks more.
+    /// A file whose file system has room for `room` more blocks.
     fn file(image: Image, room: u64) -> (Arc<SimDevice>, Device) {
         let options =
             SimOptions { growable: true, allocates: true, room: Some(room), ..SimOptions::default() };
@@ -102,7 +102,7 @@ mod tests {
         layout.places.space_areas.map(|first| sim.held_blocks(Some(first..first + blocks)).unwrap())
     }
 
-    /// The file grows over a power of two of its blocks: its map has the room before, and every publish finds it on a file system that is
+    /// The file grows over a power of two of its blocks: its map gets the room first, and every publish finds it on a file system that is
     /// full from then on.
     #[test]
     fn a_map_has_its_room_before_the_blocks_that_need_it() {
@@ -128,7 +128,7 @@ mod tests {
         block_on(store.close()).unwrap();
     }
 
-    /// A power cut at each write of a growth that takes more of the map, and of the publishes behind it.
+    /// A power cut at each write of a growth that takes more of the map, and of the publishes after it.
     #[test]
     fn every_crash_of_a_growing_map_leaves_a_whole_store() {
         let (sim, device) = formatted();

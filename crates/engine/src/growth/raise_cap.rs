@@ -1,9 +1,9 @@
-//! Raises the cap of an open store while reads, writes and applies go on (INV-37).
+//! Raises the cap of an open store while reads, writes and applies continue (INV-37).
 //!
-//! The areas of the space image are sized by the cap. So the growth takes new areas behind the blocks in use, and one publish writes
-//! the published image there in the geometry of the new cap, and the superblock that names all of it. Until that superblock is
-//! durable, nothing that an older one names has changed. The allocator becomes larger behind it, under its own lock; the old areas
-//! become room for objects as what an apply frees does (R9).
+//! The cap determines the size of the areas of the space image. So the growth takes new areas after the blocks in use, and one publish
+//! writes the published image there in the geometry of the new cap, and then the superblock that names all of it. Until that superblock is
+//! durable, nothing that an older one names has changed. The allocator is enlarged afterwards, under its own lock; the old areas become
+//! room for objects in the same way as blocks that an apply frees (R9).
 //!
 //! Writers that find no room meanwhile wait for the grower's turn and then find the new cap: none is refused. `growth/at_opening.rs` does
 //! the same at an opening, and shares the plan.
@@ -37,24 +37,24 @@ pub struct Grown {
     pub now: u64,
 }
 
-/// A growth of the cap that can be made.
+/// A possible growth of the cap.
 pub(crate) struct Plan {
     /// The layout with the new cap.
     pub layout: Layout,
     /// The size of the device that the superblock of the growth names, in blocks.
     pub device_blocks: u64,
-    /// Where the new areas begin, and end.
+    /// The blocks of the new areas.
     pub areas: Range<u64>,
-    /// The areas of before, which become free.
+    /// The old areas, which become free.
     pub old: Vec<Run>,
-    /// The parts of them that may have no room in a file yet: blocks that are handed out have.
+    /// The parts of them that may have no room in a file yet: blocks that are allocated must have it.
     pub old_unused: Vec<Range<u64>>,
-    /// Blocks behind the areas, which become free: none of a file, which goes on growing as it fills.
+    /// Blocks after the areas that become free: none in a file, which continues to grow as it fills.
     pub fresh: Vec<Run>,
 }
 
 impl Plan {
-    /// The growth of the store of `superblock` on `device` to a cap of `blocks_max` blocks.
+    /// Plans the growth of the store of `superblock` on `device` to a cap of `blocks_max` blocks.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the store cannot have that cap; [`Error::Unopenable`] if this program must not write to the store.
@@ -100,10 +100,10 @@ impl Plan {
         Ok(Self { layout, device_blocks, areas, old, old_unused, fresh })
     }
 
-    /// The published image after the growth.
+    /// Returns the published image after the growth.
     ///
     /// # Errors
-    /// [`Error::Unopenable`] if a part of `published` is damaged; [`Error::Corrupt`] if the plan does not follow on it.
+    /// [`Error::Unopenable`] if a part of `published` is damaged; [`Error::Corrupt`] if the plan contradicts it.
     pub(crate) fn image(&self, published: &FreeImage) -> Result<FreeImage> {
         if published.incomplete().next().is_some() {
             return Err(Error::Unopenable(
@@ -119,8 +119,8 @@ impl Plan {
         [&self.old[..], &self.fresh].concat()
     }
 
-    /// Makes a file long enough for the new areas, and takes the room of what the image uses of them (INV-40). A file that has no room
-    /// for that gets its length back.
+    /// Makes a file long enough for the new areas and takes room for the part of them that the image uses (INV-40). A file without room for
+    /// that gets its old length back.
     ///
     /// # Errors
     /// [`Error::Unopenable`].
@@ -162,7 +162,7 @@ fn mib(blocks: u64) -> String {
     format!("{} MiB", blocks.saturating_mul(BLOCK_BYTES_U64) >> 20)
 }
 
-/// Blocks in runs.
+/// Divides blocks into runs.
 fn runs(blocks: Range<u64>) -> impl Iterator<Item = Run> {
     const RUN_BLOCKS: u64 = 1 << 30;
     let end = blocks.end;
@@ -172,12 +172,12 @@ fn runs(blocks: Range<u64>) -> impl Iterator<Item = Run> {
 }
 
 impl Store {
-    /// Raises the cap to `blocks_max` blocks of 4 KiB while the store is in use; `None`: to all that its device has, which is asked
-    /// for its size again. Nothing is done if the store has that cap. A crash leaves the old cap or the new one.
+    /// Raises the cap to `blocks_max` blocks of 4 KiB while the store is in use; `None`: to the whole device, whose size is queried again.
+    /// Does nothing if the store already has that cap. A crash leaves the old cap or the new one.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the store cannot have that cap; [`Error::Unopenable`] if its free space is damaged, or a file has no room for
-    /// the map of the new space; then the store is as before. As the device: a failed write poisons the store.
+    /// the map of the new space; the store is unchanged then. As the device: a failed write poisons the store.
     pub fn grow(&self, blocks_max: Option<u64>) -> Boxed<'_, Result<Grown>> {
         Box::pin(async move {
             self.0.check_writable()?;
@@ -187,8 +187,8 @@ impl Store {
         })
     }
 
-    /// Blocks that the store's file could have with what its file system has free now; `None` of a block device, and where that is not
-    /// known.
+    /// The number of blocks that the store's file could have with the present free space of its file system; `None` for a block device, and
+    /// if the free space is unknown.
     #[must_use]
     pub fn room_blocks(&self) -> Option<u64> {
         self.0.device.inner().room()
@@ -196,7 +196,7 @@ impl Store {
 }
 
 impl Inner {
-    /// A publish that finds damage makes the store read-only: so damage of the image is looked for before. No superblock is published
+    /// A publish that finds damage makes the store read-only, so the image is checked for damage before. No superblock is published
     /// meanwhile.
     async fn plan(&self, blocks_max: u64) -> Result<Plan> {
         let newest = self.checkpointer.publisher.take().await;

@@ -16,7 +16,7 @@ pub(crate) enum Found {
     Newest(Box<Superblock>),
 }
 
-/// Returns true if the device reads at least one of the superblocks.
+/// Returns true if the device can read at least one of the superblocks.
 pub(crate) async fn answers(device: &Device) -> bool {
     for block in SUPERBLOCK_COPIES.into_iter().flatten() {
         if device.read(block, IoBuf::unfilled(1)).await.ok().is_ok() {
@@ -26,8 +26,8 @@ pub(crate) async fn answers(device: &Device) -> bool {
     false
 }
 
-/// Reads all copies and returns the newest valid superblock. Refuses a newer one that only another program understands:
-/// this program cannot know what the store holds since.
+/// Reads all copies and returns the newest valid superblock. Refuses if a newer one is valid only for another program: this program cannot
+/// know the changes since.
 pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
     let mut newest: Option<Superblock> = None;
     let mut foreign: Option<(u64, String)> = None;
@@ -81,9 +81,9 @@ pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
     }
 }
 
-/// Returns true if any copy of a superblock has an older version. A program that knows no newer version would start
-/// from such a copy and miss everything since, so an opening writes both slots first (R9). The newest copy alone does
-/// not tell: after an interrupted upgrade, one copy of a slot may be new and the other one old.
+/// Returns true if any copy of a superblock has an older version. A program that knows no newer version would start from such a copy and
+/// miss everything since, so an opening writes both slots first (R9). The version of the newest copy alone is not enough: after an
+/// interrupted upgrade, one copy of a slot may be new and the other one old.
 pub(crate) async fn has_older(device: &Device) -> bool {
     for block in SUPERBLOCK_COPIES.into_iter().flatten().filter(|&block| block < device.blocks()) {
         if let Ok(bytes) = device.read(block, IoBuf::unfilled(1)).await.ok()
@@ -95,8 +95,7 @@ pub(crate) async fn has_older(device: &Device) -> bool {
     false
 }
 
-/// The number of a superblock that this program does not understand, and the reason; the number is 0 if the block is
-/// damaged, too.
+/// The number of a superblock that this program does not understand, and the reason; the number is 0 if the block is also damaged.
 fn foreign_copy(block: &[u8]) -> Option<(u64, String)> {
     if block.get(..8) != Some(&MAGIC[..]) {
         return None;
@@ -120,8 +119,8 @@ pub(crate) async fn write(device: &Device, superblock: &Superblock) -> Result<()
     flush(device).await
 }
 
-/// Writes both copies of `superblock` to its slot; they are durable after a [`flush`]. One copy is enough if there is no room for
-/// the other one, which the next superblock of the slot writes.
+/// Writes both copies of `superblock` to its slot; they are durable after a [`flush`]. One copy is enough if there is no room for the other
+/// one; the slot's next superblock writes that one.
 ///
 /// # Errors
 /// [`Error::NoRoom`]: neither copy is on the device. As the device; the number must not be used again then (R20).
@@ -150,7 +149,7 @@ pub(crate) async fn write_copies(device: &Device, superblock: &Superblock) -> Re
     Err(error.into())
 }
 
-/// Whether one of these blocks holds `superblock`: a write without room may have written it all the same.
+/// Returns true if one of these blocks holds `superblock`: a write that failed for lack of room may have been written anyway.
 async fn is_at(device: &Device, blocks: [u64; 2], superblock: &Superblock) -> Result<bool> {
     let wanted = superblock.encode();
     for block in blocks {

@@ -6,13 +6,13 @@
 
 use shoal_common::error::{Error, Result};
 
-/// Names of the incompatible flags, from bit 0 on: reserved ones too, so that a refusal says more than a number.
+/// Names of the incompatible flags from bit 0 on, reserved ones included, so that a refusal names the feature and not only a bit.
 const INCOMPATIBLE_NAMES: [&str; 3] = ["layers", "moved areas", "moved log"];
 /// Tablets may have layers, and pages of level 1 filters.
 pub(crate) const LAYERS: u32 = 1 << 0;
-/// The store grew: areas of the space image may lie among the data.
+/// The store grew: areas of the space image may be among the data.
 pub(crate) const MOVED_AREAS: u32 = 1 << 1;
-/// The log got a longer ring: it may lie among the data.
+/// The log got a longer ring, which may be among the data.
 pub(crate) const MOVED_LOG: u32 = 1 << 2;
 
 /// Flags of read-only compatible features that this program can write.
@@ -37,7 +37,7 @@ impl Features {
         self.unreadable_with(INCOMPATIBLE_KNOWN)
     }
 
-    /// The same of a program that knows the incompatible features `known`.
+    /// The same for a program that knows the incompatible features `known`.
     fn unreadable_with(self, known: u32) -> Option<String> {
         let unknown = self.incompatible & !known;
         (unknown != 0).then(|| {

@@ -1,4 +1,4 @@
-//! Holds `docs/format/` to the code: its tables have no gaps, and the encoders write each field where the tables say.
+//! Checks the code against `docs/format/`: the tables have no gaps, and the encoders write each field at the documented offset.
 
 use std::collections::BTreeMap;
 
@@ -217,7 +217,7 @@ fn incompatible_features_are_no_superblock_of_ours() {
     assert_eq!(Superblock::decode(&value.encode()), None);
 }
 
-/// A store that grew: its areas lie among the data, which a program without the feature takes for free blocks.
+/// A store that grew: its areas are among the data, and a program without the feature would take them for free blocks.
 #[test]
 fn areas_lie_among_the_data_only_with_the_feature() {
     let mut value = superblock();
@@ -234,7 +234,7 @@ fn areas_lie_among_the_data_only_with_the_feature() {
     assert_eq!(Superblock::decode(&value.encode()), None, "an area behind the end");
 }
 
-/// An apply would free a root that lies outside of the blocks for objects and pages. Mutation testing found this.
+/// An apply would free a root outside of the blocks for objects and pages. Mutation testing found this.
 #[test]
 fn a_root_lies_where_pages_may_lie() {
     let value = superblock();

@@ -25,7 +25,7 @@ use crate::log::ring::Ring;
 /// Blocks of the four superblock copies: slot 0 and 1, first copy, then slot 0 and 1, second copy.
 pub(crate) const SUPERBLOCK_COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
 
-/// First block after the superblocks: every area lies behind them.
+/// First block after the superblocks; every area follows them.
 pub(crate) const AREAS_FIRST: u64 = 34;
 
 /// Blocks from one piece of a snapshot to the next, so that a damaged piece does not hide the places of the others.
@@ -34,7 +34,7 @@ pub(crate) const PIECE_BLOCKS: u64 = (SNAPSHOT_PIECE_BYTES_MAX / BLOCK_BYTES) as
 /// Fewest blocks of an area that the image uses, 1 MiB: publishes seldom write it anew.
 const IMAGE_LEAST: u64 = 256;
 
-/// Blocks that a growth adds at least, besides the areas of the space image.
+/// Fewest blocks that a growth adds, in addition to the areas of the space image.
 const GROWN_LEAST: u64 = 64;
 
 /// Fixed places of a store.
@@ -59,12 +59,12 @@ pub(crate) struct Places {
     pub log: u64,
     /// Both areas of the space image.
     pub space_areas: [u64; 2],
-    /// The blocks of objects and pages. In a store that grew, the areas of the space image and the ring may lie among them.
+    /// The blocks of objects and pages. In a store that grew, the areas of the space image and the ring may be among them.
     pub data: u64,
 }
 
 impl Places {
-    /// One area after the other, as in every store of version 2.
+    /// One area directly after the other, as in every store of version 2.
     pub(crate) fn one_after_the_other(log_blocks: u32, space_area_blocks: u32) -> Self {
         let first = AREAS_FIRST + u64::from(log_blocks);
         let second = first + u64::from(space_area_blocks);
@@ -97,12 +97,12 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The layout of this store with a cap of `blocks_max` blocks, and the blocks that become free by it. The new areas of
-    /// the space image begin at block `end`, where the blocks in use end; the log keeps its ring. The data begin behind the ring
-    /// then: the old areas become data.
+    /// Returns the layout of this store with a cap of `blocks_max` blocks, and the blocks that become free. The new areas of the space
+    /// image start at block `end`, the end of the blocks in use; the log keeps its ring. The data then start after the ring: the old areas
+    /// become data.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the store cannot have that cap: the message says which one it can have.
+    /// [`Error::Invalid`] if the store cannot have that cap; the message names a possible one.
     pub(crate) fn grown(&self, blocks_max: u64, end: u64) -> Result<(Self, Vec<Range<u64>>)> {
         let area_blocks = space_area_blocks_for(blocks_max)?;
         let least = end + 2 * u64::from(area_blocks) + GROWN_LEAST;
@@ -126,8 +126,8 @@ impl Layout {
         Ok((grown, freed))
     }
 
-    /// This layout with `ring` for the log, which lies among the data; and the blocks of the ring before, which become free. They
-    /// become data, too, where the data begin behind them.
+    /// Returns this layout with `ring`, which is among the data, for the log; and the blocks of the old ring if they become free. If the
+    /// data start right after the old ring, its blocks become data, too.
     pub(crate) fn with_log(&self, ring: Ring) -> (Self, Option<Run>) {
         let old = Run::new(self.log_first(), self.log_blocks);
         let data = if old.end() == self.data_first() { old.block } else { self.data_first() };
@@ -135,8 +135,8 @@ impl Layout {
         (Self { log_blocks: ring.blocks, places, ..*self }, Some(old).filter(|old| old.block >= data))
     }
 
-    /// Returns true if all areas lie between the superblocks and the data, and none overlaps another. With the incompatible features
-    /// of moved areas and of a moved log they may also lie among the data, which end at block `data_end`.
+    /// Returns true if all areas are between the superblocks and the data, and none overlaps another. With the incompatible features of
+    /// moved areas and of a moved log they may also be among the data, which end at block `data_end`.
     pub(crate) fn is_sensible(&self, data_end: u64, features: u32) -> bool {
         let Places { log, space_areas: [first, second], data } = self.places;
         let (log_blocks, area_blocks) = (u64::from(self.log_blocks), u64::from(self.space_area_blocks));
@@ -159,21 +159,21 @@ impl Layout {
             && areas.windows(2).all(|pair| are_apart(pair[0].0, pair[1].0))
     }
 
-    /// The areas that lie among the data, the ring of the log among them: none unless the store grew.
+    /// The areas among the data, including the log's ring: none unless the store grew.
     pub(crate) fn areas_in_data(&self) -> impl Iterator<Item = Run> + Clone + use<> {
         let log = Run::new(self.log_first(), self.log_blocks);
         let log = Some(log).filter(|log| log.block >= self.data_first());
         self.space_areas_in_data().chain(log)
     }
 
-    /// The areas of the space image that lie among the data.
+    /// The areas of the space image that are among the data.
     fn space_areas_in_data(&self) -> impl Iterator<Item = Run> + Clone + use<> {
         let (data, blocks) = (self.data_first(), self.space_area_blocks);
         let areas = self.places.space_areas.into_iter();
         areas.filter(move |&first| first >= data && blocks > 0).map(move |first| Run::new(first, blocks))
     }
 
-    /// The number of blocks up to `end` for objects and pages.
+    /// The number of blocks before `end` for objects and pages.
     pub(crate) fn data_blocks(&self, end: u64) -> u64 {
         let areas: u64 = self.areas_in_data().map(|area| u64::from(area.blocks)).sum();
         end.saturating_sub(self.data_first() + areas)
@@ -195,8 +195,8 @@ impl Layout {
     }
 
     /// Blocks of each area, from its start on, that the image of a store of `device_blocks` blocks uses: a snapshot in the worst case, and
-    /// as much again for deltas. Rounded up to a power of two of `device_blocks`, so that it seldom changes. In a file the rest of an
-    /// area is a hole (INV-40).
+    /// the same again for deltas. Rounded up to a power of two of `device_blocks`, so that it seldom changes. In a file the rest of an area
+    /// is a hole (INV-40).
     pub(crate) fn image_blocks(&self, device_blocks: u64) -> u32 {
         let blocks = device_blocks.checked_next_power_of_two().unwrap_or(u64::MAX).min(self.blocks_max);
         let pieces = |blocks_max| snapshot_pieces_max(blocks, blocks_max, self.group_blocks);
@@ -223,7 +223,7 @@ impl Layout {
     }
 }
 
-/// Blocks of an area of the space image. A snapshot costs at most a bit a block; deltas get as much again and at least 64 KiB.
+/// Blocks of an area of the space image. A snapshot costs at most a bit per block; deltas get the same again and at least 64 KiB.
 pub(crate) fn space_area_blocks_for(blocks_max: u64) -> Result<u32> {
     let too_large = || {
         Error::Invalid(format!(
@@ -313,11 +313,11 @@ mod tests {
         // The second time only the old ring becomes free.
         let (again, old) = longer.with_log(Ring { first: 90_000, blocks: 2_000 });
         assert_eq!((old, again.data_first()), (Some(Run::new(end, 781)), longer.data_first()));
-        // A growth behind it takes the ring along.
+        // A later growth keeps the ring.
         let (more, freed) = longer.grown(200_000, all).unwrap();
         assert_eq!((more.log_first(), more.log_blocks, freed.len()), (end, 781, 3));
         assert!(freed.iter().all(|run| run.end <= end));
-        // An area of a new store lies between the ring and the data: the ring's blocks stay unused.
+        // An area of a new store is between the ring and the data: the ring's blocks stay unused.
         let first = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap();
         let (moved, old) = first.with_log(Ring { first: 3_000, blocks: 64 });
         assert_eq!((old, moved.data_first()), (None, first.data_first()));

@@ -24,7 +24,7 @@ impl Losses {
         self.lost + self.reverted + self.resurrected == 0
     }
 
-    /// The sum of these losses and `later` ones, which superblock `number` has first.
+    /// The sum of these losses and `later` ones, which superblock `number` is the first to list.
     pub(crate) fn and(self, later: Self, number: u64) -> Self {
         let sum = |one: u64, other: u64| (one + other).min(COUNTER_MAX);
         let since_number = match (self.is_none(), later.is_none()) {

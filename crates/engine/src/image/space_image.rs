@@ -1,8 +1,8 @@
-//! The space image on the device: a snapshot and the deltas of the superblocks since, in one of two areas (R10;
-//! `docs/format/space.md`).
+//! The space image on the device: a snapshot and the deltas of the superblocks since, in one of two areas (R10; `docs/format/space.md`).
 //!
-//! A publish appends its changes. When the used part of an area is full, which grows with the device (INV-40), the image is read back,
-//! updated and written to the other area as a new snapshot. It is never written from the allocator's memory, which is ahead of the published state.
+//! A publish appends its changes. When the used part of an area, which grows with the device (INV-40), is full, the image is read back,
+//! updated and written to the other area as a new snapshot. It is never written from the allocator's memory, which is ahead of the
+//! published state.
 
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ pub(crate) async fn rewrite(
     write_snapshot(device, superblock, image, superblock.space.area ^ 1).await
 }
 
-/// `published` in the geometry of `layout`, with the blocks of `freed` free, too.
+/// Returns `published` in the geometry of `layout`, with the blocks of `freed` free as well.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if any of them is free already.
@@ -64,7 +64,7 @@ pub(crate) fn enlarged(published: &FreeImage, layout: &Layout, freed: &[Run]) ->
     Ok(image)
 }
 
-/// Writes the image that `newest` names, with the blocks of `freed` free, too, into an area of `superblock`, whose cap is larger.
+/// Writes the image that `newest` names, with the blocks of `freed` free as well, into an area of `superblock`, which has a larger cap.
 ///
 /// # Errors
 /// As [`load`] and [`rewrite`].
@@ -108,11 +108,10 @@ pub(crate) async fn append(
     write_snapshot(device, superblock, &image, place.area ^ 1).await
 }
 
-/// Reads the image that `superblock` names. Groups whose piece is damaged are incomplete in it: none of their blocks is
-/// allocated (R19).
+/// Reads the image that `superblock` names. Groups with a damaged piece are incomplete in it: none of their blocks is allocated (R19).
 ///
 /// # Errors
-/// [`Error::Corrupt`] if a delta is damaged: then only the trees know the free blocks; as the device.
+/// [`Error::Corrupt`] if a delta is damaged: only the trees know the free blocks then; as the device.
 pub(crate) async fn load(device: &Device, superblock: &Superblock) -> Result<FreeImage> {
     let (layout, place) = (&superblock.layout, &superblock.space);
     let start = layout.space_area(place.area);
@@ -123,8 +122,7 @@ pub(crate) async fn load(device: &Device, superblock: &Superblock) -> Result<Fre
         let at = u64::from(sequence) * PIECE_BLOCKS;
         let blocks = PIECE_BLOCKS.min(u64::from(place.snapshot_blocks).saturating_sub(at));
         let read = || async { device.read(start + at, IoBuf::unfilled(blocks as usize)).await.ok() };
-        // A piece that cannot be read is missing in the next snapshot for good: one failure of the device must not be
-        // enough for that.
+        // A piece that cannot be read is missing from the next snapshot for good: a single failure of the device must not cause that.
         let piece = match read().await {
             Ok(piece) => Ok(piece),
             Err(_) => read().await,
@@ -204,8 +202,7 @@ mod tests {
     use crate::block_on;
     use crate::testing::fixtures::Fixture;
 
-    /// The image follows from the published trees: a change that contradicts it ends the publish, and the error names a
-    /// block.
+    /// The image follows from the published trees: a change that contradicts it fails the publish, and the error names a block.
     #[test]
     fn a_change_that_does_not_follow_is_refused() {
         let mut made = Fixture::new();

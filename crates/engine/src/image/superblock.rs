@@ -35,13 +35,13 @@ pub(crate) const FORMAT_VERSION: u32 = 3;
 /// (`docs/operate/upgrade.md`).
 pub(crate) const FORMAT_VERSION_OLDEST: u32 = 2;
 const CRC_OFFSET: usize = BLOCK_BYTES - 4;
-/// Version and number lie here in every version, future ones included.
+/// Version and number are stored at these offsets in every version, future ones included.
 const VERSION_OFFSET: usize = 8;
 pub(crate) const NUMBER_OFFSET: usize = 32;
 const FEATURES_OFFSET: usize = 164;
 const TABLETS_OFFSET: usize = 256;
 const TABLET_BYTES: usize = 96;
-/// Of a tablet's record: where the list of its layers lies.
+/// Offset in a tablet's record of the place of the list of its layers.
 const LAYERS_OFFSET: usize = 80;
 const CLOCK_OFFSET: usize = TABLETS_OFFSET + TABLET_BYTES * TABLETS_MAX as usize;
 const _: () = assert!(CLOCK_OFFSET + CLOCK_RECORD_BYTES <= CRC_OFFSET);
@@ -74,7 +74,7 @@ impl SpacePlace {
 }
 
 impl TabletRecord {
-    /// Returns true if the root lies in `usable` blocks and sums of the totals cannot overflow.
+    /// Returns true if the root is in `usable` blocks and sums of the totals cannot overflow.
     fn is_sensible(&self, usable: &Range<u64>) -> bool {
         let Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring } = self.totals;
         let expiring = expiring.unwrap_or_default();
@@ -102,9 +102,9 @@ pub(crate) struct Superblock {
     /// Secret seed of the log's checksums (R24).
     pub log_seed: u64,
     pub layout: Layout,
-    /// Grows with every superblock; no number is used twice.
+    /// Increases with every superblock; no number is used twice.
     pub number: u64,
-    /// This opening's epoch (R1), and the position at which its batches begin.
+    /// This opening's epoch (R1), and the position of its first batch.
     pub epoch: u64,
     pub epoch_position: u64,
     /// All records up to this one were flushed when the superblock was written (R15).
@@ -113,7 +113,7 @@ pub(crate) struct Superblock {
     pub lsn_ceiling: Lsn,
     /// Blocks of the device that are zeroed and usable.
     pub device_blocks: u64,
-    /// Blocks of the log's ring, from its start on, that were written once: batches lie only in these.
+    /// Blocks of the log's ring, from its start on, that were written once: batches are stored only in these.
     pub log_prepared: u32,
     pub log_tail: LogPlace,
     pub space: SpacePlace,
@@ -126,8 +126,8 @@ pub(crate) struct Superblock {
 }
 
 impl Superblock {
-    /// Upgrades the superblock of a store that this program may write to the newest version. Returns true if it had an
-    /// older version (see [`has_older`]).
+    /// Upgrades the superblock of a store that this program may write to the newest version. Returns true if it had an older version (see
+    /// [`has_older`]).
     ///
     /// # Errors
     /// [`Error::Unopenable`] if the store has a feature that this program cannot write.
@@ -144,12 +144,12 @@ impl Superblock {
         self.features.incompatible |= MOVED_AREAS;
     }
 
-    /// Takes a layout with another ring for the log, in which no batch lies yet. Its first `prepared` blocks are written.
+    /// Takes a layout with another ring for the log that has no batch yet. The first `prepared` blocks of the ring are written.
     pub(crate) fn move_log(&mut self, layout: Layout, prepared: u32) {
         self.layout = layout;
         self.features.incompatible |= MOVED_LOG;
         self.log_prepared = prepared;
-        // The next batch begins at the start of the ring.
+        // The next batch starts at the start of the ring.
         self.log_tail.position = layout.ring().turn(self.log_tail.position);
     }
 
@@ -222,8 +222,7 @@ impl Superblock {
         head.extend_from_slice(&if is_whole { 0 } else { self.log_prepared }.to_le_bytes());
     }
 
-    /// Decodes `block`; `None` if it is no valid superblock, or has a version or features that this program does not
-    /// know.
+    /// Decodes `block`; `None` if it is no valid superblock, or has an unknown version or unknown features.
     pub(crate) fn decode(block: &[u8]) -> Option<Self> {
         if !is_whole(block) || needs(block).is_some() {
             return None;
@@ -290,7 +289,7 @@ impl Superblock {
         })
     }
 
-    /// The fields that recovery reads the log by.
+    /// The fields that recovery needs to read the log.
     pub(crate) fn log(&self) -> PublishedLog {
         PublishedLog {
             ring: self.layout.ring(),
@@ -304,12 +303,12 @@ impl Superblock {
         }
     }
 
-    /// The fields about time. `is_older` says that the superblock had version 2.
+    /// The fields about time. `is_older` is true if the superblock had version 2.
     pub(crate) fn time(&self, is_older: bool) -> FoundTime {
         FoundTime::new(self.clock.clone(), self.wall_high_ns, self.epoch, is_older)
     }
 
-    /// Returns true if the fields are possible: decoders of the structures that they describe may rely on it.
+    /// Returns true if the fields are plausible: decoders of the structures that they describe rely on this.
     fn is_sensible(&self) -> bool {
         let (layout, tail) = (&self.layout, &self.log_tail);
         let usable = layout.data_first()..self.device_blocks;
@@ -355,7 +354,7 @@ pub(crate) fn is_whole(block: &[u8]) -> bool {
         && (Reader::new(crc).u32() == Ok(crc32c(body)) || injected(Bug::SuperblockNotChecked))
 }
 
-/// The reason why this program cannot use the store, whatever else its superblock holds: its version, or a feature.
+/// The reason why this program cannot use the store: its version, or a feature. Ignores the rest of the superblock.
 pub(crate) fn needs(block: &[u8]) -> Option<String> {
     let version = Reader::new(block.get(VERSION_OFFSET..)?).u32().ok()?;
     let is_known = (FORMAT_VERSION_OLDEST..=FORMAT_VERSION).contains(&version);

@@ -1,8 +1,8 @@
 //! Group commit: all queued records become one log batch, one flush makes it durable, and its writers are woken.
 //!
-//! `who_commits.rs` chooses the thread that drives. The driver takes its state out of its lock, so no lock is held across
-//! I/O. Batches are written one after the other: a batch starts when the previous one is durable, so the promise (R15)
-//! in its header covers all earlier batches.
+//! `driver.rs` chooses the thread that drives. The driver takes its state out of its lock, so no lock is held across I/O. Batches are
+//! written one after the other: a batch starts when the previous one is durable, so the promise (R15) in its header covers all earlier
+//! batches.
 
 mod refuse;
 
@@ -48,7 +48,7 @@ pub(crate) struct CommitCounters {
     pub log_blocks: u64,
 }
 
-/// The committer's thread, from the view of its callers.
+/// The committer's thread, as seen by its callers.
 pub(super) struct CommitThread {
     pub(super) bell: Option<Arc<Bell>>,
     /// Turns with queued writes. Only the cutting of batches depends on it.
@@ -91,7 +91,7 @@ pub(crate) struct Committer {
     /// Notifies when the durable number, a marker or the tail moves.
     pub(crate) moved: Event,
     poison: Arc<Poison>,
-    /// Whether log and superblock find room in the data file.
+    /// The lack of room for log and superblock in the data file.
     pub(crate) room: Room,
     /// Set once the store is open.
     unwritten: OnceLock<Box<dyn Unwritten>>,
@@ -153,7 +153,7 @@ impl Committer {
         }
     }
 
-    /// Sets the memtables of the records. Before this nothing is queued.
+    /// Sets the memtables of the records. Nothing is queued before this call.
     pub(crate) fn set_unwritten(&self, unwritten: Box<dyn Unwritten>) {
         assert!(self.unwritten.set(unwritten).is_ok(), "a store is opened once");
     }
@@ -189,7 +189,7 @@ impl Committer {
         durations
     }
 
-    /// Notes that the ring is prepared up to `blocks` and that a durable superblock says so.
+    /// Notes that the ring is prepared up to `blocks`, as recorded in a durable superblock.
     pub(crate) fn is_prepared(&self, blocks: u32) {
         self.ring.prepare(blocks);
         self.moved.notify();
@@ -250,8 +250,7 @@ impl Committer {
         self.index.lock().place_of(lsn)
     }
 
-    /// Notes a durable superblock: the log may be overwritten up to its tail, numbers may rise to its ceiling, and the
-    /// next batch names it.
+    /// Notes a durable superblock: the log may be overwritten up to its tail, numbers may rise to its ceiling, and the next batch names it.
     pub(crate) fn superblock_published(&self, number: u64, tail: u64, ceiling: Lsn) {
         self.ring.set_tail(tail);
         self.index.lock().trim(tail);
@@ -310,7 +309,7 @@ impl Committer {
             .await
     }
 
-    /// Lets no record into the log until the result is dropped: writers wait, as for room.
+    /// Admits no record to the log until the result is dropped: writers wait, as for room.
     pub(crate) fn close_log(&self) -> ClosedLog<'_> {
         self.ring.close();
         ClosedLog(self)
@@ -321,8 +320,8 @@ impl Committer {
         StoppedLog { committer: self, _driver: self.driver.take().await }
     }
 
-    /// Commits one batch if there is one. Returns false if another thread drives: that one continues until the queue is
-    /// empty, or requests that.
+    /// Commits one batch if there is one. Returns false if another thread drives: that one continues until the queue is empty, or requests
+    /// that.
     pub(super) async fn commit_one(&self) -> bool {
         let Some(mut driver) = self.driver.try_take() else { return false };
         if self.has_work() {
@@ -363,11 +362,11 @@ impl Committer {
         self.moved.notify();
     }
 
-    /// Writes an empty batch at the head. It supersedes whatever a batch left there that found no room, so it is the first one that is
-    /// written after such a batch.
+    /// Writes an empty batch at the head. It supersedes the remains of a batch that found no room, so it must be the first one written
+    /// after such a batch.
     ///
     /// # Errors
-    /// [`Error::NoRoom`]: nothing else may be written at the head before a seal is. As the device.
+    /// [`Error::NoRoom`]: only a seal may be written at the head next. As the device.
     async fn write_seal(&self, driver: &mut DriverState) -> Result<()> {
         if self.room.awaits_opening() {
             return Err(self.room.error());
@@ -428,7 +427,7 @@ impl Committer {
         match result {
             Ok(Some(refusal)) => self.refuse(driver, &drained, refusal),
             Ok(None) => {
-                // A thread that many of the records wake is woken for all of them at once.
+                // A thread that is woken by many of the records is woken for all of them at once.
                 plug(|| drained.records.iter().for_each(|record| record.wake()));
                 for (marker, lsn) in &drained.markers {
                     marker.reach(*lsn);
@@ -445,7 +444,7 @@ impl Committer {
         }
     }
 
-    /// Makes the store read-only after the first failure of log or values, and answers all pending records (R20).
+    /// Makes the store read-only after the first failure of log or values, and completes all pending records with the error (R20).
     fn fail(&self, error: &Error) {
         self.poison.set(format!("the log could not be written ({error})"));
         let pending = std::mem::take(&mut *self.queue.lock());
@@ -469,8 +468,7 @@ impl Committer {
             if let Item::Writes { batch, .. } = item {
                 let with = bytes + batch.bytes();
                 let first = drained.records.is_empty();
-                // A write batch is never divided (R22). The first one may go to the ring's start; later ones must not
-                // cause that.
+                // A write batch is never divided (R22). The first one may wrap to the ring's start; later ones must not cause that.
                 let alone = injected(Bug::WriteBatchDivided);
                 if !first && (alone || with > bytes_max || (bytes <= rest && with > rest)) {
                     break;
@@ -562,8 +560,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Checks the next batch against the rules. The result of a batch that breaks one is a store that takes no more writes: recovery
-    /// could not follow what it would write.
+    /// Checks the next batch against the rules. If it breaks one, the store takes no more writes: recovery could not follow the log.
     ///
     /// # Errors
     /// [`Error::Poisoned`] with the reason.
@@ -580,7 +577,7 @@ impl Committer {
                 !self.ring.holds(position + u64::from(blocks)),
                 "the log's ring is full although room was reserved",
             ),
-            // R1, R4: recovery would end in front of it, or number its records anew.
+            // R1, R4: recovery would stop before it, or number its records again.
             (
                 position < before.position || first_lsn < before.first_lsn,
                 "the next batch of the log would lie before the newest one",
@@ -590,7 +587,7 @@ impl Committer {
                 blocks > self.ring.rest(position),
                 "the next batch of the log would lie in blocks that are not prepared",
             ),
-            // R9: the blocks that the superblock named before freed may be used already.
+            // R9: the blocks that the previously named superblock freed may already be reused.
             (
                 superblock < self.named.load(Ordering::Acquire),
                 "the next batch of the log would name an older superblock than the one before it",
@@ -612,8 +609,8 @@ impl Committer {
         }
     }
 
-    /// One flush for the batch and for every value that it names. A batch that is the only write uses one durable
-    /// write. Such a write covers no values that were written before, so it is not used if there are any.
+    /// One flush for the batch and for every value that it names. A batch that is the only write uses one durable write. Such a write does
+    /// not cover values written before, so it is not used if there are any.
     async fn write_and_flush(
         &self,
         block: u64,
@@ -639,7 +636,7 @@ impl Committer {
         batch.start();
         let mut failed: Option<Error> = log.await.ok().err().map(Error::from);
         for write in writes {
-            // R7: the record may be on the device already, but its value is not. No later record may become durable.
+            // R7: the record may already be on the device, but its value is not. No later record may become durable.
             if let Err(error) = write.await.ok()
                 && !injected(Bug::ValueErrorIgnored)
                 && failed.as_ref().is_none_or(|failed| matches!(failed, Error::NoRoom(_)))
@@ -679,11 +676,11 @@ impl Newest for Committer {
     }
 }
 
-/// A log that lets no record in.
+/// A log that admits no records.
 pub(crate) struct ClosedLog<'a>(&'a Committer);
 
 impl ClosedLog<'_> {
-    /// Waits until every record that was on its way into the log is durable.
+    /// Waits until every record on its way into the log is durable.
     ///
     /// # Errors
     /// [`Error::Poisoned`].
@@ -707,14 +704,14 @@ impl Drop for ClosedLog<'_> {
     }
 }
 
-/// A log in which nobody commits.
+/// A log without commits: the result of [`Committer::stop`].
 pub(crate) struct StoppedLog<'a> {
     committer: &'a Committer,
     _driver: TokenGuard<'a, DriverState>,
 }
 
 impl StoppedLog<'_> {
-    /// Goes on at the start of another ring, which a durable superblock names (INV-38). The log is closed, and no batch is needed.
+    /// Continues at the start of another ring, which a durable superblock names (INV-38). The log is closed, and no batch is needed.
     pub(crate) fn move_log(&self, ring: Ring, prepared: u32) {
         let mut index = self.committer.index.lock();
         let head = index.head();
@@ -732,7 +729,7 @@ struct Drained<'a> {
     kept: Vec<(Arc<Record>, Kept)>,
     reserved: u32,
     has_extents: bool,
-    /// The batch on the device, once it was composed: its position, its blocks, and its first number.
+    /// The place of the batch on the device, once composed: its position, its blocks, and its first number.
     place: Option<(u64, u32, Lsn)>,
     committer: &'a Committer,
     /// True until the outcome of the batch is known.
@@ -755,9 +752,9 @@ impl<'a> Drained<'a> {
     }
 }
 
-/// If a driver panics or is dropped in the middle, the writers of its batch learn that their outcome is unknown. The
-/// numbers of its records are used, so nothing may be written after them either: writers that wait for room in the log or in
-/// memtables are refused, since no thread makes room any more.
+/// If a driver panics or is dropped in the middle, the writers of its batch get [`Error::Unknown`]. The numbers of its records are used, so
+/// nothing may be written after them either: writers that wait for room in the log or in memtables are refused, since no thread makes room
+/// any more.
 impl Drop for Drained<'_> {
     fn drop(&mut self) {
         if self.is_left {

@@ -1,11 +1,11 @@
 //! The reaper deletes expired objects, so that their space comes back (R18).
 //!
-//! Readers do not need it: they see that an object has expired. The reaper learns the next deadlines from the writes
-//! since the opening, and from a walk over the trees that have objects with deadlines, as their totals tell. If there
-//! are more than it can remember, it walks again when the first forgotten deadline has passed. The walk is slow while it
-//! finds nothing, and faster the more it finds and the less room there is. Each deletion is a transaction that first checks that the
-//! object has expired: an object written meanwhile stays, and is remembered again if it expires later. So the result of
-//! a write with a request id (`dedup.rs`) takes one place in the list, however often its object is overwritten.
+//! Readers do not need it: they see that an object has expired. The reaper learns the next deadlines from the writes since the opening, and
+//! from a walk over the trees that have objects with deadlines according to their totals. If there are more than it can remember, it walks
+//! again when the first forgotten deadline has passed. The walk is slow while it finds nothing, and faster the more it finds and the less
+//! room there is. Each deletion is a transaction that first checks that the object has expired: an object written meanwhile stays, and is
+//! remembered again if it expires later. So the result of a write with a request id (`dedup.rs`) takes one place in the list, however often
+//! its object is overwritten.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::store::expiring::{DELETED_MAX, ExpiryWalk, Now, Pass};
 use crate::store::{Inner, Store};
 use crate::write::txn::Reaped;
 
-/// Keys that the walk looks at in one step: it reads leaves that no request needs.
+/// Keys that the walk examines in one step: it reads leaves that no request needs.
 const WALKED_MAX: usize = 1_024;
 /// A write that finds no room tries again after this many deletions for each block that it needs, within these bounds.
 const DELETED_PER_BLOCK: u64 = 64;
@@ -37,16 +37,16 @@ const REAPER_PERIOD: Duration = Duration::from_millis(100);
 /// The shortest and the longest rest between two walks.
 const WALK_REST: RangeInclusive<u64> = 1_000_000_000..=60_000_000_000;
 
-/// Nanoseconds of rest after a walk of `took_ns`; longer if the walk found nothing. A walk that found little has already rested
-/// between its steps.
+/// Nanoseconds of rest after a walk of `took_ns`; longer if the walk found nothing. A walk that found little has already rested between its
+/// steps.
 fn rest_ns(pass: Pass, took_ns: u64) -> u64 {
     let share = if pass.expired > 0 { 1 } else { u64::from(WALK_SHARE - 1) };
     took_ns.saturating_mul(share).clamp(*WALK_REST.start(), *WALK_REST.end())
 }
 
 impl Store {
-    /// Saves the clocks of expiry if that is due, and deletes expired objects that were written since the opening. A
-    /// store with threads of its own does this by itself.
+    /// Saves the clocks of expiry if that is due, and deletes expired objects that were written since the opening. A store with its own
+    /// threads does this by itself.
     ///
     /// # Errors
     /// As a delete.
@@ -65,7 +65,7 @@ impl Inner {
         Now { store_ns: self.log.expiry.store_ns(), wall_ns: self.log.wall_ns() }
     }
 
-    /// Deletes some of the expired objects that are remembered; returns true if there may be more.
+    /// Deletes some of the remembered objects that have expired; returns true if there may be more.
     ///
     /// # Errors
     /// As a delete.
@@ -83,7 +83,7 @@ impl Inner {
                     match error {
                         // The next try has room.
                         Error::Full { .. } | Error::NoRoom(_) => expiring.note(end, &encoded),
-                        // Remembered, it would keep the others waiting each time.
+                        // If it were remembered, it would block the others each time.
                         _ => expiring.forget(),
                     }
                     expiring.put_back(over);
@@ -102,7 +102,7 @@ impl Inner {
         if self.reap_due().await? {
             return Ok(Duration::ZERO);
         }
-        // A writer that needs room walks, too.
+        // A writer that needs room also walks.
         let Some(mut walk) = self.maintenance.walk.try_take() else { return Ok(REAPER_PERIOD) };
         let is_short = self.is_room_short();
         if !self.continues(&mut walk, is_short) {
@@ -119,7 +119,7 @@ impl Inner {
         .min(REAPER_PERIOD))
     }
 
-    /// Returns true if a walk is to be continued, or one starts: a deadline that was forgotten has passed.
+    /// Returns true if a walk is in progress, or one starts because a forgotten deadline has passed.
     fn continues(&self, walk: &mut ExpiryWalk, is_short: bool) -> bool {
         if walk.from.is_none() {
             let now_ns = self.now_ns();
@@ -132,8 +132,8 @@ impl Inner {
         true
     }
 
-    /// A step of the walk. After an error at a damaged place it ends: readers of that place get the error, and the next
-    /// walk may get further.
+    /// A step of the walk. An error at a damaged place stops the walk: readers of that place get the error, and the next walk may get
+    /// further.
     async fn walk_some(&self, walk: &mut ExpiryWalk) -> Result<Pass> {
         let Some(from) = walk.from.take() else { return Ok(Pass::default()) };
         let walked = self.walk_for_expiring(from).await;
@@ -147,13 +147,13 @@ impl Inner {
         Ok(pass)
     }
 
-    /// No other walk starts for some time.
+    /// Prevents the next walk for some time.
     fn rest(&self, walk: &mut ExpiryWalk) {
         let now_ns = self.now_ns();
         walk.next_ns = now_ns.saturating_add(rest_ns(walk.pass, now_ns.saturating_sub(walk.started_ns)));
     }
 
-    /// Looks at some keys from the encoded key `from` on. Returns the key to continue with; `None` at the end.
+    /// Examines some keys from the encoded key `from` on. Returns the key to continue with; `None` at the end.
     ///
     /// # Errors
     /// As a listing.
@@ -175,8 +175,8 @@ impl Inner {
         self.checkpointer.room_with_growth() < self.layout().blocks_max / ROOM_SHORT
     }
 
-    /// Deletes expired objects for a write that finds no room for `blocks` blocks. Returns true if there may be room after
-    /// the next apply. One writer works at a time, and those that wait for it share its result, also if it found nothing.
+    /// Deletes expired objects for a write that finds no room for `blocks` blocks. Returns true if there may be room after the next apply.
+    /// One writer works at a time, and the writers that wait for it share its result, even an empty one.
     ///
     /// # Errors
     /// As a delete, and as a listing.
@@ -200,7 +200,7 @@ impl Inner {
                 match self.reap_due().await {
                     Ok(true) => {}
                     Ok(false) => break,
-                    // The apply of what was deleted makes room for further deletions.
+                    // The apply of the deletions makes room for further ones.
                     Err(Error::Full { .. }) => is_full = true,
                     Err(error) => return Err(error),
                 }
@@ -231,7 +231,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns false if certainly no object has a deadline.
+    /// Returns false if no object can have a deadline.
     fn may_have_deadlines(&self) -> bool {
         let is_in_trees = || self.tablets.all().iter().any(|tablet| !tablet.view().totals.is_for_ever());
         !self.maintenance.expiring.is_empty() || is_in_trees()
@@ -251,8 +251,7 @@ mod tests {
     use crate::write::write_batch::Write;
     use crate::{Environment, Expiry, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 
-    /// Results are remembered by their slots, not by the writes, and are deleted when the last one of a slot has
-    /// expired.
+    /// Results are remembered by their slots, not by the writes, and are deleted when the last one of a slot has expired.
     #[test]
     fn the_results_of_writes_take_one_place_each() {
         let device = Device::new(Arc::new(MemDevice::new(4_096)));
@@ -288,7 +287,7 @@ mod tests {
         assert!(block_on(store.head(&key)).unwrap().is_some());
     }
 
-    /// A store on a device of memory whose objects have deadlines, of which it remembers few.
+    /// A store on a device in memory whose objects have deadlines, of which it remembers few.
     fn with_deadlines(objects: usize, clock: &Arc<ManualClock>) -> Store {
         let device = Device::new(Arc::new(MemDevice::new(4_096)));
         let environment = || Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
@@ -305,8 +304,8 @@ mod tests {
         store
     }
 
-    /// Symptom: each of a hundred writers without room walked over as many keys as one may. Now those that wait share the
-    /// result of the first, also if that is nothing; and no write walks over keys that a walk has just passed.
+    /// Symptom: each of a hundred writers without room walked over the full limit of keys. Now waiting writers share the result of the
+    /// first, even an empty one; and no write walks over keys that a walk has just passed.
     #[test]
     fn writers_without_room_share_one_search() {
         const KEYS: usize = 5_000;
@@ -329,7 +328,7 @@ mod tests {
         assert_eq!(store.stat().reaps_for_room, 1_008);
     }
 
-    /// A search for much room continues until it has deleted enough, and one for little ends early.
+    /// A search for much room continues until it has deleted enough, and one for little stops early.
     #[test]
     fn a_search_deletes_what_the_write_needs() {
         for (blocks, least) in [(1, *DELETED_FOR_ROOM.start()), (1 << 20, *DELETED_FOR_ROOM.end())] {
@@ -342,8 +341,8 @@ mod tests {
         }
     }
 
-    /// Symptom: after one failed deletion a thousand deadlines were forgotten, and found by a walk over all objects. Now
-    /// only the one that failed is.
+    /// Symptom: after one failed deletion a thousand deadlines were forgotten, and found by a walk over all objects. Now only the failed
+    /// one is forgotten.
     #[test]
     fn a_failed_deletion_forgets_no_other_deadline() {
         let clock = Arc::new(ManualClock::new(1_000));
@@ -356,8 +355,8 @@ mod tests {
         assert!(store.0.maintenance.expiring.take_forgotten(store.0.expiry_now()));
     }
 
-    /// Symptom: twice as many objects as were alive, as a walk that had found some, but fewer than one key in eight, rested
-    /// nine times as long as it took, after the same rest in each of its steps.
+    /// Symptom: the store held twice the number of live objects, because a walk that had found some, but fewer than one key in eight,
+    /// rested nine times its duration, after the same rest in each of its steps.
     #[test]
     fn a_walk_that_found_some_rests_as_long_as_it_took() {
         const SECOND: u64 = 1_000_000_000;

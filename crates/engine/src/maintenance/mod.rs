@@ -1,4 +1,4 @@
-//! The store's own work: its threads, and what they and a caller ask of it: relocation, expiry, scrubs.
+//! The store's own work: its threads, and the work that they or a caller run: relocation, expiry, scrubs.
 
 pub(crate) mod expire;
 pub(crate) mod own_space;

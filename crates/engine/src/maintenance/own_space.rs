@@ -1,4 +1,4 @@
-//! Saves the groups of the buckets that have space of their own, in an object of the store's own bucket.
+//! Saves the groups of the buckets with separate space, in an object of the store's own bucket.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) const SAVE_PERIOD: Duration = Duration::from_secs(1);
 const KEY: &[u8] = b"own-space";
 
 impl Store {
-    /// Gives the buckets that have space of their own their saved groups back.
+    /// Restores the saved groups of the buckets with separate space.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -37,7 +37,7 @@ impl Store {
         Ok(())
     }
 
-    /// Saves the groups of the buckets that have space of their own, if they changed.
+    /// Saves the groups of the buckets with separate space, if they changed.
     ///
     /// # Errors
     /// As [`Self::put`].

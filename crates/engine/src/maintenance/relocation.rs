@@ -1,4 +1,4 @@
-//! Pausing, resuming and stepping relocation (`checkpoint/relocate`).
+//! Pausing, resuming and stepping relocation (`gc/relocate`).
 
 use shoal_base::sync::atomic::Ordering;
 use shoal_common::error::Result;
@@ -9,8 +9,8 @@ use crate::store::Store;
 use crate::store::worker::Duty;
 
 impl Store {
-    /// Stops relocation and the tidying of packed runs in the background until it is resumed; a step in progress ends
-    /// first. A write that lacks space still makes some.
+    /// Stops relocation and the tidying of packed runs in the background until it is resumed; a step in progress finishes first. A write
+    /// that lacks space still makes some.
     pub fn pause_relocation(&self) {
         self.0.checkpointer.move_limits.paused.store(true, Ordering::Release);
         self.0.space.open_closed();
@@ -24,8 +24,8 @@ impl Store {
         }
     }
 
-    /// Does one bounded step of due work: emptying groups, tidying packed runs, discarding; without a rate limit, and
-    /// not while paused. Returns false if nothing is due. For a store without threads of its own, whose owner has time.
+    /// Does one bounded step of due work: emptying groups, tidying packed runs, discarding; without a rate limit, and not while paused.
+    /// Returns false if nothing is due. For a store without threads, at a time of the owner's choice.
     ///
     /// # Errors
     /// As the device. A failed write poisons the store.

@@ -1,12 +1,11 @@
-//! The store's threads: committer, applier, freer (drops applied memtables), compactor (compacts layers), grower (grows the
-//! file ahead of need), mover (moves values and tidies packed runs), reaper, scrubber, keeper (saves the groups of
-//! buckets), and watcher (checks that the data file is still there).
+//! The store's threads: committer, applier, freer (drops applied memtables), compactor (compacts layers), grower (grows the file ahead of need),
+//! mover (moves values and tidies packed runs), reaper, scrubber, keeper (saves the groups of buckets), and watcher (checks that the data
+//! file is still there).
 //!
-//! The threads hold the store weakly and end with it. Each does one kind of work; a caller can do all of that work,
-//! too. All but the committer give way to the threads that serve clients: on a core with both, commits get more of
-//! the time, and an apply takes longer. The committer has short time slices: the end of a flush wakes it, and then all
-//! writers of the batch wait for it. A thread that panics poisons the store: other threads wait for its work, and must
-//! learn that it will never come.
+//! The threads hold the store weakly and exit with it. Each does one kind of work; a caller can also do all of that work. All except the
+//! committer have a lower priority than the threads that serve clients: on a shared core, commits get more of the time, and an apply takes
+//! longer. The committer has short time slices: the end of a flush wakes it, and then all writers of the batch wait for it. A thread that
+//! panics poisons the store: other threads wait for its work, and must learn that it will never come.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +24,7 @@ use crate::store::{Inner, Store};
 
 /// The applier checks for work this often without a wake-up.
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
-/// How often the freer checks for work without being woken.
+/// The freer checks for work this often without a wake-up.
 const FREER_PERIOD: Duration = Duration::from_secs(1);
 /// How often the compactor checks for work without being woken.
 const COMPACTOR_PERIOD: Duration = Duration::from_millis(500);
@@ -35,8 +34,7 @@ const APPLY_AFTER_NS: u64 = 3_000_000_000;
 const MOVER_PERIOD: Duration = Duration::from_millis(100);
 /// The grower checks for work this often.
 const GROWER_PERIOD: Duration = Duration::from_millis(50);
-/// The first scrub begins this long after the store was opened, at the latest: a store that is opened every day is
-/// scrubbed, too.
+/// The first scrub starts at most this long after the opening: a store that is opened every day is also scrubbed.
 const SCRUB_FIRST_NS: u64 = 600_000_000_000;
 /// The scrubber checks for work this often.
 const SCRUBBER_PERIOD: Duration = Duration::from_secs(1);
@@ -72,8 +70,8 @@ pub(crate) fn start(worker: &Arc<Worker>, inner: &Arc<Inner>) -> std::io::Result
     Ok(())
 }
 
-/// Runs one round after the other, each after the wait that the last one returned, until the threads are told to end or
-/// a round returns `None`. A store that became read-only needs scrubs only.
+/// Runs rounds, each after the wait that the previous one returned, until the threads are stopped or a round returns `None`. A store that
+/// became read-only needs scrubs only.
 fn rounds(
     duty: Duty,
     store: &Weak<Inner>,
@@ -94,13 +92,12 @@ fn rounds(
     }
 }
 
-/// The result of a thread's work; `None` if it failed, which is logged, and tried again later.
+/// The result of a thread's work; `None` if it failed, which is logged; the work is retried later.
 fn later<T>(what: &str, result: Result<T>) -> Option<T> {
     result.inspect_err(|error| tracing::warn!("{what}: {error}")).ok()
 }
 
-/// Runs `work`. A panic is an error of the program: the store is read-only from then on, and all waiting writers get an
-/// answer.
+/// Runs `work`. A panic is an error of the program: the store is read-only from then on, and all waiting writers get an answer.
 fn guarded(name: &str, work: Work, store: &Weak<Inner>, worker: &Worker) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(store, worker))) else { return };
     let Some(inner) = store.upgrade() else { return };
@@ -183,7 +180,7 @@ fn compactor(store: &Weak<Inner>, worker: &Worker) {
     });
 }
 
-/// Saves which groups belong to which bucket.
+/// Saves the assignment of groups to buckets.
 fn keeper(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Own, store, worker, |inner| {
         let saved = block_on(Store(inner.clone()).save_own_space());
@@ -196,7 +193,7 @@ fn mover(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Move, store, worker, |inner| {
         let debt = Duration::from_nanos(inner.relocator.wait_ns());
         if !debt.is_zero() {
-            // The load may end meanwhile.
+            // The load may stop meanwhile.
             return Some(debt.min(MOVER_PERIOD));
         }
         Some(match later("relocation failed and will be tried again", block_on(inner.relocator.step())) {
@@ -245,12 +242,12 @@ fn reaper(store: &Weak<Inner>, worker: &Worker) {
     });
 }
 
-/// Checks that the data file is where it was opened, as long as it was, and nobody else's: writes to another file would be lost. Looks
-/// at the room of its file system, too, and whether writes get through. An idle machine wakes up for all of that once a period.
+/// Checks that the data file is still at its place, has its length, and belongs to this store only: writes to another file would be lost.
+/// Also checks the room of its file system and the progress of writes. An idle machine wakes up for all of that once per period.
 fn watcher(store: &Weak<Inner>, worker: &Worker) {
     let mut is_first = true;
     rounds(Duty::Watch, store, worker, |inner| {
-        // The opening itself wrote the superblock that the first look would find.
+        // The opening itself wrote the superblock that the first check would find.
         let lost = if is_first { None } else { block_on(inner.checkpointer.lost_file()) };
         is_first = false;
         let Some(what) = lost else {

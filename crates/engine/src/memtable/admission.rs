@@ -1,8 +1,8 @@
 //! Admission bounds the memtables of all tablets: a write that finds them full waits for an apply.
 //!
-//! From half of the limit on, applies run; at the limit, writes wait. An apply lends them the room of its memtable as it
-//! brings that home ([`Lent`]): so writers go on at its pace, and do not stand still until its end. Batches that come later than a
-//! large one wait behind it while an apply lends: they would take each piece of its room. Writes of one record take so little of it that they pass.
+//! From half of the limit on, applies run; at the limit, writes wait. An apply lends the room of its memtable as it brings that home
+//! ([`Lent`]), so writers continue at its pace instead of stopping until it finishes. While an apply lends, batches that arrive after a
+//! large one wait for it: they would take each piece of its room. Writes of one record take little room, so they pass.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use shoal_common::options::Tuning;
 
 use crate::memtable::Growth;
 
-/// An apply lends at most this part of the limits: so much more may be in the memtables while it runs.
+/// The memtables may exceed the limits by at most this fraction while an apply lends room.
 const LENT_SHARE: usize = 4;
 
 /// Steps in which an apply lends room.
 pub(crate) const LENT_STEPS: usize = 128;
 
-/// A batch that needs more than this part of the limits is a large one: one step never makes room for it.
+/// A batch that needs more than this fraction of the limits is large: one step never makes room for it.
 const LARGE_SHARE: usize = LENT_SHARE * LENT_STEPS;
 
-/// The place of a write that does not wait: behind all that do.
+/// The place of a write that does not wait: after all that do.
 const NO_PLACE: u64 = u64::MAX;
 
-/// The writes that wait for room, by the order in which they came.
+/// The writes that wait for room, in the order of arrival.
 #[derive(Default)]
 struct Line {
     next: u64,
@@ -43,22 +43,22 @@ pub(crate) struct Admission {
     line: Mutex<Line>,
     /// The place of the first large batch in the line; [`NO_PLACE`] if none waits.
     first_large: AtomicU64,
-    /// Applies that lend room, and pauses behind them.
+    /// Applies that lend room, and the pauses after them.
     lending: AtomicUsize,
-    /// The limit on bytes that the user wants; the log allows less where it is short.
+    /// The limit on bytes that the user wants; a short log allows less.
     bytes_wanted: usize,
-    /// Raised where the store grows, as the next one. A few writes that still see the old limit do no harm.
+    /// Raised when the store grows, like `records_max`. A few writes that still see the old limit do no harm.
     bytes_max: AtomicUsize,
     records_max: AtomicUsize,
 }
 
-/// Records of all memtables at most: a fraction of a small store, where the pages of an apply need space beside the objects.
+/// Limit on the records of all memtables: a fraction of a small store, which needs space for the pages of an apply beside the objects.
 pub(crate) fn records_max(tuning: &Tuning, blocks_max: u64) -> usize {
     tuning.memtable_records_max.min((blocks_max / 16).max(16) as usize)
 }
 
-/// Bytes of all memtables at most: never above a third of the log, so that a frozen and an active memtable and the batches' padding fit
-/// in it.
+/// Limit on the bytes of all memtables: never above a third of the log, so that a frozen and an active memtable and the batches' padding
+/// fit in it.
 fn bytes_max(wanted: usize, log_blocks: u32) -> usize {
     wanted.min(log_blocks as usize * BLOCK_BYTES / 3)
 }
@@ -71,7 +71,7 @@ pub(crate) struct MemtablePermit {
 }
 
 impl Admission {
-    /// Memtables of at most `bytes_wanted` bytes, or what a log of `log_blocks` blocks allows, and of `records_max` records.
+    /// Memtables of at most `bytes_wanted` bytes, or fewer if a log of `log_blocks` blocks requires it, and of `records_max` records.
     pub(crate) fn new(bytes_wanted: usize, log_blocks: u32, records_max: usize) -> Arc<Self> {
         let (bytes, records, waiting, line, lending) = Default::default();
         let first_large = AtomicU64::new(NO_PLACE);
@@ -98,17 +98,17 @@ impl Admission {
         self.records_max.load(Ordering::Relaxed)
     }
 
-    /// Sets the largest number of records of all memtables: for a store that grew.
+    /// Sets the limit on the records of all memtables, for a store that grew.
     pub(crate) fn set_records_max(&self, records_max: usize) {
         self.records_max.store(records_max, Ordering::Relaxed);
     }
 
-    /// Sets the bytes of all memtables at most: for a log that became longer.
+    /// Sets the limit on the bytes of all memtables, for a log that became longer.
     pub(crate) fn set_log_blocks(&self, log_blocks: u32) {
         self.bytes_max.store(bytes_max(self.bytes_wanted, log_blocks), Ordering::Relaxed);
     }
 
-    /// Bits of the filter of a memtable, for as many records as it may get.
+    /// Bits of the filter of a memtable, for the number of records that it may get.
     pub(crate) fn filter_bits(&self) -> usize {
         self.records_max().min(self.bytes_max() / 256).max(64) * 2
     }
@@ -118,14 +118,14 @@ impl Admission {
         records > 1 && (records > self.records_max() / LARGE_SHARE || bytes > self.bytes_max() / LARGE_SHARE)
     }
 
-    /// Returns true if a batch with this place has a large one before it, and an apply lends. The line does not count without an
-    /// apply: a large batch whose future no task polls would stop all others for ever.
+    /// Returns true if a large batch comes before a batch with this place while an apply lends. Without an apply the line does not count: a
+    /// large batch whose future is not polled would stop all others for ever.
     fn is_behind_large(&self, place: u64) -> bool {
         self.first_large.load(Ordering::Acquire) < place && self.lending.load(Ordering::Acquire) > 0
     }
 
-    /// Admits `records` records of `bytes` bytes in total, if they fit now, and no large batch is before a batch. One above
-    /// the limit is admitted only into empty memtables.
+    /// Admits `records` records of `bytes` bytes in total if they fit now; several records also need that no large batch waits. A batch
+    /// above the limit is admitted only into empty memtables.
     pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<MemtablePermit> {
         self.try_admit_at(NO_PLACE, records, bytes)
     }
@@ -143,7 +143,7 @@ impl Admission {
         Some(MemtablePermit { admission: self.clone(), records, bytes })
     }
 
-    /// Releases the share of an applied memtable, or what a record did not use of its share.
+    /// Releases the share of an applied memtable, or the part of its share that a record did not use.
     pub(crate) fn release(&self, records: usize, bytes: usize) {
         if records > 0 {
             let before = self.records.fetch_sub(records, Ordering::AcqRel);
@@ -153,26 +153,26 @@ impl Admission {
         assert!(before >= bytes, "more bytes released than admitted (R3)");
     }
 
-    /// Counts records without a limit: recovery puts them into the memtables, or they are there.
+    /// Counts records without a limit: recovery puts them into the memtables, or they are already there.
     pub(crate) fn take(&self, records: usize, bytes: usize) {
         self.records.fetch_add(records, Ordering::AcqRel);
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Room that an apply may lend: that of a memtable of `records` records and `bytes` bytes.
+    /// The room that an apply may lend: that of a memtable of `records` records and `bytes` bytes.
     pub(crate) fn lend(self: &Arc<Self>, records: usize, bytes: usize) -> Lent {
         self.lending.fetch_add(1, Ordering::AcqRel);
         Lent { admission: self.clone(), records, bytes, lent_records: 0, lent_bytes: 0 }
     }
 
-    /// The fill of the memtables in thousandths of the limit that is closer to being reached: bytes or records.
+    /// The fill of the memtables in thousandths of the closer limit: bytes or records.
     pub(crate) fn fill_permille(&self) -> usize {
         let bytes = self.bytes.load(Ordering::Acquire).saturating_mul(1000) / self.bytes_max();
         let records = self.records.load(Ordering::Acquire).saturating_mul(1000) / self.records_max();
         bytes.max(records)
     }
 
-    /// Puts a write of `records` records into the line of those that wait for room, until the result is dropped.
+    /// Puts a write of `records` records into the line for room, until the result is dropped.
     pub(crate) fn wait(self: &Arc<Self>, records: usize, bytes: usize) -> Waiting<'_> {
         let is_large = self.is_large(records, bytes);
         let mut line = self.line.lock();
@@ -192,8 +192,7 @@ impl Admission {
         self.first_large.store(line.large.first().copied().unwrap_or(NO_PLACE), Ordering::Release);
     }
 
-    /// Returns true if a batch waits for room and an apply could make some, however much is free: the batch may need
-    /// all of it.
+    /// Returns true if a batch waits for room and an apply could make some, regardless of the free room: the batch may need all of it.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 && self.records.load(Ordering::Acquire) > 0
     }
@@ -208,14 +207,14 @@ impl Admission {
 pub(crate) struct Waiting<'a> {
     admission: &'a Arc<Admission>,
     place: u64,
-    /// True for a large batch: when it leaves the line, the writes behind it must be told.
+    /// True for a large batch: when it leaves the line, the writes after it must be woken.
     pub is_large: bool,
     records: usize,
     bytes: usize,
 }
 
 impl Waiting<'_> {
-    /// Admits the write if it fits now, and no large batch came before a batch.
+    /// Admits the write if it fits now; a batch also needs that no large one came before it.
     pub(crate) fn try_admit(&self) -> Option<MemtablePermit> {
         self.admission.try_admit_at(self.place, self.records, self.bytes)
     }
@@ -232,8 +231,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The room of a memtable that an apply brings home. Dropped before the end, it takes back what was lent: the apply
-/// failed.
+/// The room of a memtable that an apply brings home. If it is dropped early, because the apply failed, it takes the lent room back.
 pub(crate) struct Lent {
     admission: Arc<Admission>,
     records: usize,
@@ -243,8 +241,7 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Lends the room of `done` of `parts` parts, of a share of the limits at most; returns true if that is more than
-    /// before.
+    /// Lends the room of `done` of `parts` parts, at most a fraction of the limits; returns true if that is more than before.
     pub(crate) fn advance(&mut self, done: usize, parts: usize) -> bool {
         let share = |whole: usize, max: usize| {
             let lendable = whole.min(max / LENT_SHARE) as u128;
@@ -258,7 +255,7 @@ impl Lent {
         records > 0 || bytes > 0
     }
 
-    /// The memtable is home: the rest of its room is free, too.
+    /// The memtable is home: the rest of its room is free as well.
     pub(crate) fn end(mut self) {
         self.admission.release(self.records - self.lent_records, self.bytes - self.lent_bytes);
         (self.lent_records, self.lent_bytes) = (0, 0);
@@ -273,8 +270,7 @@ impl Drop for Lent {
 }
 
 impl MemtablePermit {
-    /// Turns the permit into a share of the memtables, which grew by `growth`. The applies of the memtables release that
-    /// share.
+    /// Turns the permit into a share of the memtables, which grew by `growth`. The applies of the memtables release that share.
     pub(crate) fn keep(mut self, growth: &Growth) {
         assert!(growth.bytes <= self.bytes, "records take at most what was admitted");
         // The records stay counted. The unused part of the permit and the superseded records are released.

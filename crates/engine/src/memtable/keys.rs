@@ -1,9 +1,8 @@
-//! The keys of a memtable: lookups find them by hash, scans in order.
+//! The keys of a memtable: a hash table for lookups, an order for scans.
 //!
-//! A write finds its key with one probe of a table and one comparison. A scan needs the keys in order: it sorts the
-//! keys added since the last scan, some at a time, so that it never holds the memtable's lock for long. An apply sorts
-//! the frozen keys once, without this order. A key is removed only if the log had no room for any
-//! record of it.
+//! A write finds its key with one probe of a table and one comparison. A scan needs the keys in order: it sorts the keys added since the
+//! last scan in steps, so that it never holds the memtable's lock for long. An apply sorts the frozen keys once, without this order. A key
+//! is removed only if the log had no room for any of its records.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -13,11 +12,11 @@ use smallvec::SmallVec;
 
 use crate::log::record::{FETCHED, Record, fetch};
 
-/// The records of one key, oldest first; empty once all of them were [removed](Keys::remove). Most keys that are overwritten have two: a durable one and one in
-/// flight.
+/// The records of one key, oldest first; empty once all of them were [removed](Keys::remove). Most overwritten keys have two: a durable one
+/// and one in flight.
 pub(super) type Versions = SmallVec<[Arc<Record>; 2]>;
 
-/// A place of the table that probably is a key's.
+/// An entry of the table that probably belongs to a key.
 #[derive(Clone, Copy)]
 pub(crate) struct Guess {
     tag: u32,
@@ -31,10 +30,9 @@ const PLACES_LEAST: usize = 64;
 pub(super) struct Keys {
     /// The records of each key, in the order in which the keys arrived.
     versions: Vec<Versions>,
-    /// The hash table. A place is zero if it is empty; otherwise it has the upper half of a key's hash in its upper
-    /// half, and the key's number plus one in its lower half. The first bits of the hash choose the place; a key goes
-    /// into the next place if that one is taken. So the table is almost in the order of the hashes, and a larger table
-    /// is filled from one end to the other.
+    /// The hash table. A place is zero if it is empty; otherwise its upper half holds the upper half of a key's hash, and its lower half
+    /// the key's number plus one. The first bits of the hash choose the place; if it is taken, the key goes into the next one. So the table
+    /// is almost in the order of the hashes, and a larger table is filled from start to end.
     places: Box<[u64]>,
     /// The keys with a number below `ordered`, in order.
     order: BTreeMap<Box<[u8]>, u32>,
@@ -57,7 +55,7 @@ impl Keys {
         self.versions.len()
     }
 
-    /// The place at which the search for a hash begins.
+    /// The first place of the search for a hash.
     fn first_place(&self, tag: u32) -> usize {
         // The number of places is a power of two, and at least two.
         (u64::from(tag) >> (32 - self.places.len().trailing_zeros())) as usize
@@ -80,13 +78,13 @@ impl Keys {
         }
     }
 
-    /// The first place of a hash. Only a guess at the key's: the key is not compared, and other places are not looked at.
+    /// The first place of a hash. Only a guess at the key's place: the key is not compared, and other places are not searched.
     pub(super) fn guess(&self, hash: u64) -> Guess {
         let tag = (hash >> 32) as u32;
         Guess { tag, place: self.places[self.first_place(tag)] }
     }
 
-    /// The records of the key that was guessed.
+    /// The records of the guessed key.
     pub(super) fn guessed(&self, guess: Guess) -> Option<&Versions> {
         let is_tagged = guess.place != 0 && (guess.place >> 32) as u32 == guess.tag;
         self.versions.get((guess.place as u32 as usize).checked_sub(1)?).filter(|_| is_tagged)
@@ -131,7 +129,7 @@ impl Keys {
         &self.versions[first.min(end)..end]
     }
 
-    /// Removes a record; returns false if it is not here. A key without records keeps its number, which nothing finds any more.
+    /// Removes a record; returns false if it is not here. A key without records keeps its number, which no lookup finds any more.
     pub(super) fn remove(&mut self, hash: u64, record: &Arc<Record>) -> bool {
         let Some(number) = self.place_of(hash, record.key()).1 else { return false };
         let versions = &mut self.versions[number];
@@ -190,8 +188,8 @@ pub(super) fn sort_by_key(records: &mut Vec<Arc<Record>>) {
     records.extend(numbers.iter().filter_map(|&(_, number)| unsorted[number as usize].take()));
 }
 
-/// Eight bytes of a key from `at` on, as a number that compares as the bytes do. Zeros stand after the key's end, so
-/// equal numbers do not mean equal keys.
+/// Eight bytes of a key from `at` on, as a number with the same order as the bytes. Zeros pad a short key, so equal numbers do not imply
+/// equal keys.
 fn word_at(key: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     let bytes = &key[at..key.len().min(at + 8)];
@@ -206,8 +204,7 @@ mod tests {
     use super::*;
     use crate::testing::fixtures::record;
 
-    /// Short keys with shared beginnings, so that one is the beginning of another, and so that words of eight bytes are
-    /// equal.
+    /// Short keys with shared prefixes, so that some are prefixes of others, and some words of eight bytes are equal.
     fn keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let byte = prop_oneof![Just(0_u8), Just(b'a'), Just(0xFF)];
         proptest::collection::vec(proptest::collection::vec(byte, 1..14), 0..300)

@@ -1,8 +1,8 @@
 //! A tablet's memtable: the records that the log holds and the tree does not yet.
 //!
-//! A writer inserts a record and pushes it into the committer's queue under one lock (R4). A record is *in flight*
-//! until its log batch is flushed; readers skip it until then. The memtable keeps the newest durable record of a key and
-//! the records in flight. It drops older records, and notes their extents so that the next apply frees them.
+//! A writer inserts a record and pushes it into the committer's queue under one lock (R4). A record is *in flight* until its log batch is
+//! flushed; readers skip it until then. The memtable keeps the newest durable record of a key and the records in flight. It drops older
+//! records, and notes their extents for the next apply to free.
 
 pub(crate) mod admission;
 mod keys;
@@ -26,11 +26,11 @@ use crate::log::record::{FETCHED, Record, fetch};
 use crate::value::entry::value_bytes_of;
 use keys::{Guess, Keys, Versions, sort_by_key};
 
-/// Bytes that a key costs besides its records and its own bytes, roughly: the list of its records, two places of the
-/// table, and its place in the order.
+/// Rough number of bytes that a key costs besides its records and its own bytes: the list of its records, two places of the table, and its
+/// place in the order.
 pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 144;
 
-/// Keys that are put in order, or read, during one hold of the lock.
+/// Keys that are sorted or read while the lock is held once.
 const KEYS_AT_A_TIME: usize = 256;
 
 /// The hash by which a memtable finds a key.
@@ -47,7 +47,7 @@ pub(crate) struct Memtable {
 /// The part under the lock.
 pub(crate) struct Inner {
     keys: Keys,
-    /// Those of `keys` that are results of writes with a request id.
+    /// The number of `keys` that are results of writes with a request id.
     result_keys: usize,
     frozen: bool,
     first: Option<Arc<Record>>,
@@ -66,7 +66,7 @@ pub(crate) struct Size {
     pub reserved_blocks: u64,
 }
 
-/// The keys that a memtable writes. All but `results` leave out the results of writes with a request id.
+/// The keys that a memtable writes. All counts except `results` exclude the results of writes with a request id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Keys whose newest record is a put.
@@ -148,10 +148,10 @@ impl Memtable {
         growth
     }
 
-    /// The newest durable record of `key`; true says that the key is settled: no record of it is in flight.
+    /// The newest durable record of `key`; the flag is true if the key is settled: no record of it is in flight.
     ///
-    /// `durable` is called under the lock. With an older answer a key could seem to have no record: a writer may have
-    /// dropped its older records because a newer one became durable.
+    /// `durable` is called under the lock. An older value could make a key seem to have no record: a writer may have dropped its older
+    /// records because a newer one became durable.
     pub(crate) fn get(&self, key: &[u8], durable: impl FnOnce() -> Lsn) -> (Option<Arc<Record>>, bool) {
         let hash = hash_of(key);
         if !self.filter.may_contain(hash) {
@@ -173,8 +173,8 @@ impl Memtable {
         self.inner.lock().newest_of(hash, key).cloned()
     }
 
-    /// Puts the present keys in order, so that the next [`range`](Self::range) finds few that are not. Yields after
-    /// every [`KEYS_AT_A_TIME`] keys, so that other tasks run (R23).
+    /// Sorts the present keys, so that the next [`range`](Self::range) finds few unsorted ones. Yields after every [`KEYS_AT_A_TIME`] keys,
+    /// so that other tasks run (R23).
     pub(crate) async fn order(&self) {
         let count = self.lock().keys.len();
         while !self.lock().keys.order_some(KEYS_AT_A_TIME, count) {
@@ -190,8 +190,8 @@ impl Memtable {
         }
     }
 
-    /// Up to `limit` keys from `start` on with their newest durable records, in order. A shorter result is the end.
-    /// `durable` is called under the lock, as in [`get`](Self::get).
+    /// Up to `limit` keys from `start` on with their newest durable records, in order. A shorter result is the end. `durable` is called
+    /// under the lock, as in [`get`](Self::get).
     pub(crate) fn range(
         &self,
         start: Bound<&[u8]>,
@@ -211,8 +211,8 @@ impl Memtable {
         }
     }
 
-    /// The newest records of all keys, in the order of the keys. The memtable must be frozen, and everything in it
-    /// durable: all numbers are up to `last`. Tells `collected` of records as they are collected.
+    /// The newest records of all keys, in the order of the keys. The memtable must be frozen, and everything in it durable: all numbers are
+    /// up to `last`. Reports the number of collected records to `collected` step by step.
     pub(crate) fn sorted(&self, last: Lsn, mut collected: impl FnMut(usize)) -> Vec<Arc<Record>> {
         let mut records = Vec::with_capacity(self.lock().keys.len());
         let mut seen = 0;
@@ -253,8 +253,8 @@ impl Memtable {
         self.inner.lock().size
     }
 
-    /// The keys that it writes: exact up to `sample` keys, beyond that in the proportion of the first `sample` ones.
-    /// The number of results is exact.
+    /// The keys that the memtable writes: exact up to `sample` keys, beyond that extrapolated from the first `sample` ones. The number of
+    /// results is exact.
     pub(crate) fn written(&self, sample: usize) -> Written {
         let inner = self.inner.lock();
         let (mut seen, mut some) = (0, Written::default());
@@ -306,12 +306,12 @@ impl Inner {
         self.newest_of(hash_of(key), key)
     }
 
-    /// Reads the place of the table where the search for a hash begins.
+    /// Reads the first place of the search for a hash.
     pub(crate) fn guess(&self, hash: u64) -> Guess {
         self.keys.guess(hash)
     }
 
-    /// The records that an insertion of the guessed key probably looks at.
+    /// The records that an insertion of the guessed key probably reads.
     pub(crate) fn guessed(&self, guess: Guess) -> &[Arc<Record>] {
         self.keys.guessed(guess).map_or(&[], |versions| versions)
     }
@@ -325,8 +325,8 @@ impl Inner {
         std::mem::take(&mut self.dropped)
     }
 
-    /// The records that an apply frees although they never reached the tree: of each key all but the newest. The memtable must be
-    /// frozen, and everything in it durable.
+    /// The records that an apply frees although they never reached the tree: all but the newest of each key. The memtable must be frozen,
+    /// and everything in it durable.
     pub(crate) fn dropped(&self) -> Vec<Arc<Record>> {
         assert!(self.frozen, "only a frozen memtable is applied");
         let superseded = |versions: &Versions| versions[..versions.len().saturating_sub(1)].to_vec();
@@ -334,8 +334,8 @@ impl Inner {
         self.dropped.iter().cloned().chain(of_keys).collect()
     }
 
-    /// Takes records out that found no room in the log: those of `records` that are here, which are all that are not durable.
-    /// Returns the size that they had.
+    /// Removes records that found no room in the log: those of `records` in this memtable, which are all of its records that are not
+    /// durable. Returns their size.
     pub(crate) fn withdraw<'a>(&mut self, records: impl Iterator<Item = &'a Arc<Record>>) -> Size {
         let before = self.size;
         for record in records {
@@ -346,7 +346,7 @@ impl Inner {
             self.size.records -= 1;
             self.size.bytes -= record.memory_bytes();
             self.size.reserved_blocks -= record.reserved_blocks();
-            // All that came after the first record is not durable either.
+            // No record after the first one is durable either.
             self.first.take_if(|first| Arc::ptr_eq(first, record));
         }
         if self.first.is_none() && before.records > 0 {
@@ -369,9 +369,9 @@ fn newest_durable(versions: &[Arc<Record>], durable: Lsn) -> Option<&Arc<Record>
     versions.iter().rev().find(|record| record.is_durable(durable))
 }
 
-/// Drops records that a newer durable record supersedes, and returns their size. Superseded records that own extents
-/// still count: they go to `dropped`, for the apply to free. A reader that found a dropped record holds the view, so
-/// its extents stay at least until the apply of this memtable (R16).
+/// Drops records that a newer durable record supersedes, and returns their size. Superseded records that own extents still count: they go
+/// to `dropped`, for the apply to free. A reader that found a dropped record holds the view, so its extents stay at least until the apply
+/// of this memtable (R16).
 fn prune(versions: &mut Versions, durable: Lsn, dropped: &mut Vec<Arc<Record>>) -> Size {
     let mut gone = Size::default();
     if let Some(newest) = versions.iter().rposition(|record| record.is_durable(durable)) {
@@ -415,8 +415,7 @@ impl Filter {
         }
     }
 
-    /// Pairs with `add`, which comes before the record can become durable: a reader that must see the record sees the
-    /// bits.
+    /// Pairs with `add`, which comes before the record can become durable: a reader that must see the record sees the bits.
     fn may_contain(&self, hash: u64) -> bool {
         self.places(hash).iter().all(|&(word, bit)| self.words[word].load(Ordering::Acquire) & bit != 0)
     }
@@ -450,7 +449,7 @@ mod tests {
                     insert(memtable, 3, 2);
                     let _ = done.send(());
                 });
-                // The writer cannot be done while the reader holds the lock; without the lock it is done soon.
+                // The writer cannot finish while the reader holds the lock; without the lock it finishes soon.
                 let _ = written.recv_timeout(Duration::from_millis(50));
                 Lsn(1)
             });
@@ -464,7 +463,7 @@ mod tests {
         read_while_overwritten(|memtable, durable| memtable.range(Bound::Unbounded, 8, durable).pop());
     }
 
-    /// A writer that is told of room while the records are collected finds the memtable's lock free.
+    /// A writer that is woken for new room while the records are collected finds the memtable's lock free.
     #[test]
     fn records_are_collected_some_at_a_time() {
         let memtable = Memtable::new(64, 0);

@@ -1,11 +1,10 @@
-//! Turns: a write batch of several keys that loses too many races queues for its keys instead of trying for ever.
+//! Turns: a write batch of several keys that loses too many races queues for its keys instead of retrying for ever.
 //!
-//! The keys share lines by their hashes. A batch takes its places in all lines of its keys, in the order of the lines,
-//! and waits in each until it is the first; so batches cannot wait in a circle. It keeps its places until its records
-//! are queued. Batches that arrive meanwhile queue behind it; writes of one key do not. After further conflicts the
-//! batch at the front closes its lines: then writes of one key wait at the gate until the batch leaves. A line is no
-//! lock: a batch that waits in it holds nothing else, and the batch at its front may wait for the device
-//! (`docs/locks.md`). While no batch queues, all of this costs a write one load.
+//! The keys share lines by their hashes. A batch takes its places in all lines of its keys, in the order of the lines, and waits in each
+//! until it is the first; so batches cannot wait in a circle. It keeps its places until its records are queued. Batches that arrive
+//! meanwhile queue after it; writes of one key do not. After further conflicts the first batch closes its lines: writes of one key then
+//! wait at the gate until the batch leaves. A line is no lock: a batch that waits in it holds nothing else, and the first batch may wait
+//! for the device (`docs/locks.md`). While no batch queues, all of this costs a write one load.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -28,7 +27,7 @@ struct Queue {
     /// The places in their order, each with its number and its waker. The first place has the turn.
     places: VecDeque<(u64, Option<Waker>)>,
     next: u64,
-    /// True if writes of one key wait at the gate, too; their wakers are in `at_gate`.
+    /// True if writes of one key also wait at the gate; their wakers are in `at_gate`.
     closed: bool,
     at_gate: Vec<Waker>,
 }
@@ -98,7 +97,7 @@ impl Turns {
         LinePlace { turns: self, line, number }
     }
 
-    /// Whether any line is closed.
+    /// Returns true if any line is closed.
     pub(crate) fn is_any_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) > 0
     }
@@ -108,8 +107,8 @@ impl Turns {
         self.is_any_closed() && self.lines[line_of(hash)].lock().closed
     }
 
-    /// Waits until a write of the key with this hash may begin. The caller must hold no permit and no space: the batch
-    /// at the front may need them.
+    /// Waits until a write of the key with this hash may start. The caller must hold no permit and no space: the first batch of the line
+    /// may need them.
     pub(crate) async fn pass(&self, hash: u64) {
         if self.is_closed(hash) {
             poll_fn(|context| {
@@ -126,7 +125,7 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// Closes the lines: from now on writes of one key wait, too.
+    /// Closes the lines: from now on writes of one key also wait.
     pub(crate) fn close(&self) {
         for place in &self.places {
             let mut queue = place.turns.lines[place.line].lock();
@@ -162,7 +161,7 @@ impl Drop for LinePlace<'_> {
         self.turns.places.fetch_sub(1, Ordering::Relaxed);
         if at == 0 {
             woken.extend(queue.places.front_mut().and_then(|(_, waker)| waker.take()));
-            // Only the batch at the front closes the line.
+            // Only the first batch closes the line.
             if std::mem::take(&mut queue.closed) {
                 self.turns.closed.fetch_sub(1, Ordering::Relaxed);
                 woken.extend(std::mem::take(&mut queue.at_gate));
@@ -173,7 +172,7 @@ impl Drop for LinePlace<'_> {
     }
 }
 
-/// Conflicts of a batch before it queues for its keys, and as many again before it closes their lines.
+/// Conflicts of a batch before it queues for its keys, and again before it closes their lines.
 const CONFLICTS_MAX: usize = 3;
 
 /// The tries of a write batch, with the conflicts that it met.

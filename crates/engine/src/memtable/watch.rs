@@ -1,13 +1,12 @@
-//! Watches tell whether a key was written since its watch began, however long ago that was.
+//! Watches detect any write of a key since the watch started, however long ago that was.
 //!
-//! Versions cannot tell: a key that was absent, was put and was deleted again is absent, and a state in flight has no
-//! version. So a table holds each watched key with the number of its puts and deletes, shared by all its watches. A
-//! write looks its key up under the memtable's lock, when it inserts its record. Without any watch that costs a write
-//! one load.
+//! Versions are not enough: a key that was absent, was put and was deleted again is absent, and a state in flight has no version. So a
+//! table holds each watched key with the number of its puts and deletes, shared by all its watches. A write looks its key up under the
+//! memtable's lock when it inserts its record. Without any watch that costs a write one load.
 //!
-//! A watch begins when the memtable's lock is taken after its key entered the table: writes inserted before that moment
-//! are not counted, all later ones are. The delete of an absent key changes nothing. An object that had expired when
-//! the watch began does not change when the expiry removes it; an object that expires later does change.
+//! A watch starts when the memtable's lock is taken after its key entered the table: writes inserted before that moment are not counted,
+//! all later ones are. The delete of an absent key changes nothing. An object that had expired at the start of the watch does not change
+//! when the expiry removes it; an object that expires later does change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,8 +26,7 @@ const PARTS: usize = stripes(64);
 /// A watched key.
 pub(crate) struct Watched {
     pub key: ObjectKey,
-    /// The number of its puts and of its deletes. Written under the memtable's lock; a decision reads them under that
-    /// lock, too.
+    /// The number of its puts and of its deletes. Written under the memtable's lock; decisions also read them under that lock.
     pub puts: AtomicU64,
     pub deletes: AtomicU64,
 }

@@ -1,5 +1,4 @@
-//! The number of writes by the hash of the key: a read cache compares it to learn whether its value is still the
-//! newest.
+//! The number of writes by the hash of the key. A read cache compares it to find out if its value is still the newest.
 
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::stripes;

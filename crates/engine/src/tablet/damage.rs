@@ -1,15 +1,15 @@
 //! Ranges of keys whose contents are unknown: a page of a tablet's tree is damaged, cannot be read, or was lost (R19).
 //!
-//! Listings skip these ranges and name them. A read of a key in such a range, and a condition on it, fails with an
-//! error that names the range. Puts and deletes without a condition do not depend on the old state, and settle their
-//! keys. The store remembers a bounded number of the ranges that it met, for statistics; a
-//! [`Store::list`](crate::Store::list) over all keys finds all of them.
+//! Listings skip these ranges and name them. A read of a key in such a range, and a condition on it, fails with an error that names the
+//! range. Puts and deletes without a condition do not depend on the old state, and make the state of their keys known again. The store
+//! remembers a bounded number of the ranges that it met, for statistics; a [`Store::list`](crate::Store::list) over all keys finds all of
+//! them.
 
 use shoal_base::list::DamagedRange;
 use shoal_base::sync::Mutex;
 use shoal_common::damaged_range;
 
-/// Damaged ranges that an open store remembers at most.
+/// Limit on the damaged ranges that an open store remembers.
 pub(crate) const REMEMBERED_MAX: usize = 64;
 
 /// The treatment of unreadable pages that an apply meets.
@@ -19,12 +19,12 @@ pub(crate) enum Unread {
     Fails,
     /// The keys of both are lost (R19).
     IsLost,
-    /// The keys of both become absent for good, and so do keys that were lost earlier: no mark stays.
+    /// The keys of both become absent for good, as do keys that were lost earlier: no mark stays.
     IsAbsent,
 }
 
-/// Adds a range to `ranges`. It is joined with ranges that it touches. If there are `most` ranges already, the last
-/// range of the same tablet is widened over it and then names keys that are not damaged, too.
+/// Adds a range to `ranges` and joins it with ranges that it touches. If there are already `most` ranges, the last range of the same tablet
+/// is widened to include it and then also covers undamaged keys.
 pub(crate) fn add(ranges: &mut Vec<DamagedRange>, range: DamagedRange, most: usize) {
     if let Some(at) = ranges.iter_mut().position(|known| known.join(&range)) {
         // The joined range may touch further ranges.

@@ -1,5 +1,4 @@
-//! The space held by readers of long values. The store takes it back after a time, also from a reader that is slow or
-//! forgotten (R16).
+//! The space held by readers of long values. The store takes it back after a time, even from a slow or forgotten reader (R16).
 
 use std::sync::{Arc, Weak};
 
@@ -7,7 +6,7 @@ use shoal_base::sync::Mutex;
 
 /// Holds the space of the version that a reader reads.
 pub(crate) trait HoldsSpace: Send + Sync {
-    /// Releases the space if its time ended before `now_ns`. A read in progress holds it until the device has answered.
+    /// Releases the space if it expired before `now_ns`. A read in progress holds it until the device has answered.
     fn expire(&self, now_ns: u64);
 }
 
@@ -19,14 +18,14 @@ impl HeldStreams {
     pub(crate) fn add<H: HoldsSpace + 'static>(&self, held: &Arc<H>) {
         let held: Weak<H> = Arc::downgrade(held);
         let mut all = self.0.lock();
-        // The list grows only if most of its members live, so that adding one costs little on average.
+        // The list grows only if most of its members are alive, so an insertion is cheap on average.
         if all.len() == all.capacity() {
             all.retain(|held| held.strong_count() > 0);
         }
         all.push(held);
     }
 
-    /// Releases the space of all holdings whose time ended before `now_ns`.
+    /// Releases the space of all holdings that expired before `now_ns`.
     pub(crate) fn expire(&self, now_ns: u64) {
         let all: Vec<Arc<dyn HoldsSpace>> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         all.iter().for_each(|held| held.expire(now_ns));

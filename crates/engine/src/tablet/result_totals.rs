@@ -1,4 +1,4 @@
-//! The results of writes with a request id in the trees of a tablet: they are entries of the trees, and no objects.
+//! The results of writes with a request id in the trees of a tablet: they are entries of the trees, but not objects.
 //!
 //! The superblock does not count them. A walk over their range of keys counts those of one view, and each apply notes
 //! its changes, so the count stays exact without another walk.
@@ -31,7 +31,7 @@ impl ResultTotals {
         Self { count: self.count - later.count, value_bytes: self.value_bytes - later.value_bytes }
     }
 
-    /// The totals without negative numbers, which stand for results that were not counted yet or that damage hides.
+    /// The totals without negative numbers, which mean results that are not counted yet or that damage hides.
     pub(crate) fn at_least_none(self) -> Self {
         Self { count: self.count.max(0), value_bytes: self.value_bytes.max(0) }
     }

@@ -1,5 +1,5 @@
-//! The trees that snapshots hold. A snapshot holds the space of everything that it reaches, so the store takes it back after a
-//! time, or where the space is needed (INV-36).
+//! The trees that snapshots hold. A snapshot holds the space of everything that it reaches, so the store takes it back after a time, or
+//! when the space is needed (INV-36).
 
 use std::sync::{Arc, Weak};
 
@@ -10,7 +10,7 @@ use shoal_common::error::{Error, Result};
 use crate::log::expiry::Moment;
 use crate::tablet::view::View;
 
-/// Snapshots of a store at the same time.
+/// Limit on the snapshots of a store at the same time.
 pub(crate) const SNAPSHOTS_MAX: usize = 16;
 
 /// All tablets at one version.
@@ -25,7 +25,7 @@ pub(crate) struct Frozen {
 pub(crate) struct Holding {
     version: Lsn,
     until_ns: u64,
-    /// The trees, or why they are not held any more.
+    /// The trees, or the reason why they were dropped.
     held: Mutex<Result<Arc<Frozen>, &'static str>>,
 }
 
@@ -35,7 +35,7 @@ impl Holding {
         Arc::new(Self { version, until_ns, held: Mutex::new(Ok(Arc::new(frozen))) })
     }
 
-    /// The trees, for the time of one read.
+    /// The trees, for one read.
     ///
     /// # Errors
     /// [`Error::SnapshotDropped`].
@@ -62,7 +62,7 @@ impl Snapshots {
     /// Adds a snapshot.
     ///
     /// # Errors
-    /// [`Error::Busy`] where there are [`SNAPSHOTS_MAX`].
+    /// [`Error::Busy`] if there are already [`SNAPSHOTS_MAX`].
     pub(crate) fn add(&self, holding: &Arc<Holding>) -> Result<()> {
         let mut all = self.0.lock();
         all.retain(|holding| holding.strong_count() > 0);
@@ -73,18 +73,18 @@ impl Snapshots {
         Ok(())
     }
 
-    /// The snapshots that hold something.
+    /// The snapshots that still hold their trees.
     fn all(&self) -> Vec<Arc<Holding>> {
         let all: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         all.into_iter().filter(|holding| holding.held.lock().is_ok()).collect()
     }
 
-    /// The number of snapshots that hold something.
+    /// The number of snapshots that still hold their trees.
     pub(crate) fn count(&self) -> usize {
         self.all().len()
     }
 
-    /// Drops those whose time ended before `now_ns`.
+    /// Drops the snapshots that expired before `now_ns`.
     pub(crate) fn expire(&self, now_ns: u64) {
         for holding in self.all().into_iter().filter(|holding| holding.until_ns < now_ns) {
             holding.let_go("it was held for longer than snapshots may be (`shoal serve --snapshot-max-age`, `Tuning::snapshot_max_age_ns`)");

@@ -28,7 +28,7 @@ pub(crate) struct Tablets {
     pub met: Met,
     /// Readers of long values. Each holds the space of its value for a bounded time (R16).
     pub held_streams: HeldStreams,
-    /// The snapshots. They hold the space of all that they reach, within bounds (INV-36).
+    /// The snapshots. They hold the space of everything that they reach, within bounds (INV-36).
     pub snapshots: Snapshots,
     /// The number of writes by key, for read caches.
     pub write_counts: WriteCounts,
@@ -85,7 +85,7 @@ impl Tablets {
         &self.all[usize::from(self.by_slot[usize::from(slot) % self.by_slot.len()])]
     }
 
-    /// Notes that reads search the trees of a view for so many keys: they pay for compactions of its tablet's layers.
+    /// Notes that reads search the trees of a view for `keys` keys: they pay for compactions of its tablet's layers.
     pub(crate) fn note_searches(&self, view: &View, keys: usize) {
         let layers = view.trees.layers.list.len();
         self.all[usize::from(view.tablet.0)].layer_searches.note(layers * keys);
@@ -96,14 +96,14 @@ impl Tablets {
         &self.all
     }
 
-    /// Waits while a transaction at the front of its line keeps the key closed. The caller must hold nothing yet.
+    /// Waits while the first transaction of its line keeps the key closed. The caller must hold nothing yet.
     pub(crate) async fn pass(&self, key: &ObjectKey) {
         if self.turns.is_any_closed() {
             self.turns.pass(hash_of(key.encoded())).await;
         }
     }
 
-    /// Returns true if a transaction at the front of its line keeps the key closed.
+    /// Returns true if the first transaction of its line keeps the key closed.
     pub(crate) fn is_closed(&self, key: &ObjectKey) -> bool {
         self.turns.is_any_closed() && self.turns.is_closed(hash_of(key.encoded()))
     }

@@ -17,7 +17,7 @@ use crate::space::manager::SpaceManager;
 use crate::value::packed::Owner;
 use crate::value::read::pool_error;
 
-/// Blocks that an apply takes at a time for its pages, so that one write takes several neighbours.
+/// Blocks that an apply allocates at a time for its pages, so that one write covers several neighbours.
 const PAGE_RUN_BLOCKS: u32 = 16;
 
 /// The tree of a tablet. `identity` is the store's.
@@ -40,13 +40,13 @@ pub(crate) struct PoolPages<'a> {
     remembers: Remembers,
 }
 
-/// The damage of the last seconds that a source takes for granted: pages that were read in vain and are not read again.
-/// `shoal-pool` (`damaged.rs`) has the rule.
+/// The recent damage that a source takes for granted: pages whose read failed in the last seconds and that are not read again. `shoal-pool`
+/// (`damaged.rs`) has the rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Remembers {
-    /// None: each read asks the device. For a get, and for everything that gives a page up for good.
+    /// None: each read asks the device. For gets, and for every operation that treats a page as lost for good.
     Nothing,
-    /// Wrong bytes. For applies that try again when the device cannot read a block.
+    /// Wrong bytes. For applies that try again if the device cannot read a block.
     WrongBytes,
     /// Wrong bytes and blocks that the device cannot read. For passes over many keys.
     All,
@@ -57,7 +57,7 @@ impl<'a> PoolPages<'a> {
         Self { pool, gives_up: false, remembers: Remembers::Nothing }
     }
 
-    /// The page, without a frame of the pool.
+    /// Reads the page without a frame of the pool.
     fn read_past(&self, unit: Unit) -> Boxed<'_, std::result::Result<PoolPage, PoolError>> {
         Box::pin(async move {
             let read = self.pool.device().read(unit.id.block, IoBuf::unfilled(1)).await;
@@ -72,7 +72,7 @@ impl<'a> PoolPages<'a> {
         Self { gives_up, ..self }
     }
 
-    /// The same source, which does not read pages again that it `remembers`.
+    /// The same source, which skips reads of the damaged pages that it `remembers`.
     pub(crate) fn remembering(self, remembers: Remembers) -> Self {
         Self { remembers, ..self }
     }
@@ -91,7 +91,7 @@ impl<'a> PoolPages<'a> {
         known.filter(|error| self.remembers == Remembers::All || matches!(error, PoolError::Corrupt { .. }))
     }
 
-    /// Reads a page that memory does not have.
+    /// Reads a page that is not in memory.
     async fn read(&self, unit: Unit, level: u8, hint: ReadHint) -> std::result::Result<PoolPage, PoolError> {
         if let Some(error) = self.remembered(&unit) {
             return Err(error);
@@ -115,15 +115,14 @@ impl<'a> PoolPages<'a> {
     }
 }
 
-/// Returns true if the device reports the blocks as unreadable, and not a lost connection or a lack of memory.
+/// Returns true if the device reports the blocks as unreadable, as opposed to a lost connection or a lack of memory.
 pub(crate) fn is_of_medium(error: &DeviceError) -> bool {
-    /// EIO, ENODATA, EILSEQ, EBADMSG, EUCLEAN, EREMOTEIO: Linux's answers for unreadable sectors and failed integrity
-    /// checks.
+    /// EIO, ENODATA, EILSEQ, EBADMSG, EUCLEAN, EREMOTEIO: Linux's error codes for unreadable sectors and failed integrity checks.
     const CODES: [i32; 6] = [5, 61, 84, 74, 117, 121];
     matches!(error, DeviceError::Io { code: Some(code), .. } if !error.is_write() && CODES.contains(code))
 }
 
-/// Returns true if the page itself cannot be read: the device may read others.
+/// Returns true if only this page cannot be read: the device may read others.
 fn is_of_page(error: &PoolError) -> bool {
     match error {
         PoolError::Corrupt { .. } => true,
@@ -187,8 +186,8 @@ impl PageSource for PoolPages<'_> {
     }
 
     async fn page(&self, page: PageRef, level: u8, hint: ReadHint) -> Result<PoolPage> {
-        // A parent whose checksum is right can still name such a page, because of a bug or a forged page. That is
-        // damage, not a failure of the device.
+        // A parent with a correct checksum can still name such a page, because of a bug or a forged page. That is damage, not a failure of
+        // the device.
         if page.block >= self.pool.device().blocks() {
             let what = format!("a page of level {level} lies behind the end of the device");
             return Err(Error::Corrupt { what, block: page.block });
@@ -198,8 +197,7 @@ impl PageSource for PoolPages<'_> {
             let bytes = self.pool.device().read(page.block, IoBuf::unfilled(1)).await.ok()?;
             unit = Unit::page(page.block, shoal_base::codec::Reader::new(&bytes).u32().unwrap_or_default());
         }
-        // A scan must not look pages up as a lookup does: pages that were scanned would seem wanted, and those that
-        // were prefetched would be evicted first.
+        // A scan must not look pages up as a lookup does: scanned pages would seem wanted, and prefetched ones would be evicted first.
         if let Some(page) = self.cached(page, level, hint) {
             return Ok(page);
         }
@@ -239,8 +237,8 @@ pub(crate) struct PoolSink<'a> {
     pages: Pages<'a>,
 }
 
-/// The blocks that an apply took and freed for pages. If this is dropped before it is [kept](Self::keep), the taken
-/// blocks are free again: the apply failed, and no superblock names them.
+/// The blocks that an apply took and freed for pages. If this is dropped before it is [kept](Self::keep), the taken blocks are free again:
+/// the apply failed, and no superblock names them.
 pub(crate) struct Pages<'a> {
     space: &'a SpaceManager,
     pub taken: Vec<Run>,
@@ -264,7 +262,7 @@ impl Drop for Pages<'_> {
 }
 
 impl<'a> PoolSink<'a> {
-    /// At most `in_flight_bytes_max` bytes of pages are being written at a time.
+    /// At most `in_flight_bytes_max` bytes of pages are in flight.
     pub(crate) fn new(
         pool: &Pool,
         space: &'a SpaceManager,
@@ -281,8 +279,7 @@ impl<'a> PoolSink<'a> {
         }
     }
 
-    /// The same for the pages of a layer: its leaves replace none, and hold what was written last, so they stay as what a scan
-    /// read does.
+    /// The same for the pages of a layer: its leaves replace none and hold the newest records, so they stay in the pool like scanned pages.
     pub(crate) fn of_layer(self) -> Self {
         Self { new_leaves: Keep::Resident(Hint::Scan), ..self }
     }
@@ -305,8 +302,8 @@ impl<'a> PoolSink<'a> {
     /// Waits until every page is on the device (not flushed). Returns the taken and freed blocks.
     ///
     /// # Errors
-    /// As the device. The taken blocks then stay unused, because what is on them is not known (R8); those of writes without room are
-    /// free again.
+    /// As the device. The taken blocks then stay unused, because their contents are unknown (R8); those of writes without room are free
+    /// again.
     pub(crate) async fn finish(mut self) -> Result<Pages<'a>> {
         if let Some(rest) = self.rest.take() {
             self.space.give_back(&[rest]);
@@ -323,7 +320,7 @@ impl PageSink for PoolSink<'_> {
         let (page, bytes) = draft.seal(block);
         let mut frame = self.writer.page().await.map_err(pool_error)?;
         frame.copy_from_slice(bytes);
-        // A new page inherits the place of the page that it replaces, or each apply would empty the hot cache.
+        // A new page inherits the place of the page that it replaces, otherwise each apply would empty the hot cache.
         let keep = match replaces {
             Some(old) => Keep::Inherit(Unit::page(old.block, old.crc).id),
             // A growing tree gets a root that replaces nothing, and the next lookup of any key needs it.
@@ -331,7 +328,7 @@ impl PageSink for PoolSink<'_> {
             None => self.new_leaves,
         };
         self.writer.write(frame, Unit::page(page.block, page.crc).id, keep).await.map_err(pool_error)?;
-        // Each for itself: the file grows ahead by the rate of this counter, and a compaction may take seconds.
+        // Counted one by one: the file grows ahead by the rate of this counter, and a compaction may take seconds.
         OperationCounters::add(&self.counters.pages_written, 1);
         Ok(page)
     }

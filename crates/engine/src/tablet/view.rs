@@ -18,7 +18,7 @@ use crate::tablet::compactions::{LayerSearches, RunningCompactions};
 use crate::tablet::result_totals::ResultTotals;
 use crate::value::packed::Totals;
 
-/// Keys for which a new memtable reserves its table at most: the table exists also if no record comes.
+/// Limit on the keys for which a new memtable reserves its table: the table exists even if no record arrives.
 const KEYS_GUESS_MAX: usize = 64 << 10;
 /// Bits of the filter of a memtable that stays empty.
 const MEMTABLE_WITHOUT_KEYS: usize = 64;
@@ -33,12 +33,12 @@ pub(crate) struct TabletRecord {
     pub applied: Lsn,
     /// The totals of all trees.
     pub totals: Totals,
-    /// Where the list of its layers lies, if it has any.
+    /// The reference to the list of its layers, if it has any.
     pub layers: Option<LayersRef>,
 }
 
 impl TabletRecord {
-    /// Whether an object of this encoded name belongs to the tablet (R14).
+    /// Returns true if an object of this encoded name belongs to the tablet (R14).
     pub(crate) fn owns(&self, encoded: &[u8]) -> bool {
         (self.slot_first..=self.slot_last).contains(&slot_of_encoded(encoded))
     }
@@ -50,7 +50,7 @@ pub(crate) struct View {
     pub active: Arc<Memtable>,
     pub frozen: Option<Arc<Memtable>>,
     pub trees: Trees,
-    /// Records up to here are in the trees.
+    /// Records up to this one are in the trees.
     pub applied: Lsn,
     /// The totals of all trees.
     pub totals: Totals,
@@ -80,7 +80,7 @@ impl View {
         }
     }
 
-    /// The trees of this view alone: a snapshot holds them, and not the memory of later records.
+    /// Only the trees of this view: a snapshot holds them, not the memory of later records.
     pub(crate) fn only_trees(&self) -> Self {
         let epoch =
             if injected(Bug::SnapshotHoldsNothing) { Arc::new(ReadEpoch) } else { self.epoch.clone() };
@@ -91,7 +91,7 @@ impl View {
 /// The progress of a tablet's search for packed runs to rewrite.
 #[derive(Debug, Default)]
 pub(crate) struct TidyState {
-    /// The block at which the next window begins.
+    /// The first block of the next window.
     pub position: u64,
     /// True if a run was found since the position was 0.
     pub found: bool,
@@ -100,7 +100,7 @@ pub(crate) struct TidyState {
 }
 
 impl TidyState {
-    /// Ends the search for this aim until the totals change.
+    /// Stops the search for this aim until the totals change.
     pub(crate) fn rest(&mut self, aim: u64, totals: Totals) {
         self.quiet = Some((aim, totals));
     }
@@ -119,7 +119,7 @@ pub(crate) struct Tablet {
     pub tidy: Mutex<TidyState>,
     /// The results that the trees had at the opening; `None` until they are counted.
     pub results_at_opening: Mutex<Option<ResultTotals>>,
-    /// The layer that could not be read when layers were last compacted, and when that was.
+    /// The layer that could not be read at the last compaction of layers, and the time of that compaction.
     pub unreadable: Mutex<Option<(Root, u64)>>,
     /// The compactions of its layers that are running.
     pub compactions: RunningCompactions,
@@ -167,15 +167,15 @@ impl Tablet {
         self.view.load_full()
     }
 
-    /// Freezes the active memtable and starts a new one. `queue` puts the marker into the queue of records. The marker
-    /// tells when everything in the frozen memtable is durable, and which LSN counts as applied then. Returns `None` if
-    /// there is nothing to apply. Only the tablet's single apply calls this.
+    /// Freezes the active memtable and starts a new one. `queue` puts the marker into the queue of records. The marker reports when
+    /// everything in the frozen memtable is durable, and the LSN that then counts as applied. Returns `None` if there is nothing to apply.
+    /// Only the tablet's single apply calls this.
     pub(crate) fn freeze(&self, queue: impl FnOnce(Arc<Marker>)) -> Option<Arc<Marker>> {
         let view = self.view();
         let mut last = self.marker.lock();
         if view.frozen.is_some() {
-            // An earlier apply failed: the frozen memtable keeps its marker. Records of the active memtable come after
-            // that marker, but before any new one.
+            // An earlier apply failed: the frozen memtable keeps its marker. Records of the active memtable come after that marker, but
+            // before any new one.
             return last.clone();
         }
         let mut active = view.active.lock();
@@ -199,15 +199,15 @@ impl Tablet {
     }
 
     /// Freezes the active memtables of all `tablets` at one moment: each record before the marker that `queue` puts into the queue of
-    /// records is in the trees or in a frozen memtable, and no later one is. No tablet may have a frozen memtable; the caller has
-    /// the applier's turn.
+    /// records is in the trees or in a frozen memtable, and no later one is. No tablet may have a frozen memtable; the caller has the
+    /// applier's turn.
     pub(crate) fn freeze_all(tablets: &[Arc<Self>], queue: impl FnOnce(Arc<Marker>)) -> Arc<Marker> {
         let views: Vec<_> = tablets.iter().map(|tablet| tablet.view()).collect();
         assert!(
             views.iter().all(|view| view.frozen.is_none()),
             "a frozen memtable is applied first (R6, INV-36)"
         );
-        // Memory is taken before the locks.
+        // Memory is allocated before the locks are taken.
         let keys = views.iter().map(|view| view.active.lock().key_count());
         let fresh: Vec<_> =
             tablets.iter().zip(keys).map(|(tablet, keys)| tablet.new_memtable(keys)).collect();
@@ -226,18 +226,18 @@ impl Tablet {
         marker
     }
 
-    /// An empty memtable after one of `keys` keys. It will get about as many: its table grows once at most.
+    /// An empty memtable after one of `keys` keys. It will get a similar number: its table grows once at most.
     fn new_memtable(&self, keys: usize) -> Arc<Memtable> {
         Arc::new(Memtable::new(self.admission.filter_bits(), (keys / 2).min(KEYS_GUESS_MAX)))
     }
 
-    /// The results in the trees of `view`, as far as they were counted.
+    /// The results in the trees of `view`, as far as they are counted.
     pub(crate) fn results_of(&self, view: &View) -> ResultTotals {
         let at_opening = self.results_at_opening.lock().unwrap_or_default();
         at_opening.and(view.results).at_least_none()
     }
 
-    /// The frozen memtable, if there was one, is in the tree that `root` begins: drops it, and gives the view's epoch before.
+    /// Publishes `trees`, which contain the frozen memtable if there was one: drops that memtable and returns the previous view's epoch.
     /// `results` is the change of the trees' results.
     pub(crate) fn publish(
         &self,
@@ -265,8 +265,8 @@ impl Tablet {
         before.epoch.clone()
     }
 
-    /// The number of the first record that only the log holds; `None` if the tree holds all. A record without a number
-    /// yet counts as later than everything.
+    /// The number of the first record that only the log holds; `None` if the tree holds all. A record without a number yet counts as later
+    /// than everything.
     pub(crate) fn first_unapplied(&self) -> Option<u64> {
         let view = self.view();
         let frozen = view.frozen.as_ref().and_then(|memtable| memtable.first_lsn());
@@ -298,8 +298,8 @@ mod tests {
         view.active.insert(&mut active, record(key, lsn), hash_of(key), Lsn(lsn));
     }
 
-    /// A writer that saw the new memtable before the marker was queued would be numbered before it, count as applied,
-    /// and be lost at the next start: that happened about once in a thousand freezes under load.
+    /// A writer that saw the new memtable before the marker was queued would be numbered before it, count as applied, and be lost at the
+    /// next start: about once in a thousand freezes under load.
     #[test]
     fn nobody_sees_the_new_memtable_before_the_marker_is_queued() {
         let tablet = tablet();
@@ -318,8 +318,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&tablet.view().active, &before.active));
     }
 
-    /// After a failed apply, records that arrived meanwhile are not in the frozen memtable, but a new marker would count
-    /// them.
+    /// After a failed apply, records that arrived meanwhile are not in the frozen memtable, but a new marker would count them.
     #[test]
     fn records_after_a_failed_apply_do_not_count_as_frozen() {
         let tablet = tablet();

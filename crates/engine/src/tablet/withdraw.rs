@@ -1,4 +1,4 @@
-//! Takes records out of the memtables again that found no room in the log.
+//! Removes records from the memtables that found no room in the log.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Unwritten for Memtables {
     }
 }
 
-/// Takes those of `records` out that are of the tablet of `view`.
+/// Removes the records of the tablet of `view`.
 fn withdraw_from(view: &View, active: &mut MutexGuard<'_, memtable::Inner>, records: &[Arc<Record>]) -> Size {
     let of_tablet = || records.iter().filter(|record| record.tablet() == view.tablet);
     if of_tablet().next().is_none() {

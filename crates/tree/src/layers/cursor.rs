@@ -1,8 +1,8 @@
 //! A cursor over all trees of a tablet: the entries that decide, in the order of their keys.
 //!
-//! Each tree has a cursor of its own; of equal keys the newest tree's entry wins. The trees stay in the order of their next keys, so a
-//! long stretch of one tree costs a comparison or two a key. Where a layer is damaged, nothing older is
-//! given of the keys that it may hold there (INV-34).
+//! Each tree has a separate cursor; of equal keys the newest tree's entry wins. The trees stay in the order of their next keys, so a long
+//! stretch of one tree costs one or two comparisons per key. If a layer is damaged, no older entry is returned for a key that it may hold
+//! there (INV-34).
 
 use std::sync::Arc;
 
@@ -19,25 +19,25 @@ type Item<P> = (Vec<u8>, Found<P>);
 pub struct Placed<P> {
     /// The key.
     pub key: Vec<u8>,
-    /// Its bytes; none for a tombstone.
+    /// Its bytes; `None` for a tombstone.
     pub found: Option<Found<P>>,
-    /// The base's page of level 1 above it, or the base's only leaf; none: a layer has it.
+    /// The base's page of level 1 above it, or the base's only leaf; `None` if a layer has it.
     pub page: Option<PageRef>,
 }
 
-/// The next step of a cursor that reads no further than it must.
+/// The next step of a cursor that reads no further than necessary.
 pub enum Next<T> {
     /// An entry.
     Entry(T),
-    /// Damage was met, or a key that it hides, and no key below this one follows. The next call reads on: not before the
-    /// caller wants these keys, or each page of a listing would read a long stretch of damage to its end.
+    /// Damage, or a key that it hides; no key below this one follows. The next call continues the read: not before the caller wants these
+    /// keys, otherwise each page of a listing would read a long stretch of damage to its end.
     Behind(Vec<u8>),
 }
 
 /// The next item of one tree, and the [`Cursor::page_above`] of it.
 struct Head<P> {
     key: Vec<u8>,
-    /// None: the tree is to be read on from this key, before which it met damage.
+    /// `None`: the tree met damage before this key, and the read continues from here.
     found: Option<Found<P>>,
     page: Option<PageRef>,
 }
@@ -48,7 +48,7 @@ struct Decided<P> {
     key: Vec<u8>,
     found: Found<P>,
     page: Option<PageRef>,
-    /// The damage of a newer tree hides it.
+    /// True if the damage of a newer tree hides it.
     is_hidden: bool,
 }
 
@@ -56,7 +56,7 @@ struct Source<S: PageSource> {
     root: Root,
     cursor: Cursor<S>,
     head: Option<Head<S::Page>>,
-    /// Ranges in which older trees have a say only of keys that the filters of this one deny, because it is damaged there.
+    /// Ranges of damage in this tree: there, entries of older trees count only for keys that the filters of this tree exclude.
     hides: Vec<Gap>,
     /// Finds these filters.
     finder: Option<LeafFinder<S>>,
@@ -69,19 +69,19 @@ pub struct TreesCursor<S: PageSource> {
     layers: Arc<Layers>,
     /// Newest first; the last one is the base.
     sources: Vec<Source<S>>,
-    /// The sources that have a head, the least head first, and of equal ones the newest.
+    /// The sources that have a head, in the order of their keys, and of equal keys the newest first.
     order: Vec<usize>,
     gaps: Vec<Gap>,
-    /// Whether the heads are those of the key that was sought.
+    /// True if the heads are those of the sought key.
     is_primed: bool,
-    /// Whether the caller knows that the first head is damage.
+    /// True if the caller knows that the first head is damage.
     is_announced: bool,
-    /// Whether a damaged layer hides nothing.
+    /// True if a damaged layer hides nothing.
     is_past_damage: bool,
 }
 
 impl<S: PageSource + Clone> TreesCursor<S> {
-    /// A cursor over the entries below `end`, where there is one. `expected`: about so many will be read.
+    /// A cursor over the entries below `end`, if any. `expected`: the rough number of entries to read.
     pub fn new(tree: Tree, source: &S, trees: &Trees, end: Option<&[u8]>, expected: Option<usize>) -> Self {
         let live = trees.live().max(1);
         let roots = trees.layers.list.iter().chain(std::iter::once(&trees.base));
@@ -111,7 +111,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
 }
 
 impl<S: PageSource + Clone> TreesCursor<S> {
-    /// The same where older trees have their say in spite of damaged layers: the keys that those may have held are gone already.
+    /// The same, but entries of older trees count despite damaged layers: the keys that those may have held are already gone.
     pub fn past_damage(self) -> Self {
         Self { is_past_damage: true, ..self }
     }
@@ -130,13 +130,14 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         self
     }
 
-    /// Known pages that were passed since this was asked last. The page comes before every entry, also of a layer, whose key is not
-    /// below all of the page's keys.
+    /// Known pages that were passed since the last call. The page is reported before every entry whose key is not below all of the page's
+    /// keys, also before a layer's entry.
     pub fn take_passed(&mut self) -> Vec<PageRef> {
         self.sources.last_mut().map(|base| base.cursor.take_passed()).unwrap_or_default()
     }
 
-    /// Goes to the first key not below `start` as far as memory goes; all trees ask the device before the first one waits.
+    /// Seeks to the first key not below `start`, using pages in memory only; all trees send their reads to the device before the first one
+    /// waits.
     pub fn approach(&mut self, start: &[u8]) {
         (self.is_primed, self.is_announced) = (false, false);
         for (index, source) in self.sources.iter_mut().enumerate() {
@@ -150,18 +151,18 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         }
     }
 
-    /// Ranges of keys that damage hides and that were met since this was asked last.
+    /// Ranges of keys that damage hides and that were met since the last call.
     pub fn take_gaps(&mut self) -> Vec<Gap> {
         std::mem::take(&mut self.gaps)
     }
 
-    /// The next key that any tree has, with the entry that decides; without one if that is a tombstone, or if damage hides it:
-    /// the caller bounds the number of keys that it examines.
+    /// The next key of any tree, with the entry that decides; without an entry if that is a tombstone, or if damage hides it: the caller
+    /// bounds the number of keys that it examines.
     ///
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn next_key(&mut self) -> Result<Option<Next<(Vec<u8>, Option<Found<S::Page>>)>>> {
-        // The base alone has nobody to be compared with, and no tombstones.
+        // The base alone needs no comparison and has no tombstones.
         if let [_] = &self.sources[..] {
             return Ok(self.item_of(0).await?.map(|next| match next {
                 Next::Entry((key, found)) => Next::Entry((key, Some(found))),
@@ -177,10 +178,10 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         }))
     }
 
-    /// The next entry that decides; none at the end.
+    /// The next entry that decides; `None` at the end.
     ///
     /// # Errors
-    /// As the device. Damage is gone past: [`take_gaps`](Self::take_gaps) has it.
+    /// As the device. Damage is skipped: [`take_gaps`](Self::take_gaps) returns it.
     pub async fn next(&mut self) -> Result<Option<Item<S::Page>>> {
         loop {
             match self.decided().await? {
@@ -198,7 +199,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         Ok(self.decided().await?.map(|Decided { key, found, .. }| (key, found)))
     }
 
-    /// The same with the place of each.
+    /// The same with the place of each entry.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -215,7 +216,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         index < self.layers.list.len() && is_tombstone(found)
     }
 
-    /// The next entry that decides, past all damage in front of it.
+    /// The next entry that decides, past all damage before it.
     async fn decided(&mut self) -> Result<Option<Decided<S::Page>>> {
         loop {
             match self.step().await? {
@@ -226,13 +227,13 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         }
     }
 
-    /// The next entry that decides, also if the damage of a newer tree hides it, or damage before it.
+    /// The next entry that decides, even if the damage of a newer tree hides it, or the damage before it.
     async fn step(&mut self) -> Result<Option<Next<Decided<S::Page>>>> {
         let decided = |tree, Head { key, found, page }, is_hidden| match found {
             Some(found) => Next::Entry(Decided { tree, key, found, page, is_hidden }),
             None => Next::Behind(key),
         };
-        // The base alone has nobody to be compared with.
+        // The base alone needs no comparison.
         if let [_] = &self.sources[..] {
             return Ok(self.head_of(0).await?.map(|head| decided(0, head, false)));
         }
@@ -249,7 +250,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
                 self.put_in_order(index);
                 continue;
             }
-            // An error leaves the entry to be given again.
+            // After an error the next call returns the entry.
             while let Some(&older) = self.order.get(1)
                 && self.key_of(older) == self.key_of(index)
             {
@@ -288,17 +289,17 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         Ok(())
     }
 
-    /// Whether the head of a source is damage behind which it is to be read on.
+    /// Returns true if the head of a source is damage after which the read continues.
     fn is_damage(&self, index: usize) -> bool {
         self.sources[index].head.as_ref().is_some_and(|head| head.found.is_none())
     }
 
-    /// The key of the next item of a source; none at its end.
+    /// The key of the next item of a source; `None` at its end.
     fn key_of(&self, index: usize) -> Option<&[u8]> {
         Some(&self.sources[index].head.as_ref()?.key)
     }
 
-    /// Whether the head of a source comes before that of another: its key is less, or of a newer tree.
+    /// Returns true if the head of a source comes before that of another: its key is less, or equal and of a newer tree.
     fn is_before(&self, one: usize, other: usize) -> bool {
         (self.key_of(one), one) < (self.key_of(other), other)
     }
@@ -310,7 +311,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         }
     }
 
-    /// Whether the damage of a newer tree hides what this one says of `key`.
+    /// Returns true if the damage of a newer tree hides this tree's entry for `key`.
     async fn is_hidden(&mut self, index: usize, key: &[u8]) -> Result<bool> {
         for newer in &mut self.sources[..index] {
             newer.hides.retain(|gap| gap.high.as_ref().is_none_or(|high| key < &high[..]));
@@ -332,7 +333,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         Ok(())
     }
 
-    /// The next entry of a tree with its place, or damage in front of it.
+    /// The next entry of a tree with its place, or the damage before it.
     async fn head_of(&mut self, index: usize) -> Result<Option<Head<S::Page>>> {
         let item = self.item_of(index).await?;
         let page = || self.sources[index].cursor.page_above();
@@ -342,7 +343,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         }))
     }
 
-    /// The next entry of a tree, or damage in front of it, which is noted.
+    /// The next entry of a tree, or the damage before it, which is noted.
     async fn item_of(&mut self, index: usize) -> Result<Option<Next<Item<S::Page>>>> {
         let source = &mut self.sources[index];
         loop {

@@ -1,12 +1,12 @@
 //! The trees of a tablet: the base, and above it layers, each with newer entries than all below it. Bytes: `docs/format/layers.md`.
 //!
-//! An apply whose records fall too thinly on the leaves of the base writes them as a new layer: a small tree with full pages (a
-//! *sorted run* in the words of log-structured stores). Later the layers are compacted into the base, slice by slice
+//! An apply whose records are too sparse over the leaves of the base writes them as a new layer: a small tree with full pages (a *sorted
+//! run* in the words of log-structured stores). Later the layers are compacted into the base, slice by slice
 //! (`crates/engine/src/compaction/mod.rs`). For each key the newest tree that has an entry decides (INV-26); an entry without a body is a
-//! tombstone: the key does not exist, whatever lies below. An apply frees the value that an entry shadows in the same publish
+//! tombstone: the key does not exist, regardless of older trees. An apply frees the value that an entry shadows in the same publish
 //! (INV-27), so blocks in use are those of deciding entries, and a compaction frees pages only.
 //!
-//! While layers are compacted, they have no say for keys below the frontier: the base has their entries there (INV-28).
+//! While layers are compacted, their entries below the frontier are ignored: the base has them (INV-28).
 
 pub mod cursor;
 pub mod page;
@@ -20,25 +20,25 @@ use shoal_common::injected_bug::{Bug, injected};
 
 use crate::{Found, Gap, NextPage, PageSource, Probe, Root, Step, Tree};
 
-/// Layers that a tablet has at most (INV-33).
+/// Limit on the layers of a tablet (INV-33).
 pub const LAYERS_MAX: usize = 40;
 
 /// Bytes of a tombstone in a layer: the version of the delete, and no body.
 const TOMBSTONE_BYTES: usize = size_of::<u64>();
 
-/// Whether an entry of a layer says that its key does not exist.
+/// Returns true if an entry of a layer is a tombstone: its key does not exist.
 #[inline]
 pub fn is_tombstone(entry: &[u8]) -> bool {
     entry.len() == TOMBSTONE_BYTES
 }
 
-/// The entry of a layer that says that a key does not exist since the delete with this version.
+/// The tombstone of a layer for a key that the delete with this version removed.
 #[inline]
 pub fn tombstone(version: Lsn) -> [u8; TOMBSTONE_BYTES] {
     version.0.to_le_bytes()
 }
 
-/// The version that an entry of a tree begins with.
+/// The version at the start of a tree's entry.
 #[inline]
 pub fn version_of(entry: &[u8]) -> u64 {
     entry.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
@@ -64,20 +64,20 @@ pub struct Layers {
     pub compacting: usize,
     /// Below this key the base holds the entries of the layers that are being compacted.
     pub frontier: Vec<u8>,
-    /// Keys that exist in all trees together; counts where there are layers.
+    /// Keys that exist in all trees together; only used if there are layers.
     pub live: u64,
-    /// Where the list is stored.
+    /// The page that stores the list.
     pub stored: Option<LayersRef>,
 }
 
 impl Layers {
-    /// Whether the tree of number `index` is a layer that has no say for `key`, because it is compacted so far.
+    /// Returns true if tree number `index` is a layer that is ignored for `key`, because it is already compacted up to there.
     #[inline]
     fn is_compacted_at(&self, index: usize, key: &[u8]) -> bool {
         index < self.list.len() && index + self.compacting >= self.list.len() && *key < *self.frontier
     }
 
-    /// The first key for which layer `index` has a say.
+    /// The first key for which layer `index` is not ignored.
     #[inline]
     pub fn valid_from(&self, index: usize) -> &[u8] {
         if index + self.compacting >= self.list.len() { &self.frontier } else { &[] }
@@ -89,7 +89,7 @@ impl Layers {
         &self.list[self.list.len() - self.compacting..]
     }
 
-    /// Returns true if the list could not be read: a root without entries stands for all of its layers.
+    /// Returns true if the list could not be read: one root without entries replaces all of its layers.
     #[inline]
     pub fn is_unreadable(&self) -> bool {
         self.list.iter().any(|root| root.entries == 0)
@@ -136,7 +136,7 @@ impl Trees {
         Self { base, layers: Arc::default() }
     }
 
-    /// The same with a layer above all, by which `added` keys exist now and `removed` do not any more.
+    /// The same with a new newest layer, by which `added` keys exist now and `removed` do not any more.
     #[inline]
     pub fn with_layer(self, root: Root, added: u64, removed: u64) -> Self {
         let live = (self.live() + added).saturating_sub(removed);
@@ -150,7 +150,7 @@ impl Trees {
         Self { base, layers }
     }
 
-    /// The same with another base, which has as many keys more or fewer that no layer has.
+    /// The same with another base. The number of existing keys changes by the difference in the base's entries: no layer holds those keys.
     #[inline]
     pub fn with_base(&self, base: Root) -> Self {
         let mut layers = self.layers.clone();
@@ -161,7 +161,7 @@ impl Trees {
         Self { base, layers }
     }
 
-    /// The same with so many keys that exist, as they were counted.
+    /// The same with `live`, the counted number of existing keys.
     #[inline]
     pub fn with_live(&self, live: u64) -> Self {
         let Self { base, mut layers } = self.clone();
@@ -171,7 +171,7 @@ impl Trees {
         Self { base, layers }
     }
 
-    /// Whether an apply may write another layer. One place stays free for the tombstones of an acknowledgement.
+    /// Returns true if an apply may write another layer. One place stays free for the tombstones of an acknowledgement.
     #[inline]
     pub fn has_place_for_a_layer(&self) -> bool {
         self.layers.list.len() + 1 < LAYERS_MAX || injected(Bug::LayersUnbounded)
@@ -189,7 +189,7 @@ impl Trees {
         if self.layers.list.is_empty() { self.base.entries } else { self.layers.live }
     }
 
-    /// The trees that have a say for `key`, newest first, with their numbers.
+    /// The trees to search for `key`, newest first, with their numbers.
     #[inline]
     pub fn at<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (usize, Root)> + 'a {
         self.numbered().filter(move |&(number, _)| !self.layers.is_compacted_at(number, key))
@@ -211,7 +211,7 @@ impl Trees {
         }
     }
 
-    /// The entry that decides for `key`, as far as memory tells.
+    /// The entry that decides for `key`, if the search needs only pages in memory.
     ///
     /// # Errors
     /// As [`Tree::try_lookup`].
@@ -233,10 +233,10 @@ impl Trees {
         Ok(Searched::Absent)
     }
 
-    /// The entry that decides for `key`; from `place` on, where the search has come so far.
+    /// The entry that decides for `key`; continues the search at `place`, if any.
     ///
     /// # Errors
-    /// As [`Tree::lookup`]: where a newer tree cannot be read at the key, no older one is asked (INV-34).
+    /// As [`Tree::lookup`]: if a newer tree cannot be read at the key, no older one is searched (INV-34).
     pub async fn find<S: PageSource>(
         &self,
         tree: Tree,
@@ -262,7 +262,7 @@ impl Trees {
         Ok(None)
     }
 
-    /// Whether one of these trees has an entry or a tombstone for `key`, or may have one where it is damaged.
+    /// Returns true if one of these trees has an entry or a tombstone for `key`, or may have one because it is damaged there.
     ///
     /// # Errors
     /// As the device.
@@ -277,7 +277,7 @@ impl Trees {
         Ok(false)
     }
 
-    /// The entry that was found in the tree of this number, unless it is a tombstone.
+    /// Returns the entry found in the tree of this number, unless it is a tombstone.
     fn decide<P: std::ops::Deref<Target = [u8; shoal_base::BLOCK_BYTES]>>(
         &self,
         number: usize,
@@ -287,7 +287,7 @@ impl Trees {
         (!is_gone).then_some(found)
     }
 
-    /// The range of keys that the damage hides which a lookup of `key` met; none where it meets none now.
+    /// The range of keys hidden by the damage that a lookup of `key` met; `None` if it meets none now.
     pub async fn gap_at<S: PageSource>(&self, tree: Tree, source: &S, key: &[u8]) -> Option<Gap> {
         for (number, root) in self.at(key) {
             match tree.lookup(source, root, &self.probe(tree, key, number)).await {
@@ -313,7 +313,7 @@ mod tests {
         trees.at(key).map(|(number, _)| number).collect()
     }
 
-    /// INV-28: a layer that is being compacted has no say below the frontier, and none above it loses its say.
+    /// INV-28: a layer that is being compacted is ignored below the frontier, and no layer above it is.
     #[test]
     fn the_frontier_divides_the_say() {
         let mut trees = Trees::only(root(1, 10));
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!((trees.root(0), trees.root(3)), (root(4, 5), root(1, 10)));
     }
 
-    /// INV-27: the number of keys is exact whatever way they go.
+    /// INV-27: the number of keys is exact, whether they go through layers or into the base.
     #[test]
     fn keys_are_counted_through_layers() {
         let base = Trees::only(root(1, 10));

@@ -15,10 +15,10 @@ const HEADER_BYTES: usize = 48;
 const ITEM_BYTES: usize = 24;
 const _: () = assert!(HEADER_BYTES + LAYERS_MAX * ITEM_BYTES + TREE_KEY_BYTES_MAX < BLOCK_BYTES);
 
-/// Copies of the page: one that rots loses nothing.
+/// Copies of the page, so that a damaged one loses nothing.
 pub const COPIES: u32 = 2;
 
-/// The page's bytes at `block`, and its checksum. `lsn` is the newest record that the layers hold.
+/// Returns the page's bytes at `block`, and its checksum. `lsn` is the newest record that the layers hold.
 pub fn encode(tree: Tree, layers: &Layers, lsn: Lsn, block: u64) -> (IoBuf, u32) {
     assert!(layers.list.len() <= LAYERS_MAX, "the list of layers fits (INV-33)");
     let mut bytes = Vec::with_capacity(BLOCK_BYTES);
@@ -48,7 +48,7 @@ pub fn encode(tree: Tree, layers: &Layers, lsn: Lsn, block: u64) -> (IoBuf, u32)
     (memory, crc)
 }
 
-/// The layers that `bytes` list; none where they are not the page that `stored` refers to.
+/// Returns the layers that `bytes` list; `None` if `bytes` are not the page that `stored` refers to.
 pub fn decode(tree: Tree, stored: LayersRef, bytes: &[u8]) -> Option<Layers> {
     let is_whole = bytes.len() == BLOCK_BYTES && crc32c(&bytes[4..]) == stored.crc;
     is_whole.then(|| decode_fields(tree, stored, bytes).ok().flatten()).flatten()
@@ -93,8 +93,8 @@ fn decode_fields(
     Ok(Some(Layers { list, compacting, frontier, live, stored: Some(stored) }))
 }
 
-/// Reads the layers of a tablet; a copy that is damaged is as good as none. Where no copy can be read the list is one layer that
-/// cannot be read either, so that every key of the tablet that is not written anew answers with an error; the second value says so.
+/// Reads the layers of a tablet; damaged copies are ignored. If no copy can be read, the list is one unreadable layer, so that every key of
+/// the tablet returns an error until it is written again. The flag is false in that case.
 ///
 /// # Errors
 /// As the device, unless `gives_up`.
@@ -115,8 +115,8 @@ pub async fn load(device: &Device, tree: Tree, stored: LayersRef, gives_up: bool
     Ok((Layers { list: vec![unreadable], stored: Some(stored), ..Layers::default() }, false))
 }
 
-/// Reads all copies of a list: the bytes of one that is whole, and the blocks of the damaged ones. A block that cannot be read is a
-/// damaged one.
+/// Reads all copies of a list: returns the bytes of a whole one, and the blocks of the damaged ones. A block that cannot be read counts as
+/// damaged.
 pub async fn read_copies(device: &Device, tree: Tree, stored: LayersRef) -> (Option<IoBuf>, Vec<u64>) {
     let (mut whole, mut damaged) = (None, Vec::new());
     for block in stored.block..stored.block + u64::from(stored.copies) {
@@ -133,7 +133,7 @@ pub fn copy_problem(tree: Tree) -> String {
     format!("a copy of the list of the layers of tablet {} is damaged", tree.tablet)
 }
 
-/// Writes what a whole copy of a list has over the damaged ones. The caller flushes; a crash leaves them as they were.
+/// Overwrites the damaged copies of a list with a whole one. The caller flushes; a crash leaves them damaged.
 ///
 /// # Errors
 /// As the device.
@@ -173,7 +173,7 @@ mod tests {
         let read = decode(TREE, stored, &bytes).unwrap();
         assert_eq!(read, Layers { stored: Some(stored), ..layers() });
         assert_eq!(crc, GOLDEN_CRC, "the bytes of version 1 never change");
-        // Of another tablet, another store, another block; with a bit that flipped.
+        // Of another tablet, another store, another block; with a flipped bit.
         let others = [
             (Tree { tablet: TabletId(2), ..TREE }, stored),
             (Tree { device: 1, ..TREE }, stored),
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// The checksum may be right and the fields wrong: a hand, or a bug.
+    /// The checksum may be right and the fields wrong: an edit by hand, or a bug.
     #[test]
     fn figures_that_cannot_be_are_refused() {
         let mut many = layers();

@@ -1,8 +1,7 @@
 //! A walk over all trees of a tablet: every page of each, and the entries that decide.
 //!
-//! An entry that a newer tree has an entry for is passed over: its blocks were freed when the newer one was written (INV-27,
-//! INV-35). So is one of a key at which a newer tree is damaged: no read gets past the damage, and the blocks of the entry may be
-//! free.
+//! An entry is skipped if a newer tree has one for its key: its blocks were freed when the newer one was written (INV-27, INV-35). It is
+//! also skipped if a newer tree is damaged at its key: no read gets past the damage, and the blocks of the entry may be free.
 
 use shoal_common::error::Result;
 use shoal_common::injected_bug::{Bug, injected};
@@ -11,24 +10,24 @@ use crate::layers::{Layers, Trees, is_tombstone, version_of};
 use crate::{PageRef, PageSource, Problem, Root, Tree, Visitor};
 use shoal_common::key::is_reserved;
 
-/// The answer of the trees that are newer than a certain one, for a key.
+/// The answer of the trees newer than a certain one, for a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Newer {
     /// None of them has an entry.
     Absent,
     /// The newest entry has this version.
     Version(u64),
-    /// They decide, and how is not known: one of them is damaged there, or the key lies below the frontier of a compaction.
+    /// They decide, but the result is unknown: one of them is damaged there, or the key is below the frontier of a compaction.
     Decide,
 }
 
 impl Trees {
-    /// The tree of this number; the layers come first, the newest first of all.
+    /// The tree of this number; layers come first, from the newest on.
     pub fn root(&self, number: usize) -> Root {
         self.layers.list.get(number).copied().unwrap_or(self.base)
     }
 
-    /// Whether a tree that is newer than the one of this number decides for `key`, or may do so because it is damaged there.
+    /// Returns true if a tree newer than this number decides for `key`, or may do so because it is damaged there.
     pub async fn is_shadowed<S: PageSource>(
         &self,
         tree: Tree,
@@ -39,7 +38,7 @@ impl Trees {
         self.newer(tree, source, number, key).await != Newer::Absent
     }
 
-    /// The answer of the trees that are newer than the one of this number, for `key`.
+    /// The answer of the trees newer than this number, for `key`.
     async fn newer<S: PageSource>(&self, tree: Tree, source: &S, number: usize, key: &[u8]) -> Newer {
         // The store's own keys are in the base only.
         if is_reserved(key) {
@@ -58,7 +57,7 @@ impl Trees {
         Newer::Absent
     }
 
-    /// Visits every page of all trees, and every entry that decides; gives how many of these there are.
+    /// Visits every page of all trees, and every entry that decides; returns the number of these entries.
     ///
     /// # Errors
     /// As [`Tree::walk`].
@@ -79,7 +78,7 @@ impl Trees {
     }
 }
 
-/// Passes the entries on that decide.
+/// Passes on the entries that decide.
 struct Deciding<'a, S, V> {
     trees: &'a Trees,
     tree: Tree,

@@ -1,9 +1,7 @@
-//! Gives whole free groups back to the device (`OpenOptions::discard`): a file gets holes, a raw device learns which
-//! blocks hold nothing.
+//! Discards whole free groups on the device (`OpenOptions::discard`): a file gets holes, and a raw device learns which blocks are unused.
 //!
-//! A piece is taken out of the allocator, discarded, and given back: no write uses it meanwhile. Blocks that may be
-//! allocated may also be lost (R9: no published or recoverable state refers to them). Only memory knows the discarded
-//! groups; after a restart everything is discarded once more.
+//! A piece is allocated, discarded, and freed: no write uses it meanwhile. Blocks that may be allocated may also be lost (R9: no published
+//! or recoverable state refers to them). The set of discarded groups is only in memory; after a restart everything is discarded once more.
 
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES_U64, Run};
@@ -12,14 +10,14 @@ use shoal_common::error::Result;
 use super::{Progress, Relocator};
 use crate::space::discarded::Discarded;
 
-/// Blocks that are discarded at a time: 64 MiB, so that writes in flight do not miss much space.
+/// Blocks discarded at a time: 64 MiB, so that writes in flight do not miss much space.
 const PIECE_BLOCKS: u64 = 16_384;
 
 impl Relocator {
     /// Discards the next whole free group that was used since it was last discarded, if the store discards.
     ///
     /// # Errors
-    /// None: after a failure the device is not used for this again until the next start.
+    /// None: after a failure no group is discarded until the next start.
     pub(crate) async fn discard_some(&self) -> Result<Progress> {
         let discarded = self.space.discarded();
         if !self.checkpointer.move_limits.discards || discarded.failed.load(Ordering::Relaxed) {
@@ -34,7 +32,7 @@ impl Relocator {
             let blocks = (end - at).min(PIECE_BLOCKS);
             let piece = Run::new(at, blocks as u32);
             at += blocks;
-            // A write took the piece meanwhile, or space is too short for it: try another time.
+            // A write took the piece meanwhile, or too little space is left for it: retry later.
             if self.space.available() < 4 * blocks || self.space.allocator().take(piece).is_err() {
                 return Ok(Progress::Idle);
             }

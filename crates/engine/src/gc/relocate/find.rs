@@ -1,6 +1,5 @@
 //! Finds the contents of a tablet in the groups that are being emptied, by one walk over its tree for all of them
-//! (`docs/adr/2026-11-21-relocation.md`): values with extents of their own, packed runs by their liveness, pages by the
-//! walk itself.
+//! (`docs/adr/2026-11-21-relocation.md`): values with separate extents, packed runs by their liveness, and pages by the walk itself.
 
 use bytes::Bytes;
 use shoal_base::{Lsn, Run, blocks_for};
@@ -19,10 +18,10 @@ use crate::value::entry::{Entry, Home, decode_leaf_entry};
 use crate::value::prepare::manifest_blocks;
 use crate::value::read::Located;
 
-/// Leaves that one step reads at most: it holds the applier's token meanwhile.
+/// Limit on the leaves that one step reads while it holds the applier's token.
 const LEAVES_MAX: usize = 512;
 
-/// A value with runs of its own, some of which lie in a group that is being emptied.
+/// A value with separate runs, some of which are in a group that is being emptied.
 struct Placed {
     key: Bytes,
     version: Lsn,
@@ -67,7 +66,7 @@ fn lies_in(run: Run, groups: &[Run]) -> bool {
 }
 
 impl Relocator {
-    /// Looks at the base of `trees` from `position` on, until `bytes_max` bytes to move were found or enough was seen.
+    /// Searches the base of `trees` from `position` on, until it finds `bytes_max` bytes to move or reaches the limit of leaves.
     ///
     /// # Errors
     /// As the device. Damage is skipped.
@@ -125,7 +124,7 @@ impl Relocator {
         }
     }
 
-    /// The value of a leaf's entry, if it has runs of its own in the groups and a hole may hold it.
+    /// The value of a leaf's entry if it has separate runs in the groups and a hole may hold it.
     async fn placed_in(&self, key: &Bytes, leaf_entry: &[u8], groups: &[Run]) -> Result<Option<Placed>> {
         let Ok((version, entry)) = decode_leaf_entry(leaf_entry) else { return Ok(None) };
         let (runs, has_manifest) = match &entry.home {
@@ -147,8 +146,8 @@ impl Relocator {
         }
     }
 
-    /// Reads the found values and runs, as an apply takes them. Finds none if there is no space to move them (`short`
-    /// leaves less).
+    /// Reads the found values and runs in the form that an apply takes. Returns `None` if there is no space to move them; `short` lowers
+    /// the reserve to keep.
     pub(crate) async fn read_found(
         &self,
         tablet: &Tablet,

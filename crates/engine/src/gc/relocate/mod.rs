@@ -1,10 +1,10 @@
 //! Relocation without a pause: keeps a small reserve of whole free groups, by emptying the emptiest groups into holes
 //! elsewhere (`docs/adr/2026-11-21-relocation.md`).
 //!
-//! A *round* closes some groups to the allocator and walks over the tablets' trees once. Each *step* of it holds the
-//! applier's token, finds a part of the contents of these groups, reads and verifies it and rewrites it by an apply
-//! (R13). So values, packed runs and pages move by the same publish as everything else, and newer entries win. At the
-//! end the groups are opened, wholly free unless something in them could not move.
+//! A *round* closes some groups to the allocator and walks over the tablets' trees once. Each *step* of it holds the applier's token, finds
+//! a part of the contents of these groups, reads and verifies it, and rewrites it by an apply (R13). So values, packed runs and pages move
+//! by the same publish as everything else, and newer entries win. At the end of the round the groups are opened, wholly free unless
+//! something in them could not move.
 //!
 //! The same thread tidies the packed runs of a calm store, at the same rate; the same switch pauses both.
 //!
@@ -29,22 +29,21 @@ use crate::space::manager::SpaceManager;
 
 /// Longest hole for moved values, in blocks: longer free runs belong to the reserve.
 pub(crate) const HOLE_BLOCKS_MAX: u32 = 1023;
-/// Groups that one round empties: the larger the store, the more share the cost of a walk.
+/// Groups that one round empties: in a larger store, more groups share the cost of a walk.
 const GROUPS_AT_ONCE: std::ops::RangeInclusive<u64> = 4..=512;
-/// A group is not emptied if more than this many thousandths of it are in use; the second limit holds while values are
-/// in splinters.
+/// A group is not emptied if more than this many thousandths of it are in use; the second limit applies while values are in splinters.
 const USED_PERMILLE_MAX: [u64; 2] = [960, 985];
 /// A splintered value makes relocation urgent for this time.
 const URGENT_NS: u64 = 10_000_000_000;
-/// Readers may hold moved values for this time before the round ends without their space.
+/// Readers may hold moved values for this time before the round finishes without their space.
 const DRAIN_NS: u64 = 5_000_000_000;
-/// A group that could not be emptied is left alone for this time.
+/// A group that could not be emptied is skipped for this time.
 const AVOID_NS: u64 = 60_000_000_000;
-/// Groups of that kind that are remembered at most.
+/// Limit on such groups that are remembered.
 const AVOIDED_MAX: usize = 1024;
 /// Below this fill of the memtables, in thousandths, the store is calm: packed runs are tidied.
 const CALM_PERMILLE: usize = 100;
-/// More operations than these in a tenth of a second are load.
+/// More operations than this in a tenth of a second count as load.
 const IDLE_OPERATIONS: u64 = 10;
 const LOOK_NS: u64 = 100_000_000;
 
@@ -67,11 +66,11 @@ pub(crate) struct Relocator {
     pub round: Token<Option<Round>>,
     /// Groups that could not be emptied, each with the time until which no round tries again.
     avoid: Mutex<Vec<(Run, u64)>>,
-    /// Whole free groups at the beginning of the round.
+    /// Whole free groups at the start of the round.
     whole_before: AtomicU64,
-    /// Emptied groups at the beginning of the round.
+    /// Emptied groups at the start of the round.
     emptied_before: AtomicU64,
-    /// The last round gained nothing: no new one begins before this time.
+    /// The last round gained nothing: no new one starts before this time.
     quiet_until_ns: AtomicU64,
     pub bytes_moved: AtomicU64,
     pub groups_emptied: AtomicU64,
@@ -90,7 +89,7 @@ struct Load {
 pub(crate) enum Round {
     /// The walk is in this tablet, at this key.
     Walk { tablet: usize, position: Vec<u8> },
-    /// All values have moved. The space that readers still hold is free by this time, or not in this round.
+    /// All values have moved. Space that readers still hold is awaited until this time, then skipped in this round.
     Drain { until_ns: u64 },
 }
 
@@ -183,7 +182,7 @@ impl Relocator {
         self.discard_some().await
     }
 
-    /// The number of groups that should be whole and free and are not.
+    /// The number of whole free groups that are missing from the reserve.
     pub(crate) fn groups_wanted(&self) -> u64 {
         let layout = self.checkpointer.layout();
         let there = self.checkpointer.device.blocks().min(layout.blocks_max) / u64::from(layout.group_blocks);
@@ -224,12 +223,12 @@ impl Relocator {
         if self.space.closed.groups().is_empty() {
             return Ok(None);
         }
-        // Values in the memtables have their places already: the walk must meet them in the trees.
+        // Values in the memtables already have their places: the walk must meet them in the trees.
         self.checkpointer.apply_all().await?;
         Ok(Some(Round::Walk { tablet: 0, position: Vec::new() }))
     }
 
-    /// Blocks outside of the data, areas among them, blocks beyond the present size, and groups that could not be emptied recently.
+    /// Blocks outside of the data, areas among the data, blocks beyond the present size, and groups that could not be emptied recently.
     async fn not_to_be_emptied(&self) -> Vec<Run> {
         let layout = self.checkpointer.layout();
         let group = u64::from(layout.group_blocks);
@@ -262,13 +261,14 @@ impl Relocator {
         let view = of_tablet.view();
         let again = Round::Walk { tablet, position: position.clone() };
         // An earlier apply failed: its memtable comes first.
-        // An apply or a compaction in place of a walk takes its time. No view is held meanwhile: it would keep freed blocks from being reused.
+        // An apply or a compaction instead of a step of the walk takes a while. No view is held meanwhile: it would keep freed blocks from being
+        // reused.
         if view.frozen.is_some() {
             drop((view, turn));
             self.checkpointer.apply_tablet(of_tablet).await?;
             return Ok(Some(again));
         }
-        // Pages of layers do not move. Where nobody is in a hurry, the layers are compacted first.
+        // Pages of layers do not move. Without load, the layers are compacted first.
         if position.is_empty()
             && !view.trees.layers.list.is_empty()
             && !self.is_busy(self.checkpointer.now_ns())
@@ -278,7 +278,7 @@ impl Relocator {
             let position = if compacted == Compacted::Nothing { vec![0] } else { position };
             return Ok(Some(Round::Walk { tablet, position }));
         }
-        // Values whose entries lie in layers move into a new one.
+        // Moved values whose entries are in layers need a new layer.
         if !view.trees.has_place_for_a_layer() {
             drop((view, turn));
             return Ok(self.end_walk().await);
@@ -315,7 +315,7 @@ impl Relocator {
         self.drain(self.checkpointer.now_ns().saturating_add(DRAIN_NS))
     }
 
-    /// Waits for readers of the old places; at the end of its time the round is over.
+    /// Waits for readers of the old places; the round is over after `until_ns`.
     fn drain(&self, until_ns: u64) -> Option<Round> {
         self.space.reclaim(self.checkpointer.log.committer.named_superblock());
         self.open_emptied();
@@ -327,7 +327,7 @@ impl Relocator {
         let until_ns = now_ns.saturating_add(AVOID_NS);
         let whole = self.space.allocator().whole_groups() as u64;
         let emptied = self.groups_emptied.load(Ordering::Relaxed);
-        // Under load, writers take emptied groups at once: the round still was useful.
+        // Under load, writers take emptied groups at once: the round was still useful.
         let served = self.is_busy(now_ns) && emptied > self.emptied_before.load(Ordering::Relaxed);
         if whole <= self.whole_before.load(Ordering::Relaxed) && !served {
             self.quiet_until_ns.store(until_ns, Ordering::Relaxed);
@@ -360,7 +360,7 @@ mod tests {
     use crate::testing::fixtures::Fixture;
     use crate::{Error, block_on};
 
-    /// A failed step ends its round: the groups that were to be emptied are open again.
+    /// A failed step finishes its round: the groups to be emptied are open again.
     #[test]
     fn a_round_that_fails_opens_its_groups() {
         let mut made = Fixture::with_blocks(8_192);

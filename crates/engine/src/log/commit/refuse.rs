@@ -1,10 +1,8 @@
-//! A batch that finds no room in the data file: its records are refused, and the log continues at the same
-//! place.
+//! A batch that finds no room in the data file: its records are refused, and the log continues at the same place.
 //!
-//! Nothing of the batch was acknowledged. But a part of it may be on the device, or all of it if only a value had no room. So the
-//! next batch at the head is a seal: once it is durable, nothing that was left there can follow the chain any more. Only if there
-//! is no room for the seal either and the whole batch is there, the outcome of its records is unknown: a crash before the seal
-//! brings them back.
+//! Nothing of the batch was acknowledged. But a part of it may be on the device, or all of it if only a value had no room. So the next
+//! batch at the head is a seal: once it is durable, no remains of the failed batch can follow the chain. The outcome of the batch's records
+//! is unknown only if the seal finds no room either and the whole batch is on the device: a crash before the seal brings the records back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,18 +17,18 @@ use crate::log::format::check_batch;
 use crate::log::queue::Item;
 use crate::log::record::{Record, Refusal};
 
-/// The memtables, from the view of a commit that found no room.
+/// The memtables, as seen by a commit that found no room.
 pub(crate) trait Unwritten: Send + Sync {
-    /// Takes the records that `take` returns out of the memtables, at one moment: while `take` runs, no write can decide or be queued.
+    /// Removes the records that `take` returns from the memtables, at one moment: while `take` runs, no write can decide or be queued.
     fn withdraw(&self, take: &mut dyn FnMut() -> Vec<Arc<Record>>);
 
-    /// Frees the extents of such a record. Nothing names them, and nothing writes to them.
+    /// Frees the extents of such a record. Nothing names them, and no write to them is in flight.
     fn give_back(&self, record: &Record);
 }
 
 impl Committer {
-    /// Replaces a batch without room, or with a value without room, by a seal, so that it never has an effect. Returns the end of its
-    /// records.
+    /// Replaces a batch that had no room, or had a value without room, by a seal, so that it never takes effect. Returns the outcome
+    /// of its records.
     ///
     /// # Errors
     /// As the device.
@@ -50,8 +48,8 @@ impl Committer {
         }
     }
 
-    /// Returns true if the batch is whole on the device, or may be: recovery would find it there. All of its requests are complete,
-    /// so a block with other contents was not written and never will be.
+    /// Returns true if the whole batch is, or may be, on the device, so that recovery would find it there. All of its requests have
+    /// completed, so a block with other contents was not written and never will be.
     async fn is_on_device(&self, drained: &Drained<'_>) -> bool {
         let Some((position, blocks, first_lsn)) = drained.place else { return false };
         let read = self.device.read(self.ring.block(position), IoBuf::unfilled(blocks as usize)).await.ok();
@@ -60,8 +58,8 @@ impl Committer {
             .is_some_and(|(header, _)| (header.position, header.first_lsn) == (position, first_lsn))
     }
 
-    /// Refuses the records of a batch that found no room, and all queued records, which may depend on them. Then the store is as if
-    /// none of them had been written; their numbers are not used again.
+    /// Refuses the records of a batch that found no room, and all queued ones, which may depend on them. The store is then as if none of
+    /// them had arrived; their numbers are not used again.
     pub(super) fn refuse(&self, driver: &DriverState, drained: &Drained<'_>, refusal: Refusal) {
         let mut queued = VecDeque::new();
         let mut take = || {
@@ -83,7 +81,7 @@ impl Committer {
                 Item::Marker(marker) => marker.reach(last),
                 Item::Writes { batch, reserved } => {
                     self.ring.unreserve(reserved);
-                    // Drops the writes of its values, which were not started.
+                    // The writes of its values were never started; they are dropped here.
                     records.extend(batch.records);
                 }
             }
