@@ -257,11 +257,12 @@ fn by_all_clients(clients: usize, work: impl Fn(usize) -> Result<u64> + Sync) ->
 fn print(arguments: &Arguments, names: &[&str], objects: u64, figures: &[Vec<Vec<f64>>]) {
     println!("<!-- machine: {}; load average: {}", machine::describe(), machine::load());
     println!(
-        "{objects} objects of {} bytes, {} clients, cache {} MiB, medians of {} rounds, {WARM_OBJECTS} objects warm",
+        "{objects} objects of {} bytes, {} clients, cache {} MiB, medians of {} rounds, {} objects warm",
         arguments.value,
         arguments.clients,
         arguments.cache,
-        figures.first().map_or(0, |row| row[0].len())
+        figures.first().map_or(0, |row| row[0].len()),
+        objects.min(WARM_OBJECTS)
     );
     println!("{} -->\n", stores::CONFIGURED);
     println!("| | {} |\n|---|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));

@@ -143,7 +143,9 @@ impl Writer {
                     eprintln!("a transaction failed: {error:#}");
                 }
                 // A client that stopped does not wait.
-                group.iter().for_each(|put| drop(put.done.send(written.is_ok())));
+                for put in group {
+                    let _ = put.done.send(written.is_ok());
+                }
             }
         });
         Self(Mutex::new(queue))
