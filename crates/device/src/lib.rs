@@ -41,7 +41,7 @@ pub use file::{FileOptions, IoMode, OpenError, open};
 pub use mem::MemDevice;
 pub use memory::{IoBuf, IoMemory, ReadMemory};
 pub use recycle::keep_at_most;
-pub use request::{Batch, IoFuture, Op, Outcome, Request, Ticket};
+pub use request::{Completion, IoBatch, IoFuture, IoRequest, Op, Submission};
 pub use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
 
 /// Submitted requests of one device that wait for their turn. Their callers hold memory for each, so this many mean that
@@ -132,14 +132,14 @@ pub trait BlockDevice: Send + Sync {
     /// Starts the requests and returns at once; they complete on another thread or (in memory) before this returns, in
     /// any order. Never fails: a request that cannot be started completes with an error. Writes of a plugged thread may start at
     /// the end of its plug ([`shoal_base::plug`]).
-    fn submit(&self, tickets: Vec<Ticket>);
+    fn submit(&self, submissions: Vec<Submission>);
 
     /// Runs the requests on this thread and returns when all of them completed.
-    fn execute(&self, tickets: Vec<Ticket>);
+    fn execute(&self, submissions: Vec<Submission>);
 
     /// Runs one request on this thread, without what a hand-off needs; `None` where that is no shorter way here, and
     /// nothing was done.
-    fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
+    fn run(&self, request: IoRequest<'_>) -> Option<Result<(), DeviceError>> {
         let _ = request;
         None
     }
@@ -303,18 +303,18 @@ impl Device {
     }
 
     /// As [`read`](Self::read), at once and on this thread, which may block.
-    pub fn read_now<M: ReadMemory>(&self, block: u64, memory: M) -> Outcome<M> {
+    pub fn read_now<M: ReadMemory>(&self, block: u64, memory: M) -> Completion<M> {
         self.run_now(Op::Read, block, memory)
     }
 
     /// As [`write`](Self::write), at once and on this thread, which may block.
-    pub fn write_now<M: IoMemory>(&self, block: u64, memory: M) -> Outcome<M> {
+    pub fn write_now<M: IoMemory>(&self, block: u64, memory: M) -> Completion<M> {
         self.run_now(Op::Write, block, memory)
     }
 
-    fn run_now<M: IoMemory>(&self, op: Op, block: u64, mut memory: M) -> Outcome<M> {
-        match self.0.run(Request::lent(op, block, &mut memory)) {
-            Some(result) => Outcome { result, memory },
+    fn run_now<M: IoMemory>(&self, op: Op, block: u64, mut memory: M) -> Completion<M> {
+        match self.0.run(IoRequest::lent(op, block, &mut memory)) {
+            Some(result) => Completion { result, memory },
             None => IoFuture::new(self.clone(), op, block, memory).wait_here(),
         }
     }
@@ -340,7 +340,7 @@ impl Device {
 
     /// An empty batch: requests that start together, with one submission.
     #[must_use]
-    pub fn batch(&self) -> Batch {
-        Batch::new(self.clone())
+    pub fn batch(&self) -> IoBatch {
+        IoBatch::new(self.clone())
     }
 }

@@ -1,8 +1,8 @@
 //! A request, the future that waits for it, and a batch of requests that start together.
 //!
-//! The state of a request that may outlive its caller lives in one shared allocation: the device holds a [`Ticket`] on it
+//! The state of a request that may outlive its caller lives in one shared allocation: the device holds a [`Submission`] on it
 //! until the request completed, the caller an [`IoFuture`]. Whichever is dropped first, the memory outlives the I/O. A
-//! [`Request`] alone is one that the calling thread runs itself, on memory that it lends until then.
+//! [`IoRequest`] alone is one that the calling thread runs itself, on memory that it lends until then.
 
 #![allow(unsafe_code)]
 
@@ -56,14 +56,14 @@ impl Op {
 }
 
 /// The end of a request: its result, and the memory.
-pub struct Outcome<M> {
+pub struct Completion<M> {
     /// How it went.
     pub result: Result<(), DeviceError>,
     /// The memory of the request.
     pub memory: M,
 }
 
-impl<M> Outcome<M> {
+impl<M> Completion<M> {
     /// The memory, where the request succeeded.
     ///
     /// # Errors
@@ -119,8 +119,8 @@ impl<M: Send> Cell for Shared<M> {
     }
 }
 
-/// An operation, and the memory for it, which lives for `'a`; inside a [`Ticket`] until that is completed.
-pub struct Request<'a> {
+/// An operation, and the memory for it, which lives for `'a`; inside a [`Submission`] until that is completed.
+pub struct IoRequest<'a> {
     op: Op,
     block: u64,
     segments: SmallVec<[Segment; 4]>,
@@ -128,7 +128,7 @@ pub struct Request<'a> {
     memory: PhantomData<&'a mut &'a ()>,
 }
 
-impl<'a> Request<'a> {
+impl<'a> IoRequest<'a> {
     /// # Safety
     /// `memory` lives, and is not given to anybody else, as long as the request.
     unsafe fn of<M: IoMemory>(op: Op, block: u64, memory: &M) -> Self {
@@ -194,7 +194,7 @@ impl<'a> Request<'a> {
         for segment in &self.segments {
             for offset in (0..segment.bytes).step_by(BLOCK_BYTES) {
                 // SAFETY: a read's memory is valid, initialised and reached by nobody else until the request is
-                // over, for which `'a` or the ticket stands; `&mut self` keeps two such slices from existing at once.
+                // over, for which `'a` or the submission stands; `&mut self` keeps two such slices from existing at once.
                 fill(block, unsafe {
                     std::slice::from_raw_parts_mut(segment.start.add(offset), BLOCK_BYTES)
                 });
@@ -251,27 +251,27 @@ impl<'a> Request<'a> {
 
 /// The device's side of a request. Must be [completed](Self::complete) exactly once; dropping it completes the
 /// request as abandoned.
-pub struct Ticket {
-    request: Request<'static>,
+pub struct Submission {
+    request: IoRequest<'static>,
     /// Keeps the memory alive until the device is through with it.
     cell: Option<Arc<dyn Cell>>,
     /// The requests that this one is [joined](Self::join) of: they keep the memory.
-    parts: Vec<Ticket>,
+    parts: Vec<Submission>,
 }
 
 // SAFETY: the segments point into memory that the cell, or those of the parts, own and that is `Send`.
-unsafe impl Send for Ticket {}
+unsafe impl Send for Submission {}
 
-impl Deref for Ticket {
-    type Target = Request<'static>;
+impl Deref for Submission {
+    type Target = IoRequest<'static>;
 
-    fn deref(&self) -> &Request<'static> {
+    fn deref(&self) -> &IoRequest<'static> {
         &self.request
     }
 }
 
-impl Ticket {
-    /// As [`Request::fill_blocks`]. (The request itself is never lent out to be changed: it could be exchanged.)
+impl Submission {
+    /// As [`IoRequest::fill_blocks`]. (The request itself is never lent out to be changed: it could be exchanged.)
     ///
     /// # Panics
     /// Where the request is not a read: other memory may be shared.
@@ -280,7 +280,7 @@ impl Ticket {
     }
 
     /// Runs the request with `step` and completes it with the result.
-    pub fn run(mut self, step: impl FnOnce(&mut Request<'_>) -> Result<(), DeviceError>) {
+    pub fn run(mut self, step: impl FnOnce(&mut IoRequest<'_>) -> Result<(), DeviceError>) {
         let result = step(&mut self.request);
         self.complete(result);
     }
@@ -303,7 +303,7 @@ impl Ticket {
         assert!(parts.is_sorted_by(follows) && !parts.is_empty(), "only neighbours are joined");
         let (op, block) = (parts[0].op, parts[0].block);
         let segments = parts.iter().flat_map(|part| part.segments.iter().copied()).collect();
-        Self { request: Request { op, block, segments, memory: PhantomData }, cell: None, parts }
+        Self { request: IoRequest { op, block, segments, memory: PhantomData }, cell: None, parts }
     }
 
     /// Takes the requests out that it is joined of: nothing is left of it then. None of one that is not joined.
@@ -318,7 +318,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Submission {
     fn drop(&mut self) {
         if let Some(cell) = self.cell.take() {
             cell.complete(Err(DeviceError::Abandoned {
@@ -329,27 +329,27 @@ impl Drop for Ticket {
     }
 }
 
-/// Waits for one request. Starts it when first polled, unless a [`Batch`] did. Dropping it before it started forgets
+/// Waits for one request. Starts it when first polled, unless a [`IoBatch`] did. Dropping it before it started forgets
 /// the request; afterwards the request goes on and keeps its memory.
 pub struct IoFuture<M> {
     shared: Arc<Shared<M>>,
-    unstarted: Option<(Device, Ticket)>,
+    unstarted: Option<(Device, Submission)>,
 }
 
 impl<M: IoMemory> IoFuture<M> {
     pub(crate) fn new(device: Device, op: Op, block: u64, memory: M) -> Self {
-        let (shared, ticket) = request(op, block, memory);
-        Self { shared, unstarted: Some((device, ticket)) }
+        let (shared, submission) = request(op, block, memory);
+        Self { shared, unstarted: Some((device, submission)) }
     }
 
     /// Starts the request now: on this thread where it may block (then it has completed on return), else in the
     /// background.
     pub fn start(&mut self) {
-        if let Some((device, ticket)) = self.unstarted.take() {
+        if let Some((device, submission)) = self.unstarted.take() {
             if may_block() {
-                device.inner().execute(vec![ticket]);
+                device.inner().execute(vec![submission]);
             } else {
-                device.inner().submit(vec![ticket]);
+                device.inner().submit(vec![submission]);
             }
         }
     }
@@ -357,19 +357,19 @@ impl<M: IoMemory> IoFuture<M> {
     /// Starts the request in the background, even on a thread that may block.
     #[must_use]
     pub fn in_background(mut self) -> Self {
-        if let Some((device, ticket)) = self.unstarted.take() {
-            device.inner().submit(vec![ticket]);
+        if let Some((device, submission)) = self.unstarted.take() {
+            device.inner().submit(vec![submission]);
         }
         self
     }
 
     /// Runs the request on this thread, which may block.
-    pub(crate) fn wait_here(mut self) -> Outcome<M> {
-        if let Some((device, ticket)) = self.unstarted.take() {
-            device.inner().execute(vec![ticket]);
+    pub(crate) fn wait_here(mut self) -> Completion<M> {
+        if let Some((device, submission)) = self.unstarted.take() {
+            device.inner().execute(vec![submission]);
         }
         match Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => outcome,
+            Poll::Ready(completion) => completion,
             Poll::Pending => unreachable!("`execute` returns when the request has completed"),
         }
     }
@@ -381,27 +381,27 @@ impl<M: IoMemory> IoFuture<M> {
     }
 }
 
-fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticket) {
-    // SAFETY: the cell, which the ticket holds, owns the memory, and moving it there does not move the segments.
-    let request = unsafe { Request::of(op, block, &memory) };
+fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Submission) {
+    // SAFETY: the cell, which the submission holds, owns the memory, and moving it there does not move the segments.
+    let request = unsafe { IoRequest::of(op, block, &memory) };
     let shared = Arc::new(Shared {
         memory: UnsafeCell::new(Some(memory)),
         state: Mutex::new(State::Waiting(None)),
         done: AtomicBool::new(false),
     });
-    let ticket = Ticket { request, cell: Some(shared.clone()), parts: Vec::new() };
-    (shared, ticket)
+    let submission = Submission { request, cell: Some(shared.clone()), parts: Vec::new() };
+    (shared, submission)
 }
 
-/// A request that no device knows, for tests of what handles tickets.
+/// A request that no device knows, for tests of what handles submissions.
 #[cfg(test)]
-pub(crate) fn request_for_test<M: IoMemory>(op: Op, block: u64, memory: M) -> (IoFuture<M>, Ticket) {
-    let (shared, ticket) = request(op, block, memory);
-    (IoFuture { shared, unstarted: None }, ticket)
+pub(crate) fn request_for_test<M: IoMemory>(op: Op, block: u64, memory: M) -> (IoFuture<M>, Submission) {
+    let (shared, submission) = request(op, block, memory);
+    (IoFuture { shared, unstarted: None }, submission)
 }
 
 impl<M: IoMemory> Future for IoFuture<M> {
-    type Output = Outcome<M>;
+    type Output = Completion<M>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.start();
@@ -422,25 +422,25 @@ impl<M: IoMemory> Future for IoFuture<M> {
         // SAFETY: the request is done, so the device holds no access; `&mut self` is the only future on it.
         let memory = unsafe { (*self.shared.memory.get()).take() };
         let Some(memory) = memory else { panic!("an I/O future was polled again after it was ready") };
-        Poll::Ready(Outcome { result, memory })
+        Poll::Ready(Completion { result, memory })
     }
 }
 
 /// Requests that start together.
-pub struct Batch {
+pub struct IoBatch {
     device: Device,
-    tickets: Vec<Ticket>,
+    submissions: Vec<Submission>,
 }
 
-impl Batch {
+impl IoBatch {
     pub(crate) fn new(device: Device) -> Self {
-        Self { device, tickets: Vec::new() }
+        Self { device, submissions: Vec::new() }
     }
 
     /// Adds the request of `future` (which must be of the same device and not started).
     pub fn add<M: IoMemory>(&mut self, mut future: IoFuture<M>) -> IoFuture<M> {
-        if let Some((_, ticket)) = future.unstarted.take() {
-            self.tickets.push(ticket);
+        if let Some((_, submission)) = future.unstarted.take() {
+            self.submissions.push(submission);
         }
         future
     }
@@ -448,26 +448,26 @@ impl Batch {
     /// Whether nothing was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.tickets.is_empty()
+        self.submissions.is_empty()
     }
 
     /// Starts all of them: on this thread where it may block (then all have completed on return), else in the
     /// background.
     pub fn start(self) {
-        if self.tickets.is_empty() {
+        if self.submissions.is_empty() {
             return;
         }
         if may_block() {
-            self.device.inner().execute(self.tickets);
+            self.device.inner().execute(self.submissions);
         } else {
-            self.device.inner().submit(self.tickets);
+            self.device.inner().submit(self.submissions);
         }
     }
 
     /// Starts all of them in the background, even on a thread that may block.
     pub fn start_in_background(self) {
-        if !self.tickets.is_empty() {
-            self.device.inner().submit(self.tickets);
+        if !self.submissions.is_empty() {
+            self.device.inner().submit(self.submissions);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A safe wrapper of one io_uring: transfers go in, transfers with their results come out.
 //!
-//! Ownership is the invariant that makes this safe: from [`Submissions::push`] until [`Completions::reap`] a transfer,
+//! Ownership is the invariant that makes this safe: from [`SubmissionQueue::push`] until [`CompletionQueue::reap`] a transfer,
 //! with its request's memory and the `iovec` list, belongs to the kernel. It sits in a box that nobody frees: a ring
 //! that is dropped with transfers inside leaks them. There is one value of each half, so that only one thread at a time
 //! writes submissions, and only one reads completions.
@@ -29,11 +29,11 @@ pub(crate) const LOCAL_ENTRIES: u32 = 64;
 /// Where the kernel is short of memory for a submission, it is asked again after this time.
 const SHORTAGE_PAUSE: Duration = Duration::from_micros(100);
 
-/// Marks the completion of [`Submissions::push_nothing`]. No box lies at address 0.
+/// Marks the completion of [`SubmissionQueue::push_nothing`]. No box lies at address 0.
 const NOTHING: u64 = 0;
 
 /// How a device gets its shared ring.
-pub(crate) type MakeRing = fn(&File) -> io::Result<(Submissions, Completions)>;
+pub(crate) type MakeRing = fn(&File) -> io::Result<(SubmissionQueue, CompletionQueue)>;
 
 /// A transfer with the system call that the kernel performs for it.
 pub(crate) struct Flight {
@@ -47,12 +47,12 @@ pub(crate) struct Flight {
 pub(crate) enum Landing {
     /// A transfer, and what the system call returned.
     Flight(Box<Flight>, io::Result<usize>),
-    /// The completion of [`Submissions::push_nothing`].
+    /// The completion of [`SubmissionQueue::push_nothing`].
     Nothing,
 }
 
 /// The side that puts requests in.
-pub(crate) struct Submissions {
+pub(crate) struct SubmissionQueue {
     ring: Arc<IoUring>,
     file: Target,
 }
@@ -65,7 +65,7 @@ enum Target {
 }
 
 /// The side that takes results out.
-pub(crate) struct Completions {
+pub(crate) struct CompletionQueue {
     gate: Gate,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Completions {
 pub(crate) struct Gate(Arc<IoUring>);
 
 /// A ring for many threads, with `file` registered.
-pub(crate) fn shared(file: &File) -> io::Result<(Submissions, Completions)> {
+pub(crate) fn shared(file: &File) -> io::Result<(SubmissionQueue, CompletionQueue)> {
     let ring = IoUring::builder().dontfork().build(SHARED_ENTRIES)?;
     ring.submitter().register_files(&[file.as_raw_fd()])?;
     let (mut submissions, mut completions) = halves(ring, Target::Registered);
@@ -85,7 +85,7 @@ pub(crate) fn shared(file: &File) -> io::Result<(Submissions, Completions)> {
 }
 
 /// A ring for the calling thread alone, for any file.
-pub(crate) fn local() -> io::Result<(Submissions, Completions)> {
+pub(crate) fn local() -> io::Result<(SubmissionQueue, CompletionQueue)> {
     let mut best = IoUring::builder();
     best.dontfork().setup_single_issuer().setup_coop_taskrun().setup_defer_taskrun();
     let ring = match best.build(LOCAL_ENTRIES) {
@@ -98,12 +98,12 @@ pub(crate) fn local() -> io::Result<(Submissions, Completions)> {
     Ok(halves(ring, Target::Given))
 }
 
-fn halves(ring: IoUring, file: Target) -> (Submissions, Completions) {
+fn halves(ring: IoUring, file: Target) -> (SubmissionQueue, CompletionQueue) {
     let ring = Arc::new(ring);
-    (Submissions { ring: ring.clone(), file }, Completions { gate: Gate(ring) })
+    (SubmissionQueue { ring: ring.clone(), file }, CompletionQueue { gate: Gate(ring) })
 }
 
-impl Submissions {
+impl SubmissionQueue {
     /// Queues `flight`; [`Gate::enter`] submits it. `file` counts only where none is registered, and then must stay
     /// open until the transfer is reaped.
     pub(crate) fn push(&mut self, flight: Box<Flight>, file: &File) {
@@ -181,7 +181,7 @@ impl Gate {
     }
 }
 
-impl Completions {
+impl CompletionQueue {
     /// Waits until there is something to reap (or a signal came).
     pub(crate) fn wait(&mut self) {
         self.gate.enter(0, 1);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::BLOCK_BYTES_U64;
 
 use crate::iovecs::Iovecs;
-use crate::{Op, Request, Ticket};
+use crate::{IoRequest, Op, Submission};
 
 /// How often one request is repeated because the kernel was interrupted or short of something, before it fails.
 const REPEATS_MAX: u32 = 10_000;
@@ -29,8 +29,8 @@ pub(crate) enum Action {
     Sync,
 }
 
-/// A request with what is left of it: a ticket, which may wander between threads, or a borrowed request.
-pub(crate) struct Transfer<R = Ticket> {
+/// A request with what is left of it: a submission, which may wander between threads, or a borrowed request.
+pub(crate) struct Transfer<R = Submission> {
     /// Keeps the memory that the list names.
     request: R,
     op: Op,
@@ -42,7 +42,7 @@ pub(crate) struct Transfer<R = Ticket> {
     repeats: u32,
 }
 
-impl<'r, R: Deref<Target = Request<'r>>> Transfer<R> {
+impl<'r, R: Deref<Target = IoRequest<'r>>> Transfer<R> {
     /// The start of `request`, which must be in range and no discard.
     pub(crate) fn new(request: R) -> Self {
         debug_assert!(!matches!(request.op(), Op::Discard { .. }), "discards are not transfers");

@@ -19,7 +19,7 @@ use std::task::{Poll, Waker};
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_base::sync::Mutex;
-use shoal_device::Outcome;
+use shoal_device::Completion;
 use smallvec::SmallVec;
 
 use crate::PoolError;
@@ -302,8 +302,8 @@ struct PageWrites {
 }
 
 impl Purpose<WriteFrames> for PageWrites {
-    fn ended(&self, outcome: Outcome<WriteFrames>) {
-        let Outcome { result, memory: WriteFrames(pages) } = outcome;
+    fn ended(&self, completion: Completion<WriteFrames>) {
+        let Completion { result, memory: WriteFrames(pages) } = completion;
         let bytes = pages.len() * BLOCK_BYTES;
         self.shared.count_write(&result, pages.len());
         for (page, keep) in pages.iter().zip(&self.keep) {

@@ -1,7 +1,7 @@
 //! A simulated device for the tests of every layer above: it takes time, fails and forgets on demand, and records what
 //! a crash could leave behind.
 //!
-//! Reading order: [`Image`] (contents), [`SimDevice`] (the device), [`Fault`] (what goes wrong), [`History`] (what
+//! Reading order: [`Image`] (contents), [`SimDevice`] (the device), [`Fault`] (what goes wrong), [`DeviceHistory`] (what
 //! happened), then the crash states: which versions of a block a crash may leave, and which combinations to try.
 
 mod choice;
@@ -18,6 +18,6 @@ mod tests;
 
 pub use crash::{CrashPoint, StateId, StateIdError};
 pub use device::{Latency, SimDevice, SimOptions};
-pub use fault::{Effect, Fault, FaultOp};
-pub use history::{Event, History, RecordedWrite, WriteKind};
+pub use fault::{Fault, FaultEffect, FaultOp};
+pub use history::{DeviceEvent, DeviceHistory, RecordedWrite, WriteKind};
 pub use image::{Block, Image};

@@ -17,7 +17,7 @@ use std::task::Waker;
 
 use shoal_base::Run;
 use shoal_base::sync::atomic::Ordering;
-use shoal_device::Outcome;
+use shoal_device::Completion;
 
 use super::WRITE_PAGES_MAX;
 use crate::memory::frame::{Frames, SharedFrames};
@@ -190,8 +190,8 @@ struct ImageWrite {
 }
 
 impl Purpose<SharedFrames> for ImageWrite {
-    fn ended(&self, outcome: Outcome<SharedFrames>) {
-        let Outcome { result, memory: SharedFrames(images) } = outcome;
+    fn ended(&self, completion: Completion<SharedFrames>) {
+        let Completion { result, memory: SharedFrames(images) } = completion;
         let (shared, count) = (&self.shared, images.len());
         shared.wrote(&result, count);
         for (block, bytes) in (self.block..).zip(&images) {
