@@ -4,7 +4,8 @@
 //! workspaces are up to date), [`circles`] (modules of a crate do not import each other in a circle), [`order`] (those of the
 //! engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`] (files,
 //! items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the repository),
-//! [`rules`] (each rule of the store is asserted and broken somewhere), [`words`] (habits of language have ceilings),
+//! [`rules`] (each rule of the store is asserted and broken somewhere), [`types`] (a public type name has one meaning),
+//! [`words`] (habits of language have ceilings),
 //! [`commits`] (subjects of commits are short). Exceptions stand in `tidy.toml`,
 //! each with its reason. The rules read text, not syntax: [`source`] tells code, comments and tests apart, which is enough for
 //! them.
@@ -23,6 +24,7 @@ mod references;
 mod rules;
 mod source;
 mod sources;
+mod types;
 mod words;
 
 use std::collections::BTreeMap;
@@ -103,6 +105,7 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
     findings.extend(names::check(&tree, &exceptions));
     findings.extend(references::check(&tree, &exceptions));
     findings.extend(rules::check(&tree));
+    findings.extend(types::check(&tree));
     findings.extend(words::check(&tree, &exceptions));
     findings.extend(commits::check(root));
     findings.sort();
