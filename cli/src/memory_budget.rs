@@ -9,8 +9,8 @@
 //! as it goes to the device, and the allocator keeps some of what was freed. The factors are measured (`docs/operate/sizing.md`).
 
 use shoal_metrics::MemoryParts;
-use shoal_redis::{HARD_FACTOR, Limits as RedisLimits};
-use shoal_server::Limits as ServerLimits;
+use shoal_redis::{HARD_FACTOR, RedisLimits};
+use shoal_server::ServerLimits;
 
 use crate::size::Size;
 

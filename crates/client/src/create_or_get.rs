@@ -6,7 +6,7 @@ use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::object::{ByteRange, Lsn, Object, PutOptions, PutResult, RejectRules};
+use crate::object::{ByteRange, GetResult, Lsn, PutOptions, PutResult, RejectRules};
 use crate::{put, wire};
 
 /// How often it is tried while others create and delete a large object all the time.
@@ -18,7 +18,7 @@ pub enum CreateOrGet {
     /// There was no object: it is stored now.
     Created(PutResult),
     /// There was one, and it stays.
-    Existing(Object),
+    Existing(GetResult),
 }
 
 impl Client {
@@ -46,7 +46,7 @@ impl Client {
                 };
                 if !answer.value_omitted {
                     let info = wire::info(Some(existing)).map_err(|failed| failed.error)?;
-                    return Ok(CreateOrGet::Existing(Object { info, value: answer.value }));
+                    return Ok(CreateOrGet::Existing(GetResult { info, value: answer.value }));
                 }
                 if let Some(object) = self.get(bucket, key, ByteRange::ALL).await? {
                     return Ok(CreateOrGet::Existing(object));

@@ -1,8 +1,6 @@
 //! Arguments and results of the client's calls. The engine has the types of [`shoal_base::object`] and [`shoal_base::list`], too; a
 //! program that only uses the client does not link the engine.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 pub use shoal_base::histogram::Durations;
 pub use shoal_base::list::*;
@@ -22,45 +20,9 @@ pub enum Rule {
     IfVersionAtMost,
 }
 
-/// How to put.
-#[derive(Clone, Debug, Default)]
-pub struct PutOptions {
-    /// Conditions.
-    pub rules: RejectRules,
-    /// Content type and user metadata.
-    pub metadata: Metadata,
-    /// Modification time in nanoseconds since the Unix epoch; the server's clock where it is none.
-    pub modified_ns: Option<u64>,
-    /// When the object's time is over.
-    pub expiry: Expiry,
-}
-
-/// When an object's time is to be over; from then on it does not exist.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Expiry {
-    /// Never.
-    #[default]
-    Never,
-    /// So long after the store took it, in elapsed time, whatever becomes of the wall clock; above 0.
-    After(Duration),
-    /// When the server's wall clock shows this, in nanoseconds since the Unix epoch.
-    At(u64),
-}
-
-impl Expiry {
-    /// As the messages say it: a time to live, or a moment, both in nanoseconds.
-    pub(crate) fn fields(self) -> (Option<u64>, Option<u64>) {
-        match self {
-            Self::Never => (None, None),
-            Self::After(time) => (Some(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)), None),
-            Self::At(at_ns) => (None, Some(at_ns)),
-        }
-    }
-}
-
 /// The attributes of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ObjectInfo {
+pub struct ObjectAttributes {
     /// Only grows, and is never used twice, not even after a delete.
     pub version: Lsn,
     /// Length of the value.
@@ -77,24 +39,21 @@ pub struct ObjectInfo {
 
 /// An object, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
+pub struct GetResult {
     /// The attributes of the whole object.
-    pub info: ObjectInfo,
+    pub info: ObjectAttributes,
     /// The bytes that were asked for.
     pub value: Bytes,
 }
 
-/// One object of a listing.
+/// One object of a page ([`Page`]) of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListEntry {
     /// Its key.
     pub key: Bytes,
     /// Its attributes.
-    pub info: ObjectInfo,
+    pub info: ObjectAttributes,
 }
-
-/// One page of a listing.
-pub type ListPage = Page<ListEntry>;
 
 /// Figures about the store and the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -53,18 +53,18 @@ pub use checkpoint::losses::Losses;
 pub use common::error::{Error, Result};
 pub use common::key::{Bucket, ObjectKey, check_bucket};
 pub use common::object::{
-    BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry, ListPage,
+    BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, EndTime, Expiry, ListPage,
     ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
 };
 pub use common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use common::problem::CheckProblem;
-pub use maintenance::raise_cap::Grown;
+pub use maintenance::raise_cap::CapChange;
 pub use maintenance::scrub::ScrubReport;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
 pub use read::get::{Lookup, ShortObject, TryGet};
 pub use read::read_cache::ReadCache;
 pub use read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot, SnapshotPage, SnapshotPlace};
-pub use read::stream::GetStream;
+pub use read::stream::ValueReader;
 pub use read::streams::DAMAGED_RANGES_MAX;
 pub use recovery::close::Closed;
 pub use recovery::open_path::PathOptions;
@@ -75,14 +75,14 @@ pub use shoal_base::{Lsn, RequestId, Run, TabletId};
 pub use shoal_buffer::Buffer;
 pub use space::own_space::OWN_SPACES_MAX;
 pub use store::Store;
-pub use store::free_space::FreeSpace;
+pub use store::free_space::FreeRunIter;
 pub use store::last_backup::BackupNote;
 pub use store::stat::StoreStat;
 pub use write::change::{Change, ReadLevel};
 pub use write::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT};
 pub use write::look::Admit;
 pub use write::receive_buffer::ReceiveBuffer;
-pub use write::stream::PutStream;
+pub use write::stream::ValueWriter;
 pub use write::ticket::Ticket;
 pub use write::transact::{Changes, Decision, Keeping, Outcome, TransactOptions, Updated};
 pub use write::try_write::SHORT_PUTS_MAX;

@@ -14,7 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use shoal_base::histogram::{BOUNDS_NS, Durations};
 
-use crate::catalog::{CATALOG, Kind, Metric, Samples, Value};
+use crate::catalog::{CATALOG, Kind, MetricFamily, Samples, Value};
 use crate::snapshot::{Snapshot, Source};
 
 /// Whether a bound of durations is written: one, two and a half and five of each decade from 10 microseconds to 10
@@ -92,7 +92,7 @@ impl EncodeLabelSet for Labels<'_> {
     }
 }
 
-fn write_metric(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, samples: Samples) -> fmt::Result {
+fn write_metric(encoder: &mut DescriptorEncoder<'_>, metric: &MetricFamily, samples: Samples) -> fmt::Result {
     let unit = match metric.unit() {
         Some("seconds") => Some(Unit::Seconds),
         Some("bytes") => Some(Unit::Bytes),
@@ -240,7 +240,7 @@ mod tests {
             let names: BTreeSet<_> = names.collect();
             assert!(!names.is_empty(), "{file}");
             for name in names {
-                let of_histogram = |metric: &Metric| {
+                let of_histogram = |metric: &MetricFamily| {
                     let part = name.strip_prefix(metric.name);
                     metric.kind == Kind::Histogram && matches!(part, Some("_bucket" | "_count" | "_sum"))
                 };
@@ -263,7 +263,7 @@ mod tests {
             .lines()
             .filter(|line| line.starts_with("| `shoal_") || line.starts_with("| `process_"))
             .collect();
-        let row = |metric: &Metric| {
+        let row = |metric: &MetricFamily| {
             let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
             let unit = metric.unit().unwrap_or("");
             format!(

@@ -1,6 +1,6 @@
 //! The Redis frontend: what stands between a socket that speaks the Redis protocol and the store.
 //!
-//! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per
+//! In reading order, which is the order in which a request passes: [`RedisServer`] listens and starts one dispatch thread per
 //! core. `dispatch` is such a thread: it handles all that became ready in one turn, and all writes of a turn share a
 //! batch of the log; `socket` is its side of a connection, and `timing` counts the commands that the turn answered.
 //! `connection` parses requests, begins commands and keeps their answers in order. `command` has the table of commands
@@ -32,8 +32,8 @@ mod clients;
 mod cursors;
 mod number;
 
-pub use listen::{ListenError, Running, Server};
+pub use listen::{RedisServer, Running, StartError};
 pub use memory::HARD_FACTOR;
-pub use options::{Announced, ClusterMode, Durability, Limits, RedisOptions};
+pub use options::{Announced, ClusterMode, Durability, RedisLimits, RedisOptions};
 pub use shoal_frontend::MinRate;
 pub use tls::Tls;

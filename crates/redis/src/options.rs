@@ -70,7 +70,7 @@ pub struct RedisOptions {
     /// The counts of the commands.
     pub metrics: Arc<Metrics>,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: RedisLimits,
 }
 
 impl Default for RedisOptions {
@@ -87,14 +87,14 @@ impl Default for RedisOptions {
             threads: None,
             poll: Duration::ZERO,
             metrics: Arc::default(),
-            limits: Limits::default(),
+            limits: RedisLimits::default(),
         }
     }
 }
 
 /// Bounds of what is under way.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct RedisLimits {
     /// Connections; for a further one the oldest that has not shown the password (without one: sent a command) makes room, and where
     /// there is none it is told so and closed.
     pub connections_max: usize,
@@ -132,7 +132,7 @@ pub struct Limits {
     pub min_rate: MinRate,
 }
 
-impl Default for Limits {
+impl Default for RedisLimits {
     fn default() -> Self {
         Self {
             connections_max: 10_000,

@@ -24,7 +24,7 @@ use crate::flow::Flow;
 use crate::operations::backup::BACKUPS_MAX;
 use crate::operations::free_space::READERS_MAX;
 use crate::operations::stat::Counters;
-use crate::options::{Limits, ServerOptions};
+use crate::options::{ServerLimits, ServerOptions};
 
 /// Pause after a failed accept: it fails again at once where file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -94,7 +94,7 @@ impl Server {
     }
 
     /// Serves `store` until `shutdown` ends; then takes no more connections and requests, waits for those under way at
-    /// most [`Limits::drain_max`], and cuts the rest. The store stays open: closing it is the caller's business.
+    /// most [`ServerLimits::drain_max`], and cuts the rest. The store stays open: closing it is the caller's business.
     ///
     /// # Errors
     /// [`ServeError::Reflection`].
@@ -207,7 +207,7 @@ fn watch_connections(dispatch: &Arc<Dispatch>) {
 struct Connections {
     tasks: JoinSet<()>,
     dispatch: Arc<Dispatch>,
-    limits: Arc<Limits>,
+    limits: Arc<ServerLimits>,
     drain: watch::Receiver<bool>,
 }
 

@@ -38,7 +38,7 @@ pub struct ServerOptions {
     /// Whether health checks need no credentials.
     pub open_health: bool,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: ServerLimits,
 }
 
 impl Default for ServerOptions {
@@ -55,7 +55,7 @@ impl Default for ServerOptions {
             metrics: Arc::default(),
             report: ReportSource::default(),
             open_health: false,
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
         }
     }
 }
@@ -66,7 +66,7 @@ impl Default for ServerOptions {
 /// arrived and as they go to the device, and the allocator keeps some freed memory: up to three times as much was
 /// measured with values of 4 MiB (T16 of `docs/reliability.md`).
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Connections. For a further one the oldest without valid credentials makes room; if there is none, the new one is
     /// closed at once.
     pub connections_max: usize,
@@ -101,7 +101,7 @@ pub struct Limits {
     pub drain_max: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections_max: 1024,

@@ -1,7 +1,7 @@
-//! [`Pool`]: groups in a client's hand, allocated from at memory speed.
+//! [`LeasedSpace`]: groups in a client's hand, allocated from at memory speed.
 //!
 //! The pool has the store's own allocator over just the groups that it leased: exact best fit, neighbours merged at once, freed
-//! runs are used again. Nothing of that is known to the owner until [`Pool::commit`], which tells it in one call a lease which
+//! runs are used again. Nothing of that is known to the owner until [`LeasedSpace::commit`], which tells it in one call a lease which
 //! blocks came into use since the last one, and which went out of it.
 //!
 //! Dropping a pool without committing is what a crash does: the owner takes everything back that was not committed.
@@ -16,7 +16,7 @@ use crate::coverage::Coverage;
 use crate::state::ITEMS_MAX;
 
 /// Leased groups and what is used of them.
-pub struct Pool {
+pub struct LeasedSpace {
     client: SpaceClient,
     space: Space,
     leases: BTreeMap<u64, LeasedGroups>,
@@ -33,13 +33,13 @@ struct LeasedGroups {
 impl SpaceClient {
     /// A pool over no groups yet.
     #[must_use]
-    pub fn pool(&self) -> Pool {
+    pub fn pool(&self) -> LeasedSpace {
         let space = Space::new(self.blocks(), self.group_blocks());
-        Pool { client: self.clone(), space, leases: BTreeMap::new(), groups: Coverage::default() }
+        LeasedSpace { client: self.clone(), space, leases: BTreeMap::new(), groups: Coverage::default() }
     }
 }
 
-impl Pool {
+impl LeasedSpace {
     /// A run of `blocks` blocks of what is leased; none where no such run is free: then [`Self::lease`] helps. No call.
     ///
     /// # Panics

@@ -14,7 +14,7 @@ use shoal_bench::histogram::Histogram;
 use shoal_client::{ByteRange, Client};
 use shoal_device::{BlockDevice, Device, MemDevice, Op, Submission};
 use shoal_engine::{FormatOptions, Store, block_on};
-use shoal_server::{Limits, Server, ServerOptions};
+use shoal_server::{Server, ServerLimits, ServerOptions};
 use shoal_storekit::{StoreKit, in_time};
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::lab;
@@ -284,8 +284,11 @@ impl Served {
 }
 
 async fn serve(store: &Store) -> Served {
-    let limits =
-        Limits { bytes_in_flight_max: IN_FLIGHT_BYTES, room_wait_max: ROOM_WAIT_MAX, ..Limits::default() };
+    let limits = ServerLimits {
+        bytes_in_flight_max: IN_FLIGHT_BYTES,
+        room_wait_max: ROOM_WAIT_MAX,
+        ..ServerLimits::default()
+    };
     let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
     let server = Server::bind(ServerOptions { listen, limits, ..ServerOptions::default() }).await.unwrap();
     let address = server.address();

@@ -1,86 +1,9 @@
 //! The parameters and results of the store's operations.
 
-use std::time::Duration;
-
 use shoal_base::Lsn;
 pub use shoal_base::list::*;
 pub use shoal_base::object::*;
 use shoal_buffer::Buffer;
-
-/// The options of a put.
-#[derive(Clone, Debug, Default)]
-pub struct PutOptions {
-    /// Conditions.
-    pub rules: RejectRules,
-    /// Content type and user metadata.
-    pub metadata: Metadata,
-    /// Modification time in nanoseconds since the Unix epoch; `None` takes the store's clock.
-    pub modified_ns: Option<u64>,
-    /// The object's deadline.
-    pub expiry: Expiry,
-}
-
-/// The deadline that a write gives to its object: from then on the object does not exist.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Expiry {
-    /// Never.
-    #[default]
-    Never,
-    /// This long after the store took the write. Elapsed time counts, whatever happens to the wall clock meanwhile.
-    After(Duration),
-    /// When the wall clock shows this time, in nanoseconds since the Unix epoch.
-    At(u64),
-    /// The deadline of another object, from which this one was read.
-    Same(Deadline),
-}
-
-impl From<Option<Deadline>> for Expiry {
-    fn from(deadline: Option<Deadline>) -> Self {
-        deadline.map_or(Self::Never, Self::Same)
-    }
-}
-
-/// The end of an object's time, in nanoseconds (R18, `expiry.rs`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum End {
-    /// Of store time: the write gave a time to live.
-    Store(u64),
-    /// Since the Unix epoch: the write gave a moment of the wall clock.
-    Wall(u64),
-}
-
-/// An object's deadline, as seen at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadline {
-    pub(crate) end: End,
-    pub(crate) left_ns: u64,
-    pub(crate) at_ns: u64,
-}
-
-impl Deadline {
-    /// A deadline that is only passed on: its remaining time is not needed.
-    pub(crate) fn given_on(end: End) -> Self {
-        Self { end, left_ns: 0, at_ns: 0 }
-    }
-
-    /// Returns true if the write gave a time to live ([`Expiry::After`]), and not a moment of the wall clock.
-    #[must_use]
-    pub fn is_relative(&self) -> bool {
-        matches!(self.end, End::Store(_))
-    }
-
-    /// Nanoseconds that were left at the moment of the read.
-    #[must_use]
-    pub fn left_ns(&self) -> u64 {
-        self.left_ns
-    }
-
-    /// The wall clock at the deadline, unless it is set before, in nanoseconds since the Unix epoch.
-    #[must_use]
-    pub fn at_ns(&self) -> u64 {
-        self.at_ns
-    }
-}
 
 /// An object without its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::common::counters::OperationCounters;
 use crate::common::damaged_range;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, Deadline, End, Metadata, Object, ObjectInfo};
+use crate::common::object::{ByteRange, Deadline, EndTime, Metadata, Object, ObjectInfo};
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use crate::store::{Inner, Store};
@@ -465,7 +465,7 @@ impl Inner {
     }
 
     /// The deadline of `end`, as of now.
-    pub(crate) fn deadline(&self, end: Option<End>) -> Option<Deadline> {
+    pub(crate) fn deadline(&self, end: Option<EndTime>) -> Option<Deadline> {
         end.map(|end| self.log.deadline(end))
     }
 }

@@ -11,7 +11,7 @@ use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use smallvec::SmallVec;
 
 use crate::common::error::{Error, Result};
-use crate::common::object::{End, Metadata};
+use crate::common::object::{EndTime, Metadata};
 use crate::space::manager::RUNS_MAX;
 use crate::value::manifest::manifest_bytes;
 
@@ -42,22 +42,16 @@ const HAS_EXPIRY: u8 = 1 << 3;
 /// The expiry is a moment of store time, not of the wall clock.
 const IS_RELATIVE: u8 = 1 << 4;
 
-impl End {
-    fn ns(self) -> u64 {
-        match self {
-            Self::Store(ns) | Self::Wall(ns) => ns,
-        }
-    }
-
-    /// # Errors
-    /// [`Truncated`], also for a kind of end that does not exist.
-    fn take(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<Self>, Truncated> {
-        match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
-            (false, false) => Ok(None),
-            (true, false) => Ok(Some(Self::Wall(reader.u64()?))),
-            (true, true) => Ok(Some(Self::Store(reader.u64()?))),
-            (false, true) => Err(Truncated),
-        }
+/// Reads the end of an object's time, if the entry has one.
+///
+/// # Errors
+/// [`Truncated`], also for a kind of end that does not exist.
+fn take_end(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<EndTime>, Truncated> {
+    match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
+        (false, false) => Ok(None),
+        (true, false) => Ok(Some(EndTime::Wall(reader.u64()?))),
+        (true, true) => Ok(Some(EndTime::Store(reader.u64()?))),
+        (false, true) => Err(Truncated),
     }
 }
 
@@ -80,7 +74,7 @@ pub(crate) enum Home {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub modified_ns: u64,
-    pub end: Option<End>,
+    pub end: Option<EndTime>,
     pub value_bytes: u64,
     pub meta: Meta,
     pub home: Home,
@@ -129,8 +123,8 @@ impl Entry {
         }
         match self.end {
             None => {}
-            Some(End::Wall(_)) => flags |= HAS_EXPIRY,
-            Some(End::Store(_)) => flags |= HAS_EXPIRY | IS_RELATIVE,
+            Some(EndTime::Wall(_)) => flags |= HAS_EXPIRY,
+            Some(EndTime::Store(_)) => flags |= HAS_EXPIRY | IS_RELATIVE,
         }
         out.push(flags);
         out.extend_from_slice(&self.modified_ns.to_le_bytes());
@@ -225,7 +219,7 @@ impl Entry {
 struct Head<'a> {
     flags: u8,
     modified_ns: u64,
-    end: Option<End>,
+    end: Option<EndTime>,
     value_bytes: u64,
     meta: HeadMeta<'a>,
 }
@@ -242,7 +236,7 @@ impl<'a> Head<'a> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
         let modified_ns = reader.u64()?;
-        let end = End::take(flags, &mut reader)?;
+        let end = take_end(flags, &mut reader)?;
         let value_bytes = reader.varint()?;
         let meta = if flags & META_IN_FRONT != 0 {
             HeadMeta::InFront(u32::try_from(reader.varint()?).map_err(|_| Truncated)?)
@@ -261,7 +255,7 @@ impl<'a> Head<'a> {
 /// An entry whose value lies in its body; everything is borrowed.
 pub(crate) struct InlineEntry<'a> {
     pub modified_ns: u64,
-    pub end: Option<End>,
+    pub end: Option<EndTime>,
     /// Content type and user metadata, encoded.
     pub metadata: &'a [u8],
     pub value: &'a [u8],
@@ -288,14 +282,14 @@ pub(crate) fn value_bytes_of(body: &[u8]) -> u64 {
 }
 
 /// The deadline of an entry with this body, without decoding the rest.
-pub(crate) fn end_of(body: &[u8]) -> Option<End> {
+pub(crate) fn end_of(body: &[u8]) -> Option<EndTime> {
     let mut reader = Reader::new(body);
     let flags = reader.u8().ok()?;
     if flags & HAS_EXPIRY == 0 {
         return None;
     }
     reader.u64().ok()?;
-    End::take(flags, &mut reader).ok()?
+    take_end(flags, &mut reader).ok()?
 }
 
 fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {

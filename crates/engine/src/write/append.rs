@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
-use crate::common::object::{End, RejectRules};
+use crate::common::object::{EndTime, RejectRules};
 use crate::log::format::RecordKind;
 use crate::log::kept::Kept;
 use crate::log::queue::{Item, QueuedBatch};
@@ -49,7 +49,7 @@ pub(crate) struct Seen {
     /// The record in a memtable; `None`: the state is the tree's.
     pub record: Option<Arc<Record>>,
     /// The deadline and the version that were seen: the state changes when the deadline passes.
-    pub expires: Option<(End, Lsn)>,
+    pub expires: Option<(EndTime, Lsn)>,
 }
 
 /// The state of a key in the trees of its tablet, as it stays until the next publish.
@@ -58,7 +58,7 @@ pub(crate) struct TreeState {
     /// frees (R16).
     epoch: Weak<ReadEpoch>,
     /// The version and the deadline of the object; an error if the trees could not answer.
-    found: Result<Option<(Lsn, Option<End>)>>,
+    found: Result<Option<(Lsn, Option<EndTime>)>>,
 }
 
 /// The result of an attempt to queue a batch.
@@ -312,7 +312,7 @@ impl Inner {
 
     /// Returns true if this version of an object has expired. `version` is [`UNNUMBERED`] if it has no number yet.
     #[inline]
-    pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
+    pub(crate) fn is_over(&self, end: Option<EndTime>, version: Lsn) -> bool {
         end.is_some() && self.log.is_over(end, version)
     }
 

@@ -15,7 +15,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::common::counters::OperationCounters;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
-use crate::common::object::{Deadline, End, Expiry, Object};
+use crate::common::object::{Deadline, EndTime, Expiry, Object};
 use crate::store::{Inner, Store};
 use crate::tablet::turns::Tries;
 use crate::testing::injected_bug::{Bug, injected};
@@ -339,7 +339,7 @@ pub(crate) enum Reaped {
     Deleted,
     /// The object was written again, and expires later.
     Later {
-        end: End,
+        end: EndTime,
     },
     /// The object does not exist, or has no deadline.
     Stays,

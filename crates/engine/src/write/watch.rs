@@ -8,7 +8,7 @@ use shoal_base::sync::atomic::Ordering;
 
 use crate::common::error::Result;
 use crate::common::key::ObjectKey;
-use crate::common::object::End;
+use crate::common::object::EndTime;
 use crate::store::{Inner, Store};
 use crate::tablet::memtable::hash_of;
 use crate::tablet::watch::Watched;
@@ -23,7 +23,7 @@ pub struct Watch {
     puts: u64,
     deletes: u64,
     /// The version at the beginning, and its deadline; `None` if the object did not exist.
-    was: Option<(Lsn, Option<End>)>,
+    was: Option<(Lsn, Option<EndTime>)>,
 }
 
 impl std::fmt::Debug for Watch {

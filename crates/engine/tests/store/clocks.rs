@@ -91,7 +91,7 @@ impl Timed {
     /// Seconds that it has left, and the moment of the wall clock at which it ends, from the begin on.
     fn left(&self, name: &str) -> (u64, i64) {
         let deadline = self.info(name).unwrap().expiry.unwrap();
-        (deadline.left_ns() / SECOND, (deadline.at_ns() as i64 - BEGIN as i64) / SECOND as i64)
+        (deadline.left_ns / SECOND, (deadline.at_ns as i64 - BEGIN as i64) / SECOND as i64)
     }
 }
 
@@ -369,7 +369,7 @@ fn clocks_that_jump_agree_with_the_model() {
                 };
                 assert_eq!(timed.is_there(name), !is_over, "seed {seed}, step {step}, {name}");
                 if let (Life::Elapsed(end), false) = (&*life, is_over) {
-                    let left = timed.info(name).unwrap().expiry.unwrap().left_ns();
+                    let left = timed.info(name).unwrap().expiry.unwrap().left_ns;
                     assert_eq!(left, *end - elapsed, "seed {seed}, step {step}, {name}");
                 }
             }
@@ -445,7 +445,7 @@ fn crashes_keep_time() {
         let device = Device::new(SimDevice::from_image(image));
         let store = open(&device, &clock);
         assert!(block_on(store.head(&key(b"absolute"))).unwrap().is_none(), "state {}", point.id);
-        let left = block_on(store.head(&key(b"relative"))).unwrap().unwrap().expiry.unwrap().left_ns();
+        let left = block_on(store.head(&key(b"relative"))).unwrap().unwrap().expiry.unwrap().left_ns;
         assert_eq!(left, 1_000 * SECOND, "state {}", point.id);
     });
     assert!(states > 20, "{states} states");

@@ -68,12 +68,12 @@ fn to_ns(moment_ms: i64) -> u64 {
 
 /// The moment of the wall clock, in milliseconds; the nearest one, as those of store time lie between two.
 fn at_ms(deadline: Deadline) -> i64 {
-    (deadline.at_ns().saturating_add(500_000) / 1_000_000) as i64
+    (deadline.at_ns.saturating_add(500_000) / 1_000_000) as i64
 }
 
 /// The time that is left, in milliseconds, rounded up: an object that is there has some time left.
 fn left_ms(deadline: Deadline) -> i64 {
-    deadline.left_ns().div_ceil(1_000_000) as i64
+    deadline.left_ns.div_ceil(1_000_000) as i64
 }
 
 /// The moment that SET and its kin mean; it must lie behind the epoch.

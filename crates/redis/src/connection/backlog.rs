@@ -1,7 +1,7 @@
 //! The backlog of a connection whose client does not take its answers, and the bytes behind the last command of one that ends.
 //!
 //! Such a connection executes nothing more, but is read from: most clients write a whole pipeline before they read. So nobody
-//! waits for the other side for ever. How much may wait is [`crate::Limits::pending_bytes_max`].
+//! waits for the other side for ever. How much may wait is [`crate::RedisLimits::pending_bytes_max`].
 
 use std::time::Duration;
 

@@ -34,10 +34,10 @@ use crate::{
 };
 
 /// The name of a structure, and the function that tries hostile bytes of it.
-pub type Target = (&'static str, fn(&[u8]));
+pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// All targets; each has a libFuzzer target of its name in `fuzz/`, and a corpus there.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [FuzzTarget; 6] = [
     ("superblock", superblock),
     ("page", page),
     ("log", log),

@@ -20,7 +20,7 @@ use super::{BASE, GROWN, OBJECTS, OF_GROWN, TARGETS, environment, key, options, 
 use crate::checkpoint::features::{Features, MOVED_AREAS};
 use crate::checkpoint::losses::Losses;
 use crate::checkpoint::superblock::Superblock;
-use crate::common::object::{End, Metadata};
+use crate::common::object::{EndTime, Metadata};
 use crate::log::clock_record::{ClockRecord, WallMark};
 use crate::log::format::{BatchBuilder, BatchHeader, RecordKind, Stamp, encode_record};
 use crate::value::entry::{Entry, Home, Meta, encode_metadata};
@@ -57,7 +57,7 @@ fn pages() -> Vec<Vec<u8>> {
 fn entries() -> Vec<Entry> {
     let entry = |value_bytes, home| Entry {
         modified_ns: 5,
-        end: [None, Some(End::Wall(77)), Some(End::Store(78))][(value_bytes % 3) as usize],
+        end: [None, Some(EndTime::Wall(77)), Some(EndTime::Store(78))][(value_bytes % 3) as usize],
         value_bytes,
         meta: if value_bytes > 2_000 { Meta::InFront(300) } else { Meta::Inline(SmallVec::new()) },
         home,
