@@ -7,7 +7,7 @@ use std::sync::Arc;
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_base::task::block_on;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Submission};
 use shoal_pool::{Hint, Pool, PoolOptions, Unit};
 use shoal_testkit::device::quiet;

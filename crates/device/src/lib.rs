@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`memory`] (who owns the bytes of a request), [`request`] (a request, its future, a batch),
 //! this file (the interface), then the implementations: [`file`] opens files and raw devices, which are driven by
-//! [`uring`] or [`threads`]; [`mem`] keeps blocks in memory; [`sim`] does so too, and records what a crash could leave.
+//! [`uring`] or [`threads`]; [`mem`] keeps blocks in memory. `shoal-device-sim` has a simulated device for tests.
 //! [`blank`] says whether a device holds anything.
 //!
 //! Two ways of running a request, chosen by who runs the future: on a thread that may block
@@ -15,7 +15,6 @@ pub mod file;
 pub mod mem;
 pub mod memory;
 pub mod request;
-pub mod sim;
 
 mod allocation;
 mod below;
@@ -37,6 +36,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use counters::Counters;
 pub use file::{FileOptions, IoMode, OpenError, open};
 pub use mem::MemDevice;
 pub use memory::{IoBuf, IoMemory, ReadMemory};

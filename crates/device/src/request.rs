@@ -471,37 +471,3 @@ impl IoBatch {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::{FileOptions, IoBuf, IoMode, MemDevice};
-
-    /// A file and a device in memory run requests on lent memory, the simulated one on memory that it owns meanwhile.
-    #[test]
-    fn requests_run_in_place_do_the_same_with_and_without_a_shorter_way() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut devices =
-            vec![Device::new(Arc::new(MemDevice::new(4))), Device::new(crate::sim::SimDevice::new(4))];
-        for io in [IoMode::Uring, IoMode::Threads] {
-            let options = FileOptions { create: true, io, ..FileOptions::default() };
-            let device = crate::open(&folder.path().join(format!("{io:?}")), &options).unwrap();
-            device.inner().grow(4).unwrap();
-            devices.push(device);
-        }
-        for device in devices {
-            let name = format!("{device:?}");
-            let bytes: Vec<u8> = (0..2 * BLOCK_BYTES).map(|at| (at % 251) as u8).collect();
-            assert!(device.write_now(1, IoBuf::copied_from(&bytes)).result.is_ok(), "{name}");
-            let read = device.read_now(1, IoBuf::unfilled(2)).ok().unwrap();
-            assert_eq!(&read[..], &bytes[..], "{name}");
-            let outside = device.read_now(3, IoBuf::unfilled(2));
-            assert!(matches!(outside.result, Err(DeviceError::OutOfRange { .. })), "{name}");
-            assert_eq!(outside.memory.len(), 2 * BLOCK_BYTES, "the memory comes back");
-            let counters = device.counters();
-            assert_eq!((counters.reads, counters.writes, counters.errors), (1, 1, 1), "{name}");
-        }
-    }
-}

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use shoal_base::plug::plug;
 use shoal_base::task::block_on;
-use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_device::{
     BLOCK_BYTES, Completion, Device, DeviceError, FileOptions, IoBuf, IoFuture, IoMode, MemDevice, open,
 };
+use shoal_device_sim::{Image, Latency, SimDevice, SimOptions};
 
 const BLOCKS: u64 = 64;
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Submission};
+use shoal_device_sim::{Image, Latency, SimDevice, SimOptions};
 
 /// The part of a device that a test writes; [`Intercepted`] makes a device of it, which passes everything else on.
 pub trait Intercept: Send + Sync {

@@ -8,9 +8,10 @@ use anyhow::{Context, Result};
 use super::{Finding, Tree};
 
 /// The layers, bottom up. Crates of one rank do not know each other.
-const RANKS: [&[&str]; 10] = [
+const RANKS: [&[&str]; 11] = [
     &["shoal-base"],
     &["shoal-buffer", "shoal-device", "shoal-space"],
+    &["shoal-device-sim"],
     &["shoal-pool"],
     &["shoal-engine", "shoal-api", "shoal-frontend"],
     &["shoal-backup", "shoal-resp", "shoal-metrics"],
@@ -23,12 +24,13 @@ const RANKS: [&[&str]; 10] = [
 
 /// The kits of tests, each with the crates that it may use. A crate of these layers may use a kit for development only.
 const TEST_KITS: [(&str, &[&str]); 2] = [
-    ("shoal-testkit", &["shoal-base", "shoal-device"]),
-    ("shoal-storekit", &["shoal-base", "shoal-device", "shoal-engine", "shoal-testkit"]),
+    ("shoal-testkit", &["shoal-base", "shoal-device", "shoal-device-sim"]),
+    ("shoal-storekit", &["shoal-base", "shoal-device", "shoal-device-sim", "shoal-engine", "shoal-testkit"]),
 ];
 
-/// Crates of one rank of which the first may use the second in its tests: a server is tested through its client.
-const TESTED_THROUGH: [(&str, &str); 1] = [("shoal-server", "shoal-client")];
+/// Crates of which the first may use the second in its tests: a server is tested through its client.
+const TESTED_THROUGH: [(&str, &str); 2] =
+    [("shoal-server", "shoal-client"), ("shoal-device", "shoal-device-sim")];
 
 /// Crates that may name tokio or tonic; those below and beside them are independent of a runtime and a network.
 pub(super) const NETWORKED: [&str; 11] = [

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use shoal_base::{Lsn, TabletId};
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Op, Submission};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::task::{Wakes, poll_once};
 

@@ -5,7 +5,7 @@ use shoal_base::TabletId;
 use shoal_base::codec::Reader;
 use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, KEY_BYTES_MAX, USER_METADATA_BYTES_MAX};
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image};
+use shoal_device_sim::{Fault, FaultOp, Image};
 
 use crate::checkpoint::layout::Layout;
 use crate::common::key::Bucket;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shoal_base::{Clock, Entropy, ManualClock, SeededEntropy};
 use shoal_device::Device;
-use shoal_device::sim::SimDevice;
+use shoal_device_sim::SimDevice;
 use shoal_engine::{
     ByteRange, Expiry, ListRequest, ObjectInfo, OpenOptions, PutOptions, RejectRules, Store, block_on,
 };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, Submission};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::Error;
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::lab;

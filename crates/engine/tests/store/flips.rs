@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_buffer::Buffer;
-use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, Op, Submission};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{Error, ListRequest, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::device::{Intercept, Intercepted, used_blocks};

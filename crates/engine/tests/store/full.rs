@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use shoal_device::sim::{DeviceEvent, Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, MemDevice};
+use shoal_device_sim::{DeviceEvent, Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_engine::{Error, FormatOptions, OpenOptions, PutOptions, RejectRules, RequestId, Store, block_on};
 use shoal_testkit::device::{Intercept, Intercepted, growable};
 use shoal_testkit::wait::{eventually, within};

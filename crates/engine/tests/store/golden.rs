@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{Expiry, ListRequest, Metadata, PutOptions, Store, block_on};
 use shoal_testkit::Value;
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
+use shoal_device_sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
 use shoal_engine::{Error, Lsn, OpenOptions, PutOptions, RejectRules, Result, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 
-use shoal_device::sim::SimDevice;
 use shoal_device::{BlockDevice, Op, Submission};
+use shoal_device_sim::SimDevice;
 use shoal_engine::{Error, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::device::{Intercept, Intercepted};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use shoal_base::ManualClock;
-use shoal_device::sim::SimDevice;
 use shoal_device::{Device, MemDevice};
+use shoal_device_sim::SimDevice;
 use shoal_engine::{
     ByteRange, Error, Expiry, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions, ReadLevel,
     RejectRules, Snapshot, SnapshotPlace, Store, Tuning, block_on,

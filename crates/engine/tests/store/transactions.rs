@@ -10,7 +10,7 @@ use std::time::Instant;
 use shoal_base::{Entropy, ManualClock, SeededEntropy};
 use shoal_buffer::Buffer;
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{
     ByteRange, Change, Decision, Error, Expiry, Lsn, Object, ObjectKey, OpenOptions, Outcome, PutOptions,
     ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, WriteBatch, block_on,

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use shoal_device::sim::SimDevice;
 use shoal_device::{BlockDevice, Op, Submission};
+use shoal_device_sim::SimDevice;
 use shoal_engine::Environment;
 use shoal_redis::{Durability, RedisOptions};
 use shoal_testkit::device::{Intercept, Intercepted};

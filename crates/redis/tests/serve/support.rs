@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use shoal_base::ManualClock;
-use shoal_device::sim::Latency;
+use shoal_device_sim::Latency;
 use shoal_engine::{DEFAULT_BUCKET, Environment, Store, block_on};
 use shoal_redis::{RedisOptions, RedisServer, Running};
 use shoal_storekit::{StoreKit, put, slow_device};

@@ -8,7 +8,7 @@ use futures_util::{StreamExt, stream};
 use prost::Message;
 use shoal_api::v1;
 use shoal_client::{ByteRange, PutOptions};
-use shoal_device::sim::Latency;
+use shoal_device_sim::Latency;
 use shoal_server::{MinRate, ServerLimits};
 use shoal_storekit::slow_device;
 use shoal_testkit::http2::message;

@@ -12,7 +12,7 @@ use shoal_api::Described;
 use shoal_api::key_value::{self as kv, CreateRequest, DeleteRequest, RetrieveRequest, UpdateRequest};
 use shoal_client::{ByteRange, PutOptions};
 use shoal_device::Device;
-use shoal_device::sim::SimDevice;
+use shoal_device_sim::SimDevice;
 use shoal_engine::{Environment, OpenOptions, Store};
 use shoal_server::{ServeError, Server, ServerLimits, ServerOptions};
 use shoal_storekit::names;

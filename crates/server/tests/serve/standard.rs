@@ -5,7 +5,7 @@ use http::uri::PathAndQuery;
 use shoal_api::{key_value, v1};
 use shoal_client::{ByteRange, Error, PutOptions};
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, SimDevice};
 use shoal_server::ServerLimits;
 use shoal_storekit::eventually;
 use shoal_testkit::wait::FOR_EVER;

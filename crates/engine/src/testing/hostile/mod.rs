@@ -21,7 +21,7 @@ use std::sync::{Arc, LazyLock};
 use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, SeededEntropy};
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device_sim::{Image, SimDevice, SimOptions};
 
 use crate::checkpoint::copies::{Found, read_newest};
 use crate::checkpoint::features::{Features, MOVED_AREAS};

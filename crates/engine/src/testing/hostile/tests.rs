@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use shoal_base::{BLOCK_BYTES, Entropy, Lsn, Run, SeededEntropy, TabletId};
 use shoal_device::Device;
-use shoal_device::sim::SimDevice;
+use shoal_device_sim::SimDevice;
 use shoal_space::{Delta, FreeImage};
 use shoal_testkit::wait::HANGS_AFTER;
 use shoal_testkit::{corpus, lab};

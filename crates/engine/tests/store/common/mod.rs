@@ -12,8 +12,8 @@ mod transacted;
 use std::sync::Arc;
 
 use shoal_base::{Clock, Entropy, ManualClock, SeededEntropy};
-use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, MemDevice, Op, Submission};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{Environment, FormatOptions, OpenOptions, Result, Store, Tuning, block_on};
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::lab;

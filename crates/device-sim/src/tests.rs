@@ -10,7 +10,7 @@ use shoal_base::task::block_on;
 
 use super::choice::{SECTOR_BYTES, SECTORS};
 use super::*;
-use crate::{BlockDevice, Device, DeviceError, IoBuf};
+use shoal_device::{BlockDevice, Device, DeviceError, IoBuf};
 
 /// A block that differs from every other `tag` in all sectors.
 fn full(tag: u8) -> Arc<Block> {

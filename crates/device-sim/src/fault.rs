@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::Op;
+use shoal_device::Op;
 
 /// The requests that a fault counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum FaultOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultEffect {
     /// The request fails with this error of the system (such as `libc::EIO`). Of a failed write any part may show up
-    /// after a crash, unless there was no room for it ([`crate::is_no_room`]): then nothing of it was written, or its first blocks
+    /// after a crash, unless there was no room for it ([`shoal_device::is_no_room`]): then nothing of it was written, or its first blocks
     /// ([`Fault::leaving`]), which are there at once. The writes that a failed flush should have made durable stay in doubt: a later flush does not help them.
     Fail(i32),
     /// A write fails with this error, after its first blocks were written.
@@ -109,26 +109,26 @@ impl Fault {
 
 /// The faults to come, and how many came.
 #[derive(Default)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     planned: Vec<Fault>,
     injected: u64,
 }
 
 impl Faults {
-    pub(super) fn add(&mut self, fault: Fault) {
+    pub(crate) fn add(&mut self, fault: Fault) {
         self.planned.push(fault);
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.planned.clear();
     }
 
-    pub(super) const fn injected(&self) -> u64 {
+    pub(crate) const fn injected(&self) -> u64 {
         self.injected
     }
 
     /// The fault that strikes a request on the blocks of `range`.
-    pub(super) fn strike(&mut self, op: Op, range: &Range<u64>) -> Option<FaultEffect> {
+    pub(crate) fn strike(&mut self, op: Op, range: &Range<u64>) -> Option<FaultEffect> {
         match op {
             Op::Read => self.strike_as(FaultOp::Read, range),
             Op::Write => self.strike_as(FaultOp::Write, range),
@@ -147,7 +147,7 @@ impl Faults {
     }
 
     /// As [`Faults::strike`], for one kind. Every planned fault counts the request; the first that is due strikes.
-    pub(super) fn strike_as(&mut self, op: FaultOp, range: &Range<u64>) -> Option<FaultEffect> {
+    pub(crate) fn strike_as(&mut self, op: FaultOp, range: &Range<u64>) -> Option<FaultEffect> {
         let mut effect = None;
         self.planned.retain_mut(|fault| {
             if !fault.counts(op, range) {

@@ -24,7 +24,7 @@ pub struct RecordedWrite {
     pub kind: WriteKind,
     /// Where it landed.
     pub block: u64,
-    pub(super) data: Vec<Arc<Block>>,
+    pub(crate) data: Vec<Arc<Block>>,
 }
 
 impl RecordedWrite {
@@ -67,7 +67,7 @@ pub struct DeviceHistory {
 
 impl DeviceHistory {
     /// Nothing happened yet to a device that holds `base`, all of it durable.
-    pub(super) fn new(mut base: Image) -> Self {
+    pub(crate) fn new(mut base: Image) -> Self {
         base.settle();
         Self { base, events: Vec::new(), writes: Vec::new(), flushes: 0, marks: Vec::new() }
     }
@@ -102,14 +102,14 @@ impl DeviceHistory {
         &self.marks
     }
 
-    pub(super) fn begin_write(&mut self, kind: WriteKind, block: u64, data: Vec<Arc<Block>>) -> usize {
+    pub(crate) fn begin_write(&mut self, kind: WriteKind, block: u64, data: Vec<Arc<Block>>) -> usize {
         let number = self.writes.len();
         self.writes.push(RecordedWrite { kind, block, data });
         self.events.push(DeviceEvent::WriteBegan(number));
         number
     }
 
-    pub(super) fn end_write(&mut self, number: usize, succeeded: bool) {
+    pub(crate) fn end_write(&mut self, number: usize, succeeded: bool) {
         self.events.push(if succeeded {
             DeviceEvent::WriteEnded(number)
         } else {
@@ -117,14 +117,14 @@ impl DeviceHistory {
         });
     }
 
-    pub(super) fn begin_flush(&mut self) -> usize {
+    pub(crate) fn begin_flush(&mut self) -> usize {
         let number = self.flushes;
         self.flushes += 1;
         self.events.push(DeviceEvent::FlushBegan(number));
         number
     }
 
-    pub(super) fn end_flush(&mut self, number: usize, succeeded: bool) {
+    pub(crate) fn end_flush(&mut self, number: usize, succeeded: bool) {
         self.events.push(if succeeded {
             DeviceEvent::FlushEnded(number)
         } else {
@@ -132,11 +132,11 @@ impl DeviceHistory {
         });
     }
 
-    pub(super) fn grew(&mut self, blocks: u64) {
+    pub(crate) fn grew(&mut self, blocks: u64) {
         self.events.push(DeviceEvent::Grew(blocks));
     }
 
-    pub(super) fn mark(&mut self, mark: u64) {
+    pub(crate) fn mark(&mut self, mark: u64) {
         self.marks.push(mark);
         self.events.push(DeviceEvent::Mark(mark));
     }

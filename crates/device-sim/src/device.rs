@@ -20,8 +20,7 @@ use super::history::{DeviceHistory, WriteKind};
 use super::image::{Block, Image};
 use super::line::{Lanes, Line};
 use super::room::Room;
-use crate::counters::Counters;
-use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Submission, is_no_room};
+use shoal_device::{BlockDevice, Counters, DeviceCounters, DeviceError, Op, Submission, is_no_room};
 
 /// The bytes of a discarded block: not zeros, so that nobody comes to rely on them.
 const RUBBISH: u8 = 0xD5;
