@@ -49,5 +49,6 @@ impl Iovecs {
                 self.first += 1;
             }
         }
+        assert!(self.first <= self.list.len(), "no segment is transferred twice");
     }
 }

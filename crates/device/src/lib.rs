@@ -262,6 +262,13 @@ pub trait BlockDevice: Send + Sync {
 #[derive(Clone)]
 pub struct Device(Arc<dyn BlockDevice>);
 
+impl Device {
+    /// Returns true if both are handles of one device.
+    fn is_same(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
+    }
+}
+
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Device").field(&self.0.describe()).finish()

@@ -43,12 +43,14 @@ pub(crate) fn run(storage: &Storage, batch: Vec<Submission>) -> Vec<Submission> 
             _ => waiting.push(Transfer::new(submission)),
         }
     }
-    let mut finished = Vec::with_capacity(waiting.len());
+    let count = waiting.len();
+    let mut finished = Vec::with_capacity(count);
     while !waiting.is_empty() {
         ring.run_some(storage, &mut waiting, &mut finished);
     }
     // The ring is back in its place before wakers run: they might do I/O on this thread.
     put_back(ring);
+    assert_eq!(finished.len(), count, "each request completes once");
     for (submission, result) in finished {
         storage.finish(submission, result);
     }

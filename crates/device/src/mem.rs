@@ -120,6 +120,7 @@ impl BlockDevice for MemDevice {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this device in memory has a fixed size"));
         }
         parts.resize_with(parts_for(blocks), Part::default);
+        assert!(parts.len() >= parts_for(blocks), "each block has a part");
         // Pairs with the acquire in `blocks`: a thread that sees the size finds the parts.
         self.blocks.store(blocks, Ordering::Release);
         Ok(())

@@ -201,6 +201,7 @@ impl<'a> IoRequest<'a> {
                 block += 1;
             }
         }
+        assert_eq!(block, self.block + self.blocks(), "each block of the request is filled");
     }
 
     /// Calls `see` with the number and the memory of every block of a write request, in order.
@@ -220,6 +221,7 @@ impl<'a> IoRequest<'a> {
                 block += 1;
             }
         }
+        assert_eq!(block, self.block + self.blocks(), "each block of the request is seen");
     }
 
     /// Checks the request against a device of `device_blocks` blocks.
@@ -287,6 +289,7 @@ impl Submission {
 
     /// Ends the request: the device does not touch its memory any more.
     pub fn complete(mut self, result: Result<(), DeviceError>) {
+        assert!(self.cell.is_none() || self.parts.is_empty(), "a joined request has no memory");
         if let Some(cell) = self.cell.take() {
             cell.complete(result);
         } else {
@@ -302,8 +305,11 @@ impl Submission {
         let follows = |one: &Self, next: &Self| one.block + one.blocks() == next.block && one.op == next.op;
         assert!(parts.is_sorted_by(follows) && !parts.is_empty(), "only neighbours are joined");
         let (op, block) = (parts[0].op, parts[0].block);
+        let bytes: usize = parts.iter().map(|part| part.bytes()).sum();
         let segments = parts.iter().flat_map(|part| part.segments.iter().copied()).collect();
-        Self { request: IoRequest { op, block, segments, memory: PhantomData }, cell: None, parts }
+        let request = IoRequest { op, block, segments, memory: PhantomData };
+        assert_eq!(request.bytes(), bytes, "the memory of all parts");
+        Self { request, cell: None, parts }
     }
 
     /// Takes the requests out that it is joined of: nothing is left of it then. None of one that is not joined.
@@ -439,7 +445,8 @@ impl IoBatch {
 
     /// Adds the request of `future` (which must be of the same device and not started).
     pub fn add<M: IoMemory>(&mut self, mut future: IoFuture<M>) -> IoFuture<M> {
-        if let Some((_, submission)) = future.unstarted.take() {
+        if let Some((device, submission)) = future.unstarted.take() {
+            assert!(device.is_same(&self.device), "a batch is for one device");
             self.submissions.push(submission);
         }
         future

@@ -135,6 +135,7 @@ impl Storage {
         if first == bytes {
             return Ok(Vec::new());
         }
+        assert!(bytes - first < BLOCK_BYTES_U64, "the tail is less than a block");
         // A whole block: direct I/O takes nothing less, and reads up to the end.
         let mut block = IoBuf::new(1);
         let read = self.file.read_at(&mut block, first)?;
@@ -245,6 +246,10 @@ impl Storage {
     }
 
     fn transfer(&self, request: &IoRequest<'_>) -> io::Result<()> {
+        assert!(
+            !self.read_only || request.op() == Op::Read,
+            "a write to a read-only file was refused before"
+        );
         let mut transfer = Transfer::new(request);
         while let Some(action) = transfer.action(self.dsync.load(Ordering::Relaxed)) {
             let result = match action {
@@ -262,6 +267,7 @@ impl Storage {
         if blocks == 0 {
             return Ok(());
         }
+        assert!(!self.read_only, "a discard of a read-only file was refused before");
         let (offset, bytes) = (block * BLOCK_BYTES_U64, blocks * BLOCK_BYTES_U64);
         let result = match self.kind {
             Kind::Regular => sys::punch_hole(&self.file, offset, bytes),
@@ -311,6 +317,7 @@ impl Storage {
             }
             Ok(()) => {}
         }
+        assert!(self.blocks() < blocks, "a file in use never gets shorter");
         self.blocks.store(blocks, Ordering::Release);
         Ok(())
     }

@@ -46,6 +46,7 @@ impl<'r, R: Deref<Target = IoRequest<'r>>> Transfer<R> {
     /// The start of `request`, which must be in range and no discard.
     pub(crate) fn new(request: R) -> Self {
         debug_assert!(!matches!(request.op(), Op::Discard { .. }), "discards are not transfers");
+        assert!(request.op() != Op::Flush || request.bytes() == 0, "a flush has no memory");
         Self {
             op: request.op(),
             iovecs: Iovecs::of(&request),
@@ -84,7 +85,10 @@ impl<R> Transfer<R> {
         dsync: &AtomicBool,
     ) -> io::Result<()> {
         match (action, result) {
-            (Action::Sync, Ok(_)) => self.sync_left = false,
+            (Action::Sync, Ok(_)) => {
+                assert!(self.left == 0 && self.sync_left, "a flush follows all bytes of its write");
+                self.sync_left = false;
+            }
             (Action::Read, Ok(0)) => {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
@@ -99,6 +103,7 @@ impl<R> Transfer<R> {
                 self.iovecs.advance(bytes);
                 self.left -= bytes;
                 self.offset += bytes as u64;
+                assert_eq!(self.left == 0, self.window().is_empty(), "the memory of the rest");
             }
             (action, Err(error)) => return self.failed(action, error, dsync),
         }

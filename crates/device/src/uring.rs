@@ -56,6 +56,7 @@ impl Queue {
         self.held.sort_by_key(|submission| submission.block());
         let mut held = std::mem::take(&mut self.held).into_iter().peekable();
         while let Some(first) = held.next() {
+            assert_eq!(first.op(), Op::Write, "only plain writes are held back");
             let (mut end, mut bytes) = (first.block() + first.blocks(), first.bytes());
             let mut group = vec![first];
             while let Some(next) =
@@ -81,6 +82,7 @@ impl Queue {
             self.submissions.push(Box::new(Flight { transfer, action }), storage.file());
             self.in_flight += 1;
         }
+        assert!(self.in_flight <= IN_FLIGHT_MAX, "the ring has room for what is in flight");
     }
 
     fn is_finished(&self) -> bool {
@@ -175,6 +177,7 @@ impl Shared {
             }
         }
         let mut queue = self.queue.lock();
+        assert!(flights <= queue.in_flight, "each request leaves the ring once");
         queue.in_flight -= flights;
         for transfer in going_on.into_iter().rev() {
             queue.waiting.push_front(transfer);

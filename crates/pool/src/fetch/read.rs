@@ -62,6 +62,7 @@ impl Read {
 impl Purpose<ReadFrames> for Read {
     fn ended(&self, completion: Completion<ReadFrames>) {
         self.shared.latency.ended(self.began);
+        assert_eq!(self.loads.len(), completion.memory.0.len(), "a read returns its frames");
         let parts = self.loads.iter().zip(completion.memory.0);
         match completion.result {
             Ok(()) => parts.for_each(|(load, frames)| self.read(load, frames)),

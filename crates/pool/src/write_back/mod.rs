@@ -221,7 +221,8 @@ impl Purpose<WriteFrames> for WriteBack {
             }
         }
         // Pairs with a flush, which announces itself first and then looks at the number.
-        shared.writes.from_frames.fetch_sub(count, Ordering::SeqCst);
+        let before = shared.writes.from_frames.fetch_sub(count, Ordering::SeqCst);
+        assert!(before >= count, "each write ends once");
         self.over.store(true, Ordering::SeqCst);
         shared.tell_of_write(result.is_ok());
         if let Some(then) = &self.then {

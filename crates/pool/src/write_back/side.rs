@@ -176,6 +176,7 @@ impl Shared {
             unreachable!("an image stays while it is on its way")
         };
         if done {
+            assert!(!images[at].failed, "an image on its way has not failed");
             images.swap_remove(at);
         } else {
             images[at].failed = true;
@@ -199,7 +200,8 @@ impl Purpose<SharedFrames> for ImageWrite {
         }
         drop(images);
         // As for writes from frames: a flush announces itself first and then looks at the number.
-        shared.writes.from_side.fetch_sub(count, Ordering::SeqCst);
+        let before = shared.writes.from_side.fetch_sub(count, Ordering::SeqCst);
+        assert!(before >= count, "each image leaves once");
         shared.tell_of_write(result.is_ok());
     }
 }
