@@ -8,7 +8,7 @@
 //! - [`model`]: the oracle, which states of a key the acknowledgements allow; [`workload`]: seeded sequences of operations.
 //! - [`linear`]: whether the answers that several clients got fit one order of their operations; [`serial`]: the same for
 //!   transactions of several keys.
-//! - [`corpus`]: the stored inputs of the fuzz targets.
+//! - [`corpus`]: the stored inputs of the fuzz targets. [`places`]: lists of the files that a new command or method changes.
 //! - [`http2`]: frames by hand; [`resp`]: commands of the Redis protocol. `certificates` (a feature): roots and identities for TLS.
 //!
 //! The kit knows no engine: a test translates between the two, so that an error in the engine's types cannot hide in the
@@ -24,6 +24,7 @@ pub mod http2;
 pub mod lab;
 pub mod linear;
 pub mod model;
+pub mod places;
 pub mod process;
 pub mod resp;
 pub mod serial;

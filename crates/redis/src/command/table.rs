@@ -1,4 +1,13 @@
-//! The one table of the commands: what each is called, what it needs to run, and the function that runs it.
+//! The one table of the commands: the name of each, its requirements, and the function that runs it.
+//!
+//! Places to change for a new command, as GETRANGE has them (a test checks the list):
+//!
+//! - `crates/redis/src/command/table.rs`: a line of [`COMMANDS`] in the order of names, and the metrics' operation in [`operation_of`];
+//! - `crates/redis/src/command/strings.rs`: the function, in the file of its family; a new family also in `mod.rs`;
+//! - `crates/redis/tests/serve/commands.rs`: calls with their replies;
+//! - `crates/redis/tests/serve/transactions.rs`: the command between MULTI and EXEC;
+//! - `docs/format/resp.md`: the command in its family, and each difference from Redis;
+//! - `docs/operate/metrics.md`: the command at its operation.
 
 use std::sync::LazyLock;
 
@@ -225,9 +234,16 @@ pub(crate) fn unknown(words: &[bytes::Bytes]) -> Answer {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use shoal_testkit::places::lacking;
 
     use super::super::call::NAME_BYTES_MAX;
     use super::*;
+
+    #[test]
+    fn the_places_of_a_command_have_it() {
+        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        assert_eq!(lacking(root, include_str!("table.rs"), "getrange"), [""; 0]);
+    }
 
     #[test]
     fn the_table_is_in_order_and_names_are_short() {
