@@ -10,8 +10,8 @@
 //! (`docs/operate/sizing.md`).
 
 use shoal_metrics::MemoryParts;
-use shoal_redis::{HARD_FACTOR, Limits as RedisLimits};
-use shoal_server::Limits as ServerLimits;
+use shoal_redis::{HARD_FACTOR, RedisLimits};
+use shoal_server::ServerLimits;
 
 use crate::size::Size;
 

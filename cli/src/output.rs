@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 use shoal_base::limits::VALUE_BYTES_MAX;
-use shoal_client::ObjectInfo;
+use shoal_client::ObjectAttributes;
 
 use crate::failure::output_error;
 use crate::size::Size;
@@ -103,7 +103,7 @@ pub(crate) fn set_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8
 }
 
 /// An object for programs.
-pub(crate) fn object_json(key: &[u8], info: &ObjectInfo) -> Value {
+pub(crate) fn object_json(key: &[u8], info: &ObjectAttributes) -> Value {
     let mut object = Map::new();
     set_bytes(&mut object, "key", key);
     object.insert("bytes".into(), info.bytes.into());

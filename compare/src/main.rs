@@ -18,7 +18,7 @@ use clap::{Parser, Subcommand};
 use shoal_bench::disk::Disk;
 use shoal_bench::histogram::Histogram;
 use shoal_bench::machine;
-use shoal_bench::payload::{ObjectSet, Pool, Sizes};
+use shoal_bench::payload::{ObjectSet, RandomBytes, Sizes};
 use shoal_bench::report::{Metric, Report};
 use shoal_compare::flips;
 
@@ -149,7 +149,7 @@ fn compare(arguments: &Arguments, folder: &PathBuf) -> Result<()> {
         .filter(|(name, ..)| wanted(&arguments.cases, name))
         .collect();
     let peers: Vec<&str> = PEERS.into_iter().filter(|name| wanted(&arguments.variants, name)).collect();
-    let mut bench = Bench { arguments, folder, pool: Pool::new(SEED), files: None, written: None };
+    let mut bench = Bench { arguments, folder, pool: RandomBytes::new(SEED), files: None, written: None };
     let mut figures = vec![vec![Vec::new(); peers.len()]; cases.len()];
     for round in 0..arguments.rounds {
         for (case, figures) in cases.iter().zip(&mut figures) {
@@ -190,7 +190,7 @@ fn medians(rows: &[Row]) -> Row {
 struct Bench<'a> {
     arguments: &'a Arguments,
     folder: &'a PathBuf,
-    pool: Pool,
+    pool: RandomBytes,
     /// Made once: their directories.
     files: Option<Files>,
     /// Made once: the file is written.

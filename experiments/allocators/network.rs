@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use shoal_base::Run as Blocks;
 use shoal_base::task::block_on;
-use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_device::{Device, IoBuf};
+use shoal_device_sim::{Image, Latency, SimDevice, SimOptions};
 
 use super::allocator::Allocator;
 use super::figures::Figures;

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use shoal_base::{BLOCK_BYTES_U64, Run as Blocks, SystemClock, SystemEntropy};
-use shoal_space_service::{ClientError, ClientOptions, Owner, OwnerOptions, Pool, SpaceClient, SpaceServer};
+use shoal_space_service::{
+    ClientError, ClientOptions, LeasedSpace, Owner, OwnerOptions, SpaceClient, SpaceServer,
+};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
@@ -73,7 +75,7 @@ pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -
         figures.runs += runs.len() as u64;
         if runs.len() < count {
             let status = runtime.block_on(client.status())?;
-            let free = status.free_blocks + caller.pool.as_ref().map_or(0, Pool::free_blocks);
+            let free = status.free_blocks + caller.pool.as_ref().map_or(0, LeasedSpace::free_blocks);
             figures.utilisation_at_first_failure = Some(1.0 - free as f64 / blocks as f64);
         }
         random.shuffle(&mut runs);
@@ -90,7 +92,7 @@ pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -
         round += 1;
         run.tell(round);
     }
-    figures.memory_bytes = caller.pool.as_ref().map_or(0, Pool::memory_bytes);
+    figures.memory_bytes = caller.pool.as_ref().map_or(0, LeasedSpace::memory_bytes);
     figures.calls_per_alloc = Some(caller.calls as f64 / figures.values.max(1) as f64);
     figures.wall_allocs_per_s = Some(figures.values as f64 / waited.as_secs_f64());
     drop(caller);
@@ -104,7 +106,7 @@ pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -
 struct Caller<'a> {
     runtime: &'a Runtime,
     client: &'a SpaceClient,
-    pool: Option<Pool>,
+    pool: Option<LeasedSpace>,
     calls: u64,
 }
 

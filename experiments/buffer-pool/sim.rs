@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use shoal_base::BLOCK_BYTES;
-use shoal_device::{BlockDevice, Device, DeviceCounters, DeviceError, Op, Request, Ticket};
+use shoal_device::{BlockDevice, Device, DeviceCounters, DeviceError, IoRequest, Op, Submission};
 
 use super::page::{Page, stamp};
 
@@ -50,7 +50,7 @@ pub(crate) struct Handling {
 struct Waiting {
     due: Instant,
     number: u64,
-    ticket: Ticket,
+    submission: Submission,
 }
 
 impl Ord for Waiting {
@@ -238,8 +238,8 @@ impl Core {
         self.accessed(number);
     }
 
-    /// Notes that the ticket's pages are being written, or are not any more.
-    fn marks(&self, request: &Request<'_>, begin: bool) {
+    /// Notes that the submission's pages are being written, or are not any more.
+    fn marks(&self, request: &IoRequest<'_>, begin: bool) {
         if !self.handling.tells_writes || request.op() != Op::Write {
             return;
         }
@@ -257,7 +257,7 @@ impl Core {
         }
     }
 
-    fn serve_one(&self, request: &mut Request<'_>) -> Result<(), DeviceError> {
+    fn serve_one(&self, request: &mut IoRequest<'_>) -> Result<(), DeviceError> {
         request.check_range(self.pages.len() as u64)?;
         match request.op() {
             Op::Read => {
@@ -274,8 +274,8 @@ impl Core {
         Ok(())
     }
 
-    fn run(&self, ticket: Ticket) {
-        ticket.run(|request| self.serve_one(request));
+    fn run(&self, submission: Submission) {
+        submission.run(|request| self.serve_one(request));
     }
 
     /// Completes submitted requests when they are due, each wholly before the next: a request that its completion submits finds
@@ -288,7 +288,7 @@ impl Core {
                     let Some(Reverse(next)) = queue.waiting.pop() else { continue };
                     drop(queue);
                     OWED.set(Some(Duration::ZERO));
-                    self.run(next.ticket);
+                    self.run(next.submission);
                     queue = self.queue.lock();
                 }
                 Some(due) => {
@@ -302,15 +302,15 @@ impl Core {
 }
 
 impl BlockDevice for Sim {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        for ticket in tickets {
-            self.core.marks(&ticket, true);
-            let duration = self.core.duration(ticket.block(), ticket.blocks());
-            let waits = self.core.handling.writes_wait && ticket.op() == Op::Write;
+    fn submit(&self, submissions: Vec<Submission>) {
+        for submission in submissions {
+            self.core.marks(&submission, true);
+            let duration = self.core.duration(submission.block(), submission.blocks());
+            let waits = self.core.handling.writes_wait && submission.op() == Op::Write;
             let owed = OWED.get();
             if waits && owed.is_none() || duration.is_zero() && !self.core.handling.hands_off {
                 thread::sleep(duration);
-                self.core.run(ticket);
+                self.core.run(submission);
                 continue;
             }
             let due = Instant::now() + owed.unwrap_or_default() + duration;
@@ -321,7 +321,7 @@ impl BlockDevice for Sim {
             let is_first = queue.waiting.peek().is_none_or(|Reverse(next)| due < next.due);
             queue.submitted += 1;
             let number = queue.submitted;
-            queue.waiting.push(Reverse(Waiting { due, number, ticket }));
+            queue.waiting.push(Reverse(Waiting { due, number, submission }));
             drop(queue);
             if is_first {
                 self.core.changed.notify_one();
@@ -329,15 +329,15 @@ impl BlockDevice for Sim {
         }
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
-        for ticket in tickets {
-            self.core.marks(&ticket, true);
-            self.core.sleep(ticket.block(), ticket.blocks());
-            self.core.run(ticket);
+    fn execute(&self, submissions: Vec<Submission>) {
+        for submission in submissions {
+            self.core.marks(&submission, true);
+            self.core.sleep(submission.block(), submission.blocks());
+            self.core.run(submission);
         }
     }
 
-    fn run(&self, mut request: Request<'_>) -> Option<Result<(), DeviceError>> {
+    fn run(&self, mut request: IoRequest<'_>) -> Option<Result<(), DeviceError>> {
         self.core.marks(&request, true);
         self.core.sleep(request.block(), request.blocks());
         Some(self.core.serve_one(&mut request))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use shoal_bench::cores::Cores;
 use shoal_bench::grpc::wire::{Nothing, Pair};
-use shoal_bench::grpc::{Call, Calls, Ended, Key, Load, Outcome, Remote, Source};
+use shoal_bench::grpc::{Call, CallOutcome, Calls, Ended, Key, KeySource, Load, Remote};
 
 use crate::peer;
 
@@ -41,7 +41,7 @@ pub(super) fn start(program: &Path, data: &Path, cores: Option<Cores>) -> Result
 
 /// Puts of random keys of a set.
 pub(super) struct EtcdPuts {
-    source: Rc<Source>,
+    source: Rc<KeySource>,
     calls: Calls,
     keys: Vec<Rc<Key>>,
     value_bytes: usize,
@@ -50,7 +50,7 @@ pub(super) struct EtcdPuts {
 impl EtcdPuts {
     /// Puts with `count` keys, and values of this many bytes.
     pub(super) fn new(
-        source: &Rc<Source>,
+        source: &Rc<KeySource>,
         calls: Calls,
         count: usize,
         [key_bytes, value_bytes]: [usize; 2],
@@ -67,7 +67,7 @@ impl Load for EtcdPuts {
         let calls = self.calls.clone();
         Box::pin(async move {
             calls.call::<_, Nothing>(PUT, Pair { key, value }).await?;
-            Ok(Ended { outcome: Outcome::Done, operations: 1, work: Duration::ZERO })
+            Ok(Ended { outcome: CallOutcome::Done, operations: 1, work: Duration::ZERO })
         })
     }
 }

@@ -27,7 +27,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::group_commit::GroupCommit;
-use shoal_bench::grpc::wire::{CREATE, DELETE, Key, Nothing, Pair, RETRIEVE, UPDATE, Value};
+use shoal_bench::grpc::wire::{CREATE, DELETE, Key, Nothing, Pair, RETRIEVE, RetrieveResponse, UPDATE};
 use shoal_bench::grpc::{READ_WORK, WRITE_WORK};
 
 /// Parts of the map, with a lock each.
@@ -125,10 +125,10 @@ impl Memory {
         .await
     }
 
-    async fn retrieve(&self, key: &Bytes) -> Result<Value, Status> {
+    async fn retrieve(&self, key: &Bytes) -> Result<RetrieveResponse, Status> {
         self.during(READ_WORK, || {
             let value = self.shard(key).lock().get(key).cloned();
-            value.map(|value| Value { value }).ok_or_else(|| Status::not_found("there is none"))
+            value.map(|value| RetrieveResponse { value }).ok_or_else(|| Status::not_found("there is none"))
         })
         .await
     }

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 use shoal_base::BLOCK_BYTES_U64;
-use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_device::{Device, IoMode};
+use shoal_device_sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_engine::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 
 use crate::args::{io_mode, seconds};

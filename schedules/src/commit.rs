@@ -1,6 +1,6 @@
 //! Group commit: the answers to writers, and the values after them.
 
-use shoal_device::sim::{Fault, FaultOp};
+use shoal_device_sim::{Fault, FaultOp};
 use shoal_engine::Error;
 use shuttle::rand::{Rng, thread_rng};
 

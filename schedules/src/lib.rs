@@ -26,7 +26,7 @@ use std::time::Instant;
 use common::{format, key, open};
 use shoal_base::task::block_on;
 use shoal_device::Device;
-use shoal_device::sim::{CrashPoint, Image, SimDevice};
+use shoal_device_sim::{CrashPoint, Image, SimDevice};
 use shoal_engine::{ByteRange, OpenOptions, PutOptions, PutResult, Result, Store};
 use shoal_testkit::bytes::name_of;
 use shoal_testkit::{Value, lab};

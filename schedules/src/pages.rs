@@ -7,8 +7,8 @@ use std::sync::Arc;
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_base::task::block_on;
-use shoal_device::sim::{Image, SimDevice};
-use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
+use shoal_device_sim::{Image, SimDevice};
+use shoal_device::{BlockDevice, Device, DeviceCounters, Submission};
 use shoal_pool::{Hint, Pool, PoolOptions, Unit};
 use shoal_testkit::device::quiet;
 use shuttle::rand::{Rng, thread_rng};
@@ -21,7 +21,7 @@ const PAGES: u64 = 4;
 /// A device that does submitted requests on a separate thread, in any order.
 struct Apart {
     sim: Arc<SimDevice>,
-    waiting: Mutex<(VecDeque<Ticket>, bool)>,
+    waiting: Mutex<(VecDeque<Submission>, bool)>,
     changed: Condvar,
 }
 
@@ -41,9 +41,9 @@ impl Apart {
                 waiting = self.changed.wait(waiting).unwrap();
             }
             let turn = thread_rng().gen_range(0..waiting.0.len());
-            let ticket = waiting.0.remove(turn).unwrap();
+            let submission = waiting.0.remove(turn).unwrap();
             drop(waiting);
-            self.sim.submit(vec![ticket]);
+            self.sim.submit(vec![submission]);
         }
     }
 
@@ -54,13 +54,13 @@ impl Apart {
 }
 
 impl BlockDevice for Apart {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        self.waiting.lock().unwrap().0.extend(tickets);
+    fn submit(&self, submissions: Vec<Submission>) {
+        self.waiting.lock().unwrap().0.extend(submissions);
         self.changed.notify_all();
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
-        self.sim.execute(tickets);
+    fn execute(&self, submissions: Vec<Submission>) {
+        self.sim.execute(submissions);
     }
 
     fn blocks(&self) -> u64 {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::task::block_on;
 use shoal_engine::{ByteRange, ListRequest, RejectRules};
 use shoal_testkit::bytes::name_of;
-use shoal_testkit::linear::{Action, Entry, History};
+use shoal_testkit::linear::{Action, Entry, KeyHistories};
 
 use super::common::{key, tiny_with_memtables};
 use super::{Share, World, explore, formatted, join, mark, spawn};
@@ -46,7 +46,7 @@ fn operations_on_a_key_are_linearizable() {
             })
         });
         let clients: Vec<_> = clients.collect();
-        let mut history = History::default();
+        let mut history = KeyHistories::default();
         for (name, entry) in join(clients).into_iter().flatten() {
             history.push(&name_of(name), entry);
         }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use shoal_client::{ListEntry, ListPage, ListRequest};
+use shoal_client::{ListEntry, ListRequest, Page};
 
 use crate::buckets::hint_if_empty;
 use crate::damage::Damage;
@@ -95,7 +95,7 @@ impl Line {
     }
 }
 
-fn merged(page: ListPage) -> Vec<Line> {
+fn merged(page: Page<ListEntry>) -> Vec<Line> {
     let objects = page.entries.into_iter().map(Line::Object);
     let mut lines: Vec<Line> = objects.chain(page.common_prefixes.into_iter().map(Line::Prefix)).collect();
     lines.sort_by(|a, b| a.key().cmp(b.key()));

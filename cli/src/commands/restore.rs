@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 use shoal_backup::{Damage, Event, ExpiresAt, Header, ObjectHead};
 use shoal_buffer::Buffer;
-use shoal_engine::{Error, Expiry, ObjectKey, PutOptions, PutStream, RejectRules, Store};
+use shoal_engine::{Error, Expiry, ObjectKey, PutOptions, RejectRules, Store, ValueWriter};
 use tokio::task::JoinSet;
 
 use crate::backup::chain::{Link, check_last, check_link};
@@ -242,7 +242,7 @@ struct Restore<'a> {
     found: Found,
     writes: JoinSet<anyhow::Result<()>>,
     /// The object in pieces; none: it is left out.
-    long: Option<(ObjectKey, PutStream)>,
+    long: Option<(ObjectKey, ValueWriter)>,
     /// An increment is being restored: the store may have older copies of its objects.
     is_increment: bool,
 }

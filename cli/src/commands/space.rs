@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use shoal_base::{SystemClock, SystemEntropy};
-use shoal_space_service::{Owner, OwnerOptions, ServeError, SpaceServer};
+use shoal_space_service::{Owner, OwnerOptions, SpaceServer, SpaceServerError};
 use tokio::sync::oneshot;
 
 use crate::failure::{Usage, announce};
@@ -80,7 +80,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 async fn bind(arguments: &ServeArguments) -> anyhow::Result<SpaceServer> {
     let (address, others) = resolve(&arguments.listen, DEFAULT_LISTEN).await?;
     match SpaceServer::bind(address, &others, arguments.insecure) {
-        Err(error @ ServeError::NotLoopback(_)) => Err(Usage(error.to_string()).into()),
+        Err(error @ SpaceServerError::NotLoopback(_)) => Err(Usage(error.to_string()).into()),
         result => result.context("the space service was not started; --listen names another address"),
     }
 }

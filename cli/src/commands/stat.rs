@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use serde_json::{Map, Value, json};
-use shoal_client::{FrontendFigures, ObjectInfo, RequestFigures, Stat};
+use shoal_client::{FrontendFigures, ObjectAttributes, RequestFigures, Stat};
 use tokio::time::sleep;
 
 use crate::buckets::no_such_object;
@@ -101,7 +101,7 @@ async fn stat(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     output.finish()
 }
 
-fn print_object(output: &mut Output, key: &[u8], info: &ObjectInfo) -> anyhow::Result<()> {
+fn print_object(output: &mut Output, key: &[u8], info: &ObjectAttributes) -> anyhow::Result<()> {
     output.line(&format!("key           {}", show_key(key)))?;
     output.line(&format!("bytes         {}", info.bytes))?;
     output.line(&format!("version       {}", info.version))?;

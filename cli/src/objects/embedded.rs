@@ -8,8 +8,8 @@ use bytes::Bytes;
 use shoal_base::BLOCK_BYTES;
 use shoal_buffer::Buffer;
 use shoal_client::{
-    BucketPage, ByteRange, DeleteResult, Error, Expiry, Figure, ListEntry, ListPage, ListRequest, Object,
-    ObjectInfo, Page, PutItem, PutOptions, PutResult, RejectRules, Result, Stat,
+    BucketPage, ByteRange, DeleteResult, Error, Figure, GetResult, ListEntry, ListRequest, ObjectAttributes,
+    Page, PutItem, PutOptions, PutResult, RejectRules, Result, Stat,
 };
 use shoal_engine::{ObjectKey, Store};
 use tokio::task::JoinSet;
@@ -34,7 +34,7 @@ impl Embedded {
         options: PutOptions,
     ) -> Result<PutResult> {
         let key = object_key(bucket, key)?;
-        let options = to_put_options(options);
+        let options = options;
         not_busy(|| self.store.put(&key, Buffer::from(value.clone()), options.clone())).await
     }
 
@@ -43,9 +43,9 @@ impl Embedded {
         bucket: &str,
         key: &[u8],
         options: PutOptions,
-    ) -> Result<shoal_engine::PutStream> {
+    ) -> Result<shoal_engine::ValueWriter> {
         let key = object_key(bucket, key)?;
-        self.store.put_stream(&key, to_put_options(options)).map_err(from_error)
+        self.store.put_stream(&key, options).map_err(from_error)
     }
 
     pub(super) async fn put_many(&self, bucket: &str, items: Vec<PutItem>) -> Vec<Result<PutResult>> {
@@ -71,7 +71,7 @@ impl Embedded {
         }))
     }
 
-    pub(super) async fn get_many(&self, bucket: &str, keys: Vec<Bytes>) -> Vec<Result<Option<Object>>> {
+    pub(super) async fn get_many(&self, bucket: &str, keys: Vec<Bytes>) -> Vec<Result<Option<GetResult>>> {
         let get = |key: Bytes| {
             let (own, bucket) = (self.clone(), bucket.to_owned());
             async move { own.get(&bucket, &key).await }
@@ -79,13 +79,13 @@ impl Embedded {
         all(keys.into_iter().map(get)).await
     }
 
-    async fn get(&self, bucket: &str, key: &[u8]) -> Result<Option<Object>> {
+    async fn get(&self, bucket: &str, key: &[u8]) -> Result<Option<GetResult>> {
         let key = object_key(bucket, key)?;
         let object = self.store.get(&key, ByteRange::ALL).await.map_err(from_error)?;
-        Ok(object.map(|object| Object { info: from_info(&object.info), value: contiguous(object.value) }))
+        Ok(object.map(|object| GetResult { info: from_info(&object.info), value: contiguous(object.value) }))
     }
 
-    pub(super) async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectInfo>> {
+    pub(super) async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectAttributes>> {
         let info = self.store.head(&object_key(bucket, key)?).await.map_err(from_error)?;
         Ok(info.as_ref().map(from_info))
     }
@@ -106,7 +106,7 @@ impl Embedded {
         all(keys.into_iter().map(delete)).await
     }
 
-    pub(super) async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+    pub(super) async fn list(&self, request: &ListRequest) -> Result<Page<ListEntry>> {
         let page = self.store.list(request).await.map_err(from_error)?;
         let Page { entries, common_prefixes, next, damaged } = page;
         let entry = |(key, info): (Vec<u8>, _)| ListEntry { key: key.into(), info: from_info(&info) };
@@ -137,8 +137,8 @@ impl Embedded {
 
 /// A value on its way out.
 pub(crate) struct EmbeddedGet {
-    pub(super) info: ObjectInfo,
-    stream: shoal_engine::GetStream,
+    pub(super) info: ObjectAttributes,
+    stream: shoal_engine::ValueReader,
     chunks: VecDeque<Bytes>,
 }
 
@@ -201,24 +201,14 @@ fn contiguous(value: Buffer) -> Bytes {
     value.into_chunks().next().unwrap_or_default()
 }
 
-fn to_put_options(options: PutOptions) -> shoal_engine::PutOptions {
-    let PutOptions { rules, metadata, modified_ns, expiry } = options;
-    let expiry = match expiry {
-        Expiry::Never => shoal_engine::Expiry::Never,
-        Expiry::After(time) => shoal_engine::Expiry::After(time),
-        Expiry::At(at_ns) => shoal_engine::Expiry::At(at_ns),
-    };
-    shoal_engine::PutOptions { rules, metadata, modified_ns, expiry }
-}
-
-fn from_info(info: &shoal_engine::ObjectInfo) -> ObjectInfo {
-    ObjectInfo {
+fn from_info(info: &shoal_engine::ObjectInfo) -> ObjectAttributes {
+    ObjectAttributes {
         version: info.version,
         bytes: info.bytes,
         modified_ns: info.modified_ns,
         metadata: info.metadata.clone(),
-        ttl_ns: info.expiry.map(|deadline| deadline.left_ns()),
-        expire_time_ns: info.expiry.map(|deadline| deadline.at_ns()),
+        ttl_ns: info.expiry.map(|deadline| deadline.left_ns),
+        expire_time_ns: info.expiry.map(|deadline| deadline.at_ns),
     }
 }
 

@@ -11,8 +11,8 @@ use shoal_backup::{BackupStream, LastBackup};
 use shoal_base::{BLOCK_BYTES, Entropy, SystemEntropy};
 use shoal_client::{
     BackupSince, BucketPage, ByteRange, Client, ConnectOptions, DeleteItem, DeleteResult, Error, GetItem,
-    ListPage, ListRequest, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run,
-    Stat,
+    GetResult, ListEntry, ListRequest, ObjectAttributes, Page, PutItem, PutOptions, PutResult, RejectRules,
+    Result, Run, Stat,
 };
 use shoal_engine::Store;
 
@@ -33,7 +33,7 @@ pub(crate) enum Objects {
 /// A value on its way in. Dropping it without [`finish`](Self::finish) stores nothing.
 pub(crate) enum PutStream {
     Remote(Box<shoal_client::PutStream>),
-    Embedded(Box<shoal_engine::PutStream>),
+    Embedded(Box<shoal_engine::ValueWriter>),
 }
 
 /// A value on its way out.
@@ -45,7 +45,7 @@ pub(crate) enum GetStream {
 /// The free runs of a store's space on their way.
 pub(crate) enum FreeSpace {
     Remote(Box<shoal_client::FreeSpace>),
-    Embedded(Box<shoal_engine::FreeSpace>),
+    Embedded(Box<shoal_engine::FreeRunIter>),
 }
 
 /// A backup on its way.
@@ -131,7 +131,7 @@ impl Objects {
     }
 
     /// Several objects of at most 4 MiB, in the order of `keys`.
-    pub(crate) async fn get_many(&self, bucket: &str, keys: Vec<Bytes>) -> Vec<Result<Option<Object>>> {
+    pub(crate) async fn get_many(&self, bucket: &str, keys: Vec<Bytes>) -> Vec<Result<Option<GetResult>>> {
         match self {
             Self::Remote(client) => {
                 let item = |key| GetItem { key, range: ByteRange::ALL };
@@ -143,7 +143,7 @@ impl Objects {
     }
 
     /// The version, length, times and metadata of an object.
-    pub(crate) async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectInfo>> {
+    pub(crate) async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectAttributes>> {
         match self {
             Self::Remote(client) => client.head(bucket, key).await,
             Self::Embedded(store) => store.head(bucket, key).await,
@@ -167,7 +167,7 @@ impl Objects {
     }
 
     /// One page of keys, in order.
-    pub(crate) async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+    pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page<ListEntry>> {
         match self {
             Self::Remote(client) => client.list(request).await,
             Self::Embedded(store) => store.list(request).await,
@@ -278,7 +278,7 @@ impl PutStream {
 
 impl GetStream {
     /// The version, length, times and metadata of the whole object.
-    pub(crate) fn info(&self) -> &ObjectInfo {
+    pub(crate) fn info(&self) -> &ObjectAttributes {
         match self {
             Self::Remote(stream) => stream.info(),
             Self::Embedded(stream) => &stream.info,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
-use shoal_client::{ByteRange, Error, ListEntry, ListRequest, Object, ObjectInfo};
+use shoal_client::{ByteRange, Error, GetResult, ListEntry, ListRequest, ObjectAttributes};
 use tokio::task::JoinHandle;
 
 use crate::objects::Objects;
@@ -34,7 +34,7 @@ pub(crate) struct Unload {
 struct Batch {
     /// With their deadlines, as they were listed.
     keys: Vec<(Bytes, Option<u64>)>,
-    read: JoinHandle<Vec<Result<Option<Object>, Error>>>,
+    read: JoinHandle<Vec<Result<Option<GetResult>, Error>>>,
 }
 
 /// The batches that are being read, in the order of their keys.
@@ -201,7 +201,7 @@ impl Unload {
     fn write_small(
         &self,
         key: &[u8],
-        object: &Object,
+        object: &GetResult,
         writer: &mut Writer<impl Write>,
     ) -> anyhow::Result<()> {
         let (attributes, extras) = shape(key, &object.info);
@@ -253,7 +253,7 @@ impl Unload {
 
 /// The entry of the object. A tar holds as a file everything that is neither file nor folder nor symlink, a folder with a
 /// value and a symlink whose target is too long.
-fn shape(key: &[u8], info: &ObjectInfo) -> (Attributes, Extras) {
+fn shape(key: &[u8], info: &ObjectAttributes) -> (Attributes, Extras) {
     let as_file = Attributes { kind: Kind::File, permissions: None, mtime_ns: i128::from(info.modified_ns) };
     let attributes = match Attributes::of_object(key, info) {
         Ok(attributes) if attributes.kind == Kind::Folder && info.bytes > 0 => as_file,

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use rustix::fs::{FileType, Stat};
-use shoal_client::{Metadata, ObjectInfo};
+use shoal_client::{Metadata, ObjectAttributes};
 
 /// Name of the user metadata that holds the mode.
 const MODE: &str = "mode";
@@ -51,7 +51,7 @@ impl Attributes {
     ///
     /// # Errors
     /// Why it cannot become a file.
-    pub(crate) fn of_object(key: &[u8], info: &ObjectInfo) -> Result<Self, String> {
+    pub(crate) fn of_object(key: &[u8], info: &ObjectAttributes) -> Result<Self, String> {
         let mtime_ns = find(info, MTIME)
             .and_then(|text| text.parse().ok())
             .unwrap_or_else(|| i128::from(info.modified_ns));
@@ -102,7 +102,7 @@ impl Attributes {
     }
 }
 
-fn find<'a>(info: &'a ObjectInfo, name: &str) -> Option<&'a str> {
+fn find<'a>(info: &'a ObjectAttributes, name: &str) -> Option<&'a str> {
     let (_, value) = info.metadata.user.iter().find(|(own, _)| own == name)?;
     std::str::from_utf8(value).ok()
 }
@@ -113,14 +113,14 @@ mod tests {
 
     use super::*;
 
-    fn info(attributes: &Attributes, bytes: u64) -> ObjectInfo {
+    fn info(attributes: &Attributes, bytes: u64) -> ObjectAttributes {
         let (metadata, modified_ns) = attributes.for_object();
-        ObjectInfo {
+        ObjectAttributes {
             version: Lsn(1),
             bytes,
             modified_ns: modified_ns.unwrap(),
             metadata,
-            ..ObjectInfo::default()
+            ..ObjectAttributes::default()
         }
     }
 
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn objects_of_other_programs_are_files_and_folders() {
-        let plain = |mode: &str, bytes| ObjectInfo {
+        let plain = |mode: &str, bytes| ObjectAttributes {
             version: Lsn(1),
             bytes,
             modified_ns: 5,
@@ -149,13 +149,14 @@ mod tests {
                 content_type: String::new(),
                 user: vec![("mode".into(), Bytes::copy_from_slice(mode.as_bytes()))],
             },
-            ..ObjectInfo::default()
+            ..ObjectAttributes::default()
         };
-        let kind =
-            |key: &str, info: &ObjectInfo| Attributes::of_object(key.as_bytes(), info).map(|it| it.kind);
-        let none = ObjectInfo { bytes: 3, ..ObjectInfo::default() };
+        let kind = |key: &str, info: &ObjectAttributes| {
+            Attributes::of_object(key.as_bytes(), info).map(|it| it.kind)
+        };
+        let none = ObjectAttributes { bytes: 3, ..ObjectAttributes::default() };
         assert_eq!(kind("a", &none), Ok(Kind::File));
-        assert_eq!(kind("a/", &ObjectInfo::default()), Ok(Kind::Folder));
+        assert_eq!(kind("a/", &ObjectAttributes::default()), Ok(Kind::Folder));
         assert_eq!(kind("a/", &none), Ok(Kind::File), "refused later, for its name");
         assert_eq!(kind("a", &plain("644", 3)), Ok(Kind::File));
         assert_eq!(kind("a", &plain("rw-r--r--", 3)), Ok(Kind::File));

@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use shoal_client::{Expiry, Metadata, ObjectInfo, PutOptions};
+use shoal_client::{Expiry, Metadata, ObjectAttributes, PutOptions};
 
 use crate::transfer::attributes::Attributes;
 
@@ -36,7 +36,7 @@ pub(crate) struct Extras {
 
 impl Extras {
     /// Those of an object that becomes a file with `attributes`.
-    pub(crate) fn of_object(info: &ObjectInfo, attributes: &Attributes) -> Self {
+    pub(crate) fn of_object(info: &ObjectAttributes, attributes: &Attributes) -> Self {
         let (derived, _) = attributes.for_object();
         let is_extra = |pair: &&(String, Bytes)| !derived.user.contains(pair);
         Self {
@@ -130,7 +130,7 @@ impl Extras {
     }
 
     /// Returns true if a file with these and `attributes` would become this object, the value aside.
-    pub(crate) fn is_of(&self, attributes: &Attributes, info: &ObjectInfo) -> bool {
+    pub(crate) fn is_of(&self, attributes: &Attributes, info: &ObjectAttributes) -> bool {
         let put = self.put_options(attributes);
         put.modified_ns == Some(info.modified_ns)
             && put.metadata.content_type == info.metadata.content_type
@@ -203,14 +203,14 @@ mod tests {
     use super::*;
     use crate::transfer::attributes::Kind;
 
-    fn info(content_type: &str, user: &[(&str, &str)], expire_time_ns: Option<u64>) -> ObjectInfo {
+    fn info(content_type: &str, user: &[(&str, &str)], expire_time_ns: Option<u64>) -> ObjectAttributes {
         let pair =
             |&(name, value): &(&str, &str)| (name.to_owned(), Bytes::copy_from_slice(value.as_bytes()));
-        ObjectInfo {
+        ObjectAttributes {
             modified_ns: 7,
             metadata: Metadata { content_type: content_type.into(), user: user.iter().map(pair).collect() },
             expire_time_ns,
-            ..ObjectInfo::default()
+            ..ObjectAttributes::default()
         }
     }
 

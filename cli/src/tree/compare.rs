@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use shoal_base::limits::KEY_BYTES_MAX;
-use shoal_client::{ListEntry, ListRequest, ObjectInfo, Result};
+use shoal_client::{ListEntry, ListRequest, ObjectAttributes, Result};
 use tokio::runtime::Handle;
 
 use crate::objects::Objects;
@@ -28,7 +28,7 @@ impl Existing {
     }
 
     /// The object `key` if it exists. Call this with keys in ascending order.
-    pub(crate) fn find(&mut self, key: &[u8]) -> Result<Option<ObjectInfo>> {
+    pub(crate) fn find(&mut self, key: &[u8]) -> Result<Option<ObjectAttributes>> {
         loop {
             while let Some(entry) = self.page.front() {
                 if entry.key[..] > *key {
@@ -77,7 +77,7 @@ fn before(key: &[u8]) -> Vec<u8> {
 
 /// Returns true if `found` would become this object, by size, type, permissions, modification time and extended attributes. A file
 /// without any of Shoal's attributes leaves metadata and deadline open.
-pub(crate) fn is_same(found: &Found, info: &ObjectInfo) -> bool {
+pub(crate) fn is_same(found: &Found, info: &ObjectAttributes) -> bool {
     if info.bytes != found.bytes {
         return false;
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::fs::CWD;
 use rustix::io::Errno;
-use shoal_client::{ByteRange, Error, ListEntry, ListRequest, Object};
+use shoal_client::{ByteRange, Error, GetResult, ListEntry, ListRequest};
 use tokio::runtime::Handle;
 
 use crate::objects::{GetStream, Objects, is_lasting};
@@ -309,7 +309,7 @@ impl Unload {
         keys
     }
 
-    fn write_small(&self, wanted: &Wanted, object: &Object) -> Result<Written, Trouble> {
+    fn write_small(&self, wanted: &Wanted, object: &GetResult) -> Result<Written, Trouble> {
         // As it is now, not as it was listed.
         let attributes = Attributes::of_object(&wanted.key, &object.info).map_err(Trouble::Other)?;
         match attributes.kind {

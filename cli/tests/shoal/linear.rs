@@ -12,7 +12,7 @@ use shoal_base::{Entropy, SeededEntropy};
 use shoal_client::{Error, Lsn, RejectRules};
 use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;
-use shoal_testkit::linear::{Action, Entry, History, World};
+use shoal_testkit::linear::{Action, Entry, KeyHistories, World};
 
 use crate::both::Objects;
 use crate::harness::Frontends;
@@ -61,7 +61,7 @@ struct User {
     id: u64,
     world: Arc<World>,
     dice: SeededEntropy,
-    history: History,
+    history: KeyHistories,
 }
 
 impl User {
@@ -157,18 +157,18 @@ impl User {
 }
 
 /// One history of several lives; returns it with the number of kills.
-async fn history(seed: u64, lives: u64) -> (History, u64) {
+async fn history(seed: u64, lives: u64) -> (KeyHistories, u64) {
     let dice = SeededEntropy::new(seed);
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let world = Arc::new(World::default());
-    let mut history = History::default();
+    let mut history = KeyHistories::default();
     for life in 0..lives {
         let mut server = serve(&data);
         let mut tasks = Vec::new();
         for id in 0..2 * CLIENTS {
             let dice = SeededEntropy::new(dice.next_u64());
-            let user = User { id, world: world.clone(), dice, history: History::default() };
+            let user = User { id, world: world.clone(), dice, history: KeyHistories::default() };
             // One attempt: a write is in the history once.
             let objects = match id < CLIENTS {
                 true => Objects::grpc(&server.grpc, BUCKET).await,
@@ -186,7 +186,7 @@ async fn history(seed: u64, lives: u64) -> (History, u64) {
     }
     let server = serve(&data);
     let objects = Objects::grpc(&server.grpc, BUCKET).await;
-    let mut last = User { id: 2 * CLIENTS, world, dice, history: History::default() };
+    let mut last = User { id: 2 * CLIENTS, world, dice, history: KeyHistories::default() };
     for key in 0..KEYS {
         last.read(&objects, key).await.unwrap();
     }

@@ -342,9 +342,8 @@ fn unreadable(key: ObjectKey, error: Error) -> Result<Loss> {
 }
 
 fn head(key: &ObjectKey, info: &ObjectInfo) -> ObjectHead {
-    let expiry = info
-        .expiry
-        .map(|deadline| ExpiresAt { at_ns: deadline.at_ns(), is_relative: deadline.is_relative() });
+    let expiry =
+        info.expiry.map(|deadline| ExpiresAt { at_ns: deadline.at_ns, is_relative: deadline.is_relative() });
     ObjectHead {
         key: key.clone(),
         version: info.version,

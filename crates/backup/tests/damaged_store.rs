@@ -8,7 +8,7 @@ use std::sync::Arc;
 use shoal_backup::{BackupStream, Decoder, Event, LastBackup, Loss};
 use shoal_base::ManualClock;
 use shoal_device::Device;
-use shoal_device::sim::Image;
+use shoal_device_sim::Image;
 use shoal_engine::{Error, Result, block_on};
 use shoal_storekit::{StoreKit, put};
 use shoal_testkit::device::quiet;

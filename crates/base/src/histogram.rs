@@ -1,6 +1,6 @@
 //! Histograms of durations: ten buckets a decade from a microsecond to ten seconds.
 //!
-//! Many threads count in a [`Histogram`]; [`Durations`] is its content at one moment, which can be added to others and
+//! Many threads count in a [`AtomicHistogram`]; [`Durations`] is its content at one moment, which can be added to others and
 //! has quantiles. A quantile is the upper bound of a bucket, so it is less than a third too large.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,18 +56,18 @@ pub fn bucket_of(ns: u64) -> usize {
 
 /// Durations that threads count in.
 #[derive(Debug)]
-pub struct Histogram {
+pub struct AtomicHistogram {
     buckets: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
 }
 
-impl Default for Histogram {
+impl Default for AtomicHistogram {
     fn default() -> Self {
         Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum_ns: AtomicU64::new(0) }
     }
 }
 
-impl Histogram {
+impl AtomicHistogram {
     /// Counts `times` durations of `ns` each.
     pub fn add(&self, ns: u64, times: u64) {
         // Relaxed: no decision depends on these counts.
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_bounds_of_buckets() {
-        let histogram = Histogram::default();
+        let histogram = AtomicHistogram::default();
         histogram.add(900, 50);
         histogram.add(1_000_000, 49);
         histogram.add(60_000_000_000, 1);

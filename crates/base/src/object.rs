@@ -1,5 +1,7 @@
 //! Arguments and results of the verbs, the same in the engine and in its client: conditions, metadata, ranges, results.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::Lsn;
@@ -48,6 +50,83 @@ pub struct Metadata {
     pub content_type: String,
     /// Names and values, kept in this order; together at most 2 KiB.
     pub user: Vec<(String, Bytes)>,
+}
+
+/// The options of a put.
+#[derive(Clone, Debug, Default)]
+pub struct PutOptions {
+    /// Conditions.
+    pub rules: RejectRules,
+    /// Content type and user metadata.
+    pub metadata: Metadata,
+    /// Modification time in nanoseconds since the Unix epoch; `None` takes the clock of the store's machine.
+    pub modified_ns: Option<u64>,
+    /// The object's deadline.
+    pub expiry: Expiry,
+}
+
+/// The deadline that a write gives to its object: from then on the object does not exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expiry {
+    /// Never.
+    #[default]
+    Never,
+    /// This long after the store took the write. Elapsed time counts, whatever happens to the wall clock meanwhile.
+    After(Duration),
+    /// When the wall clock shows this time, in nanoseconds since the Unix epoch.
+    At(u64),
+    /// The deadline of another object, from which this one was read.
+    Same(Deadline),
+}
+
+impl From<Option<Deadline>> for Expiry {
+    fn from(deadline: Option<Deadline>) -> Self {
+        deadline.map_or(Self::Never, Self::Same)
+    }
+}
+
+/// The end of an object's time, in nanoseconds (INV-18).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EndTime {
+    /// Of store time: the write gave a time to live.
+    Store(u64),
+    /// Since the Unix epoch: the write gave a moment of the wall clock.
+    Wall(u64),
+}
+
+impl EndTime {
+    /// The nanoseconds of either clock.
+    #[must_use]
+    pub fn ns(self) -> u64 {
+        match self {
+            Self::Store(ns) | Self::Wall(ns) => ns,
+        }
+    }
+}
+
+/// An object's deadline, as seen at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// The end of the object's time.
+    pub end: EndTime,
+    /// Nanoseconds that were left at that moment.
+    pub left_ns: u64,
+    /// The wall clock at the deadline, unless it is set before, in nanoseconds since the Unix epoch.
+    pub at_ns: u64,
+}
+
+impl Deadline {
+    /// A deadline that is only passed on: its remaining time is not needed.
+    #[must_use]
+    pub fn passed_on(end: EndTime) -> Self {
+        Self { end, left_ns: 0, at_ns: 0 }
+    }
+
+    /// Returns true if the write gave a time to live ([`Expiry::After`]), and not a moment of the wall clock.
+    #[must_use]
+    pub fn is_relative(&self) -> bool {
+        matches!(self.end, EndTime::Store(_))
+    }
 }
 
 /// The result of a put.

@@ -23,7 +23,7 @@ use shoal_engine::{
 
 use crate::data_file::NewFile;
 use crate::machine;
-use crate::payload::{self, ObjectSet, Pool, Sizes};
+use crate::payload::{self, ObjectSet, RandomBytes, Sizes};
 use crate::report::{Metric, Report};
 use crate::select;
 use crate::settle::settle;
@@ -151,7 +151,7 @@ impl Load {
     }
 
     fn log_normal() -> Self {
-        Self::Sizes(Pool::new(SEED).set("amplification", Sizes::LOG_NORMAL))
+        Self::Sizes(RandomBytes::new(SEED).set("amplification", Sizes::LOG_NORMAL))
     }
 
     fn key(&self, number: u64) -> Vec<u8> {

@@ -60,12 +60,12 @@ impl Sizes {
 
 /// Random bytes that contain all values. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Pool {
+pub struct RandomBytes {
     seed: u64,
     bytes: Bytes,
 }
 
-impl Pool {
+impl RandomBytes {
     /// The region of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -84,7 +84,7 @@ impl Pool {
 /// Objects by number: key, length and bytes.
 #[derive(Clone, Debug)]
 pub struct ObjectSet {
-    pool: Pool,
+    pool: RandomBytes,
     name: String,
     seed: u64,
     sizes: Sizes,
@@ -163,9 +163,9 @@ mod tests {
 
     #[test]
     fn the_same_number_gives_the_same_object_and_another_one_does_not() {
-        let pool = Pool::new(7);
+        let pool = RandomBytes::new(7);
         let set = pool.set("a", Sizes::LOG_NORMAL);
-        let again = Pool::new(7).set("a", Sizes::LOG_NORMAL);
+        let again = RandomBytes::new(7).set("a", Sizes::LOG_NORMAL);
         for number in 0..200 {
             assert_eq!(set.key(number), again.key(number));
             assert_eq!(set.value(number), again.value(number));
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn log_normal_sizes_have_their_median_and_their_cap() {
-        let set = Pool::new(1).set("a", Sizes::LOG_NORMAL);
+        let set = RandomBytes::new(1).set("a", Sizes::LOG_NORMAL);
         let mut sizes: Vec<usize> = (0..10_001).map(|number| set.value(number).len()).collect();
         sizes.sort_unstable();
         assert!((15_000..18_000).contains(&sizes[5000]), "{}", sizes[5000]);

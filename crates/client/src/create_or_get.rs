@@ -6,7 +6,7 @@ use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::object::{ByteRange, Lsn, Object, PutOptions, PutResult, RejectRules};
+use crate::object::{ByteRange, GetResult, Lsn, PutOptions, PutResult, RejectRules};
 use crate::{put, wire};
 
 /// Number of attempts while others keep creating and deleting a large object.
@@ -18,7 +18,7 @@ pub enum CreateOrGet {
     /// There was no object: it is stored now.
     Created(PutResult),
     /// There was one, and it is unchanged.
-    Existing(Object),
+    Existing(GetResult),
 }
 
 impl Client {
@@ -45,7 +45,7 @@ impl Client {
                 };
                 if !answer.value_omitted {
                     let info = wire::info(Some(existing)).map_err(|failed| failed.error)?;
-                    return Ok(CreateOrGet::Existing(Object { info, value: answer.value }));
+                    return Ok(CreateOrGet::Existing(GetResult { info, value: answer.value }));
                 }
                 if let Some(object) = self.get(bucket, key, ByteRange::ALL).await? {
                     return Ok(CreateOrGet::Existing(object));

@@ -6,7 +6,7 @@ use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::object::{ByteRange, Object, ObjectInfo};
+use crate::object::{ByteRange, GetResult, ObjectAttributes};
 use crate::retry::Failed;
 use crate::wire;
 
@@ -28,7 +28,7 @@ impl Client {
         bucket: &'a str,
         key: &'a [u8],
         range: ByteRange,
-    ) -> Boxed<'a, Result<Option<Object>>> {
+    ) -> Boxed<'a, Result<Option<GetResult>>> {
         Box::pin(async move {
             let mut changes = 0;
             loop {
@@ -40,22 +40,22 @@ impl Client {
         })
     }
 
-    async fn get_once(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<Object>> {
-        let Some(Object { info, value }) = self.get_message(bucket, key, range).await? else {
+    async fn get_once(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<GetResult>> {
+        let Some(GetResult { info, value }) = self.get_message(bucket, key, range).await? else {
             return Ok(None);
         };
         let (first, wanted) = range.within(info.bytes);
         let have = value.len() as u64;
         if have == wanted {
-            return Ok(Some(Object { info, value }));
+            return Ok(Some(GetResult { info, value }));
         }
         let rest = ByteRange { first: first + have, bytes: Some(wanted - have) };
         let value = self.get_rest(bucket, key, rest, &info, value).await?;
-        Ok(Some(Object { info, value }))
+        Ok(Some(GetResult { info, value }))
     }
 
     /// The first bytes of the range, up to the size of one message.
-    async fn get_message(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<Object>> {
+    async fn get_message(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<GetResult>> {
         let request = v1::GetRequest {
             bucket: bucket.into(),
             key: Bytes::copy_from_slice(key),
@@ -74,7 +74,7 @@ impl Client {
                 if answer.value.len() as u64 != expected {
                     return Err(wrong_length(answer.value.len() as u64, expected));
                 }
-                Ok(Some(Object { info, value: answer.value }))
+                Ok(Some(GetResult { info, value: answer.value }))
             })
             .await
     }
@@ -85,7 +85,7 @@ impl Client {
         bucket: &str,
         key: &[u8],
         rest: ByteRange,
-        info: &ObjectInfo,
+        info: &ObjectAttributes,
         value: Bytes,
     ) -> Result<Bytes> {
         let mut stream =

@@ -7,7 +7,7 @@ use shoal_base::task::Boxed;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::get::wrong_length;
-use crate::object::{ByteRange, ObjectInfo};
+use crate::object::{ByteRange, ObjectAttributes};
 use crate::retry::{Failed, Outcome};
 use crate::transport::Parts;
 use crate::wire;
@@ -17,7 +17,7 @@ pub struct GetStream {
     client: Client,
     bucket: String,
     key: Bytes,
-    info: ObjectInfo,
+    info: ObjectAttributes,
     parts: Parts<v1::GetStream>,
     /// The part of the value that came with the info.
     first: Bytes,
@@ -72,7 +72,7 @@ impl Client {
         key: &Bytes,
         range: ByteRange,
         version: Option<u64>,
-    ) -> Result<Option<(ObjectInfo, Bytes, Parts<v1::GetStream>)>, Failed> {
+    ) -> Result<Option<(ObjectAttributes, Bytes, Parts<v1::GetStream>)>, Failed> {
         let request = v1::GetStreamRequest {
             bucket: bucket.into(),
             key: key.clone(),
@@ -93,7 +93,7 @@ impl Client {
 impl GetStream {
     /// The attributes of the whole object.
     #[must_use]
-    pub fn info(&self) -> &ObjectInfo {
+    pub fn info(&self) -> &ObjectAttributes {
         &self.info
     }
 

@@ -6,7 +6,7 @@ use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::object::ObjectInfo;
+use crate::object::ObjectAttributes;
 use crate::wire;
 
 impl Client {
@@ -14,7 +14,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn head<'a>(&'a self, bucket: &'a str, key: &'a [u8]) -> Boxed<'a, Result<Option<ObjectInfo>>> {
+    pub fn head<'a>(&'a self, bucket: &'a str, key: &'a [u8]) -> Boxed<'a, Result<Option<ObjectAttributes>>> {
         Box::pin(async move {
             let request = v1::HeadRequest { bucket: bucket.into(), key: Bytes::copy_from_slice(key) };
             self.retry

@@ -5,7 +5,7 @@ use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::object::{BucketPage, DamagedRange, ListEntry, ListPage, ListRequest, TabletId};
+use crate::object::{BucketPage, DamagedRange, ListEntry, ListRequest, Page, TabletId};
 use crate::retry::Failed;
 use crate::wire;
 
@@ -14,7 +14,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn list<'a>(&'a self, request: &'a ListRequest) -> Boxed<'a, Result<ListPage>> {
+    pub fn list<'a>(&'a self, request: &'a ListRequest) -> Boxed<'a, Result<Page<ListEntry>>> {
         Box::pin(async move {
             let request = v1::ListRequest {
                 bucket: request.bucket.clone(),
@@ -29,7 +29,7 @@ impl Client {
                     let entry = |entry: v1::ListEntry| {
                         Ok(ListEntry { key: entry.key, info: wire::info(entry.info)? })
                     };
-                    Ok(ListPage {
+                    Ok(Page {
                         entries: answer.entries.into_iter().map(entry).collect::<Result<_, _>>()?,
                         common_prefixes: answer.common_prefixes.into_iter().map(Into::into).collect(),
                         next: answer.next_start_after.map(Into::into),
@@ -83,7 +83,7 @@ impl ListAll {
     ///
     /// # Errors
     /// As [`Client::list`].
-    pub async fn next_page(&mut self) -> Result<Option<ListPage>> {
+    pub async fn next_page(&mut self) -> Result<Option<Page<ListEntry>>> {
         let Some(request) = &self.request else { return Ok(None) };
         let page = self.client.list(request).await?;
         match &page.next {

@@ -13,7 +13,7 @@ use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::object::{ByteRange, DeleteResult, Lsn, Object, PutOptions, PutResult, RejectRules};
+use crate::object::{ByteRange, DeleteResult, GetResult, Lsn, PutOptions, PutResult, RejectRules};
 use crate::retry::{Failed, Outcome};
 use crate::wire;
 
@@ -57,7 +57,7 @@ enum Reply<T> {
 }
 
 fn message(item: &PutItem) -> v1::MultiPutItem {
-    let (ttl_ns, expire_time_ns) = item.options.expiry.fields();
+    let (ttl_ns, expire_time_ns) = wire::expiry(item.options.expiry);
     v1::MultiPutItem {
         ttl_ns,
         expire_time_ns,
@@ -75,7 +75,7 @@ impl Client {
         &'a self,
         bucket: &'a str,
         items: &'a [GetItem],
-    ) -> Boxed<'a, Vec<Result<Option<Object>>>> {
+    ) -> Boxed<'a, Vec<Result<Option<GetResult>>>> {
         Box::pin(async move {
             let again = |outcome| outcome != Outcome::Refused;
             let results = self.settle(items.len(), |_| 0, again, |batch| self.ask_gets(bucket, items, batch));
@@ -144,7 +144,7 @@ impl Client {
         bucket: &str,
         items: &[GetItem],
         batch: Vec<usize>,
-    ) -> Result<Vec<Reply<Option<Object>>>, Failed> {
+    ) -> Result<Vec<Reply<Option<GetResult>>>, Failed> {
         let item =
             |item: &GetItem| v1::MultiGetItem { key: item.key.clone(), range: wire::range(item.range) };
         let request = v1::MultiGetRequest { bucket: bucket.into(), items: select(items, &batch, item) };
@@ -159,13 +159,13 @@ impl Client {
         Ok(replies)
     }
 
-    fn got(&self, result: v1::MultiGetResult) -> Reply<Option<Object>> {
+    fn got(&self, result: v1::MultiGetResult) -> Reply<Option<GetResult>> {
         if result.value_omitted {
             return Reply::Omitted;
         }
         let found = self
             .key_outcome(result.status)
-            .and_then(|()| Ok(Object { info: wire::info(result.info)?, value: result.value }));
+            .and_then(|()| Ok(GetResult { info: wire::info(result.info)?, value: result.value }));
         Reply::Done(wire::found(found))
     }
 

@@ -1,8 +1,6 @@
 //! Arguments and results of the client's calls. The engine also has the types of [`shoal_base::object`] and
 //! [`shoal_base::list`]; a program that only uses the client does not link the engine.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 pub use shoal_base::histogram::Durations;
 pub use shoal_base::list::*;
@@ -22,45 +20,9 @@ pub enum Rule {
     IfVersionAtMost,
 }
 
-/// The options of a put.
-#[derive(Clone, Debug, Default)]
-pub struct PutOptions {
-    /// Conditions.
-    pub rules: RejectRules,
-    /// Content type and user metadata.
-    pub metadata: Metadata,
-    /// Modification time in nanoseconds since the Unix epoch; `None`: the server's clock.
-    pub modified_ns: Option<u64>,
-    /// The expiry of the object.
-    pub expiry: Expiry,
-}
-
-/// The expiry of an object; from then on it does not exist.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Expiry {
-    /// Never.
-    #[default]
-    Never,
-    /// This time after the store accepted it, in elapsed time, independent of the wall clock; above 0.
-    After(Duration),
-    /// When the server's wall clock reaches this time, in nanoseconds since the Unix epoch.
-    At(u64),
-}
-
-impl Expiry {
-    /// As fields of a message: a time to live, or a point in time, both in nanoseconds.
-    pub(crate) fn fields(self) -> (Option<u64>, Option<u64>) {
-        match self {
-            Self::Never => (None, None),
-            Self::After(time) => (Some(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)), None),
-            Self::At(at_ns) => (None, Some(at_ns)),
-        }
-    }
-}
-
 /// The attributes of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ObjectInfo {
+pub struct ObjectAttributes {
     /// Only grows, and is never used twice, not even after a delete.
     pub version: Lsn,
     /// Length of the value.
@@ -77,24 +39,21 @@ pub struct ObjectInfo {
 
 /// An object, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
+pub struct GetResult {
     /// The attributes of the whole object.
-    pub info: ObjectInfo,
+    pub info: ObjectAttributes,
     /// The requested bytes.
     pub value: Bytes,
 }
 
-/// One object of a listing.
+/// One object of a page ([`Page`]) of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListEntry {
     /// Its key.
     pub key: Bytes,
     /// Its attributes.
-    pub info: ObjectInfo,
+    pub info: ObjectAttributes,
 }
-
-/// One page of a listing.
-pub type ListPage = Page<ListEntry>;
 
 /// Figures about the store and the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use shoal_api::{OPERATION_VALUE_BYTES_MAX, v1};
 use tonic::Status;
 
 use crate::error::Error;
-use crate::object::{ByteRange, DeleteResult, Lsn, ObjectInfo, PutOptions, PutResult, RejectRules};
+use crate::object::{ByteRange, DeleteResult, Lsn, ObjectAttributes, PutOptions, PutResult, RejectRules};
 use crate::request_id::RequestId;
 use crate::retry::Failed;
 use crate::wire;
@@ -111,7 +111,7 @@ pub(crate) fn extras_of_put(options: &PutOptions, id: Option<RequestId>) -> Opti
     let rules = wire::rules(options.rules);
     let metadata = &options.metadata;
     let has_metadata = !metadata.content_type.is_empty() || !metadata.user.is_empty();
-    let (ttl_ns, expire_time_ns) = options.expiry.fields();
+    let (ttl_ns, expire_time_ns) = wire::expiry(options.expiry);
     let ends = ttl_ns.or(expire_time_ns).is_some();
     if rules.is_none() && !has_metadata && options.modified_ns.is_none() && id.is_none() && !ends {
         return None;
@@ -145,7 +145,7 @@ fn message(id: RequestId) -> v1::RequestId {
 pub(crate) struct Done {
     version: Lsn,
     deleted: Option<Lsn>,
-    pub(crate) info: Option<ObjectInfo>,
+    pub(crate) info: Option<ObjectAttributes>,
     pub(crate) value_omitted: bool,
     /// A part of the received message.
     pub(crate) value: Bytes,
@@ -223,8 +223,8 @@ fn parse(message: &Bytes, result: &[u8]) -> Result<(u64, Done), Status> {
     Ok((number, done))
 }
 
-fn info(message: &[u8]) -> Result<ObjectInfo, Status> {
-    let mut info = ObjectInfo::default();
+fn info(message: &[u8]) -> Result<ObjectAttributes, Status> {
+    let mut info = ObjectAttributes::default();
     for field in Fields::of(message) {
         match field? {
             (1, field) => info.version = Lsn(number_of(field)?),

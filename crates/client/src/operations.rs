@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::exchange::{Ended, Exchange};
-use crate::object::{ByteRange, DeleteResult, Object, PutOptions, PutResult, RejectRules};
+use crate::object::{ByteRange, DeleteResult, GetResult, PutOptions, PutResult, RejectRules};
 use crate::operation::{self, Done, Operation};
 use crate::outgoing::{UNITS_MAX, locked};
 use crate::retry::{Failed, Outcome};
@@ -59,7 +59,7 @@ impl OperationStream {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn get(&self, key: Bytes, range: ByteRange) -> Result<Option<Object>> {
+    pub async fn get(&self, key: Bytes, range: ByteRange) -> Result<Option<GetResult>> {
         let extras = operation::extras_of_get(range);
         let operation = Operation { action: Action::Get, key: &key, value: &[], extras: extras.as_ref() };
         let found = self.client.retry.read(|| async {
@@ -68,7 +68,7 @@ impl OperationStream {
                 return Ok(None);
             }
             let info = done.info.ok_or_else(wire::no_info)?;
-            Ok(Some(Some(Object { info, value: done.value })))
+            Ok(Some(Some(GetResult { info, value: done.value })))
         });
         match found.await? {
             Some(found) => Ok(found),

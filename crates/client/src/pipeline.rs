@@ -14,7 +14,9 @@ use shoal_api::v1::operation::Action;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::exchange::{Ended, Exchange};
-use crate::object::{ByteRange, DeleteResult, Object, ObjectInfo, PutOptions, PutResult, RejectRules};
+use crate::object::{
+    ByteRange, DeleteResult, GetResult, ObjectAttributes, PutOptions, PutResult, RejectRules,
+};
 use crate::operation::{self, Done, Operation};
 use crate::retry::Failed;
 use crate::wire;
@@ -23,9 +25,9 @@ use crate::wire;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Of a get: the object; `None` if it does not exist.
-    Got(Option<Object>),
-    /// Of a get: the value is longer than 64 KiB, and does not fit: read it with [`Client::get`].
-    TooLong(ObjectInfo),
+    Got(Option<GetResult>),
+    /// Of a get: the value is longer than 64 KiB, and does not fit: get it with [`Client::get`].
+    TooLong(ObjectAttributes),
     /// Of a put, which is durable.
     Put(PutResult),
     /// Of a delete, which is durable.
@@ -156,7 +158,7 @@ fn answer_of(action: Action, done: Done) -> Result<Answer, Failed> {
             let info = done.info.ok_or_else(wire::no_info)?;
             match done.value_omitted {
                 true => Answer::TooLong(info),
-                false => Answer::Got(Some(Object { info, value: done.value })),
+                false => Answer::Got(Some(GetResult { info, value: done.value })),
             }
         }
     })

@@ -77,7 +77,7 @@ impl Client {
 }
 
 pub(crate) fn request(bucket: &str, key: &[u8], value: Bytes, options: PutOptions) -> v1::PutRequest {
-    let (ttl_ns, expire_time_ns) = options.expiry.fields();
+    let (ttl_ns, expire_time_ns) = wire::expiry(options.expiry);
     v1::PutRequest {
         bucket: bucket.into(),
         key: Bytes::copy_from_slice(key),

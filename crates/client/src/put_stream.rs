@@ -43,7 +43,7 @@ impl Client {
     /// notices an error of the request returns it.
     #[must_use]
     pub fn put_stream(&self, bucket: &str, key: &[u8], options: PutOptions) -> PutStream {
-        let (ttl_ns, expire_time_ns) = options.expiry.fields();
+        let (ttl_ns, expire_time_ns) = wire::expiry(options.expiry);
         let header = v1::PutStreamHeader {
             ttl_ns,
             expire_time_ns,

@@ -27,10 +27,21 @@ pub(crate) fn range(range: ByteRange) -> Option<v1::ByteRange> {
     (range != ByteRange::ALL).then_some(v1::ByteRange { first: range.first, bytes: range.bytes })
 }
 
+/// The time to live and the expire time of a write, in nanoseconds; at most one is set. [`Expiry::Same`] sends the reading that its
+/// deadline is based on.
+pub(crate) fn expiry(expiry: Expiry) -> (Option<u64>, Option<u64>) {
+    match expiry {
+        Expiry::Never => (None, None),
+        Expiry::After(time) => (Some(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)), None),
+        Expiry::Same(deadline) if deadline.is_relative() => (Some(deadline.left_ns), None),
+        Expiry::At(at_ns) | Expiry::Same(Deadline { at_ns, .. }) => (None, Some(at_ns)),
+    }
+}
+
 /// The attributes of an object in the server's answer; an answer without them is invalid.
-pub(crate) fn info(info: Option<v1::ObjectInfo>) -> Result<ObjectInfo, Failed> {
+pub(crate) fn info(info: Option<v1::ObjectInfo>) -> Result<ObjectAttributes, Failed> {
     let info = info.ok_or_else(no_info)?;
-    Ok(ObjectInfo {
+    Ok(ObjectAttributes {
         version: Lsn(info.version),
         bytes: info.bytes,
         modified_ns: info.modified_ns,
@@ -162,7 +173,24 @@ fn reason(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn a_write_has_one_reading_of_its_deadline() {
+        let seen = |end| Expiry::Same(Deadline { end, left_ns: 5, at_ns: 900 });
+        for (given, sent) in [
+            (Expiry::Never, (None, None)),
+            (Expiry::After(Duration::from_nanos(7)), (Some(7), None)),
+            (Expiry::After(Duration::MAX), (Some(u64::MAX), None)),
+            (Expiry::At(8), (None, Some(8))),
+            (seen(EndTime::Store(1)), (Some(5), None)),
+            (seen(EndTime::Wall(900)), (None, Some(900))),
+        ] {
+            assert_eq!(expiry(given), sent, "{given:?}");
+        }
+    }
 
     #[test]
     fn a_refused_stream_was_not_applied() {

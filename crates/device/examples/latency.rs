@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use shoal_base::SeededEntropy;
 use shoal_base::task::block_on;
-use shoal_device::{Device, DeviceError, FileOptions, IoBuf, IoFuture, IoMemory, IoMode, Outcome, open};
+use shoal_device::{Completion, Device, DeviceError, FileOptions, IoBuf, IoFuture, IoMemory, IoMode, open};
 
 const FILE_BLOCKS: u64 = 64 << 10;
 const CHUNK_BLOCKS: u64 = 256;
@@ -24,7 +24,7 @@ enum Method {
 }
 
 impl Method {
-    fn run<M: IoMemory>(self, request: IoFuture<M>) -> Outcome<M> {
+    fn run<M: IoMemory>(self, request: IoFuture<M>) -> Completion<M> {
         match self {
             Self::Execute => block_on(request),
             Self::Submit => block_on(request.in_background()),

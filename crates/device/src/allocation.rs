@@ -28,6 +28,7 @@ impl Allocation {
         // SAFETY: the layout has a size above 0.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        assert!((start.as_ptr() as usize).is_multiple_of(BLOCK_BYTES), "direct I/O takes aligned memory");
         Self { start, blocks }
     }
 

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{DeviceCounters, Op};
 
-/// The live counterpart of [`DeviceCounters`].
+/// The live counterpart of [`DeviceCounters`], for implementations of a device.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub struct Counters {
     reads: AtomicU64,
     blocks_read: AtomicU64,
     writes: AtomicU64,
@@ -21,7 +21,7 @@ fn add(counter: &AtomicU64, count: u64) {
 
 impl Counters {
     /// Counts a request of `blocks` blocks that completed, successfully or not.
-    pub(crate) fn count(&self, op: Op, blocks: u64, succeeded: bool) {
+    pub fn count(&self, op: Op, blocks: u64, succeeded: bool) {
         if !succeeded {
             add(&self.errors, 1);
             return;
@@ -42,7 +42,8 @@ impl Counters {
     }
 
     /// The counts now. Requests that complete meanwhile may be counted in part.
-    pub(crate) fn snapshot(&self) -> DeviceCounters {
+    #[must_use]
+    pub fn snapshot(&self) -> DeviceCounters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         DeviceCounters {
             reads: load(&self.reads),

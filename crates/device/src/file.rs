@@ -21,7 +21,7 @@ use crate::storage::{Kind, Storage};
 use crate::threads::{Pool, THREADS_DEFAULT};
 use crate::transfer::Transfer;
 use crate::uring::Uring;
-use crate::{BlockDevice, Device, DeviceCounters, DeviceError, IoBuf, Op, Request, Ticket, sys};
+use crate::{BlockDevice, Device, DeviceCounters, DeviceError, IoBuf, IoRequest, Op, Submission, sys};
 
 /// Attempts for a lock that is held. A process that was killed with requests in an io_uring releases its lock only when the kernel has
 /// finished them, shortly after the process is gone.
@@ -201,23 +201,23 @@ impl FileDevice {
 }
 
 impl BlockDevice for FileDevice {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        let admitted = tickets.into_iter().filter_map(|ticket| self.storage.admit(ticket));
+    fn submit(&self, submissions: Vec<Submission>) {
+        let admitted = submissions.into_iter().filter_map(|submission| self.storage.admit(submission));
         match &self.driver {
             Driver::Uring(uring) => uring.submit(admitted),
             Driver::Threads(pool) => pool.submit(admitted.collect(), None),
         }
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
-        let admitted = tickets.into_iter().filter_map(|ticket| self.storage.admit(ticket));
+    fn execute(&self, submissions: Vec<Submission>) {
+        let admitted = submissions.into_iter().filter_map(|submission| self.storage.admit(submission));
         match &self.driver {
             Driver::Uring(uring) => uring.execute(admitted),
             Driver::Threads(pool) => pool.execute(admitted),
         }
     }
 
-    fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
+    fn run(&self, request: IoRequest<'_>) -> Option<Result<(), DeviceError>> {
         Some(self.storage.serve(&request))
     }
 
@@ -442,7 +442,7 @@ fn folder_of(path: &Path) -> &Path {
 fn use_direct(file: &File, path: &Path) -> bool {
     let works = sys::set_direct(file, true).and_then(|()| {
         let mut probe = IoBuf::new(1);
-        sys::read(file, &Transfer::new(&Request::lent(Op::Read, 0, &mut probe)))
+        sys::read(file, &Transfer::new(&IoRequest::lent(Op::Read, 0, &mut probe)))
     });
     let Err(error) = works else { return true };
     let switched_off = sys::set_direct(file, false);

@@ -4,7 +4,7 @@
 
 use smallvec::SmallVec;
 
-use crate::Request;
+use crate::IoRequest;
 
 /// Segments that one system call takes (`IOV_MAX` of Linux); longer lists are transferred in several calls.
 pub(crate) const IOVECS_PER_CALL_MAX: usize = 1024;
@@ -15,13 +15,13 @@ pub(crate) struct Iovecs {
     first: usize,
 }
 
-// SAFETY: a list of addresses; a thread that uses them holds the request they come from: on another thread a ticket, which is
+// SAFETY: a list of addresses; a thread that uses them holds the request they come from: on another thread a submission, which is
 // `Send`.
 unsafe impl Send for Iovecs {}
 
 impl Iovecs {
     /// The whole memory of `request`.
-    pub(crate) fn of(request: &Request<'_>) -> Self {
+    pub(crate) fn of(request: &IoRequest<'_>) -> Self {
         let filled = request.segments().iter().filter(|segment| segment.bytes > 0);
         let list = filled
             .map(|segment| libc::iovec { iov_base: segment.start.cast(), iov_len: segment.bytes })
@@ -49,5 +49,6 @@ impl Iovecs {
                 self.first += 1;
             }
         }
+        assert!(self.first <= self.list.len(), "no segment is transferred twice");
     }
 }

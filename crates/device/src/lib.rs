@@ -14,7 +14,6 @@ pub mod file;
 pub mod mem;
 pub mod memory;
 pub mod request;
-pub mod sim;
 
 mod allocation;
 mod below;
@@ -36,11 +35,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use counters::Counters;
 pub use file::{FileOptions, IoMode, OpenError, open};
 pub use mem::MemDevice;
 pub use memory::{IoBuf, IoMemory, ReadMemory};
 pub use recycle::keep_at_most;
-pub use request::{Batch, IoFuture, Op, Outcome, Request, Ticket};
+pub use request::{Completion, IoBatch, IoFuture, IoRequest, Op, Submission};
 pub use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
 
 /// Submitted requests of one device that wait for their turn. Their callers hold memory for each, so this number means that a caller forgot
@@ -128,17 +128,17 @@ pub struct DeviceCounters {
 
 /// One device or file that belongs to the store as a whole. Sizes and addresses are blocks of 4 KiB.
 pub trait BlockDevice: Send + Sync {
-    /// Starts the requests and returns at once; they complete on another thread or (in memory) before this returns, in any order. Never
-    /// fails: a request that cannot be started completes with an error. Writes of a plugged thread may start only when its plug is released
-    /// ([`shoal_base::plug`]).
-    fn submit(&self, tickets: Vec<Ticket>);
+    /// Starts the requests and returns at once; they complete on another thread or (in memory) before this returns, in
+    /// any order. Never fails: a request that cannot be started completes with an error. Writes of a plugged thread may start at
+    /// the end of its plug ([`shoal_base::plug`]).
+    fn submit(&self, submissions: Vec<Submission>);
 
     /// Runs the requests on this thread and returns when all of them completed.
-    fn execute(&self, tickets: Vec<Ticket>);
+    fn execute(&self, submissions: Vec<Submission>);
 
     /// Runs one request on this thread, without the cost of a hand-off. Returns `None`, and does nothing, if the device has no such short
     /// cut.
-    fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
+    fn run(&self, request: IoRequest<'_>) -> Option<Result<(), DeviceError>> {
         let _ = request;
         None
     }
@@ -260,6 +260,13 @@ pub trait BlockDevice: Send + Sync {
 #[derive(Clone)]
 pub struct Device(Arc<dyn BlockDevice>);
 
+impl Device {
+    /// Returns true if both are handles of one device.
+    fn is_same(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
+    }
+}
+
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Device").field(&self.0.describe()).finish()
@@ -301,18 +308,18 @@ impl Device {
     }
 
     /// As [`read`](Self::read), at once and on this thread, which may block.
-    pub fn read_now<M: ReadMemory>(&self, block: u64, memory: M) -> Outcome<M> {
+    pub fn read_now<M: ReadMemory>(&self, block: u64, memory: M) -> Completion<M> {
         self.run_now(Op::Read, block, memory)
     }
 
     /// As [`write`](Self::write), at once and on this thread, which may block.
-    pub fn write_now<M: IoMemory>(&self, block: u64, memory: M) -> Outcome<M> {
+    pub fn write_now<M: IoMemory>(&self, block: u64, memory: M) -> Completion<M> {
         self.run_now(Op::Write, block, memory)
     }
 
-    fn run_now<M: IoMemory>(&self, op: Op, block: u64, mut memory: M) -> Outcome<M> {
-        match self.0.run(Request::lent(op, block, &mut memory)) {
-            Some(result) => Outcome { result, memory },
+    fn run_now<M: IoMemory>(&self, op: Op, block: u64, mut memory: M) -> Completion<M> {
+        match self.0.run(IoRequest::lent(op, block, &mut memory)) {
+            Some(result) => Completion { result, memory },
             None => IoFuture::new(self.clone(), op, block, memory).wait_here(),
         }
     }
@@ -337,7 +344,7 @@ impl Device {
 
     /// An empty batch: requests that start together, with one submission.
     #[must_use]
-    pub fn batch(&self) -> Batch {
-        Batch::new(self.clone())
+    pub fn batch(&self) -> IoBatch {
+        IoBatch::new(self.clone())
     }
 }

@@ -7,14 +7,14 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use crate::ring::{self, Completions, Flight, Gate, LOCAL_ENTRIES, Landing, Submissions};
+use crate::ring::{self, CompletionQueue, Flight, Gate, LOCAL_ENTRIES, Landing, SubmissionQueue};
 use crate::storage::Storage;
 use crate::transfer::Transfer;
-use crate::{Op, Ticket};
+use crate::{Op, Submission};
 
 struct LocalRing {
-    submissions: Submissions,
-    completions: Completions,
+    submissions: SubmissionQueue,
+    completions: CompletionQueue,
     gate: Gate,
     landed: Vec<Landing>,
 }
@@ -33,24 +33,26 @@ thread_local! {
 }
 
 /// Runs the requests of an admitted batch and completes them. Returns the requests that are not for a ring.
-pub(crate) fn run(storage: &Storage, batch: Vec<Ticket>) -> Vec<Ticket> {
+pub(crate) fn run(storage: &Storage, batch: Vec<Submission>) -> Vec<Submission> {
     let Some(mut ring) = take() else { return batch };
     let mut others = Vec::new();
     let mut waiting = Vec::with_capacity(batch.len());
-    for ticket in batch {
-        match ticket.op() {
-            Op::Discard { .. } => others.push(ticket),
-            _ => waiting.push(Transfer::new(ticket)),
+    for submission in batch {
+        match submission.op() {
+            Op::Discard { .. } => others.push(submission),
+            _ => waiting.push(Transfer::new(submission)),
         }
     }
-    let mut finished = Vec::with_capacity(waiting.len());
+    let count = waiting.len();
+    let mut finished = Vec::with_capacity(count);
     while !waiting.is_empty() {
         ring.run_some(storage, &mut waiting, &mut finished);
     }
     // The ring is back in its slot before wakers run: they might do I/O on this thread.
     put_back(ring);
-    for (ticket, result) in finished {
-        storage.finish(ticket, result);
+    assert_eq!(finished.len(), count, "each request completes once");
+    for (submission, result) in finished {
+        storage.finish(submission, result);
     }
     others
 }
@@ -82,7 +84,7 @@ impl LocalRing {
         &mut self,
         storage: &Storage,
         waiting: &mut Vec<Transfer>,
-        finished: &mut Vec<(Ticket, io::Result<()>)>,
+        finished: &mut Vec<(Submission, io::Result<()>)>,
     ) {
         let dsync = storage.dsync();
         let mut in_flight = 0;

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use shoal_base::BLOCK_BYTES;
 
 use crate::counters::Counters;
-use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Request, Ticket};
+use crate::{BlockDevice, DeviceCounters, DeviceError, IoRequest, Op, Submission};
 
 /// Blocks that are allocated and locked together: 1 MiB.
 const PART_BLOCKS: u64 = 256;
@@ -52,7 +52,7 @@ impl MemDevice {
         }
     }
 
-    fn serve(&self, request: &mut Request<'_>) -> Result<(), DeviceError> {
+    fn serve(&self, request: &mut IoRequest<'_>) -> Result<(), DeviceError> {
         let result = request.check_range(self.blocks());
         if result.is_ok() {
             match request.op() {
@@ -65,7 +65,7 @@ impl MemDevice {
         result
     }
 
-    fn read(&self, request: &mut Request<'_>) {
+    fn read(&self, request: &mut IoRequest<'_>) {
         let parts = self.parts.read();
         request.fill_blocks(|block, memory| match parts[part_of(block)].read().as_deref() {
             Some(part) => memory.copy_from_slice(&part[offset_of(block)..][..BLOCK_BYTES]),
@@ -73,7 +73,7 @@ impl MemDevice {
         });
     }
 
-    fn write(&self, request: &Request<'_>) {
+    fn write(&self, request: &IoRequest<'_>) {
         let parts = self.parts.read();
         request.view_blocks(|block, memory| {
             let mut part = parts[part_of(block)].write();
@@ -93,17 +93,17 @@ const fn offset_of(block: u64) -> usize {
 }
 
 impl BlockDevice for MemDevice {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        self.execute(tickets);
+    fn submit(&self, submissions: Vec<Submission>) {
+        self.execute(submissions);
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
-        for ticket in tickets {
-            ticket.run(|request| self.serve(request));
+    fn execute(&self, submissions: Vec<Submission>) {
+        for submission in submissions {
+            submission.run(|request| self.serve(request));
         }
     }
 
-    fn run(&self, mut request: Request<'_>) -> Option<Result<(), DeviceError>> {
+    fn run(&self, mut request: IoRequest<'_>) -> Option<Result<(), DeviceError>> {
         Some(self.serve(&mut request))
     }
 
@@ -120,6 +120,7 @@ impl BlockDevice for MemDevice {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this device in memory has a fixed size"));
         }
         parts.resize_with(parts_for(blocks), Part::default);
+        assert!(parts.len() >= parts_for(blocks), "each block has a part");
         // Pairs with the acquire in `blocks`: a thread that sees the size finds the parts.
         self.blocks.store(blocks, Ordering::Release);
         Ok(())

@@ -48,6 +48,7 @@ impl IoBuf {
     #[must_use]
     pub fn new(blocks: usize) -> Self {
         let (allocation, is_zero) = recycle::take(blocks);
+        assert!(allocation.blocks() >= blocks, "recycled memory is large enough");
         let mut buf = Self { allocation: ManuallyDrop::new(allocation), blocks };
         if !is_zero {
             buf.fill(0);
@@ -59,7 +60,9 @@ impl IoBuf {
     /// clears the rest.
     #[must_use]
     pub fn unfilled(blocks: usize) -> Self {
-        Self { allocation: ManuallyDrop::new(recycle::take(blocks).0), blocks }
+        let allocation = recycle::take(blocks).0;
+        assert!(allocation.blocks() >= blocks, "recycled memory is large enough");
+        Self { allocation: ManuallyDrop::new(allocation), blocks }
     }
 
     /// Whole blocks that hold `bytes`, the rest of the last one zero.

@@ -56,6 +56,7 @@ fn class_of(blocks: usize) -> Option<(usize, usize)> {
 /// Memory of at least `blocks` blocks, and true if all of it is zero.
 pub(crate) fn take(blocks: usize) -> (Allocation, bool) {
     let Some((class, size)) = class_of(blocks) else { return (Allocation::zeroed(blocks), true) };
+    assert!(class < CLASSES && size >= blocks, "a class holds pieces of its size");
     match SHELVES.iter().skip(class).take(1 + CLASSES_ABOVE).find_map(pop) {
         Some(allocation) => (allocation, false),
         None => (Allocation::zeroed(size), true),

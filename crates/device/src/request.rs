@@ -56,14 +56,14 @@ impl Op {
 }
 
 /// The outcome of a request: its result, and the memory.
-pub struct Outcome<M> {
+pub struct Completion<M> {
     /// The result.
     pub result: Result<(), DeviceError>,
     /// The memory of the request.
     pub memory: M,
 }
 
-impl<M> Outcome<M> {
+impl<M> Completion<M> {
     /// The memory, if the request succeeded.
     ///
     /// # Errors
@@ -119,8 +119,8 @@ impl<M: Send> Cell for Shared<M> {
     }
 }
 
-/// An operation, and the memory for it, which lives for `'a`; inside a [`Ticket`] until that is completed.
-pub struct Request<'a> {
+/// An operation, and the memory for it, which lives for `'a`; inside a [`Submission`] until that is completed.
+pub struct IoRequest<'a> {
     op: Op,
     block: u64,
     segments: SmallVec<[Segment; 4]>,
@@ -128,7 +128,7 @@ pub struct Request<'a> {
     memory: PhantomData<&'a mut &'a ()>,
 }
 
-impl<'a> Request<'a> {
+impl<'a> IoRequest<'a> {
     /// # Safety
     /// `memory` outlives the request, and no other code accesses it until then.
     unsafe fn of<M: IoMemory>(op: Op, block: u64, memory: &M) -> Self {
@@ -201,6 +201,7 @@ impl<'a> Request<'a> {
                 block += 1;
             }
         }
+        assert_eq!(block, self.block + self.blocks(), "each block of the request is filled");
     }
 
     /// Calls `see` with the number and the memory of every block of a write request, in order.
@@ -220,6 +221,7 @@ impl<'a> Request<'a> {
                 block += 1;
             }
         }
+        assert_eq!(block, self.block + self.blocks(), "each block of the request is seen");
     }
 
     /// Checks the request against a device of `device_blocks` blocks.
@@ -251,26 +253,26 @@ impl<'a> Request<'a> {
 
 /// The device's side of a request. Must be [completed](Self::complete) exactly once; dropping it completes the
 /// request as abandoned.
-pub struct Ticket {
-    request: Request<'static>,
+pub struct Submission {
+    request: IoRequest<'static>,
     /// Keeps the memory alive until the device finished with it.
     cell: Option<Arc<dyn Cell>>,
-    /// The requests that were [joined](Self::join) to this one: they keep the memory.
-    parts: Vec<Ticket>,
+    /// The requests that this one is [joined](Self::join) of: they keep the memory.
+    parts: Vec<Submission>,
 }
 
 // SAFETY: the segments point into memory that the cell, or those of the parts, own and that is `Send`.
-unsafe impl Send for Ticket {}
+unsafe impl Send for Submission {}
 
-impl Deref for Ticket {
-    type Target = Request<'static>;
+impl Deref for Submission {
+    type Target = IoRequest<'static>;
 
-    fn deref(&self) -> &Request<'static> {
+    fn deref(&self) -> &IoRequest<'static> {
         &self.request
     }
 }
 
-impl Ticket {
+impl Submission {
     /// As [`Request::fill_blocks`]. (The request itself is never lent mutably: it could be exchanged.)
     ///
     /// # Panics
@@ -280,13 +282,14 @@ impl Ticket {
     }
 
     /// Runs the request with `step` and completes it with the result.
-    pub fn run(mut self, step: impl FnOnce(&mut Request<'_>) -> Result<(), DeviceError>) {
+    pub fn run(mut self, step: impl FnOnce(&mut IoRequest<'_>) -> Result<(), DeviceError>) {
         let result = step(&mut self.request);
         self.complete(result);
     }
 
     /// Completes the request: the device does not touch its memory any more.
     pub fn complete(mut self, result: Result<(), DeviceError>) {
+        assert!(self.cell.is_none() || self.parts.is_empty(), "a joined request has no memory");
         if let Some(cell) = self.cell.take() {
             cell.complete(result);
         } else {
@@ -302,8 +305,11 @@ impl Ticket {
         let follows = |one: &Self, next: &Self| one.block + one.blocks() == next.block && one.op == next.op;
         assert!(parts.is_sorted_by(follows) && !parts.is_empty(), "only neighbours are joined");
         let (op, block) = (parts[0].op, parts[0].block);
+        let bytes: usize = parts.iter().map(|part| part.bytes()).sum();
         let segments = parts.iter().flat_map(|part| part.segments.iter().copied()).collect();
-        Self { request: Request { op, block, segments, memory: PhantomData }, cell: None, parts }
+        let request = IoRequest { op, block, segments, memory: PhantomData };
+        assert_eq!(request.bytes(), bytes, "the memory of all parts");
+        Self { request, cell: None, parts }
     }
 
     /// Takes the joined requests out, which leaves nothing of this one. None if it is not joined.
@@ -318,7 +324,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Submission {
     fn drop(&mut self) {
         if let Some(cell) = self.cell.take() {
             cell.complete(Err(DeviceError::Abandoned {
@@ -333,22 +339,22 @@ impl Drop for Ticket {
 /// start the request continues and keeps its memory.
 pub struct IoFuture<M> {
     shared: Arc<Shared<M>>,
-    unstarted: Option<(Device, Ticket)>,
+    unstarted: Option<(Device, Submission)>,
 }
 
 impl<M: IoMemory> IoFuture<M> {
     pub(crate) fn new(device: Device, op: Op, block: u64, memory: M) -> Self {
-        let (shared, ticket) = request(op, block, memory);
-        Self { shared, unstarted: Some((device, ticket)) }
+        let (shared, submission) = request(op, block, memory);
+        Self { shared, unstarted: Some((device, submission)) }
     }
 
     /// Starts the request now: on this thread if it may block (the request has completed on return), else in the background.
     pub fn start(&mut self) {
-        if let Some((device, ticket)) = self.unstarted.take() {
+        if let Some((device, submission)) = self.unstarted.take() {
             if may_block() {
-                device.inner().execute(vec![ticket]);
+                device.inner().execute(vec![submission]);
             } else {
-                device.inner().submit(vec![ticket]);
+                device.inner().submit(vec![submission]);
             }
         }
     }
@@ -356,19 +362,19 @@ impl<M: IoMemory> IoFuture<M> {
     /// Starts the request in the background, even on a thread that may block.
     #[must_use]
     pub fn in_background(mut self) -> Self {
-        if let Some((device, ticket)) = self.unstarted.take() {
-            device.inner().submit(vec![ticket]);
+        if let Some((device, submission)) = self.unstarted.take() {
+            device.inner().submit(vec![submission]);
         }
         self
     }
 
     /// Runs the request on this thread, which may block.
-    pub(crate) fn wait_here(mut self) -> Outcome<M> {
-        if let Some((device, ticket)) = self.unstarted.take() {
-            device.inner().execute(vec![ticket]);
+    pub(crate) fn wait_here(mut self) -> Completion<M> {
+        if let Some((device, submission)) = self.unstarted.take() {
+            device.inner().execute(vec![submission]);
         }
         match Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => outcome,
+            Poll::Ready(completion) => completion,
             Poll::Pending => unreachable!("`execute` returns when the request has completed"),
         }
     }
@@ -380,27 +386,27 @@ impl<M: IoMemory> IoFuture<M> {
     }
 }
 
-fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticket) {
-    // SAFETY: the cell, which the ticket holds, owns the memory, and moving it there does not move the segments.
-    let request = unsafe { Request::of(op, block, &memory) };
+fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Submission) {
+    // SAFETY: the cell, which the submission holds, owns the memory, and moving it there does not move the segments.
+    let request = unsafe { IoRequest::of(op, block, &memory) };
     let shared = Arc::new(Shared {
         memory: UnsafeCell::new(Some(memory)),
         state: Mutex::new(State::Waiting(None)),
         done: AtomicBool::new(false),
     });
-    let ticket = Ticket { request, cell: Some(shared.clone()), parts: Vec::new() };
-    (shared, ticket)
+    let submission = Submission { request, cell: Some(shared.clone()), parts: Vec::new() };
+    (shared, submission)
 }
 
 /// A request that no device knows, for tests of code that handles tickets.
 #[cfg(test)]
-pub(crate) fn request_for_test<M: IoMemory>(op: Op, block: u64, memory: M) -> (IoFuture<M>, Ticket) {
-    let (shared, ticket) = request(op, block, memory);
-    (IoFuture { shared, unstarted: None }, ticket)
+pub(crate) fn request_for_test<M: IoMemory>(op: Op, block: u64, memory: M) -> (IoFuture<M>, Submission) {
+    let (shared, submission) = request(op, block, memory);
+    (IoFuture { shared, unstarted: None }, submission)
 }
 
 impl<M: IoMemory> Future for IoFuture<M> {
-    type Output = Outcome<M>;
+    type Output = Completion<M>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.start();
@@ -421,25 +427,26 @@ impl<M: IoMemory> Future for IoFuture<M> {
         // SAFETY: the request is done, so the device holds no access; `&mut self` is the only future on it.
         let memory = unsafe { (*self.shared.memory.get()).take() };
         let Some(memory) = memory else { panic!("an I/O future was polled again after it was ready") };
-        Poll::Ready(Outcome { result, memory })
+        Poll::Ready(Completion { result, memory })
     }
 }
 
 /// Requests that start together.
-pub struct Batch {
+pub struct IoBatch {
     device: Device,
-    tickets: Vec<Ticket>,
+    submissions: Vec<Submission>,
 }
 
-impl Batch {
+impl IoBatch {
     pub(crate) fn new(device: Device) -> Self {
-        Self { device, tickets: Vec::new() }
+        Self { device, submissions: Vec::new() }
     }
 
     /// Adds the request of `future` (which must be of the same device and not started).
     pub fn add<M: IoMemory>(&mut self, mut future: IoFuture<M>) -> IoFuture<M> {
-        if let Some((_, ticket)) = future.unstarted.take() {
-            self.tickets.push(ticket);
+        if let Some((device, submission)) = future.unstarted.take() {
+            assert!(device.is_same(&self.device), "a batch is for one device");
+            self.submissions.push(submission);
         }
         future
     }
@@ -447,59 +454,25 @@ impl Batch {
     /// Returns true if the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.tickets.is_empty()
+        self.submissions.is_empty()
     }
 
     /// Starts all of them: on this thread if it may block (all have completed on return), else in the background.
     pub fn start(self) {
-        if self.tickets.is_empty() {
+        if self.submissions.is_empty() {
             return;
         }
         if may_block() {
-            self.device.inner().execute(self.tickets);
+            self.device.inner().execute(self.submissions);
         } else {
-            self.device.inner().submit(self.tickets);
+            self.device.inner().submit(self.submissions);
         }
     }
 
     /// Starts all of them in the background, even on a thread that may block.
     pub fn start_in_background(self) {
-        if !self.tickets.is_empty() {
-            self.device.inner().submit(self.tickets);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::{FileOptions, IoBuf, IoMode, MemDevice};
-
-    /// A file and a device in memory run requests on lent memory, the simulated one on memory that it owns meanwhile.
-    #[test]
-    fn requests_run_in_place_do_the_same_with_and_without_a_shorter_way() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut devices =
-            vec![Device::new(Arc::new(MemDevice::new(4))), Device::new(crate::sim::SimDevice::new(4))];
-        for io in [IoMode::Uring, IoMode::Threads] {
-            let options = FileOptions { create: true, io, ..FileOptions::default() };
-            let device = crate::open(&folder.path().join(format!("{io:?}")), &options).unwrap();
-            device.inner().grow(4).unwrap();
-            devices.push(device);
-        }
-        for device in devices {
-            let name = format!("{device:?}");
-            let bytes: Vec<u8> = (0..2 * BLOCK_BYTES).map(|at| (at % 251) as u8).collect();
-            assert!(device.write_now(1, IoBuf::copied_from(&bytes)).result.is_ok(), "{name}");
-            let read = device.read_now(1, IoBuf::unfilled(2)).ok().unwrap();
-            assert_eq!(&read[..], &bytes[..], "{name}");
-            let outside = device.read_now(3, IoBuf::unfilled(2));
-            assert!(matches!(outside.result, Err(DeviceError::OutOfRange { .. })), "{name}");
-            assert_eq!(outside.memory.len(), 2 * BLOCK_BYTES, "the memory comes back");
-            let counters = device.counters();
-            assert_eq!((counters.reads, counters.writes, counters.errors), (1, 1, 1), "{name}");
+        if !self.submissions.is_empty() {
+            self.device.inner().submit(self.submissions);
         }
     }
 }

@@ -32,7 +32,7 @@ const SHORTAGE_PAUSE: Duration = Duration::from_micros(100);
 const NOTHING: u64 = 0;
 
 /// The constructor of a device's shared ring.
-pub(crate) type MakeRing = fn(&File) -> io::Result<(Submissions, Completions)>;
+pub(crate) type MakeRing = fn(&File) -> io::Result<(SubmissionQueue, CompletionQueue)>;
 
 /// A transfer with the system call that the kernel performs for it.
 pub(crate) struct Flight {
@@ -46,12 +46,12 @@ pub(crate) struct Flight {
 pub(crate) enum Landing {
     /// A transfer, and the result of its system call.
     Flight(Box<Flight>, io::Result<usize>),
-    /// The completion of [`Submissions::push_nothing`].
+    /// The completion of [`SubmissionQueue::push_nothing`].
     Nothing,
 }
 
 /// The submitting half.
-pub(crate) struct Submissions {
+pub(crate) struct SubmissionQueue {
     ring: Arc<IoUring>,
     file: Target,
 }
@@ -64,7 +64,7 @@ enum Target {
 }
 
 /// The completing half.
-pub(crate) struct Completions {
+pub(crate) struct CompletionQueue {
     gate: Gate,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Completions {
 pub(crate) struct Gate(Arc<IoUring>);
 
 /// A ring for many threads, with `file` registered.
-pub(crate) fn shared(file: &File) -> io::Result<(Submissions, Completions)> {
+pub(crate) fn shared(file: &File) -> io::Result<(SubmissionQueue, CompletionQueue)> {
     let ring = IoUring::builder().dontfork().build(SHARED_ENTRIES)?;
     ring.submitter().register_files(&[file.as_raw_fd()])?;
     let (mut submissions, mut completions) = halves(ring, Target::Registered);
@@ -84,7 +84,7 @@ pub(crate) fn shared(file: &File) -> io::Result<(Submissions, Completions)> {
 }
 
 /// A ring for the calling thread alone, for any file.
-pub(crate) fn local() -> io::Result<(Submissions, Completions)> {
+pub(crate) fn local() -> io::Result<(SubmissionQueue, CompletionQueue)> {
     let mut best = IoUring::builder();
     best.dontfork().setup_single_issuer().setup_coop_taskrun().setup_defer_taskrun();
     let ring = match best.build(LOCAL_ENTRIES) {
@@ -97,12 +97,12 @@ pub(crate) fn local() -> io::Result<(Submissions, Completions)> {
     Ok(halves(ring, Target::Given))
 }
 
-fn halves(ring: IoUring, file: Target) -> (Submissions, Completions) {
+fn halves(ring: IoUring, file: Target) -> (SubmissionQueue, CompletionQueue) {
     let ring = Arc::new(ring);
-    (Submissions { ring: ring.clone(), file }, Completions { gate: Gate(ring) })
+    (SubmissionQueue { ring: ring.clone(), file }, CompletionQueue { gate: Gate(ring) })
 }
 
-impl Submissions {
+impl SubmissionQueue {
     /// Queues `flight`; [`Gate::enter`] submits it. `file` is used only if none is registered, and then must stay open until the transfer
     /// is reaped.
     pub(crate) fn push(&mut self, flight: Box<Flight>, file: &File) {
@@ -180,7 +180,7 @@ impl Gate {
     }
 }
 
-impl Completions {
+impl CompletionQueue {
     /// Waits until there is something to reap (or a signal came).
     pub(crate) fn wait(&mut self) {
         self.gate.enter(0, 1);

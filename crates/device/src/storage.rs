@@ -16,7 +16,7 @@ use shoal_base::BLOCK_BYTES_U64;
 
 use crate::counters::Counters;
 use crate::transfer::{Action, Transfer};
-use crate::{DeviceCounters, DeviceError, IoBuf, Op, Request, Ticket, sys};
+use crate::{DeviceCounters, DeviceError, IoBuf, IoRequest, Op, Submission, sys};
 
 /// The kind of file that the descriptor is open on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,7 @@ impl Storage {
         if first == bytes {
             return Ok(Vec::new());
         }
+        assert!(bytes - first < BLOCK_BYTES_U64, "the tail is less than a block");
         // A whole block: direct I/O takes nothing less, and reads up to the end.
         let mut block = IoBuf::new(1);
         let read = self.file.read_at(&mut block, first)?;
@@ -195,26 +196,26 @@ impl Storage {
     }
 
     /// Refuses a request that is out of range or not allowed.
-    fn check(&self, request: &Request<'_>) -> Result<(), DeviceError> {
+    fn check(&self, request: &IoRequest<'_>) -> Result<(), DeviceError> {
         self.check_access(request.op()).map_err(|error| request.error(&error))?;
         request.check_range(self.blocks())
     }
 
-    /// Lets `ticket` through if it is in range and allowed, else completes it with the error.
-    pub(crate) fn admit(&self, ticket: Ticket) -> Option<Ticket> {
-        let Err(error) = self.check(&ticket) else { return Some(ticket) };
-        self.counters.count(ticket.op(), ticket.blocks(), false);
-        ticket.complete(Err(error));
+    /// Lets `submission` through if it is in range and allowed, else completes it with the error.
+    pub(crate) fn admit(&self, submission: Submission) -> Option<Submission> {
+        let Err(error) = self.check(&submission) else { return Some(submission) };
+        self.counters.count(submission.op(), submission.blocks(), false);
+        submission.complete(Err(error));
         None
     }
 
     /// Counts and completes a request.
-    pub(crate) fn finish(&self, ticket: Ticket, result: io::Result<()>) {
-        self.counters.count(ticket.op(), ticket.blocks(), result.is_ok());
+    pub(crate) fn finish(&self, submission: Submission, result: io::Result<()>) {
+        self.counters.count(submission.op(), submission.blocks(), result.is_ok());
         self.note_cut(&result);
         match result {
-            Ok(()) => ticket.complete(Ok(())),
-            Err(error) => ticket.fail(&error),
+            Ok(()) => submission.complete(Ok(())),
+            Err(error) => submission.fail(&error),
         }
     }
 
@@ -225,12 +226,12 @@ impl Storage {
     }
 
     /// Runs a request on this thread and completes it.
-    pub(crate) fn run(&self, ticket: Ticket) {
-        ticket.run(|request| self.serve(request));
+    pub(crate) fn run(&self, submission: Submission) {
+        submission.run(|request| self.serve(request));
     }
 
     /// Runs a request on this thread, and counts it.
-    pub(crate) fn serve(&self, request: &Request<'_>) -> Result<(), DeviceError> {
+    pub(crate) fn serve(&self, request: &IoRequest<'_>) -> Result<(), DeviceError> {
         let served = self.check(request).and_then(|()| {
             let result = match request.op() {
                 Op::Discard { blocks } => self.discard(request.block(), blocks),
@@ -243,7 +244,11 @@ impl Storage {
         served
     }
 
-    fn transfer(&self, request: &Request<'_>) -> io::Result<()> {
+    fn transfer(&self, request: &IoRequest<'_>) -> io::Result<()> {
+        assert!(
+            !self.read_only || request.op() == Op::Read,
+            "a write to a read-only file was refused before"
+        );
         let mut transfer = Transfer::new(request);
         while let Some(action) = transfer.action(self.dsync.load(Ordering::Relaxed)) {
             let result = match action {
@@ -261,6 +266,7 @@ impl Storage {
         if blocks == 0 {
             return Ok(());
         }
+        assert!(!self.read_only, "a discard of a read-only file was refused before");
         let (offset, bytes) = (block * BLOCK_BYTES_U64, blocks * BLOCK_BYTES_U64);
         let result = match self.kind {
             Kind::Regular => sys::punch_hole(&self.file, offset, bytes),
@@ -310,6 +316,7 @@ impl Storage {
             }
             Ok(()) => {}
         }
+        assert!(self.blocks() < blocks, "a file in use never gets shorter");
         self.blocks.store(blocks, Ordering::Release);
         Ok(())
     }

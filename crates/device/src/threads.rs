@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::{Condvar, Mutex};
 
 use crate::storage::Storage;
-use crate::{Ticket, WAITING_MAX};
+use crate::{Submission, WAITING_MAX};
 
 /// Default threads of a pool: about the requests that a SATA disk serves at once. 8 threads reach 80,000 reads a second of 4 KiB on a
 /// measured NVMe device.
@@ -41,7 +41,7 @@ impl Group {
 }
 
 struct Job {
-    ticket: Ticket,
+    submission: Submission,
     group: Option<Arc<Group>>,
 }
 
@@ -76,7 +76,7 @@ impl Shared {
 
     fn serve(&self) {
         while let Some(job) = self.next() {
-            self.storage.run(job.ticket);
+            self.storage.run(job.submission);
             if let Some(group) = job.group {
                 group.one_done();
             }
@@ -110,9 +110,9 @@ impl Pool {
     }
 
     /// Runs admitted requests and returns when all are complete. The caller runs the first one itself, the pool the others.
-    pub(crate) fn execute(&self, mut admitted: impl Iterator<Item = Ticket>) {
+    pub(crate) fn execute(&self, mut admitted: impl Iterator<Item = Submission>) {
         let Some(first) = admitted.next() else { return };
-        let others: Vec<Ticket> = admitted.collect();
+        let others: Vec<Submission> = admitted.collect();
         if others.is_empty() {
             return self.shared.storage.run(first);
         }
@@ -123,16 +123,16 @@ impl Pool {
     }
 
     /// Queues admitted requests. They fail if the queue is full.
-    pub(crate) fn submit(&self, tickets: Vec<Ticket>, group: Option<&Arc<Group>>) {
+    pub(crate) fn submit(&self, submissions: Vec<Submission>, group: Option<&Arc<Group>>) {
         let mut refused = Vec::new();
         let mut queue = self.shared.queue.lock();
         let mut added = 0;
-        for ticket in tickets {
+        for submission in submissions {
             if queue.jobs.len() >= WAITING_MAX {
-                refused.push(ticket);
+                refused.push(submission);
                 continue;
             }
-            queue.jobs.push_back(Job { ticket, group: group.cloned() });
+            queue.jobs.push_back(Job { submission, group: group.cloned() });
             added += 1;
         }
         let wake = added.min(queue.idle);
@@ -140,8 +140,8 @@ impl Pool {
         for _ in 0..wake {
             self.shared.work.notify_one();
         }
-        for ticket in refused {
-            self.shared.storage.finish(ticket, Err(too_many()));
+        for submission in refused {
+            self.shared.storage.finish(submission, Err(too_many()));
             if let Some(group) = group {
                 group.one_done();
             }

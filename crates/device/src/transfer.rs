@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::BLOCK_BYTES_U64;
 
 use crate::iovecs::Iovecs;
-use crate::{Op, Request, Ticket};
+use crate::{IoRequest, Op, Submission};
 
 /// A request is repeated this often, because the kernel was interrupted or short of a resource, before it fails.
 const REPEATS_MAX: u32 = 10_000;
@@ -30,7 +30,7 @@ pub(crate) enum Action {
 }
 
 /// A request with its remaining work: a ticket, which may move between threads, or a borrowed request.
-pub(crate) struct Transfer<R = Ticket> {
+pub(crate) struct Transfer<R = Submission> {
     /// Keeps the memory that the list names.
     request: R,
     op: Op,
@@ -42,10 +42,11 @@ pub(crate) struct Transfer<R = Ticket> {
     repeats: u32,
 }
 
-impl<'r, R: Deref<Target = Request<'r>>> Transfer<R> {
+impl<'r, R: Deref<Target = IoRequest<'r>>> Transfer<R> {
     /// The start of `request`, which must be in range and no discard.
     pub(crate) fn new(request: R) -> Self {
         debug_assert!(!matches!(request.op(), Op::Discard { .. }), "discards are not transfers");
+        assert!(request.op() != Op::Flush || request.bytes() == 0, "a flush has no memory");
         Self {
             op: request.op(),
             iovecs: Iovecs::of(&request),
@@ -83,7 +84,10 @@ impl<R> Transfer<R> {
         dsync: &AtomicBool,
     ) -> io::Result<()> {
         match (action, result) {
-            (Action::Sync, Ok(_)) => self.sync_left = false,
+            (Action::Sync, Ok(_)) => {
+                assert!(self.left == 0 && self.sync_left, "a flush follows all bytes of its write");
+                self.sync_left = false;
+            }
             (Action::Read, Ok(0)) => {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
@@ -98,6 +102,7 @@ impl<R> Transfer<R> {
                 self.iovecs.advance(bytes);
                 self.left -= bytes;
                 self.offset += bytes as u64;
+                assert_eq!(self.left == 0, self.window().is_empty(), "the memory of the rest");
             }
             (action, Err(error)) => return self.failed(action, error, dsync),
         }

@@ -19,11 +19,11 @@ use std::thread::{self, JoinHandle};
 use parking_lot::{Mutex, MutexGuard};
 use shoal_base::plug::{HELD_MAX, Hold, may_hold};
 
-use crate::ring::{Completions, Flight, Gate, Landing, MakeRing, SHARED_ENTRIES, Submissions};
+use crate::ring::{CompletionQueue, Flight, Gate, Landing, MakeRing, SHARED_ENTRIES, SubmissionQueue};
 use crate::storage::Storage;
 use crate::threads::{Pool, too_many};
 use crate::transfer::Transfer;
-use crate::{Op, Ticket, WAITING_MAX, local};
+use crate::{Op, Submission, WAITING_MAX, local};
 
 /// Requests in the shared ring at once: NVMe devices and network volumes are saturated by fewer.
 pub(crate) const IN_FLIGHT_MAX: usize = 256;
@@ -34,9 +34,9 @@ const _: () = assert!(IN_FLIGHT_MAX < SHARED_ENTRIES as usize, "room for the req
 const JOINED_BYTES_MAX: usize = 1 << 20;
 
 struct Queue {
-    submissions: Submissions,
+    submissions: SubmissionQueue,
     /// Writes of plugged threads.
-    held: Vec<Ticket>,
+    held: Vec<Submission>,
     waiting: VecDeque<Transfer>,
     in_flight: usize,
     /// A thread is entering the kernel and will look at the ring again.
@@ -53,9 +53,10 @@ struct Shared {
 impl Queue {
     /// Queues the writes that are held back: neighbours among them become one request.
     fn join_held(&mut self) {
-        self.held.sort_by_key(|ticket| ticket.block());
+        self.held.sort_by_key(|submission| submission.block());
         let mut held = std::mem::take(&mut self.held).into_iter().peekable();
         while let Some(first) = held.next() {
+            assert_eq!(first.op(), Op::Write, "only plain writes are held back");
             let (mut end, mut bytes) = (first.block() + first.blocks(), first.bytes());
             let mut group = vec![first];
             while let Some(next) =
@@ -65,7 +66,7 @@ impl Queue {
                 group.push(next);
             }
             let is_alone = group.len() == 1;
-            let request = if is_alone { group.pop() } else { Some(Ticket::join(group)) };
+            let request = if is_alone { group.pop() } else { Some(Submission::join(group)) };
             self.waiting.extend(request.map(Transfer::new));
         }
     }
@@ -81,6 +82,7 @@ impl Queue {
             self.submissions.push(Box::new(Flight { transfer, action }), storage.file());
             self.in_flight += 1;
         }
+        assert!(self.in_flight <= IN_FLIGHT_MAX, "the ring has room for what is in flight");
     }
 
     fn is_finished(&self) -> bool {
@@ -90,18 +92,18 @@ impl Queue {
 
 impl Shared {
     /// Starts admitted requests, or holds them back. They fail if the queue is full.
-    fn start(self: &Arc<Self>, tickets: Vec<Ticket>) {
+    fn start(self: &Arc<Self>, submissions: Vec<Submission>) {
         let mut refused = Vec::new();
-        let are_writes = tickets.iter().all(|ticket| ticket.op() == Op::Write);
+        let are_writes = submissions.iter().all(|submission| submission.op() == Op::Write);
         let is_plugged = are_writes && may_hold(self);
         let mut queue = self.queue.lock();
-        for ticket in tickets {
+        for submission in submissions {
             if queue.waiting.len() + queue.held.len() >= WAITING_MAX {
-                refused.push(ticket);
+                refused.push(submission);
             } else if is_plugged {
-                queue.held.push(ticket);
+                queue.held.push(submission);
             } else {
-                queue.waiting.push_back(Transfer::new(ticket));
+                queue.waiting.push_back(Transfer::new(submission));
                 queue.fill(&self.storage);
             }
         }
@@ -111,8 +113,8 @@ impl Shared {
         } else {
             self.enter(queue);
         }
-        for ticket in refused {
-            self.storage.finish(ticket, Err(too_many()));
+        for submission in refused {
+            self.storage.finish(submission, Err(too_many()));
         }
     }
 
@@ -134,15 +136,15 @@ impl Shared {
     }
 
     /// The loop of the reaper.
-    fn reap(&self, mut completions: Completions) {
+    fn reap(&self, mut completions: CompletionQueue) {
         let mut landed = Vec::with_capacity(IN_FLIGHT_MAX);
         let mut finished = Vec::with_capacity(IN_FLIGHT_MAX);
         loop {
             completions.wait();
             completions.reap(&mut landed);
             let over = self.land(&mut landed, &mut finished);
-            for (ticket, result) in finished.drain(..) {
-                self.storage.finish(ticket, result);
+            for (submission, result) in finished.drain(..) {
+                self.storage.finish(submission, result);
             }
             if over {
                 completions.release_files();
@@ -152,7 +154,7 @@ impl Shared {
     }
 
     /// Sorts the landed requests into finished and continuing ones, and refills the ring. Returns true if everything is over.
-    fn land(&self, landed: &mut Vec<Landing>, finished: &mut Vec<(Ticket, io::Result<()>)>) -> bool {
+    fn land(&self, landed: &mut Vec<Landing>, finished: &mut Vec<(Submission, io::Result<()>)>) -> bool {
         let mut going_on = Vec::new();
         let mut flights = 0;
         for landing in landed.drain(..) {
@@ -175,6 +177,7 @@ impl Shared {
             }
         }
         let mut queue = self.queue.lock();
+        assert!(flights <= queue.in_flight, "each request leaves the ring once");
         queue.in_flight -= flights;
         for transfer in going_on.into_iter().rev() {
             queue.waiting.push_front(transfer);
@@ -221,38 +224,38 @@ impl Uring {
     }
 
     /// Starts admitted requests: the discards on the side thread. Completes requests without work at once.
-    pub(crate) fn submit(&self, admitted: impl Iterator<Item = Ticket>) {
+    pub(crate) fn submit(&self, admitted: impl Iterator<Item = Submission>) {
         let mut transfers = Vec::new();
-        for ticket in admitted {
-            match ticket.op() {
-                Op::Discard { .. } => self.discard(ticket),
-                Op::Read | Op::Write | Op::WriteDurable if ticket.bytes() == 0 => {
-                    self.shared.storage.finish(ticket, Ok(()));
+        for submission in admitted {
+            match submission.op() {
+                Op::Discard { .. } => self.discard(submission),
+                Op::Read | Op::Write | Op::WriteDurable if submission.bytes() == 0 => {
+                    self.shared.storage.finish(submission, Ok(()));
                 }
-                _ => transfers.push(ticket),
+                _ => transfers.push(submission),
             }
         }
         self.shared.start(transfers);
     }
 
     /// Runs admitted requests on this thread: one is one system call, several go through the thread's own ring.
-    pub(crate) fn execute(&self, admitted: impl Iterator<Item = Ticket>) {
+    pub(crate) fn execute(&self, admitted: impl Iterator<Item = Submission>) {
         let storage = &self.shared.storage;
-        let mut admitted: Vec<Ticket> = admitted.collect();
+        let mut admitted: Vec<Submission> = admitted.collect();
         if admitted.len() > 1 {
             admitted = local::run(storage, admitted);
         }
-        for ticket in admitted {
-            storage.run(ticket);
+        for submission in admitted {
+            storage.run(submission);
         }
     }
 
-    fn discard(&self, ticket: Ticket) {
+    fn discard(&self, submission: Submission) {
         let pool = self.side.get_or_init(|| Pool::start(self.shared.storage.clone(), 1).ok());
         match pool {
-            Some(pool) => pool.submit(vec![ticket], None),
+            Some(pool) => pool.submit(vec![submission], None),
             // A discard promises nothing.
-            None => self.shared.storage.finish(ticket, Ok(())),
+            None => self.shared.storage.finish(submission, Ok(())),
         }
     }
 }
@@ -294,7 +297,7 @@ mod tests {
         (folder, Uring::start(storage, ring::shared).unwrap())
     }
 
-    fn write(block: u64, blocks: usize) -> (IoFuture<IoBuf>, Ticket) {
+    fn write(block: u64, blocks: usize) -> (IoFuture<IoBuf>, Submission) {
         request_for_test(Op::Write, block, IoBuf::copied_from(&vec![block as u8; blocks * BLOCK_BYTES]))
     }
 
@@ -310,11 +313,11 @@ mod tests {
     #[test]
     fn held_neighbours_are_one_request() {
         let (folder, uring) = started();
-        let (futures, tickets): (Vec<_>, Vec<_>) = [(1, 3), (4, 1), (5, 200), (205, 100), (500, 1)]
+        let (futures, submissions): (Vec<_>, Vec<_>) = [(1, 3), (4, 1), (5, 200), (205, 100), (500, 1)]
             .map(|(block, blocks)| write(block, blocks))
             .into_iter()
             .unzip();
-        plug(|| tickets.into_iter().for_each(|ticket| uring.submit(std::iter::once(ticket))));
+        plug(|| submissions.into_iter().for_each(|submission| uring.submit(std::iter::once(submission))));
         wait_for(futures);
         let counters = uring.shared.storage.counters();
         assert_eq!((counters.writes, counters.blocks_written), (3, 305), "1 MiB is as much as one has");
@@ -329,8 +332,10 @@ mod tests {
         let (folder, uring) = started();
         let (futures, parts): (Vec<_>, Vec<_>) =
             [(7, 2), (9, 1)].map(|(block, blocks)| write(block, blocks)).into_iter().unzip();
-        let flight =
-            Flight { transfer: Transfer::new(Ticket::join(parts)), action: Action::Write { durable: false } };
+        let flight = Flight {
+            transfer: Transfer::new(Submission::join(parts)),
+            action: Action::Write { durable: false },
+        };
         let failed = Err(io::Error::from_raw_os_error(libc::EIO));
         uring.shared.queue.lock().in_flight += 1;
         let mut finished = Vec::new();

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use shoal_base::plug::plug;
 use shoal_base::task::block_on;
-use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_device::{
-    BLOCK_BYTES, Device, DeviceError, FileOptions, IoBuf, IoFuture, IoMode, MemDevice, Outcome, open,
+    BLOCK_BYTES, Completion, Device, DeviceError, FileOptions, IoBuf, IoFuture, IoMode, MemDevice, open,
 };
+use shoal_device_sim::{Image, Latency, SimDevice, SimOptions};
 
 const BLOCKS: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Submission {
+enum Way {
     /// On the calling thread.
     Here,
     /// Submitted.
@@ -37,7 +37,7 @@ enum Request {
         durable: bool,
     },
     /// Writes of single blocks that do not overlap, and then reads of them, each as one batch.
-    Batch {
+    IoBatch {
         first: u64,
         count: u64,
         step: u64,
@@ -55,14 +55,14 @@ fn request() -> impl Strategy<Value = Request> {
         4 => (block(), segments()).prop_map(|(block, segments)| Request::Read { block, segments }),
         4 => (block(), segments(), any::<bool>())
             .prop_map(|(block, segments, durable)| Request::Write { block, segments, durable }),
-        2 => (0..20_u64, 0..90_u64, 1..3_u64).prop_map(|(first, count, step)| Request::Batch { first, count, step }),
+        2 => (0..20_u64, 0..90_u64, 1..3_u64).prop_map(|(first, count, step)| Request::IoBatch { first, count, step }),
         1 => Just(Request::Flush),
         1 => (BLOCKS..BLOCKS + 40).prop_map(|blocks| Request::Grow { blocks }),
     ]
 }
 
-fn way() -> impl Strategy<Value = Submission> {
-    prop_oneof![Just(Submission::Here), Just(Submission::Background), Just(Submission::Plugged)]
+fn way() -> impl Strategy<Value = Way> {
+    prop_oneof![Just(Way::Here), Just(Way::Background), Just(Way::Plugged)]
 }
 
 struct Checked {
@@ -76,11 +76,11 @@ fn is_out_of_range(error: &DeviceError) -> bool {
     matches!(error, DeviceError::OutOfRange { .. })
 }
 
-fn finish<M: shoal_device::IoMemory>(way: Submission, future: IoFuture<M>) -> Outcome<M> {
+fn finish<M: shoal_device::IoMemory>(way: Way, future: IoFuture<M>) -> Completion<M> {
     match way {
-        Submission::Here => block_on(future),
-        Submission::Background => block_on(future.in_background()),
-        Submission::Plugged => block_on(plug(|| future.in_background())),
+        Way::Here => block_on(future),
+        Way::Background => block_on(future.in_background()),
+        Way::Plugged => block_on(plug(|| future.in_background())),
     }
 }
 
@@ -109,11 +109,11 @@ impl Checked {
         self.model[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn run(&mut self, request: &Request, way: Submission) {
+    fn run(&mut self, request: &Request, way: Way) {
         match request {
             Request::Read { block, segments } => self.read(*block, segments, way),
             Request::Write { block, segments, durable } => self.write(*block, segments, *durable, way),
-            Request::Batch { first, count, step } => self.batch(*first, *count, *step, way),
+            Request::IoBatch { first, count, step } => self.batch(*first, *count, *step, way),
             Request::Flush => finish(way, self.device.flush()).result.unwrap(),
             Request::Grow { blocks } => {
                 if self.device.inner().can_grow() {
@@ -128,49 +128,49 @@ impl Checked {
         assert_eq!(self.device.blocks() as usize * BLOCK_BYTES, self.model.len());
     }
 
-    fn read(&mut self, block: u64, segments: &[usize], way: Submission) {
+    fn read(&mut self, block: u64, segments: &[usize], way: Way) {
         let memory: Vec<IoBuf> = segments.iter().map(|&blocks| IoBuf::new(blocks)).collect();
-        let outcome = finish(way, self.device.read(block, memory));
+        let completion = finish(way, self.device.read(block, memory));
         if !self.fits(block, segments.iter().sum()) {
-            return assert!(is_out_of_range(&outcome.result.unwrap_err()));
+            return assert!(is_out_of_range(&completion.result.unwrap_err()));
         }
-        let found: Vec<u8> = outcome.ok().unwrap().iter().flat_map(|buf| buf.to_vec()).collect();
+        let found: Vec<u8> = completion.ok().unwrap().iter().flat_map(|buf| buf.to_vec()).collect();
         assert!(
             found == self.model[block as usize * BLOCK_BYTES..][..found.len()],
             "wrong bytes at block {block}"
         );
     }
 
-    fn write(&mut self, block: u64, segments: &[usize], durable: bool, way: Submission) {
+    fn write(&mut self, block: u64, segments: &[usize], durable: bool, way: Way) {
         let memory: Vec<IoBuf> = segments.iter().map(|&blocks| self.filled(blocks)).collect();
         let write = if durable { Device::write_durable } else { Device::write };
-        let outcome = finish(way, write(&self.device, block, memory));
+        let completion = finish(way, write(&self.device, block, memory));
         if !self.fits(block, segments.iter().sum()) {
-            return assert!(is_out_of_range(&outcome.result.unwrap_err()));
+            return assert!(is_out_of_range(&completion.result.unwrap_err()));
         }
-        let written: Vec<u8> = outcome.ok().unwrap().iter().flat_map(|buf| buf.to_vec()).collect();
+        let written: Vec<u8> = completion.ok().unwrap().iter().flat_map(|buf| buf.to_vec()).collect();
         self.model_write(block, &written);
     }
 
     fn start<M: shoal_device::IoMemory>(
         &self,
         requests: Vec<(u64, IoFuture<M>)>,
-        way: Submission,
+        way: Way,
     ) -> Vec<(u64, IoFuture<M>)> {
-        if way == Submission::Plugged {
+        if way == Way::Plugged {
             let each = |(block, request): (u64, IoFuture<M>)| (block, request.in_background());
             return plug(|| requests.into_iter().map(each).collect());
         }
         let mut batch = self.device.batch();
         let requests = requests.into_iter().map(|(block, request)| (block, batch.add(request))).collect();
         match way {
-            Submission::Here => block_on(async { batch.start() }),
-            Submission::Background | Submission::Plugged => batch.start_in_background(),
+            Way::Here => block_on(async { batch.start() }),
+            Way::Background | Way::Plugged => batch.start_in_background(),
         }
         requests
     }
 
-    fn batch(&mut self, first: u64, count: u64, step: u64, way: Submission) {
+    fn batch(&mut self, first: u64, count: u64, step: u64, way: Way) {
         let blocks: Vec<u64> = (0..count).map(|number| first + number * step).collect();
         let writes: Vec<_> = blocks
             .iter()
@@ -181,23 +181,23 @@ impl Checked {
             .collect();
         let writes = self.start(writes, way);
         for (block, write) in writes {
-            let outcome = block_on(write);
+            let completion = block_on(write);
             if self.fits(block, 1) {
-                let memory = outcome.ok().unwrap();
+                let memory = completion.ok().unwrap();
                 self.model_write(block, &memory);
             } else {
-                assert!(is_out_of_range(&outcome.result.unwrap_err()));
+                assert!(is_out_of_range(&completion.result.unwrap_err()));
             }
         }
         let reads = blocks.iter().map(|&block| (block, self.device.read(block, IoBuf::new(1)))).collect();
         let reads = self.start(reads, way);
         for (block, read) in reads {
-            let outcome = block_on(read);
+            let completion = block_on(read);
             if self.fits(block, 1) {
-                let found = outcome.ok().unwrap();
+                let found = completion.ok().unwrap();
                 assert!(found[..] == self.model[block as usize * BLOCK_BYTES..][..BLOCK_BYTES]);
             } else {
-                assert!(is_out_of_range(&outcome.result.unwrap_err()));
+                assert!(is_out_of_range(&completion.result.unwrap_err()));
             }
         }
     }
@@ -212,7 +212,7 @@ fn file(folder: &Path, io: IoMode, direct: bool) -> Device {
     device
 }
 
-fn check(make: impl Fn(&Path) -> Device, requests: &[(Request, Submission)]) {
+fn check(make: impl Fn(&Path) -> Device, requests: &[(Request, Way)]) {
     let folder = tempfile::tempdir().unwrap();
     let mut checked = Checked::new(make(folder.path()));
     for (request, way) in requests {

@@ -56,7 +56,7 @@ mod write;
 #[cfg(any(test, fuzzing))]
 pub use testing::hostile;
 
-pub use growth::raise_cap::Grown;
+pub use growth::raise_cap::CapChange;
 pub use image::losses::Losses;
 pub use log::driver::Waiting;
 pub use maintenance::scrub::ScrubReport;
@@ -64,7 +64,7 @@ pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, Plac
 pub use read::get::{Lookup, ShortObject, TryGet};
 pub use read::read_cache::ReadCache;
 pub use read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot, SnapshotPage, SnapshotPlace};
-pub use read::stream::GetStream;
+pub use read::stream::ValueReader;
 pub use read::streams::DAMAGED_RANGES_MAX;
 pub use recovery::close::Closed;
 pub use recovery::open_path::PathOptions;
@@ -83,12 +83,12 @@ pub use shoal_common::options::{Environment, FormatOptions, OpenOptions, TABLETS
 pub use shoal_common::problem::CheckProblem;
 pub use space::own_space::OWN_SPACES_MAX;
 pub use store::Store;
-pub use store::free_space::FreeSpace;
+pub use store::free_space::FreeRunIter;
 pub use store::last_backup::BackupNote;
 pub use store::stat::StoreStat;
 pub use write::change::{Change, ReadLevel};
 pub use write::receive_buffer::ReceiveBuffer;
-pub use write::stream::PutStream;
+pub use write::stream::ValueWriter;
 pub use write::ticket::Ticket;
 pub use write::try_write::SHORT_PUTS_MAX;
 pub use write::txn::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT};

@@ -14,7 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use shoal_base::histogram::{BOUNDS_NS, Durations};
 
-use crate::catalog::{CATALOG, Kind, Metric, Samples, Value};
+use crate::catalog::{CATALOG, Kind, MetricFamily, Samples, Value};
 use crate::snapshot::{Snapshot, Source};
 
 /// Returns true if a bound of durations is written: 1, 2.5 and 5 of each decade from 10 microseconds to 10 seconds are.
@@ -91,7 +91,7 @@ impl EncodeLabelSet for Labels<'_> {
     }
 }
 
-fn write_metric(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, samples: Samples) -> fmt::Result {
+fn write_metric(encoder: &mut DescriptorEncoder<'_>, metric: &MetricFamily, samples: Samples) -> fmt::Result {
     let unit = match metric.unit() {
         Some("seconds") => Some(Unit::Seconds),
         Some("bytes") => Some(Unit::Bytes),
@@ -239,7 +239,7 @@ mod tests {
             let names: BTreeSet<_> = names.collect();
             assert!(!names.is_empty(), "{file}");
             for name in names {
-                let of_histogram = |metric: &Metric| {
+                let of_histogram = |metric: &MetricFamily| {
                     let part = name.strip_prefix(metric.name);
                     metric.kind == Kind::Histogram && matches!(part, Some("_bucket" | "_count" | "_sum"))
                 };
@@ -262,7 +262,7 @@ mod tests {
             .lines()
             .filter(|line| line.starts_with("| `shoal_") || line.starts_with("| `process_"))
             .collect();
-        let row = |metric: &Metric| {
+        let row = |metric: &MetricFamily| {
             let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
             let unit = metric.unit().unwrap_or("");
             format!(

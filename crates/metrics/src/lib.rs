@@ -20,12 +20,12 @@ mod requests;
 mod slow;
 mod snapshot;
 
-pub use catalog::{CATALOG, Kind, Metric};
+pub use catalog::{CATALOG, Kind, MetricFamily};
 pub use encode::render;
 pub use frontend::{Connections, FrontendMetrics, MemoryParts, Metrics};
 pub use listen::{Health, Listener, PATHS};
 pub use process::Usage;
 pub use request::{Operation, RefusalCause, RequestResult};
 pub use requests::{RequestCounts, Requests};
-pub use slow::{Mark, Marks, SlowRequest, mark, note_key, with_marks};
+pub use slow::{Marks, SlowRequest, Stage, mark, note_key, with_marks};
 pub use snapshot::Source;

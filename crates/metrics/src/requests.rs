@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use shoal_base::histogram::{Durations, Histogram};
+use shoal_base::histogram::{AtomicHistogram, Durations};
 
 use crate::request::{Operation, RequestResult};
 
@@ -38,7 +38,7 @@ pub(crate) fn shard() -> usize {
 pub(crate) struct Alone<T>(pub(crate) T);
 
 /// The cells of one set.
-type Cells = [[OnceLock<Box<Histogram>>; RESULTS]; OPERATIONS];
+type Cells = [[OnceLock<Box<AtomicHistogram>>; RESULTS]; OPERATIONS];
 
 /// Requests of one frontend since its start.
 #[derive(Debug)]

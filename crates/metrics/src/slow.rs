@@ -43,7 +43,7 @@ impl Marks {
 
 /// The start of a part of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum Stage {
     /// [`Marks::started_ns`].
     Started,
     /// [`Marks::placed_ns`].
@@ -68,11 +68,11 @@ pub fn with_marks<T>(marks: &mut Marks, work: impl FnOnce() -> T) -> (T, Option<
 }
 
 /// Marks that the running request reached `part`; the first call of each counts. [`Marks::settle`] adds the time.
-pub fn mark(part: Mark) {
+pub fn mark(part: Stage) {
     let Some(mut marks) = MARKS.get() else { return };
     let place = match part {
-        Mark::Started => &mut marks.started_ns,
-        Mark::Placed => &mut marks.placed_ns,
+        Stage::Started => &mut marks.started_ns,
+        Stage::Placed => &mut marks.placed_ns,
     };
     if *place == 0 {
         *place = NOW;
@@ -196,23 +196,23 @@ mod tests {
 
     #[test]
     fn marks_are_those_of_the_request_that_runs() {
-        mark(Mark::Started);
+        mark(Stage::Started);
         note_key(b"of nobody");
         let (mut outer, mut inner) = (Marks { wants_key: true, ..Marks::default() }, Marks::default());
         let (_, key) = with_marks(&mut outer, || {
             with_marks(&mut inner, || {
-                mark(Mark::Started);
+                mark(Stage::Started);
                 note_key(b"not wanted");
             });
             note_key(b"k");
-            mark(Mark::Placed);
+            mark(Stage::Placed);
         });
         assert_eq!(key, Some(b"k".to_vec()));
         inner.settle(|| 5);
         outer.settle(|| 7);
         assert_eq!(inner, Marks { started_ns: 5, ..Marks::default() });
         assert_eq!(outer, Marks { placed_ns: 7, wants_key: true, ..Marks::default() });
-        with_marks(&mut outer, || mark(Mark::Placed));
+        with_marks(&mut outer, || mark(Stage::Placed));
         outer.settle(|| unreachable!("the first one counts"));
     }
 }

@@ -35,7 +35,8 @@ pub(crate) struct Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.shared.fresh.fetch_sub(self.blocks, Ordering::Relaxed);
+        let before = self.shared.fresh.fetch_sub(self.blocks, Ordering::Relaxed);
+        assert!(before >= self.blocks, "fresh blocks are counted once");
     }
 }
 
@@ -152,6 +153,8 @@ impl Pool {
             });
             left -= count;
         }
+        let taken: usize = frames.iter().map(Frames::count).sum();
+        assert_eq!(taken, blocks, "the frames hold the value");
         Some(Fresh { frames, counted })
     }
 

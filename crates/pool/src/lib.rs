@@ -59,6 +59,6 @@ pub use fresh::{Filled, Fresh};
 pub use in_place::{PageWrite, Stream};
 pub use memory::frame::{FilledFrames, WriteMemory};
 pub use pool::{Pool, PoolOptions};
-pub use resident::pin::{Chunks, Pinned};
+pub use resident::pin::{Pinned, PinnedChunks};
 pub use unit::{Check, Hint, Unit, UnitId};
 pub use writer::{Keep, NewPage, Writer, WriterOptions};

@@ -6,12 +6,12 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
-use shoal_device::{Device, IoFuture, IoMemory, Outcome};
+use shoal_device::{Completion, Device, IoFuture, IoMemory};
 
 /// The purpose of a request.
 pub(crate) trait Purpose<M>: Send + Sync + 'static {
     /// The request ended. Called once, on whichever thread reaps completions.
-    fn ended(&self, outcome: Outcome<M>);
+    fn ended(&self, completion: Completion<M>);
 }
 
 /// A request in flight. It is the waker of the device's future, so it completes with or without waiters.
@@ -32,10 +32,10 @@ impl<M: IoMemory, P: Purpose<M>> Driven<M, P> {
         let mut io = self.io.lock();
         let Some(future) = io.as_mut() else { return };
         let waker = Waker::from(self.clone());
-        let Poll::Ready(outcome) = Pin::new(future).poll(&mut Context::from_waker(&waker)) else { return };
+        let Poll::Ready(completion) = Pin::new(future).poll(&mut Context::from_waker(&waker)) else { return };
         *io = None;
         drop(io);
-        self.purpose.ended(outcome);
+        self.purpose.ended(completion);
     }
 }
 

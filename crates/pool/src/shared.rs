@@ -90,10 +90,12 @@ impl Shared {
         };
         drop(guard);
         if load.is_prefetch {
-            self.prefetching.fetch_sub(blocks, Ordering::Relaxed);
+            let before = self.prefetching.fetch_sub(blocks, Ordering::Relaxed);
+            assert!(before >= blocks, "a prefetch ends once");
         }
         if load.is_scan {
-            self.scanning.fetch_sub(blocks, Ordering::Relaxed);
+            let before = self.scanning.fetch_sub(blocks, Ordering::Relaxed);
+            assert!(before >= blocks, "a scan's load ends once");
         }
         self.residents.memory.starving.notify();
         wakers.into_iter().for_each(std::task::Waker::wake);

@@ -19,7 +19,7 @@ use std::task::{Poll, Waker};
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_base::sync::Mutex;
-use shoal_device::Outcome;
+use shoal_device::Completion;
 use smallvec::SmallVec;
 
 use crate::PoolError;
@@ -249,6 +249,7 @@ impl Writer {
         let requests = groups.into_iter().map(|(block, run)| {
             let (pages, keep): (SmallVec<[Pinned; 1]>, _) =
                 run.into_iter().map(|queued| (queued.page, queued.keep)).unzip();
+            assert!(pages.len() <= pages_max, "a request has at most `request_bytes_max` bytes");
             let write = PageWrites { shared: self.pool.shared().clone(), flight: self.flight.clone(), keep };
             (self.pool.device().write(block, WriteFrames(pages)), write)
         });
@@ -302,9 +303,10 @@ struct PageWrites {
 }
 
 impl Purpose<WriteFrames> for PageWrites {
-    fn ended(&self, outcome: Outcome<WriteFrames>) {
-        let Outcome { result, memory: WriteFrames(pages) } = outcome;
+    fn ended(&self, completion: Completion<WriteFrames>) {
+        let Completion { result, memory: WriteFrames(pages) } = completion;
         let bytes = pages.len() * BLOCK_BYTES;
+        assert_eq!(pages.len(), self.keep.len(), "a write returns its pages");
         self.shared.count_write(&result, pages.len());
         for (page, keep) in pages.iter().zip(&self.keep) {
             if result.is_err() || !keep {
@@ -315,6 +317,7 @@ impl Purpose<WriteFrames> for PageWrites {
         drop(pages);
         let waker = {
             let mut flight = self.flight.0.lock();
+            assert!(flight.bytes >= bytes, "each page leaves the flight once");
             flight.bytes -= bytes;
             if let Err(error) = result {
                 flight.error.get_or_insert(error.into());

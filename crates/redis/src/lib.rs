@@ -31,8 +31,8 @@ mod clients;
 mod cursors;
 mod number;
 
-pub use listen::{ListenError, Running, Server};
+pub use listen::{RedisServer, Running, StartError};
 pub use memory::HARD_FACTOR;
-pub use options::{Announced, ClusterMode, Durability, Limits, RedisOptions};
+pub use options::{Announced, ClusterMode, Durability, RedisLimits, RedisOptions};
 pub use shoal_frontend::MinRate;
 pub use tls::Tls;

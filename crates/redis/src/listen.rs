@@ -26,7 +26,7 @@ const RESTART_PAUSE: Duration = Duration::from_millis(100);
 /// The reason why the frontend does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ListenError {
+pub enum StartError {
     /// The address was refused.
     #[error(transparent)]
     Listen(#[from] shoal_frontend::ListenError),
@@ -39,27 +39,27 @@ pub enum ListenError {
 }
 
 /// A frontend that listens. Connections wait until [`Self::start`].
-pub struct Server {
+pub struct RedisServer {
     listeners: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
     options: RedisOptions,
     bucket: Bucket,
 }
 
-impl Server {
+impl RedisServer {
     /// Listens on `options.listen` and `options.listen_also`.
     ///
     /// # Errors
-    /// [`ListenError`].
-    pub fn bind(options: RedisOptions) -> Result<Self, ListenError> {
+    /// [`StartError`].
+    pub fn bind(options: RedisOptions) -> Result<Self, StartError> {
         let address = options.listen;
         let proven = options.tls.as_ref().is_some_and(|tls| tls.asks_certificates);
         let is_closed = options.insecure || options.password.is_some() || proven;
         let lacks = ("authenticated", "give --password-file");
-        let bucket = Bucket::new(&options.bucket).map_err(ListenError::Bucket)?;
+        let bucket = Bucket::new(&options.bucket).map_err(StartError::Bucket)?;
         let listeners = shoal_frontend::listen_on_all(address, &options.listen_also, is_closed, lacks)?;
         let addresses: std::io::Result<Vec<_>> = listeners.iter().map(TcpListener::local_addr).collect();
-        let addresses = addresses.map_err(ListenError::Thread)?;
+        let addresses = addresses.map_err(StartError::Thread)?;
         Ok(Self { listeners, addresses, options, bucket })
     }
 
@@ -98,8 +98,8 @@ impl Server {
     /// Serves `store` on separate threads until it is stopped. The store stays open: the caller closes it.
     ///
     /// # Errors
-    /// [`ListenError::Thread`].
-    pub fn start(self, store: Store, environment: Environment) -> Result<Running, ListenError> {
+    /// [`StartError::Thread`].
+    pub fn start(self, store: Store, environment: Environment) -> Result<Running, StartError> {
         let Self { listeners, addresses, mut options, bucket } = self;
         allow_descriptors(options.limits.connections_max as u64);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -107,20 +107,20 @@ impl Server {
         options.threads = Some(threads);
         let frontend = Frontend::new(store, options, bucket, addresses, environment);
         let polls: Vec<Poll> =
-            (0..threads).map(|_| Poll::new()).collect::<Result<_, _>>().map_err(ListenError::Thread)?;
+            (0..threads).map(|_| Poll::new()).collect::<Result<_, _>>().map_err(StartError::Thread)?;
         let mailboxes = polls.iter().map(|poll| Mailbox::new(poll.registry())).collect::<Result<Vec<_>, _>>();
-        let mailboxes = mailboxes.map_err(ListenError::Thread)?;
+        let mailboxes = mailboxes.map_err(StartError::Thread)?;
         let mut running = Running { mailboxes: mailboxes.clone(), threads: Vec::new() };
         // The first thread accepts for all.
         let mut listeners = Some(Arc::<[TcpListener]>::from(listeners));
         for (poll, mailbox) in polls.into_iter().zip(&mailboxes) {
             let accepts = listeners.take().map(|listeners| (listeners, mailboxes.clone()));
             if let Some((listeners, _)) = &accepts {
-                Accepting::register(listeners, poll.registry()).map_err(ListenError::Thread)?;
+                Accepting::register(listeners, poll.registry()).map_err(StartError::Thread)?;
             }
             let mut thread = Thread { frontend: frontend.clone(), mailbox: mailbox.clone(), poll, accepts };
             let thread = std::thread::Builder::new().name("shoal-redis".into()).spawn(move || thread.run());
-            running.threads.push(thread.map_err(ListenError::Thread)?);
+            running.threads.push(thread.map_err(StartError::Thread)?);
         }
         Ok(running)
     }

@@ -70,7 +70,7 @@ pub struct RedisOptions {
     /// The counts of the commands.
     pub metrics: Arc<Metrics>,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: RedisLimits,
 }
 
 impl Default for RedisOptions {
@@ -87,14 +87,14 @@ impl Default for RedisOptions {
             threads: None,
             poll: Duration::ZERO,
             metrics: Arc::default(),
-            limits: Limits::default(),
+            limits: RedisLimits::default(),
         }
     }
 }
 
 /// Bounds of connections, commands and answers.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct RedisLimits {
     /// Connections; for a further one, the oldest that has not authenticated (without a password: sent a command) makes room;
     /// if there is none, the new one gets an error and is closed.
     pub connections_max: usize,
@@ -132,7 +132,7 @@ pub struct Limits {
     pub min_rate: MinRate,
 }
 
-impl Default for Limits {
+impl Default for RedisLimits {
     fn default() -> Self {
         Self {
             connections_max: 10_000,

@@ -90,7 +90,7 @@ impl WorkingSet {
             let is_own = !matches!(state.change, Change::NoChange);
             if is_own || more_of(state.look, look) == state.look {
                 let is_over = |object: &Object| {
-                    is_own && object.info.expiry.is_some_and(|deadline| deadline.left_ns() == 0)
+                    is_own && object.info.expiry.is_some_and(|deadline| deadline.left_ns == 0)
                 };
                 return Ok(state.object.clone().filter(|object| !is_over(object)));
             }

@@ -85,8 +85,8 @@ pub(crate) fn info(info: &ObjectInfo) -> v1::ObjectInfo {
         bytes: info.bytes,
         modified_ns: info.modified_ns,
         metadata,
-        ttl_ns: info.expiry.map(|deadline| deadline.left_ns()),
-        expire_time_ns: info.expiry.map(|deadline| deadline.at_ns()),
+        ttl_ns: info.expiry.map(|deadline| deadline.left_ns),
+        expire_time_ns: info.expiry.map(|deadline| deadline.at_ns),
     }
 }
 

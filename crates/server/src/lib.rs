@@ -28,7 +28,7 @@ mod wire;
 pub use auth::{Authenticated, Caller, Denied, Gate, Principal};
 pub use listen::{ServeError, Server};
 pub use operations::report::ReportSource;
-pub use options::{Limits, ServerOptions};
+pub use options::{ServerLimits, ServerOptions};
 pub use shoal_frontend::{
     BadCredentials, Credentials, ListenError, MinRate, Security, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN,
     TOKENS_MAX, TlsPem, Tokens,

@@ -24,7 +24,7 @@ use crate::flow::Flow;
 use crate::operations::backup::BACKUPS_MAX;
 use crate::operations::free_space::READERS_MAX;
 use crate::operations::stat::Counters;
-use crate::options::{Limits, ServerOptions};
+use crate::options::{ServerLimits, ServerOptions};
 
 /// Pause after a failed accept: if file descriptors have run out, the next one fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -207,7 +207,7 @@ fn watch_connections(dispatch: &Arc<Dispatch>) {
 struct Connections {
     tasks: JoinSet<()>,
     dispatch: Arc<Dispatch>,
-    limits: Arc<Limits>,
+    limits: Arc<ServerLimits>,
     drain: watch::Receiver<bool>,
 }
 

@@ -38,7 +38,7 @@ pub struct ServerOptions {
     /// True if health checks need no credentials.
     pub open_health: bool,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: ServerLimits,
 }
 
 impl Default for ServerOptions {
@@ -55,7 +55,7 @@ impl Default for ServerOptions {
             metrics: Arc::default(),
             report: ReportSource::default(),
             open_health: false,
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
         }
     }
 }
@@ -65,7 +65,7 @@ impl Default for ServerOptions {
 /// stream). Bytes in flight are counted once; long values are in memory both as received and in the form for the device, and the allocator
 /// keeps some freed memory: up to three times the counted bytes were measured with values of 4 MiB (T16 of `docs/reliability.md`).
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct ServerLimits {
     /// The most connections. For a further one the oldest without valid credentials makes room; if there is none, the new one is closed at
     /// once.
     pub connections_max: usize,
@@ -99,7 +99,7 @@ pub struct Limits {
     pub drain_max: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections_max: 1024,

@@ -20,7 +20,7 @@ const RECORDS_BYTES: u64 = 16 << 20;
 
 /// The reason why a file is not opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum JournalError {
     /// The file system returns an error.
     #[error("{path}: {error}")]
     Io {
@@ -90,9 +90,9 @@ impl Journal {
     }
 
     /// Opens the file at `path`: the state that it holds.
-    pub(crate) fn open(path: &Path, sync: bool) -> Result<(Self, SpaceState), OpenError> {
-        let io = |error| OpenError::Io { path: path.to_owned(), error };
-        let damaged = |what: String| OpenError::Damaged { path: path.to_owned(), what };
+    pub(crate) fn open(path: &Path, sync: bool) -> Result<(Self, SpaceState), JournalError> {
+        let io = |error| JournalError::Io { path: path.to_owned(), error };
+        let damaged = |what: String| JournalError::Damaged { path: path.to_owned(), what };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
         let mut bytes = vec![0; usize::try_from(file.metadata().map_err(io)?.len()).unwrap_or(0)];
         file.read_exact_at(&mut bytes, 0).map_err(io)?;
@@ -195,13 +195,13 @@ fn promised_behind(seed: u64, bytes: &[u8]) -> Option<u64> {
 
 /// Locks the file at `path`, which need not exist, for this process until the returned file is closed. The lock is on a file beside it that
 /// is never replaced or removed, while the file itself is.
-pub(crate) fn lock(path: &Path) -> Result<File, OpenError> {
+pub(crate) fn lock(path: &Path) -> Result<File, JournalError> {
     let name = beside(path, ".lock");
-    let io = |error| OpenError::Io { path: name.clone(), error };
+    let io = |error| JournalError::Io { path: name.clone(), error };
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(&name).map_err(io)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
+        Err(TryLockError::WouldBlock) => Err(JournalError::InUse(path.to_owned())),
         Err(TryLockError::Error(error)) => Err(io(error)),
     }
 }
@@ -213,10 +213,10 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 }
 
 /// Returns true if `path` does not exist yet.
-pub(crate) fn is_missing(path: &Path) -> Result<bool, OpenError> {
+pub(crate) fn is_missing(path: &Path) -> Result<bool, JournalError> {
     match std::fs::metadata(path) {
         Ok(_) => Ok(false),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
-        Err(error) => Err(OpenError::Io { path: path.to_owned(), error }),
+        Err(error) => Err(JournalError::Io { path: path.to_owned(), error }),
     }
 }

@@ -30,13 +30,13 @@ pub mod v1 {
 }
 
 pub use client::{ClientError, ClientOptions, SpaceClient};
-pub use journal::OpenError;
+pub use journal::JournalError;
 pub use owner::{LATE_EVERY_MS, Owner, OwnerOptions};
-pub use pool::Pool;
+pub use pool::LeasedSpace;
 pub use refusal::Refusal;
-pub use server::{ServeError, SpaceServer};
+pub use server::{SpaceServer, SpaceServerError};
 pub use state::{
-    Action, Answer, GROUPS_OF_LEASE_MAX, ITEMS_MAX, LEASES_OF_SESSION_MAX, SESSIONS_MAX, Status,
+    GROUPS_OF_LEASE_MAX, ITEMS_MAX, LEASES_OF_SESSION_MAX, SESSIONS_MAX, SpaceCommand, SpaceReply, Status,
     TIME_TO_LIVE_MS,
 };
 

@@ -16,10 +16,10 @@ use shoal_base::{BLOCK_BYTES_U64, Clock, Entropy};
 use shoal_space::{SPACE_BLOCKS_MAX, group_blocks_for};
 use tokio::sync::watch;
 
-use crate::journal::{Journal, OpenError, is_missing, lock};
+use crate::journal::{Journal, JournalError, is_missing, lock};
 use crate::record::{Content, Record, encode};
 use crate::refusal::Refusal;
-use crate::state::{Action, Answer, Change, SpaceState, Status};
+use crate::state::{Change, SpaceCommand, SpaceReply, SpaceState, Status};
 
 /// The interval at which the owner looks for late clients, in milliseconds.
 pub const LATE_EVERY_MS: u64 = 500;
@@ -97,28 +97,28 @@ impl Owner {
     /// Opens the file at `path`, or creates it if it is missing and `options` have a size.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`JournalError`].
     pub fn open(
         path: &Path,
         options: &OwnerOptions,
         clock: Arc<dyn Clock>,
         entropy: &dyn Entropy,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, JournalError> {
         let lock = lock(path)?;
         let (journal, mut space) = if is_missing(path)? {
             let size = options.size.ok_or_else(|| {
-                OpenError::Size(format!("{} does not exist; give a size to create it", path.display()))
+                JournalError::Size(format!("{} does not exist; give a size to create it", path.display()))
             })?;
             let blocks = size / BLOCK_BYTES_U64;
             if blocks == 0 || blocks > SPACE_BLOCKS_MAX {
-                return Err(OpenError::Size(format!("a space of {size} bytes: it has 4 KiB to 64 TiB")));
+                return Err(JournalError::Size(format!("a space of {size} bytes: it has 4 KiB to 64 TiB")));
             }
             let space = SpaceState::new(blocks, group_blocks_for(blocks));
             let mut identity = [0; 16];
             identity[..8].copy_from_slice(&entropy.next_u64().to_le_bytes());
             identity[8..].copy_from_slice(&entropy.next_u64().to_le_bytes());
             let made = Journal::create(path, identity, &space, 0, options.sync);
-            (made.map_err(|error| OpenError::Io { path: path.to_owned(), error })?, space)
+            (made.map_err(|error| JournalError::Io { path: path.to_owned(), error })?, space)
         } else {
             Journal::open(path, options.sync)?
         };
@@ -126,7 +126,7 @@ impl Owner {
             && size / BLOCK_BYTES_U64 != space.blocks()
         {
             let has = space.blocks() * BLOCK_BYTES_U64;
-            return Err(OpenError::Size(format!("{} is for {has} bytes, not {size}", path.display())));
+            return Err(JournalError::Size(format!("{} is for {has} bytes, not {size}", path.display())));
         }
         let looked_ms = now_ms(&*clock);
         space.grace(looked_ms);
@@ -183,7 +183,12 @@ impl Owner {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub async fn act(&self, session: u64, sequence: u64, action: Action) -> Result<Answer, Refusal> {
+    pub async fn act(
+        &self,
+        session: u64,
+        sequence: u64,
+        action: SpaceCommand,
+    ) -> Result<SpaceReply, Refusal> {
         let (answer, number) = {
             let (mut state, now) = self.look()?;
             let (answer, change) = state.space.act(session, sequence, action, now)?;

@@ -15,8 +15,8 @@ use crate::client::{ClientError, SpaceClient};
 use crate::coverage::Coverage;
 use crate::state::ITEMS_MAX;
 
-/// Leased groups, and their blocks in use.
-pub struct Pool {
+/// Leased groups and what is used of them.
+pub struct LeasedSpace {
     client: SpaceClient,
     space: Space,
     leases: BTreeMap<u64, LeasedGroups>,
@@ -33,13 +33,13 @@ struct LeasedGroups {
 impl SpaceClient {
     /// A pool over no groups yet.
     #[must_use]
-    pub fn pool(&self) -> Pool {
+    pub fn pool(&self) -> LeasedSpace {
         let space = Space::new(self.blocks(), self.group_blocks());
-        Pool { client: self.clone(), space, leases: BTreeMap::new(), groups: Coverage::default() }
+        LeasedSpace { client: self.clone(), space, leases: BTreeMap::new(), groups: Coverage::default() }
     }
 }
 
-impl Pool {
+impl LeasedSpace {
     /// Allocates a run of `blocks` leased blocks, without a call. Returns `None` if no such run is free: then [`Self::lease`] helps.
     ///
     /// # Panics

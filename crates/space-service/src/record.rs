@@ -6,7 +6,7 @@ use shoal_base::Run;
 use shoal_base::checksum::crc32c_seeded;
 use shoal_base::codec::{Reader, Truncated, put_varint};
 
-use crate::state::{Answer, Change, Counters, Deed, HeldLease, Part, SessionState};
+use crate::state::{Change, Counters, Deed, HeldLease, Part, SessionState, SpaceReply};
 
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 64;
@@ -210,12 +210,12 @@ fn put_part(part: &Part, out: &mut Vec<u8>) {
             put_varint(out, state.sequence);
             put_varint(out, u64::from(state.mark));
             match &state.answer {
-                Answer::Done => out.push(0),
-                Answer::Values(values) => {
+                SpaceReply::Done => out.push(0),
+                SpaceReply::Values(values) => {
                     out.push(1);
                     put_values(values, out);
                 }
-                Answer::Lease { lease, groups } => {
+                SpaceReply::Lease { lease, groups } => {
                     out.push(2);
                     put_varint(out, *lease);
                     put_runs(groups, out);
@@ -281,9 +281,9 @@ fn read(reader: &mut Reader<'_>) -> Result<Option<Record>, Truncated> {
             let (session, time_to_live_ms) = (reader.varint()?, number32(reader)?);
             let (sequence, mark) = (reader.varint()?, number32(reader)?);
             let answer = match reader.u8()? {
-                0 => Answer::Done,
-                1 => Answer::Values(values(reader)?),
-                2 => Answer::Lease { lease: reader.varint()?, groups: runs(reader)? },
+                0 => SpaceReply::Done,
+                1 => SpaceReply::Values(values(reader)?),
+                2 => SpaceReply::Lease { lease: reader.varint()?, groups: runs(reader)? },
                 _ => return Ok(None),
             };
             Content::Part(Part::Session(SessionState { session, time_to_live_ms, sequence, mark, answer }))
@@ -346,9 +346,9 @@ mod tests {
             any::<u64>().prop_map(|lease| Deed::GivenBack { lease }),
         ];
         let answer = prop_oneof![
-            Just(Answer::Done),
-            prop::collection::vec(some_runs(), 0..4).prop_map(Answer::Values),
-            (any::<u64>(), some_runs()).prop_map(|(lease, groups)| Answer::Lease { lease, groups }),
+            Just(SpaceReply::Done),
+            prop::collection::vec(some_runs(), 0..4).prop_map(SpaceReply::Values),
+            (any::<u64>(), some_runs()).prop_map(|(lease, groups)| SpaceReply::Lease { lease, groups }),
         ];
         prop_oneof![
             (any::<u64>(), any::<u32>()).prop_map(|(session, time_to_live_ms)| Content::Change(

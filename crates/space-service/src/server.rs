@@ -27,7 +27,7 @@ use tonic_prost::ProstCodec;
 
 use crate::owner::{LATE_EVERY_MS, Owner};
 use crate::refusal::Refusal;
-use crate::state::{Action, Answer};
+use crate::state::{SpaceCommand, SpaceReply};
 use crate::{MESSAGE_BYTES_MAX, runs_from, runs_into, v1};
 
 /// Most connections; further ones wait to be accepted.
@@ -50,7 +50,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// The reason why the server does not run.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum SpaceServerError {
     /// Callers from other machines could connect, and they are not authenticated.
     #[error(
         "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated; \
@@ -71,14 +71,18 @@ impl SpaceServer {
     /// Listens on `address` and on `others`, the further addresses of its name; port 0 takes a free one.
     ///
     /// # Errors
-    /// [`ServeError`].
-    pub fn bind(address: SocketAddr, others: &[SocketAddr], insecure: bool) -> Result<Self, ServeError> {
+    /// [`SpaceServerError`].
+    pub fn bind(
+        address: SocketAddr,
+        others: &[SocketAddr],
+        insecure: bool,
+    ) -> Result<Self, SpaceServerError> {
         let listeners =
             listen_on_all(address, others, insecure, ("authenticated", "")).map_err(|error| match error {
-                ListenError::NotLoopback { address, .. } => ServeError::NotLoopback(address),
-                error => ServeError::Listen(error),
+                ListenError::NotLoopback { address, .. } => SpaceServerError::NotLoopback(address),
+                error => SpaceServerError::Listen(error),
             })?;
-        let failed = |error| ServeError::Listen(ListenError::System { address, error });
+        let failed = |error| SpaceServerError::Listen(ListenError::System { address, error });
         Ok(Self { listeners: Listeners::new(listeners).map_err(failed)? })
     }
 
@@ -227,9 +231,9 @@ async fn act(owner: &Owner, request: http::Request<Incoming>) -> http::Response<
     match request.uri().path() {
         v1::Allocate::PATH => {
             unary::<v1::Allocate, _>(request, async |call| {
-                let action = Action::Allocate { sizes: call.sizes, runs_max: call.runs_max as usize };
+                let action = SpaceCommand::Allocate { sizes: call.sizes, runs_max: call.runs_max as usize };
                 let values = match owner.act(call.session, call.sequence, action).await? {
-                    Answer::Values(values) => values,
+                    SpaceReply::Values(values) => values,
                     other => unreachable!("an allocation was answered with {other:?}"),
                 };
                 let values = values.iter().map(|runs| v1::Value { runs: runs_into(runs) }).collect();
@@ -239,16 +243,16 @@ async fn act(owner: &Owner, request: http::Request<Incoming>) -> http::Response<
         }
         v1::Free::PATH => {
             unary::<v1::Free, _>(request, async |call| {
-                let action = Action::Free { runs: runs_from(call.runs) };
+                let action = SpaceCommand::Free { runs: runs_from(call.runs) };
                 owner.act(call.session, call.sequence, action).await.map(|_| v1::FreeResponse {})
             })
             .await
         }
         v1::Grant::PATH => {
             unary::<v1::Grant, _>(request, async |call| {
-                let action = Action::Grant { groups: call.groups as usize };
+                let action = SpaceCommand::Grant { groups: call.groups as usize };
                 match owner.act(call.session, call.sequence, action).await? {
-                    Answer::Lease { lease, groups } => {
+                    SpaceReply::Lease { lease, groups } => {
                         Ok(v1::GrantResponse { lease, groups: runs_into(&groups) })
                     }
                     other => unreachable!("a grant was answered with {other:?}"),
@@ -259,14 +263,14 @@ async fn act(owner: &Owner, request: http::Request<Incoming>) -> http::Response<
         v1::Commit::PATH => {
             unary::<v1::Commit, _>(request, async |call| {
                 let (kept, freed) = (runs_from(call.kept), runs_from(call.freed));
-                let action = Action::Commit { lease: call.lease, kept, freed };
+                let action = SpaceCommand::Commit { lease: call.lease, kept, freed };
                 owner.act(call.session, call.sequence, action).await.map(|_| v1::CommitResponse {})
             })
             .await
         }
         v1::GiveBack::PATH => {
             unary::<v1::GiveBack, _>(request, async |call| {
-                let action = Action::GiveBack { lease: call.lease };
+                let action = SpaceCommand::GiveBack { lease: call.lease };
                 owner.act(call.session, call.sequence, action).await.map(|_| v1::GiveBackResponse {})
             })
             .await

@@ -37,7 +37,7 @@ const PART_RUNS: usize = 4096;
 
 /// The request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum SpaceCommand {
     /// Blocks for good, for each of these sizes.
     Allocate {
         /// Blocks of each value.
@@ -71,9 +71,9 @@ pub enum Action {
     },
 }
 
-/// The answer to an [`Action`].
+/// The answer to an [`SpaceCommand`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Answer {
+pub enum SpaceReply {
     /// The action was carried out.
     #[default]
     Done,
@@ -130,7 +130,7 @@ pub(crate) struct SessionState {
     /// The last sequence that changed something, and its answer.
     pub(crate) sequence: u64,
     pub(crate) mark: u32,
-    pub(crate) answer: Answer,
+    pub(crate) answer: SpaceReply,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,7 +163,7 @@ struct ClientSession {
     sequence: u64,
     /// The checksum of the request with that sequence.
     mark: u32,
-    answer: Answer,
+    answer: SpaceReply,
     leases: BTreeSet<u64>,
 }
 
@@ -260,9 +260,9 @@ impl SpaceState {
         &mut self,
         session: u64,
         sequence: u64,
-        action: Action,
+        action: SpaceCommand,
         now_ms: u64,
-    ) -> Result<(Answer, Option<Change>), Refusal> {
+    ) -> Result<(SpaceReply, Option<Change>), Refusal> {
         self.touch(session, now_ms)?;
         let state = self.sessions.get(&session).ok_or(Refusal::Fenced { session })?;
         if sequence == state.sequence && sequence > 0 {
@@ -400,16 +400,16 @@ impl SpaceState {
     }
 
     /// Decides on the change for `action`. The blocks that it hands out are taken out of the free space already.
-    fn decide(&mut self, session: u64, action: Action) -> Result<Deed, Refusal> {
+    fn decide(&mut self, session: u64, action: SpaceCommand) -> Result<Deed, Refusal> {
         match action {
-            Action::Allocate { sizes, runs_max } => self.allocate(&sizes, runs_max),
-            Action::Free { runs } => {
+            SpaceCommand::Allocate { sizes, runs_max } => self.allocate(&sizes, runs_max),
+            SpaceCommand::Free { runs } => {
                 if runs.len() > ITEMS_MAX {
                     return Err(Refusal::Invalid("at most 65,536 runs are freed at once"));
                 }
                 Ok(Deed::Freed { runs })
             }
-            Action::Grant { groups } => {
+            SpaceCommand::Grant { groups } => {
                 if groups == 0 || groups > GROUPS_OF_LEASE_MAX {
                     return Err(Refusal::Invalid("a lease has 1 to 4,096 groups"));
                 }
@@ -422,13 +422,13 @@ impl SpaceState {
                 let per_group = lease.groups().iter().flat_map(|&run| self.groups_of(run));
                 Ok(Deed::Granted { lease: self.counters.next_lease, groups: per_group.collect() })
             }
-            Action::Commit { lease, kept, freed } => {
+            SpaceCommand::Commit { lease, kept, freed } => {
                 if kept.len() > ITEMS_MAX || freed.len() > ITEMS_MAX {
                     return Err(Refusal::Invalid("at most 65,536 runs are committed at once"));
                 }
                 Ok(Deed::Committed { lease, kept, freed })
             }
-            Action::GiveBack { lease } => Ok(Deed::GivenBack { lease }),
+            SpaceCommand::GiveBack { lease } => Ok(Deed::GivenBack { lease }),
         }
     }
 
@@ -534,11 +534,11 @@ impl SpaceState {
     }
 
     /// Notes a session's last call.
-    fn note(&mut self, session: u64, sequence: u64, deed: &Deed) -> Answer {
+    fn note(&mut self, session: u64, sequence: u64, deed: &Deed) -> SpaceReply {
         let answer = match deed {
-            Deed::Allocated { values } => Answer::Values(values.clone()),
-            Deed::Granted { lease, groups } => Answer::Lease { lease: *lease, groups: groups.clone() },
-            _ => Answer::Done,
+            Deed::Allocated { values } => SpaceReply::Values(values.clone()),
+            Deed::Granted { lease, groups } => SpaceReply::Lease { lease: *lease, groups: groups.clone() },
+            _ => SpaceReply::Done,
         };
         if let Some(state) = self.sessions.get_mut(&session) {
             state.sequence = sequence;
@@ -554,7 +554,7 @@ impl SpaceState {
             deadline_ms: 0,
             sequence: 0,
             mark: 0,
-            answer: Answer::Done,
+            answer: SpaceReply::Done,
             leases: BTreeSet::new(),
         };
         self.sessions.insert(session, state);
@@ -619,13 +619,13 @@ impl SpaceState {
 }
 
 /// A checksum of the request, which distinguishes a repeated call from another one with the same sequence.
-fn mark_of_action(action: &Action) -> u32 {
+fn mark_of_action(action: &SpaceCommand) -> u32 {
     match action {
-        Action::Allocate { sizes, .. } => mark(2, sizes.iter().map(|&blocks| u64::from(blocks))),
-        Action::Free { runs } => mark(3, numbers_of(runs)),
-        Action::Grant { groups } => mark(4, [*groups as u64]),
-        Action::Commit { lease, kept, freed } => mark_of_commit(*lease, kept, freed),
-        Action::GiveBack { lease } => mark(6, [*lease]),
+        SpaceCommand::Allocate { sizes, .. } => mark(2, sizes.iter().map(|&blocks| u64::from(blocks))),
+        SpaceCommand::Free { runs } => mark(3, numbers_of(runs)),
+        SpaceCommand::Grant { groups } => mark(4, [*groups as u64]),
+        SpaceCommand::Commit { lease, kept, freed } => mark_of_commit(*lease, kept, freed),
+        SpaceCommand::GiveBack { lease } => mark(6, [*lease]),
     }
 }
 

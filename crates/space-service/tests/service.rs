@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use shoal_base::{ManualClock, Run, SeededEntropy, SystemClock};
 use shoal_space_service::{
-    Action, Answer, ClientError, ClientOptions, OpenError, Owner, OwnerOptions, Refusal, SpaceClient,
-    SpaceServer,
+    ClientError, ClientOptions, JournalError, Owner, OwnerOptions, Refusal, SpaceClient, SpaceCommand,
+    SpaceReply, SpaceServer,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -116,15 +116,15 @@ async fn a_restart_keeps_everything_and_a_lost_answer_is_given_again() {
     let entropy = SeededEntropy::new(2);
     let owner = Owner::open(&path, &options, clock.clone(), &entropy).unwrap();
     assert_eq!(owner.status(), before);
-    let again = Action::Commit { lease: 1, kept: vec![kept], freed: vec![] };
-    assert_eq!(owner.act(session, 3, again.clone()).await, Ok(Answer::Done), "the third call, repeated");
-    let other = Action::Commit { lease: 1, kept: vec![Run::new(kept.end(), 1)], freed: vec![] };
+    let again = SpaceCommand::Commit { lease: 1, kept: vec![kept], freed: vec![] };
+    assert_eq!(owner.act(session, 3, again.clone()).await, Ok(SpaceReply::Done), "the third call, repeated");
+    let other = SpaceCommand::Commit { lease: 1, kept: vec![Run::new(kept.end(), 1)], freed: vec![] };
     assert!(
         matches!(owner.act(session, 3, other).await, Err(Refusal::Invalid(_))),
         "another call than the third"
     );
     assert!(matches!(owner.act(session, 4, again).await, Err(Refusal::Wrong { .. })), "it was done once");
-    assert!(matches!(Owner::open(&path, &options, clock.clone(), &entropy), Err(OpenError::InUse(_))));
+    assert!(matches!(Owner::open(&path, &options, clock.clone(), &entropy), Err(JournalError::InUse(_))));
     // A client that never came back is fenced after a whole time to live, and its lease taken back.
     let wait = |seconds: u64| {
         let looks = (0..seconds).map(|_| {
@@ -139,7 +139,7 @@ async fn a_restart_keeps_everything_and_a_lost_answer_is_given_again() {
     assert_eq!(owner.fence_late(), Ok(vec![]));
     assert_eq!(wait(29), vec![]);
     assert_eq!(wait(2), vec![session]);
-    let late = Action::Commit { lease: 1, kept: vec![Run::new(kept.end(), 1)], freed: vec![] };
+    let late = SpaceCommand::Commit { lease: 1, kept: vec![Run::new(kept.end(), 1)], freed: vec![] };
     assert_eq!(owner.act(session, 4, late).await, Err(Refusal::Fenced { session }));
     let status = owner.status();
     let used = u64::from(run.blocks + kept.blocks);
@@ -202,9 +202,9 @@ async fn every_torn_end_is_a_state_of_before_and_damage_before_it_is_found() {
     let snapshot_end = 64 + 3 * 40;
     for sequence in 1..=20 {
         let action = if sequence % 5 == 0 {
-            Action::Grant { groups: 1 }
+            SpaceCommand::Grant { groups: 1 }
         } else {
-            Action::Allocate { sizes: vec![sequence as u32], runs_max: 1 }
+            SpaceCommand::Allocate { sizes: vec![sequence as u32], runs_max: 1 }
         };
         owner.act(session, sequence, action).await.unwrap();
         states.push(owner.status());
@@ -221,7 +221,7 @@ async fn every_torn_end_is_a_state_of_before_and_damage_before_it_is_found() {
                 let at = states.iter().position(|&state| state == owner.status());
                 seen.insert(at);
             }
-            Err(error) => assert!(matches!(error, OpenError::Damaged { .. }), "{cut}: {error}"),
+            Err(error) => assert!(matches!(error, JournalError::Damaged { .. }), "{cut}: {error}"),
         }
     }
     assert!(seen.len() > 15, "{seen:?}");
@@ -229,14 +229,14 @@ async fn every_torn_end_is_a_state_of_before_and_damage_before_it_is_found() {
     let mut damaged = bytes.clone();
     damaged[end / 2] ^= 1;
     std::fs::write(&copy, &damaged).unwrap();
-    assert!(matches!(open(&copy), Err(OpenError::Damaged { .. })));
+    assert!(matches!(open(&copy), Err(JournalError::Damaged { .. })));
     std::fs::write(&copy, b"something else").unwrap();
-    assert!(matches!(open(&copy), Err(OpenError::Damaged { .. })));
+    assert!(matches!(open(&copy), Err(JournalError::Damaged { .. })));
     let other = OwnerOptions { size: Some(32 * MIB), sync: true };
-    assert!(matches!(Owner::open(&path, &other, clock.clone(), &entropy), Err(OpenError::Size(_))));
+    assert!(matches!(Owner::open(&path, &other, clock.clone(), &entropy), Err(JournalError::Size(_))));
     let missing = folder.path().join("missing");
     let no_size = OwnerOptions { size: None, sync: true };
-    assert!(matches!(Owner::open(&missing, &no_size, clock.clone(), &entropy), Err(OpenError::Size(_))));
+    assert!(matches!(Owner::open(&missing, &no_size, clock.clone(), &entropy), Err(JournalError::Size(_))));
 }
 
 #[tokio::test]
@@ -250,11 +250,11 @@ async fn a_file_that_became_long_is_replaced() {
     let mut sequence = 0;
     for _ in 0..60 {
         sequence += 1;
-        let action = Action::Allocate { sizes: vec![1; 60_000], runs_max: 1 };
-        let Ok(Answer::Values(values)) = owner.act(session, sequence, action).await else { panic!() };
+        let action = SpaceCommand::Allocate { sizes: vec![1; 60_000], runs_max: 1 };
+        let Ok(SpaceReply::Values(values)) = owner.act(session, sequence, action).await else { panic!() };
         sequence += 1;
         let runs = values.into_iter().flatten().collect();
-        owner.act(session, sequence, Action::Free { runs }).await.unwrap();
+        owner.act(session, sequence, SpaceCommand::Free { runs }).await.unwrap();
     }
     let length = std::fs::metadata(&path).unwrap().len();
     assert!(length < 18 << 20, "{length}: 120 calls of 400 KB each");
@@ -322,8 +322,8 @@ fn a_file_is_made_and_opened_by_one_only() {
             running.into_iter().map(|one| one.join().unwrap()).collect()
         });
         assert_eq!(all.iter().filter(|owner| owner.is_ok()).count(), 1);
-        let refused = |owner: &Result<Owner, OpenError>| {
-            owner.as_ref().err().is_none_or(|error| matches!(error, OpenError::InUse(_)))
+        let refused = |owner: &Result<Owner, JournalError>| {
+            owner.as_ref().err().is_none_or(|error| matches!(error, JournalError::InUse(_)))
         };
         assert!(all.iter().all(refused));
         drop(all);

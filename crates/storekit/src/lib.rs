@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_base::{ManualClock, SeededEntropy};
-use shoal_device::sim::{Image, Latency};
 use shoal_device::{Device, MemDevice};
+use shoal_device_sim::{Image, Latency};
 use shoal_engine::{
     Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on,
 };

@@ -7,28 +7,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
-use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
+use shoal_device::{BlockDevice, Device, DeviceCounters, Submission};
+use shoal_device_sim::{Image, Latency, SimDevice, SimOptions};
 
 /// The part of a device that a test writes; [`Intercepted`] makes a device of it, which passes everything else on.
 pub trait Intercept: Send + Sync {
     /// The underlying device.
     fn inner(&self) -> &dyn BlockDevice;
 
-    /// Requests on their way to the device; it gets the returned ones. A test that looks at requests, or fails some of them, needs only
-    /// this method.
-    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
-        tickets
+    /// Requests on their way to the device; those that are returned go on. A test that looks at requests, or fails some
+    /// of them, needs no more than this method.
+    fn pass(&self, submissions: Vec<Submission>) -> Vec<Submission> {
+        submissions
     }
 
     /// As [`BlockDevice::submit`].
-    fn submit(&self, tickets: Vec<Ticket>) {
-        self.inner().submit(self.pass(tickets));
+    fn submit(&self, submissions: Vec<Submission>) {
+        self.inner().submit(self.pass(submissions));
     }
 
     /// As [`BlockDevice::execute`].
-    fn execute(&self, tickets: Vec<Ticket>) {
-        self.inner().execute(self.pass(tickets));
+    fn execute(&self, submissions: Vec<Submission>) {
+        self.inner().execute(self.pass(submissions));
     }
 
     /// As [`BlockDevice::grow`].
@@ -75,12 +75,12 @@ impl<I> Deref for Intercepted<I> {
 }
 
 impl<I: Intercept> BlockDevice for Intercepted<I> {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        self.0.submit(tickets);
+    fn submit(&self, submissions: Vec<Submission>) {
+        self.0.submit(submissions);
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
-        self.0.execute(tickets);
+    fn execute(&self, submissions: Vec<Submission>) {
+        self.0.execute(submissions);
     }
 
     fn blocks(&self) -> u64 {
@@ -120,19 +120,19 @@ impl<I: Intercept> BlockDevice for Intercepted<I> {
 pub struct Late {
     inner: Arc<dyn BlockDevice>,
     delay: Duration,
-    later: Mutex<Sender<(Instant, Vec<Ticket>)>>,
+    later: Mutex<Sender<(Instant, Vec<Submission>)>>,
 }
 
 impl Late {
     /// The device `inner`, each of whose requests takes `delay` longer.
     #[must_use]
     pub fn over(inner: Arc<dyn BlockDevice>, delay: Duration) -> Device {
-        let (later, waiting) = channel::<(Instant, Vec<Ticket>)>();
+        let (later, waiting) = channel::<(Instant, Vec<Submission>)>();
         let below = inner.clone();
         thread::spawn(move || {
-            for (due, tickets) in waiting {
+            for (due, submissions) in waiting {
                 thread::sleep(due.saturating_duration_since(Instant::now()));
-                below.submit(tickets);
+                below.submit(submissions);
             }
         });
         Intercepted::new(Self { inner, delay, later: Mutex::new(later) }).1
@@ -144,18 +144,18 @@ impl Intercept for Late {
         &*self.inner
     }
 
-    fn submit(&self, tickets: Vec<Ticket>) {
+    fn submit(&self, submissions: Vec<Submission>) {
         if self.delay.is_zero() {
-            return self.inner.submit(tickets);
+            return self.inner.submit(submissions);
         }
         let later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = later.send((Instant::now() + self.delay, tickets));
+        let sent = later.send((Instant::now() + self.delay, submissions));
         assert!(sent.is_ok(), "the thread ends with the device");
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
+    fn execute(&self, submissions: Vec<Submission>) {
         thread::sleep(self.delay);
-        self.inner.execute(tickets);
+        self.inner.execute(submissions);
     }
 }
 
@@ -198,10 +198,12 @@ mod tests {
             &*self.0
         }
 
-        fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+        fn pass(&self, submissions: Vec<Submission>) -> Vec<Submission> {
             let (reads, writes): (Vec<_>, Vec<_>) =
-                tickets.into_iter().partition(|ticket| ticket.op() == Op::Read);
-            writes.into_iter().for_each(|ticket| ticket.fail(&io::ErrorKind::ReadOnlyFilesystem.into()));
+                submissions.into_iter().partition(|submission| submission.op() == Op::Read);
+            writes
+                .into_iter()
+                .for_each(|submission| submission.fail(&io::ErrorKind::ReadOnlyFilesystem.into()));
             reads
         }
     }

@@ -25,6 +25,7 @@ pub mod http2;
 pub mod lab;
 pub mod linear;
 pub mod model;
+pub mod places;
 pub mod process;
 pub mod resp;
 pub mod serial;

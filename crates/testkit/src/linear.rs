@@ -255,11 +255,11 @@ pub fn check<A: Act>(entries: &[Entry<A>], initial: A::State) -> Verdict {
 
 /// A history of several keys, all of them empty before.
 #[derive(Clone, Debug, Default)]
-pub struct History {
+pub struct KeyHistories {
     keys: BTreeMap<Vec<u8>, Vec<Entry>>,
 }
 
-impl History {
+impl KeyHistories {
     /// Notes an operation.
     pub fn push(&mut self, key: &[u8], entry: Entry) {
         self.keys.entry(key.to_vec()).or_default().push(entry);
@@ -476,9 +476,9 @@ mod tests {
 
     #[test]
     fn a_history_names_the_key_that_is_wrong() {
-        let mut history = History::default();
+        let mut history = KeyHistories::default();
         history.push(b"good", entry(0, 0, Some(1), Action::Write(1)));
-        let mut other = History::default();
+        let mut other = KeyHistories::default();
         other.push(b"bad", entry(1, 0, None, Action::Write(5)));
         other.push(b"bad", entry(1, 2, Some(3), Action::Read(Some(9))));
         history.merge(other);

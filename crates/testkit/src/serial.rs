@@ -53,13 +53,13 @@ impl Act for Transaction {
 
 /// A history of transactions between two moments at which everything is known: a pending one takes effect before its end or never.
 #[derive(Clone, Debug, Default)]
-pub struct History {
+pub struct TransactionHistory {
     /// By key: the values before the first transaction.
     initial: BTreeMap<u8, u64>,
     entries: Vec<Entry<Transaction>>,
 }
 
-impl History {
+impl TransactionHistory {
     /// A history that starts with these values; `None`: there was no object.
     #[must_use]
     pub fn after(values: &[(u8, Option<u64>)]) -> Self {
@@ -115,7 +115,7 @@ impl History {
     }
 }
 
-impl fmt::Display for History {
+impl fmt::Display for TransactionHistory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "  before: {:?}", self.initial)?;
         fmt::Display::fmt(&Picture(&self.entries), f)
@@ -183,7 +183,7 @@ mod tests {
         let pending = entry(2, None, &[], &[], &[(0, None), (1, Some(2))]);
         let read = entry(5, Some(6), &[], &[(0, None)], &[]);
         let history = |initial: Values<'_>, entries: &[Entry<Transaction>]| {
-            let mut history = History::after(initial);
+            let mut history = TransactionHistory::after(initial);
             history.extend(entries.to_vec());
             history
         };

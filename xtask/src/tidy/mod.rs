@@ -1,11 +1,14 @@
 //! The rules of the house that neither the compiler nor clippy checks.
 //!
-//! Each submodule is one family of rules: [`manifests`] (networks, lints, versions, lock files),
-//! [`order`] (walls between the modules of a crate), [`sources`] (every `.rs` file), [`docs`]
-//! (links, tables, the size of the pages, the template of decisions), [`names`] (files, items and flags that documents and
-//! comments name), [`rules`] (each invariant is asserted and broken somewhere), [`words`] (habits of language have ceilings),
-//! [`commits`] (subjects of commits are short). `tidy.toml` has the exceptions, each with its reason. The rules read text, not
-//! syntax: [`source`] separates code, comments and tests.
+//! Each submodule is one family of rules: [`layers`] (crates only use those below them), [`locks`] (lock files of other
+//! workspaces are up to date), [`circles`] (modules of a crate do not import each other in a circle), [`order`] (those of the
+//! engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`] (files,
+//! items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the repository),
+//! [`rules`] (each rule of the store is asserted and broken somewhere), [`types`] (a public type name has one meaning),
+//! [`words`] (habits of language have ceilings),
+//! [`commits`] (subjects of commits are short). Exceptions stand in `tidy.toml`,
+//! each with its reason. The rules read text, not syntax: [`source`] tells code, comments and tests apart, which is enough for
+//! them.
 
 mod commits;
 mod docs;
@@ -17,6 +20,7 @@ mod prose;
 mod rules;
 mod source;
 mod sources;
+mod types;
 mod words;
 
 use std::collections::BTreeMap;
@@ -94,6 +98,7 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
     findings.extend(docs::check(&tree)?);
     findings.extend(names::check(&tree, &exceptions));
     findings.extend(rules::check(&tree));
+    findings.extend(types::check(&tree));
     findings.extend(words::check(&tree, &exceptions));
     findings.extend(commits::check(root));
     findings.sort();

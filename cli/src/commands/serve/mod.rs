@@ -13,8 +13,8 @@ use anyhow::Context;
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_engine::{Bucket, Environment, Store};
 use shoal_metrics::Metrics;
-use shoal_redis::{ListenError, RedisOptions, Tls};
-use shoal_server::{Limits as ServerLimits, Security, ServeError, Server, ServerOptions};
+use shoal_redis::{RedisOptions, StartError, Tls};
+use shoal_server::{Security, ServeError, Server, ServerLimits, ServerOptions};
 use tokio::sync::oneshot;
 
 pub(crate) use self::arguments::Arguments;
@@ -113,10 +113,10 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
 /// Sets the Redis frontend's bucket to the one that follows from the store, unless an option names one. The choice is made at
 /// the start and holds until the stop: clients never see another bucket while they are connected.
 async fn with_bucket(
-    redis: Option<shoal_redis::Server>,
+    redis: Option<shoal_redis::RedisServer>,
     settings: &Settings,
     store: &Store,
-) -> anyhow::Result<Option<shoal_redis::Server>> {
+) -> anyhow::Result<Option<shoal_redis::RedisServer>> {
     let redis = match redis {
         Some(redis) if settings.is_resp_bucket_free => redis,
         other => return Ok(other),
@@ -222,7 +222,7 @@ fn warn_of_openness(
     settings: &Settings,
     security: &Security,
     server: &Server,
-    redis: Option<&shoal_redis::Server>,
+    redis: Option<&shoal_redis::RedisServer>,
 ) {
     let reachable = |addresses: &[SocketAddr]| {
         let open = addresses.iter().filter(|address| !address.ip().to_canonical().is_loopback());
@@ -246,7 +246,7 @@ fn warn_of_openness(
 async fn serve(
     store: Store,
     server: Server,
-    redis: Option<shoal_redis::Server>,
+    redis: Option<shoal_redis::RedisServer>,
     stopped: impl Future<Output = ()> + Send,
     stop: Arc<StopThread>,
 ) -> anyhow::Result<()> {
@@ -262,7 +262,7 @@ fn say_start(
     settings: &Settings,
     store: &Store,
     server: &Server,
-    redis: Option<&shoal_redis::Server>,
+    redis: Option<&shoal_redis::RedisServer>,
     metrics: &[SocketAddr],
 ) {
     let stat = store.stat();
@@ -274,8 +274,8 @@ fn say_start(
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         grpc = in_words(server.addresses()),
-        redis = or_off(redis.map_or(&[], shoal_redis::Server::addresses)),
-        redis_bucket = redis.map(shoal_redis::Server::bucket),
+        redis = or_off(redis.map_or(&[], shoal_redis::RedisServer::addresses)),
+        redis_bucket = redis.map(shoal_redis::RedisServer::bucket),
         metrics = or_off(metrics),
         objects = stat.objects_with_log(),
         size = %bytes(stat.device_blocks),
@@ -289,7 +289,7 @@ fn say_start(
 }
 
 /// One line for each address of a frontend. They are printed at once: the reader of the first line may be gone before another one came.
-fn addresses(server: &Server, redis: Option<&shoal_redis::Server>, metrics: &[SocketAddr]) -> String {
+fn addresses(server: &Server, redis: Option<&shoal_redis::RedisServer>, metrics: &[SocketAddr]) -> String {
     let scheme = if server.is_encrypted() { "https" } else { "http" };
     let mut lines = String::new();
     for address in server.addresses() {
@@ -312,7 +312,7 @@ fn bind_redis(
     security: &Security,
     metrics: &Arc<Metrics>,
     (listen, others): &Addresses,
-) -> anyhow::Result<Option<shoal_redis::Server>> {
+) -> anyhow::Result<Option<shoal_redis::RedisServer>> {
     let Some((_, options)) = &settings.resp else { return Ok(None) };
     let security = security.clone();
     let tls = settings.resp_tls.unwrap_or(security.is_encrypted()).then(|| Tls {
@@ -328,10 +328,10 @@ fn bind_redis(
         metrics,
         ..options.clone()
     };
-    match shoal_redis::Server::bind(options) {
+    match shoal_redis::RedisServer::bind(options) {
         Err(
-            error @ (ListenError::Listen(shoal_server::ListenError::NotLoopback { .. })
-            | ListenError::Bucket(_)),
+            error @ (StartError::Listen(shoal_server::ListenError::NotLoopback { .. })
+            | StartError::Bucket(_)),
         ) => Err(Usage(error.to_string()).into()),
         result => result.context("no server was started; --resp names another address, or is off").map(Some),
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shoal_engine::DEFAULT_BUCKET;
-use shoal_redis::{Announced, ClusterMode, Durability, Limits, RedisOptions};
+use shoal_redis::{Announced, ClusterMode, Durability, RedisLimits, RedisOptions};
 
 use super::arguments::Arguments;
 use super::file;
@@ -261,7 +261,7 @@ fn parse_switch(text: &str) -> Result<bool, Usage> {
 fn resp(
     arguments: &Arguments,
     file: &Arguments,
-    limits: Limits,
+    limits: RedisLimits,
 ) -> anyhow::Result<Option<(String, RedisOptions)>> {
     let defaults = RedisOptions::default();
     let password_file = arguments.password_file.as_deref().or(file.password_file.as_deref());
@@ -310,11 +310,11 @@ fn cluster_mode(cluster: Option<bool>, announce: Option<String>) -> Result<Clust
 }
 
 /// The bounds of the Redis frontend if `pending` bytes may wait at a connection.
-fn pending_limits(limits: Limits, pending: Option<Size>) -> Result<Limits, Usage> {
+fn pending_limits(limits: RedisLimits, pending: Option<Size>) -> Result<RedisLimits, Usage> {
     let Some(pending) = pending else { return Ok(limits) };
     let least = 2 * limits.answer_bytes_max as u64;
     match usize::try_from(pending.0) {
-        Ok(bytes) if pending.0 >= least => Ok(Limits { pending_bytes_max: bytes, ..limits }),
+        Ok(bytes) if pending.0 >= least => Ok(RedisLimits { pending_bytes_max: bytes, ..limits }),
         _ => {
             Err(Usage(format!("--resp-pending {} is too little; at least {least} bytes may wait", pending.0)))
         }

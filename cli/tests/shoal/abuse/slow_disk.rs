@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use shoal_bench::histogram::Histogram;
 use shoal_client::{ByteRange, Client};
-use shoal_device::{BlockDevice, Device, MemDevice, Op, Ticket};
+use shoal_device::{BlockDevice, Device, MemDevice, Op, Submission};
 use shoal_engine::{FormatOptions, Store, block_on};
-use shoal_server::{Limits, Server, ServerOptions};
+use shoal_server::{Server, ServerLimits, ServerOptions};
 use shoal_storekit::{StoreKit, in_time};
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::lab;
@@ -60,7 +60,7 @@ const GETS_MIN: u64 = 2_000;
 struct Due {
     at: Instant,
     number: u64,
-    tickets: Vec<Ticket>,
+    submissions: Vec<Submission>,
 }
 
 impl PartialEq for Due {
@@ -155,7 +155,7 @@ impl Slow {
                 Some(at) if at <= now => {
                     let due = waiting.due.pop().unwrap();
                     drop(waiting);
-                    self.device.submit(due.tickets);
+                    self.device.submit(due.submissions);
                     self.waiting.lock().unwrap()
                 }
                 Some(at) => self.changed.wait_timeout(waiting, at - now).unwrap().0,
@@ -220,35 +220,35 @@ impl Intercept for Slow {
         &self.device
     }
 
-    fn submit(&self, tickets: Vec<Ticket>) {
+    fn submit(&self, submissions: Vec<Submission>) {
         let now = Instant::now();
         let mut waiting = self.waiting.lock().unwrap();
-        for ticket in tickets {
-            let at = now + self.cost(ticket.op());
-            waiting.look_for_the_last(ticket.op());
+        for submission in submissions {
+            let at = now + self.cost(submission.op());
+            waiting.look_for_the_last(submission.op());
             if waiting.stands_still {
-                self.note_held(ticket.op());
+                self.note_held(submission.op());
             }
             let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-            waiting.due.push(Due { at, number, tickets: vec![ticket] });
+            waiting.due.push(Due { at, number, submissions: vec![submission] });
         }
         drop(waiting);
         self.changed.notify_all();
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
-        let cost = tickets.iter().map(|ticket| self.cost(ticket.op())).max().unwrap_or_default();
+    fn execute(&self, submissions: Vec<Submission>) {
+        let cost = submissions.iter().map(|submission| self.cost(submission.op())).max().unwrap_or_default();
         std::thread::sleep(cost);
         let mut waiting = self.waiting.lock().unwrap();
-        tickets.iter().for_each(|ticket| waiting.look_for_the_last(ticket.op()));
+        submissions.iter().for_each(|submission| waiting.look_for_the_last(submission.op()));
         if waiting.stands_still {
-            tickets.iter().for_each(|ticket| self.note_held(ticket.op()));
+            submissions.iter().for_each(|submission| self.note_held(submission.op()));
         }
         while waiting.stands_still {
             waiting = self.changed.wait(waiting).unwrap();
         }
         drop(waiting);
-        self.device.execute(tickets);
+        self.device.execute(submissions);
     }
 }
 
@@ -284,8 +284,11 @@ impl Served {
 }
 
 async fn serve(store: &Store) -> Served {
-    let limits =
-        Limits { bytes_in_flight_max: IN_FLIGHT_BYTES, room_wait_max: ROOM_WAIT_MAX, ..Limits::default() };
+    let limits = ServerLimits {
+        bytes_in_flight_max: IN_FLIGHT_BYTES,
+        room_wait_max: ROOM_WAIT_MAX,
+        ..ServerLimits::default()
+    };
     let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
     let server = Server::bind(ServerOptions { listen, limits, ..ServerOptions::default() }).await.unwrap();
     let address = server.address();

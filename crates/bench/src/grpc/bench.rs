@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use tokio::runtime::Runtime;
 
 use super::calls::Calls;
-use super::keys::Source;
+use super::keys::KeySource;
 use super::load::{Load, Tally, drive};
 use super::many::{Many, Pattern, Travelling};
 use super::pipelined::Pipelined;
@@ -62,7 +62,7 @@ pub struct Bench<'a> {
     cores: Option<Cores>,
     /// The runtime of the clients: the thread that runs the benchmark.
     runtime: Runtime,
-    source: Rc<Source>,
+    source: Rc<KeySource>,
     rows: Vec<Row>,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Bench<'a> {
             variants,
             cores,
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
-            source: Rc::new(Source::new(SEED)),
+            source: Rc::new(KeySource::new(SEED)),
             rows: Vec::new(),
         };
         bench.header(what, &machine)?;
@@ -174,7 +174,7 @@ impl<'a> Bench<'a> {
 
     /// Source of keys and values.
     #[must_use]
-    pub fn source(&self) -> &Rc<Source> {
+    pub fn source(&self) -> &Rc<KeySource> {
         &self.source
     }
 

@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::wire::{CREATE, DELETE, Key, Nothing, Pair, RETRIEVE, UPDATE, Value};
+use super::wire::{CREATE, DELETE, Key, Nothing, Pair, RETRIEVE, RetrieveResponse, UPDATE};
 
 /// The same as in Shoal's client.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
@@ -47,7 +47,7 @@ impl Calls {
     }
 
     pub(super) async fn retrieve(&self, key: Bytes) -> Result<Bytes, Status> {
-        Ok(self.call::<_, Value>(RETRIEVE, Key { key }).await?.value)
+        Ok(self.call::<_, RetrieveResponse>(RETRIEVE, Key { key }).await?.value)
     }
 
     pub(super) async fn update(&self, key: Bytes, value: Bytes) -> Result<(), Status> {

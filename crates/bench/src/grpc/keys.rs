@@ -33,14 +33,14 @@ pub struct Slice {
 }
 
 /// The source of random choices, keys and values.
-pub struct Source {
+pub struct KeySource {
     random: SeededEntropy,
     region: Bytes,
     /// Keys that may be drawn again.
     short: RefCell<HashMap<Bytes, Rc<Key>>>,
 }
 
-impl Source {
+impl KeySource {
     pub(super) fn new(seed: u64) -> Self {
         let random = SeededEntropy::new(seed);
         let region = (0..REGION_BYTES / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect::<Vec<_>>();
@@ -154,7 +154,7 @@ impl Key {
     ///
     /// # Errors
     /// It is none of the possible values.
-    pub(super) fn check(&self, source: &Source, floor: usize, got: &[u8]) -> Result<()> {
+    pub(super) fn check(&self, source: &KeySource, floor: usize, got: &[u8]) -> Result<()> {
         let sent = self.sent.borrow();
         let may_be = sent.iter().skip(floor);
         if may_be.rev().any(|&value| value.bytes == got.len() && source.bytes(value) == got) {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn sizes_are_the_seeds() {
-        let source = Source::new(1);
+        let source = KeySource::new(1);
         let mean = |draw: &dyn Fn() -> usize| (0..20_000).map(|_| draw() as f64).sum::<f64>() / 20_000.0;
         let keys = mean(&|| source.seed_key().name.len());
         let values = mean(&|| source.seed_value().bytes);
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_wrong_value_an_old_one_and_a_lost_key_are_noticed() {
-        let source = Source::new(2);
+        let source = KeySource::new(2);
         let key = source.key(20);
         let [first, second, third] = [(); 3].map(|()| source.value(100));
         let write = |value| key.end_write(&key.begin_write(value), true);
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn short_keys_are_shared() {
-        let source = Source::new(3);
+        let source = KeySource::new(3);
         let keys: Vec<_> = (0..2000).map(|_| source.key(1)).collect();
         assert!(keys.iter().any(|key| !Rc::ptr_eq(key, &keys[0]) && key.name != keys[0].name));
         for key in &keys {

@@ -14,7 +14,7 @@ use crate::machine;
 
 /// The outcome of a call. Any other outcome aborts the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// As requested.
     Done,
     /// There is no such key.
@@ -26,7 +26,7 @@ pub enum Outcome {
 /// A completed call.
 pub struct Ended {
     /// Its outcome.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
     /// Operations that it carried.
     pub operations: u64,
     /// The work that a server of the series would pretend to do for it.
@@ -81,9 +81,9 @@ impl Tally {
         self.operations += ended.operations;
         self.work += ended.work;
         *match ended.outcome {
-            Outcome::Done => &mut self.done,
-            Outcome::NotFound => &mut self.not_found,
-            Outcome::AlreadyExists => &mut self.already_exists,
+            CallOutcome::Done => &mut self.done,
+            CallOutcome::NotFound => &mut self.not_found,
+            CallOutcome::AlreadyExists => &mut self.already_exists,
         } += ended.operations;
     }
 }

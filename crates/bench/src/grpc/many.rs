@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use shoal_client::{ByteRange, Client, ConnectOptions, GetItem, OperationStream, PutItem, PutOptions};
 
-use super::keys::{Key, Source};
-use super::load::{Call, Ended, Load, Outcome};
+use super::keys::{Key, KeySource};
+use super::load::{Call, CallOutcome, Ended, Load};
 
 /// The objects' bucket.
 pub(super) const BUCKET: &str = "many";
@@ -44,7 +44,7 @@ impl Pattern {
 pub(super) struct Many {
     pub(super) client: Client,
     stream: OperationStream,
-    pub(super) source: Rc<Source>,
+    pub(super) source: Rc<KeySource>,
     pub(super) value_bytes: usize,
     keys: Vec<Rc<Key>>,
 }
@@ -59,7 +59,7 @@ pub(super) struct Travelling {
 impl Many {
     /// Connects, and puts `count` objects with keys and values of these lengths.
     pub(super) async fn load(
-        source: &Rc<Source>,
+        source: &Rc<KeySource>,
         address: SocketAddr,
         count: usize,
         [key_bytes, value_bytes]: [usize; 2],
@@ -158,5 +158,5 @@ impl Load for Travelling {
 }
 
 pub(super) fn ended(operations: usize) -> Ended {
-    Ended { outcome: Outcome::Done, operations: operations as u64, work: Duration::ZERO }
+    Ended { outcome: CallOutcome::Done, operations: operations as u64, work: Duration::ZERO }
 }

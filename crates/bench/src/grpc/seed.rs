@@ -10,8 +10,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tonic::{Code, Status};
 
 use super::calls::Calls;
-use super::keys::{Key, Slice, Source};
-use super::load::{Call, Ended, Load, Outcome};
+use super::keys::{Key, KeySource, Slice};
+use super::load::{Call, CallOutcome, Ended, Load};
 
 /// The work that a server of the series pretends to do for a retrieve, and for each of the others.
 pub const READ_WORK: Duration = Duration::from_millis(10);
@@ -39,7 +39,7 @@ pub(super) enum Mix {
 pub(super) struct Objects(Rc<Shared>);
 
 struct Shared {
-    source: Rc<Source>,
+    source: Rc<KeySource>,
     calls: Calls,
     /// Length of new values; none: the sizes of the series.
     value_bytes: Option<usize>,
@@ -56,7 +56,7 @@ pub(super) struct Calling {
 
 impl Objects {
     /// None yet, with values of the sizes of the series, or of `value_bytes` bytes.
-    pub(super) fn new(source: &Rc<Source>, calls: Calls, value_bytes: Option<usize>) -> Self {
+    pub(super) fn new(source: &Rc<KeySource>, calls: Calls, value_bytes: Option<usize>) -> Self {
         Self(Rc::new(Shared { source: Rc::clone(source), calls, value_bytes, keys: RefCell::default() }))
     }
 
@@ -104,11 +104,11 @@ impl Objects {
             let outcome = match created {
                 Ok(()) => {
                     shared.keys.borrow_mut().push(key);
-                    Outcome::Done
+                    CallOutcome::Done
                 }
                 Err(status) if status.code() == Code::AlreadyExists => {
                     key.check_exists()?;
-                    Outcome::AlreadyExists
+                    CallOutcome::AlreadyExists
                 }
                 Err(status) => bail!("create: {status}"),
             };
@@ -173,7 +173,7 @@ impl Load for Calling {
     }
 }
 
-fn ended(outcome: Outcome, work: Duration) -> Ended {
+fn ended(outcome: CallOutcome, work: Duration) -> Ended {
     Ended { outcome, operations: 1, work }
 }
 
@@ -187,11 +187,11 @@ fn found<T>(
     let outcome = match result {
         Ok(answer) => {
             check(answer)?;
-            Outcome::Done
+            CallOutcome::Done
         }
         Err(status) if status.code() == Code::NotFound => {
             key.check_missing()?;
-            Outcome::NotFound
+            CallOutcome::NotFound
         }
         Err(status) => bail!("{verb}: {status}"),
     };

@@ -32,9 +32,9 @@ pub struct Key {
     pub key: Bytes,
 }
 
-/// RetrieveResponse.
+/// The response of Retrieve.
 #[derive(Clone, PartialEq, Message)]
-pub struct Value {
+pub struct RetrieveResponse {
     /// The value.
     #[prost(bytes = "bytes", tag = "1")]
     pub value: Bytes,

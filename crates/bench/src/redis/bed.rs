@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use shoal_device::{Device, FileOptions, IoMode, MemDevice};
 use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
-use shoal_redis::{RedisOptions, Running, Server};
+use shoal_redis::{RedisOptions, RedisServer, Running};
 
 use super::link::{Link, command};
 use crate::cores::Cores;
@@ -79,7 +79,8 @@ impl Bed {
         let store = block_on(Store::open(device, options, Environment::default()))?;
         let cores = Cores::take();
         let (address, running) = Cores::on_servers(cores, || -> Result<_> {
-            let server = Server::bind(RedisOptions { listen, threads: Some(1), ..RedisOptions::default() })?;
+            let server =
+                RedisServer::bind(RedisOptions { listen, threads: Some(1), ..RedisOptions::default() })?;
             let address = server.address();
             Ok((address, server.start(store.clone(), Environment::default())?))
         })?;

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use shoal_base::{Entropy, SeededEntropy};
 
 use super::zipf::Zipf;
-use crate::payload::{ObjectSet, Pool, Sizes, mix};
+use crate::payload::{ObjectSet, RandomBytes, Sizes, mix};
 
 /// The seed of keys and bytes.
 pub const SEED: u64 = 20_261_125;
 
 /// The bytes of all values, for all loads of this process.
-static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(SEED));
+static POOL: LazyLock<RandomBytes> = LazyLock::new(|| RandomBytes::new(SEED));
 
 /// As in the well-known benchmark YCSB.
 const ZIPF_EXPONENT: f64 = 0.99;

@@ -28,7 +28,7 @@ use self::probe::{ReadProbe, WriteProbe};
 use self::target::Target;
 use self::work::{FOREVER, Tally, Work, Worker};
 use crate::machine;
-use crate::payload::{self, ObjectSet, Pool, Sizes};
+use crate::payload::{self, ObjectSet, RandomBytes, Sizes};
 use crate::report::{Metric, Report};
 use crate::select;
 
@@ -143,7 +143,7 @@ pub fn run(options: &StoreOptions, out: &mut dyn Write) -> Result<()> {
         scale,
         file,
         runtime: tokio::runtime::Builder::new_multi_thread().enable_all().build()?,
-        pool: Pool::new(SEED),
+        pool: RandomBytes::new(SEED),
         variants,
     };
     bench.header()?;
@@ -167,7 +167,7 @@ struct Bench<'a> {
     scale: Scale,
     file: DataFile,
     runtime: Runtime,
-    pool: Pool,
+    pool: RandomBytes,
     variants: Vec<&'a str>,
 }
 

@@ -6,14 +6,14 @@ use shoal_base::task::block_on;
 use shoal_base::{SeededEntropy, SystemEntropy};
 
 use super::*;
-use crate::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use crate::MemDevice;
 
 /// A tebibyte.
 const BLOCKS: u64 = 1 << 28;
 const BYTES: u64 = BLOCKS * BLOCK_BYTES_U64;
 
-fn sim(blocks: u64) -> Arc<SimDevice> {
-    SimDevice::with_options(Image::new(blocks), SimOptions { record: false, ..SimOptions::default() })
+fn in_memory(blocks: u64) -> Device {
+    Device::new(Arc::new(MemDevice::new(blocks)))
 }
 
 fn write(device: &Device, byte: u64, bytes: &[u8]) {
@@ -29,7 +29,7 @@ fn look_at(device: &Device) -> Content {
 
 /// The findings on a device that holds these bytes only.
 fn found(places: &[(u64, &[u8])]) -> Content {
-    let device = Device::new(sim(BLOCKS));
+    let device = in_memory(BLOCKS);
     places.iter().for_each(|(byte, bytes)| write(&device, *byte, bytes));
     let content = look_at(&device);
     assert!(!content.is_blank());
@@ -107,7 +107,7 @@ fn a_refusal_names_all_that_is_known_in_the_order_of_the_device() {
 
 #[test]
 fn zeros_are_blank() {
-    let content = look_at(&Device::new(sim(BLOCKS)));
+    let content = look_at(&in_memory(BLOCKS));
     assert!(content.is_blank(), "{content}");
     assert!(content.blocks_read >= 2 * DENSE_BLOCKS + SPREAD_PLACES * PLACE_BLOCKS, "{content}");
 }
@@ -139,12 +139,12 @@ fn small_devices_are_read_whole() {
         2 * DENSE_BLOCKS,
         2 * DENSE_BLOCKS + SPREAD_PLACES * PLACE_BLOCKS,
     ] {
-        let device = Device::new(sim(blocks));
+        let device = in_memory(blocks);
         let content = look_at(&device);
         assert!(content.is_blank() && content.blocks_read >= blocks, "{blocks} blocks: {content}");
         let places = (0..10).map(|_| dice.below(blocks)).chain([blocks.saturating_sub(1), blocks / 2]);
         for block in places.filter(|&block| block < blocks) {
-            let device = Device::new(sim(blocks));
+            let device = in_memory(blocks);
             write(&device, block * BLOCK_BYTES_U64 + 4_095, &[1]);
             assert_eq!(look_at(&device).first_byte, Some(block * BLOCK_BYTES_U64 + 4_095), "{blocks} blocks");
         }
@@ -180,22 +180,13 @@ fn the_places_between_are_random_and_everywhere() {
 #[test]
 fn data_in_the_middle_are_found() {
     let blocks = 1 << 18;
-    let device = Device::new(sim(blocks));
+    let device = in_memory(blocks);
     let first = 100_000;
     for at in (first..first + blocks / 100).step_by(61) {
         let bytes = vec![7; 61 * BLOCK_BYTES];
         block_on(device.write(at, IoBuf::copied_from(&bytes))).ok().unwrap();
     }
     assert!(!look_at(&device).is_blank());
-}
-
-#[test]
-fn a_device_that_cannot_be_read_is_not_blank() {
-    for block in [0, BLOCKS - 1] {
-        let sim = sim(BLOCKS);
-        sim.inject(Fault::fail(FaultOp::Read, 5).at(block..block + 1).for_good());
-        assert!(block_on(look(&Device::new(sim), &SystemEntropy)).is_err());
-    }
 }
 
 fn bytes_in(path: &std::path::Path, bytes: &[u8]) -> Content {

@@ -64,7 +64,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &span::Id) {}
 }
 
-fn refused(_: &File) -> io::Result<(ring::Submissions, ring::Completions)> {
+fn refused(_: &File) -> io::Result<(ring::SubmissionQueue, ring::CompletionQueue)> {
     Err(io::Error::from_raw_os_error(libc::EPERM))
 }
 

@@ -62,7 +62,7 @@ pub(crate) async fn hold(device: &Device, blocks: Range<u64>) -> Result<()> {
 mod tests {
     use std::sync::Arc;
 
-    use shoal_device::sim::{Image, SimDevice, SimOptions};
+    use shoal_device_sim::{Image, SimDevice, SimOptions};
 
     use super::*;
     use crate::image::superblock::Superblock;

@@ -30,7 +30,7 @@ use crate::store::{Inner, Store};
 
 /// The result of a growth of the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grown {
+pub struct CapChange {
     /// The largest number of blocks of 4 KiB that the store could have before.
     pub before: u64,
     /// The largest number of blocks that it may have now.
@@ -178,7 +178,7 @@ impl Store {
     /// # Errors
     /// [`Error::Invalid`] if the store cannot have that cap; [`Error::Unopenable`] if its free space is damaged, or a file has no room for
     /// the map of the new space; the store is unchanged then. As the device: a failed write poisons the store.
-    pub fn grow(&self, blocks_max: Option<u64>) -> Boxed<'_, Result<Grown>> {
+    pub fn grow(&self, blocks_max: Option<u64>) -> Boxed<'_, Result<CapChange>> {
         Box::pin(async move {
             self.0.check_writable()?;
             let grown = run_to_end(self.0.raise_cap(blocks_max))?;
@@ -205,7 +205,7 @@ impl Inner {
         Ok(plan)
     }
 
-    async fn raise_cap(&self, blocks_max: Option<u64>) -> Result<Grown> {
+    async fn raise_cap(&self, blocks_max: Option<u64>) -> Result<CapChange> {
         // Between two steps of relocation: no group is being emptied, and none will be.
         let _round = self.relocator.round.take().await;
         let _turn = self.checkpointer.grower.take().await;
@@ -224,7 +224,7 @@ impl Inner {
             }
         };
         if blocks_max == before {
-            return Ok(Grown { before, now: before });
+            return Ok(CapChange { before, now: before });
         }
         let plan = self.plan(blocks_max).await?;
         plan.take_room(&self.device).await?;
@@ -248,6 +248,6 @@ impl Inner {
         tracing::info!(
             "the store grew: it may have {blocks_max} blocks of 4 KiB now; it had at most {before}"
         );
-        Ok(Grown { before, now: blocks_max })
+        Ok(CapChange { before, now: blocks_max })
     }
 }

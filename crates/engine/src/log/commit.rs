@@ -11,7 +11,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use shoal_base::histogram::{Durations, Histogram};
+use shoal_base::histogram::{AtomicHistogram, Durations};
 use shoal_base::plug::plug;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -97,7 +97,7 @@ pub(crate) struct Committer {
     unwritten: OnceLock<Box<dyn Unwritten>>,
     counters: Mutex<CommitCounters>,
     /// The times of batches, each from the write to the end of its flush.
-    times: Histogram,
+    times: AtomicHistogram,
 }
 
 /// The initial state of a committer.
@@ -149,7 +149,7 @@ impl Committer {
             room: Room::default(),
             unwritten: OnceLock::new(),
             counters: Mutex::default(),
-            times: Histogram::default(),
+            times: AtomicHistogram::default(),
         }
     }
 

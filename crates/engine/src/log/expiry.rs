@@ -20,7 +20,7 @@ use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_base::{Clock, Lsn};
 use shoal_common::injected_bug::{Bug, injected};
-use shoal_common::object::{Deadline, End, Expiry};
+use shoal_common::object::{Deadline, EndTime, Expiry};
 
 use crate::log::clock_record::{ClockRecord, WALL_MARKS_MAX, WallMark};
 use crate::log::format::{BatchHeader, CLOCK_MAX_NS, Stamp};
@@ -303,11 +303,11 @@ impl ExpiryClock {
     }
 
     /// Returns true if this version of an object has expired. Reads a clock only if it has a deadline.
-    pub(crate) fn is_over(&self, end: Option<End>, version: Lsn, newest: &impl Newest) -> bool {
+    pub(crate) fn is_over(&self, end: Option<EndTime>, version: Lsn, newest: &impl Newest) -> bool {
         match end {
             None => false,
-            Some(End::Store(ns)) => ns <= self.store_ns(),
-            Some(End::Wall(ns)) => {
+            Some(EndTime::Store(ns)) => ns <= self.store_ns(),
+            Some(EndTime::Wall(ns)) => {
                 // The time is read before the marks: a thread that sees the time after a step also sees its mark.
                 ns <= self.wall_ns(newest)
                     || self.has_marks.load(Ordering::Acquire)
@@ -317,14 +317,14 @@ impl ExpiryClock {
     }
 
     /// The deadline of a write that is not queued yet.
-    pub(crate) fn end_of(&self, expiry: Expiry, newest: &impl Newest) -> Option<End> {
+    pub(crate) fn end_of(&self, expiry: Expiry, newest: &impl Newest) -> Option<EndTime> {
         let end = match expiry {
             Expiry::Never => return None,
-            Expiry::After(time) => End::Store(self.store_ns().saturating_add(ns_of(time))),
-            Expiry::At(wall_ns) => End::Wall(wall_ns),
-            Expiry::Same(deadline) => deadline.end(),
+            Expiry::After(time) => EndTime::Store(self.store_ns().saturating_add(ns_of(time))),
+            Expiry::At(wall_ns) => EndTime::Wall(wall_ns),
+            Expiry::Same(deadline) => deadline.end,
         };
-        if matches!(end, End::Wall(_)) {
+        if matches!(end, EndTime::Wall(_)) {
             // A step back that was not noticed yet is older than this write, and must not affect it.
             self.wall_ns(newest);
         }
@@ -332,12 +332,12 @@ impl ExpiryClock {
     }
 
     /// The deadline as users see it.
-    pub(crate) fn deadline(&self, end: End, newest: &impl Newest) -> Deadline {
+    pub(crate) fn deadline(&self, end: EndTime, newest: &impl Newest) -> Deadline {
         let (left_ns, at_ns) = match end {
-            End::Store(ns) => (ns.saturating_sub(self.store_ns()), ns.saturating_add_signed(self.look())),
-            End::Wall(ns) => (ns.saturating_sub(self.wall_ns(newest)), ns),
+            EndTime::Store(ns) => (ns.saturating_sub(self.store_ns()), ns.saturating_add_signed(self.look())),
+            EndTime::Wall(ns) => (ns.saturating_sub(self.wall_ns(newest)), ns),
         };
-        Deadline::new(end, left_ns, at_ns)
+        Deadline { end, left_ns, at_ns }
     }
 
     /// The clocks at this moment, by which a snapshot judges.
@@ -446,23 +446,25 @@ impl Moment {
     }
 
     /// Returns true if this version of an object had expired.
-    pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
+    pub(crate) fn is_over(&self, end: Option<EndTime>, version: Lsn) -> bool {
         match end {
             None => false,
-            Some(End::Store(ns)) => ns <= self.store_ns,
-            Some(End::Wall(ns)) => {
+            Some(EndTime::Store(ns)) => ns <= self.store_ns,
+            Some(EndTime::Wall(ns)) => {
                 ns <= self.wall_ns || self.marks.iter().any(|mark| version <= mark.lsn && ns <= mark.wall_ns)
             }
         }
     }
 
     /// The deadline as users saw it.
-    pub(crate) fn deadline(&self, end: End) -> Deadline {
+    pub(crate) fn deadline(&self, end: EndTime) -> Deadline {
         let (left_ns, at_ns) = match end {
-            End::Store(ns) => (ns.saturating_sub(self.store_ns), ns.saturating_add_signed(self.offset_ns)),
-            End::Wall(ns) => (ns.saturating_sub(self.wall_ns), ns),
+            EndTime::Store(ns) => {
+                (ns.saturating_sub(self.store_ns), ns.saturating_add_signed(self.offset_ns))
+            }
+            EndTime::Wall(ns) => (ns.saturating_sub(self.wall_ns), ns),
         };
-        Deadline::new(end, left_ns, at_ns)
+        Deadline { end, left_ns, at_ns }
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use shoal_base::{Lsn, TabletId};
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
-use shoal_device::{BlockDevice, Op, Ticket};
+use shoal_device::{BlockDevice, Op, Submission};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::task::{Wakes, poll_once};
 
@@ -28,19 +28,19 @@ const EIO: i32 = 5;
 struct HoldingDevice {
     sim: Arc<SimDevice>,
     holds: AtomicBool,
-    waiting: Mutex<Vec<Ticket>>,
+    waiting: Mutex<Vec<Submission>>,
 }
 
 impl HoldingDevice {
     /// Polls `work` and releases its requests, up to the first one of this kind.
-    fn up_to<F: Future>(&self, mut work: Pin<&mut F>, wanted: Op) -> Ticket {
+    fn up_to<F: Future>(&self, mut work: Pin<&mut F>, wanted: Op) -> Submission {
         loop {
             assert!(poll_once(work.as_mut()).is_pending(), "it ended without a {}", wanted.name());
-            for ticket in std::mem::take(&mut *self.waiting.lock()) {
-                if ticket.op() == wanted {
-                    return ticket;
+            for submission in std::mem::take(&mut *self.waiting.lock()) {
+                if submission.op() == wanted {
+                    return submission;
                 }
-                self.sim.submit(vec![ticket]);
+                self.sim.submit(vec![submission]);
             }
         }
     }
@@ -51,16 +51,16 @@ impl Intercept for HoldingDevice {
         &*self.sim
     }
 
-    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+    fn pass(&self, submissions: Vec<Submission>) -> Vec<Submission> {
         if !self.holds.load(Ordering::Relaxed) {
-            return tickets;
+            return submissions;
         }
-        self.waiting.lock().extend(tickets);
+        self.waiting.lock().extend(submissions);
         Vec::new()
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
-        self.sim.execute(tickets);
+    fn execute(&self, submissions: Vec<Submission>) {
+        self.sim.execute(submissions);
     }
 }
 

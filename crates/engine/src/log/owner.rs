@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shoal_base::Lsn;
-use shoal_common::object::{Deadline, End, Expiry};
+use shoal_common::object::{Deadline, EndTime, Expiry};
 
 use crate::log::clock_record::ClockRecord;
 use crate::log::commit::Committer;
@@ -43,17 +43,17 @@ impl Log {
     }
 
     /// Returns true if a version has expired (R18).
-    pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
+    pub(crate) fn is_over(&self, end: Option<EndTime>, version: Lsn) -> bool {
         self.expiry.is_over(end, version, &self.committer)
     }
 
     /// The deadline of an object that is put now; `None` without one.
-    pub(crate) fn end_of(&self, expiry: Expiry) -> Option<End> {
+    pub(crate) fn end_of(&self, expiry: Expiry) -> Option<EndTime> {
         self.expiry.end_of(expiry, &self.committer)
     }
 
     /// The deadline `end` as users see it.
-    pub(crate) fn deadline(&self, end: End) -> Deadline {
+    pub(crate) fn deadline(&self, end: EndTime) -> Deadline {
         self.expiry.deadline(end, &self.committer)
     }
 

@@ -1,7 +1,7 @@
 //! The exact words of a scrub about each kind of damage, and the ends of its pieces.
 
 use shoal_base::{BLOCK_BYTES_U64, Run};
-use shoal_device::sim::{Fault, FaultOp};
+use shoal_device_sim::{Fault, FaultOp};
 use shoal_space::FreeImage;
 use shoal_tree::fixtures as pages;
 
@@ -140,7 +140,7 @@ fn a_value_that_cannot_be_read_is_a_problem_of_its_object() {
 }
 
 /// The block at which the value of ones begins.
-fn report_block(image: &shoal_device::sim::Image) -> u64 {
+fn report_block(image: &shoal_device_sim::Image) -> u64 {
     (0..image.blocks()).find(|&block| *image.block(block) == [1; BLOCK_BYTES]).unwrap()
 }
 

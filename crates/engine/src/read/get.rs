@@ -10,7 +10,7 @@ use shoal_common::damaged_range;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
-use shoal_common::object::{ByteRange, Deadline, End, Metadata, Object, ObjectInfo};
+use shoal_common::object::{ByteRange, Deadline, EndTime, Metadata, Object, ObjectInfo};
 use shoal_pool::Hint;
 use shoal_tree::Found;
 use shoal_tree::layers::{SearchState, Searched};
@@ -468,7 +468,7 @@ impl Inner {
     }
 
     /// The deadline of `end`, as of now.
-    pub(crate) fn deadline(&self, end: Option<End>) -> Option<Deadline> {
+    pub(crate) fn deadline(&self, end: Option<EndTime>) -> Option<Deadline> {
         end.map(|end| self.log.deadline(end))
     }
 }

@@ -12,7 +12,7 @@
 
 use shoal_base::Lsn;
 use shoal_common::key::ObjectKey;
-use shoal_common::object::End;
+use shoal_common::object::EndTime;
 
 use crate::counters::OperationCounters;
 use crate::memtable::hash_of;
@@ -32,22 +32,22 @@ const FOREVER: u64 = u64::MAX;
 const IS_STORE_TIME: u64 = 1 << 63;
 
 /// A deadline in eight bytes; `None` if it does not fit: it is centuries ahead.
-fn packed(end: Option<End>) -> Option<u64> {
+fn packed(end: Option<EndTime>) -> Option<u64> {
     match end {
         None => Some(FOREVER),
-        Some(End::Wall(ns)) => Some(ns).filter(|&ns| ns < IS_STORE_TIME),
-        Some(End::Store(ns)) => {
+        Some(EndTime::Wall(ns)) => Some(ns).filter(|&ns| ns < IS_STORE_TIME),
+        Some(EndTime::Store(ns)) => {
             Some(ns | IS_STORE_TIME).filter(|&word| ns < IS_STORE_TIME && word != FOREVER)
         }
     }
 }
 
 /// The reverse of [`packed`].
-fn unpacked(word: u64) -> Option<End> {
+fn unpacked(word: u64) -> Option<EndTime> {
     match word {
         FOREVER => None,
-        word if word & IS_STORE_TIME != 0 => Some(End::Store(word & !IS_STORE_TIME)),
-        word => Some(End::Wall(word)),
+        word if word & IS_STORE_TIME != 0 => Some(EndTime::Store(word & !IS_STORE_TIME)),
+        word => Some(EndTime::Wall(word)),
     }
 }
 

@@ -28,7 +28,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Io`].
-    pub async fn get_stream(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<GetStream>> {
+    pub async fn get_stream(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<ValueReader>> {
         let inner = &*self.0;
         inner.check_open()?;
         let view = inner.tablets.of(key).view();
@@ -39,7 +39,7 @@ impl Store {
         let held: Arc<Holding> =
             Arc::new(Mutex::new(Some(Arc::new(HeldView { _view: view, found, until_ns }))));
         inner.tablets.held_streams.add(&held);
-        Ok(Some(GetStream { store: self.clone(), key: key.clone(), info, next: first, left: bytes, held }))
+        Ok(Some(ValueReader { store: self.clone(), key: key.clone(), info, next: first, left: bytes, held }))
     }
 }
 
@@ -61,7 +61,7 @@ impl HoldsSpace for Holding {
 }
 
 /// A value that is read piece by piece.
-pub struct GetStream {
+pub struct ValueReader {
     store: Store,
     key: ObjectKey,
     info: ObjectInfo,
@@ -70,7 +70,7 @@ pub struct GetStream {
     held: Arc<Holding>,
 }
 
-impl GetStream {
+impl ValueReader {
     /// The version, length, times and metadata of the whole object.
     #[must_use]
     pub fn info(&self) -> &ObjectInfo {

@@ -2,7 +2,7 @@
 
 use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, TabletId};
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use smallvec::SmallVec;
 
 use super::*;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use shoal_base::sync::Mutex;
-use shoal_common::object::End;
+use shoal_common::object::EndTime;
 
 /// Bytes of remembered keys, with the overhead of their places, unless `Tuning::deadlines_bytes_max` is set.
 const REMEMBERED_BYTES_MAX: usize = 16 << 20;
@@ -16,10 +16,10 @@ pub(crate) const DELETED_MAX: usize = 1_000;
 type Deadlines = BTreeSet<(u64, Box<[u8]>)>;
 
 /// Turns a time into the end of an object of this kind.
-type EndOf = fn(u64) -> End;
+type EndOf = fn(u64) -> EndTime;
 
 /// A deadline that has passed, and its encoded key.
-pub(crate) type Taken = (End, Box<[u8]>);
+pub(crate) type Taken = (EndTime, Box<[u8]>);
 
 pub(crate) struct Due {
     /// Deadlines of store time.
@@ -67,11 +67,11 @@ pub(crate) struct Expiring(pub Mutex<Due>);
 
 impl Expiring {
     /// Remembers an object's deadline. Forgets the latest deadlines if memory is full.
-    pub(crate) fn note(&self, end: End, key: &[u8]) {
+    pub(crate) fn note(&self, end: EndTime, key: &[u8]) {
         let mut due = self.0.lock();
         let is_new = match end {
-            End::Store(ns) => due.store.insert((ns, key.into())),
-            End::Wall(ns) => due.wall.insert((ns, key.into())),
+            EndTime::Store(ns) => due.store.insert((ns, key.into())),
+            EndTime::Wall(ns) => due.wall.insert((ns, key.into())),
         };
         if is_new {
             due.bytes += key.len() + PLACE_BYTES;
@@ -90,7 +90,7 @@ impl Expiring {
         let mut due = self.0.lock();
         let Due { store, wall, bytes, .. } = &mut *due;
         let mut over = Vec::new();
-        let kinds = [(store, now.store_ns, End::Store as EndOf), (wall, now.wall_ns, End::Wall)];
+        let kinds = [(store, now.store_ns, EndTime::Store as EndOf), (wall, now.wall_ns, EndTime::Wall)];
         for (deadlines, now_ns, end) in kinds {
             while over.len() < DELETED_MAX
                 && deadlines.first().is_some_and(|(ns, _)| *ns <= now_ns)
@@ -166,7 +166,7 @@ mod tests {
         for number in 0..room as u64 + 1_000 {
             // Notes the deadlines from late to early.
             let ns = (1 << 40) - number;
-            let end = if number % 2 == 0 { End::Store(ns) } else { End::Wall(ns) };
+            let end = if number % 2 == 0 { EndTime::Store(ns) } else { EndTime::Wall(ns) };
             expiring.note(end, &number.to_le_bytes());
         }
         // The latest deadlines are forgotten: a walk is needed when the first of them passes.

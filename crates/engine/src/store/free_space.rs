@@ -10,7 +10,7 @@ use crate::store::Store;
 
 /// The free runs, in ascending order, merged with their neighbours.
 #[derive(Clone, Debug)]
-pub struct FreeSpace {
+pub struct FreeRunIter {
     device_blocks: u64,
     group_blocks: u32,
     /// For each run the blocks between it and the end of the previous run, and its blocks, as varints.
@@ -24,7 +24,7 @@ pub struct FreeSpace {
 impl Store {
     /// The free runs now. Freed blocks that may not be reused yet are left out.
     #[must_use]
-    pub fn free_space(&self) -> FreeSpace {
+    pub fn free_space(&self) -> FreeRunIter {
         let space = self.0.space.allocator();
         let (mut packed, mut end) = (Vec::new(), 0);
         space.for_each_run(&mut |run| {
@@ -33,11 +33,11 @@ impl Store {
             end = run.end();
         });
         let device_blocks = self.stat().device_blocks;
-        FreeSpace { device_blocks, group_blocks: space.group_blocks(), packed, at: 0, end: 0 }
+        FreeRunIter { device_blocks, group_blocks: space.group_blocks(), packed, at: 0, end: 0 }
     }
 }
 
-impl FreeSpace {
+impl FreeRunIter {
     /// Blocks of the device that are usable now.
     #[must_use]
     pub fn device_blocks(&self) -> u64 {
@@ -51,7 +51,7 @@ impl FreeSpace {
     }
 }
 
-impl Iterator for FreeSpace {
+impl Iterator for FreeRunIter {
     type Item = Run;
 
     fn next(&mut self) -> Option<Run> {

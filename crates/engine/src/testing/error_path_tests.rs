@@ -2,7 +2,7 @@
 
 use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, Lsn, Run};
-use shoal_device::sim::{Fault, FaultOp, Image};
+use shoal_device_sim::{Fault, FaultOp, Image};
 use shoal_space::FreeImage;
 use shoal_testkit::bytes::patterned;
 use shoal_tree::fixtures as pages;

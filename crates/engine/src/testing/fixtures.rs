@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, Run, SeededEntropy, TabletId};
-use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, IoBuf, MemDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_space::FreeImage;
 use shoal_testkit::device::quiet;
 use shoal_tree::fixtures::Made;

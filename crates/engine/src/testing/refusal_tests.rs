@@ -6,7 +6,7 @@ use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, KEY_BYTES_MAX, USER_METADATA_BY
 use shoal_common::key::Bucket;
 use shoal_common::object::Metadata;
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image};
+use shoal_device_sim::{Fault, FaultOp, Image};
 
 use crate::image::layout::Layout;
 use crate::log::format::{RecordKind, decode_record, encode_record};

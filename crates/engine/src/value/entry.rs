@@ -9,7 +9,7 @@ use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_UNIT_BYTES};
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_common::error::{Error, Result};
-use shoal_common::object::{End, Metadata};
+use shoal_common::object::{EndTime, Metadata};
 use smallvec::SmallVec;
 
 use crate::space::manager::RUNS_MAX;
@@ -42,21 +42,15 @@ const HAS_EXPIRY: u8 = 1 << 3;
 /// The expiry is a moment of store time, not of the wall clock.
 const IS_RELATIVE: u8 = 1 << 4;
 
-fn ns_of(end: End) -> u64 {
-    match end {
-        End::Store(ns) | End::Wall(ns) => ns,
-    }
-}
-
-/// Reads the end of the object's time.
+/// Reads the end of an object's time, if the entry has one.
 ///
 /// # Errors
-/// [`Truncated`], also for an unknown kind of end.
-fn take_end(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<End>, Truncated> {
+/// [`Truncated`], also for a kind of end that does not exist.
+fn take_end(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<EndTime>, Truncated> {
     match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
         (false, false) => Ok(None),
-        (true, false) => Ok(Some(End::Wall(reader.u64()?))),
-        (true, true) => Ok(Some(End::Store(reader.u64()?))),
+        (true, false) => Ok(Some(EndTime::Wall(reader.u64()?))),
+        (true, true) => Ok(Some(EndTime::Store(reader.u64()?))),
         (false, true) => Err(Truncated),
     }
 }
@@ -80,7 +74,7 @@ pub(crate) enum Home {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub modified_ns: u64,
-    pub end: Option<End>,
+    pub end: Option<EndTime>,
     pub value_bytes: u64,
     pub meta: Meta,
     pub home: Home,
@@ -129,8 +123,8 @@ impl Entry {
         }
         match self.end {
             None => {}
-            Some(End::Wall(_)) => flags |= HAS_EXPIRY,
-            Some(End::Store(_)) => flags |= HAS_EXPIRY | IS_RELATIVE,
+            Some(EndTime::Wall(_)) => flags |= HAS_EXPIRY,
+            Some(EndTime::Store(_)) => flags |= HAS_EXPIRY | IS_RELATIVE,
         }
         out.push(flags);
         out.extend_from_slice(&self.modified_ns.to_le_bytes());
@@ -225,7 +219,7 @@ impl Entry {
 struct Head<'a> {
     flags: u8,
     modified_ns: u64,
-    end: Option<End>,
+    end: Option<EndTime>,
     value_bytes: u64,
     meta: HeadMeta<'a>,
 }
@@ -261,7 +255,7 @@ impl<'a> Head<'a> {
 /// An entry with the value in its body; everything is borrowed.
 pub(crate) struct InlineEntry<'a> {
     pub modified_ns: u64,
-    pub end: Option<End>,
+    pub end: Option<EndTime>,
     /// Content type and user metadata, encoded.
     pub metadata: &'a [u8],
     pub value: &'a [u8],
@@ -288,7 +282,7 @@ pub(crate) fn value_bytes_of(body: &[u8]) -> u64 {
 }
 
 /// The deadline of an entry with this body, without decoding the rest.
-pub(crate) fn end_of(body: &[u8]) -> Option<End> {
+pub(crate) fn end_of(body: &[u8]) -> Option<EndTime> {
     let mut reader = Reader::new(body);
     let flags = reader.u8().ok()?;
     if flags & HAS_EXPIRY == 0 {

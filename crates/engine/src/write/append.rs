@@ -12,7 +12,7 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
-use shoal_common::object::{End, RejectRules};
+use shoal_common::object::{EndTime, RejectRules};
 use smallvec::SmallVec;
 
 use crate::log::format::RecordKind;
@@ -49,7 +49,7 @@ pub(crate) struct Seen {
     /// The record in a memtable; `None`: the state is the tree's.
     pub record: Option<Arc<Record>>,
     /// The deadline and the version that were seen: the state changes when the deadline passes.
-    pub expires: Option<(End, Lsn)>,
+    pub expires: Option<(EndTime, Lsn)>,
 }
 
 /// The state of a key in the trees of its tablet, valid until the next publish.
@@ -58,7 +58,7 @@ pub(crate) struct TreeState {
     /// epoch (R16).
     epoch: Weak<ReadEpoch>,
     /// The version and the deadline of the object; an error if the trees could not answer.
-    found: Result<Option<(Lsn, Option<End>)>>,
+    found: Result<Option<(Lsn, Option<EndTime>)>>,
 }
 
 /// The result of an attempt to queue a batch.
@@ -313,7 +313,7 @@ impl Inner {
 
     /// Returns true if this version of an object has expired. `version` is [`UNNUMBERED`] if it has no number yet.
     #[inline]
-    pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
+    pub(crate) fn is_over(&self, end: Option<EndTime>, version: Lsn) -> bool {
         end.is_some() && self.log.is_over(end, version)
     }
 

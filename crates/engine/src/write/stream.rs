@@ -24,7 +24,7 @@ use crate::write::write_batch::Write;
 const PIECE_BYTES: usize = 4 << 20;
 
 /// A value that is being stored in pieces. Dropping it without [`finish`](Self::finish) frees everything.
-pub struct PutStream {
+pub struct ValueWriter {
     store: Store,
     key: ObjectKey,
     options: PutOptions,
@@ -43,14 +43,14 @@ pub struct PutStream {
 }
 
 impl Store {
-    /// Starts to store a value that arrives in pieces: up to 5 GiB. It is visible only after [`PutStream::finish`].
+    /// Starts to store a value that arrives in pieces: up to 5 GiB. It is visible only after [`ValueWriter::finish`].
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::Poisoned`], [`Error::Closed`].
-    pub fn put_stream(&self, key: &ObjectKey, options: PutOptions) -> Result<PutStream> {
+    pub fn put_stream(&self, key: &ObjectKey, options: PutOptions) -> Result<ValueWriter> {
         self.0.check_writable()?;
         self.0.new_entry(key, &options, 0)?;
-        Ok(PutStream {
+        Ok(ValueWriter {
             store: self.clone(),
             key: key.clone(),
             options,
@@ -67,7 +67,7 @@ impl Store {
     }
 }
 
-impl PutStream {
+impl ValueWriter {
     /// Sets the request id: the value is then stored once. A repetition is recognised at [`finish`](Self::finish), and
     /// its bytes are dropped.
     #[must_use]

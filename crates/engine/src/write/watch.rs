@@ -7,7 +7,7 @@ use shoal_base::Lsn;
 use shoal_base::sync::atomic::Ordering;
 use shoal_common::error::Result;
 use shoal_common::key::ObjectKey;
-use shoal_common::object::End;
+use shoal_common::object::EndTime;
 
 use crate::memtable::hash_of;
 use crate::memtable::watch::Watched;
@@ -23,7 +23,7 @@ pub struct Watch {
     puts: u64,
     deletes: u64,
     /// The version at the start, and its deadline; `None` if the object did not exist.
-    was: Option<(Lsn, Option<End>)>,
+    was: Option<(Lsn, Option<EndTime>)>,
 }
 
 impl std::fmt::Debug for Watch {

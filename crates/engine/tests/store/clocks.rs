@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shoal_base::{Clock, Entropy, ManualClock, SeededEntropy};
 use shoal_device::Device;
-use shoal_device::sim::SimDevice;
+use shoal_device_sim::SimDevice;
 use shoal_engine::{
     ByteRange, Expiry, ListRequest, ObjectInfo, OpenOptions, PutOptions, RejectRules, Store, block_on,
 };
@@ -90,7 +90,7 @@ impl Timed {
     /// Returns the seconds left, and the deadline by the wall clock, in seconds after the start of the test.
     fn left(&self, name: &str) -> (u64, i64) {
         let deadline = self.info(name).unwrap().expiry.unwrap();
-        (deadline.left_ns() / SECOND, (deadline.at_ns() as i64 - BEGIN as i64) / SECOND as i64)
+        (deadline.left_ns / SECOND, (deadline.at_ns as i64 - BEGIN as i64) / SECOND as i64)
     }
 }
 
@@ -366,7 +366,7 @@ fn clocks_that_jump_agree_with_the_model() {
                 };
                 assert_eq!(timed.is_there(name), !is_over, "seed {seed}, step {step}, {name}");
                 if let (Life::Elapsed(end), false) = (&*life, is_over) {
-                    let left = timed.info(name).unwrap().expiry.unwrap().left_ns();
+                    let left = timed.info(name).unwrap().expiry.unwrap().left_ns;
                     assert_eq!(left, *end - elapsed, "seed {seed}, step {step}, {name}");
                 }
             }
@@ -442,7 +442,7 @@ fn crashes_keep_time() {
         let device = Device::new(SimDevice::from_image(image));
         let store = open(&device, &clock);
         assert!(block_on(store.head(&key(b"absolute"))).unwrap().is_none(), "state {}", point.id);
-        let left = block_on(store.head(&key(b"relative"))).unwrap().unwrap().expiry.unwrap().left_ns();
+        let left = block_on(store.head(&key(b"relative"))).unwrap().unwrap().expiry.unwrap().left_ns;
         assert_eq!(left, 1_000 * SECOND, "state {}", point.id);
     });
     assert!(states > 20, "{states} states");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shoal_base::{BLOCK_BYTES, SeededEntropy};
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{Environment, Error, FormatOptions, OpenOptions, PutOptions, RequestId, Store, block_on};
 use shoal_testkit::clock::SteppingClock;
 use shoal_testkit::lab;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use shoal_base::ManualClock;
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Latency, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, Latency, SimDevice};
 use shoal_engine::{
     ByteRange, Error, ListRequest, OpenOptions, PutOptions, RejectRules, Store, Write, block_on,
 };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use shoal_device::sim::{Image, SimDevice};
-use shoal_device::{BlockDevice, Device, Ticket};
+use shoal_device::{BlockDevice, Device, Submission};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::Error;
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::lab;
@@ -216,13 +216,13 @@ impl Dying {
         self.left.load(Ordering::Relaxed) < 0
     }
 
-    fn living(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+    fn living(&self, submissions: Vec<Submission>) -> Vec<Submission> {
         let dead = std::io::Error::from_raw_os_error(libc::EIO);
-        tickets.into_iter().fold(Vec::new(), |mut living, ticket| {
+        submissions.into_iter().fold(Vec::new(), |mut living, submission| {
             if self.left.fetch_sub(1, Ordering::Relaxed) > 0 {
-                living.push(ticket);
+                living.push(submission);
             } else {
-                ticket.fail(&dead);
+                submission.fail(&dead);
             }
             living
         })
@@ -234,8 +234,8 @@ impl Intercept for Dying {
         &*self.sim
     }
 
-    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
-        self.living(tickets)
+    fn pass(&self, submissions: Vec<Submission>) -> Vec<Submission> {
+        self.living(submissions)
     }
 }
 

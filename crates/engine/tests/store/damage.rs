@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{Error, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::device::used_blocks;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{CheckReport, FormatOptions, ListRequest, OpenOptions, Store, block_on};
 use shoal_testkit::bytes::number;
 

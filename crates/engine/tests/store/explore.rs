@@ -15,7 +15,7 @@ use shoal_base::SeededEntropy;
 use shoal_base::task::Boxed;
 use shoal_buffer::Buffer;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, StateId};
+use shoal_device_sim::{Image, SimDevice, StateId};
 use shoal_engine::{
     Change, Error, Metadata, ObjectKey, OpenOptions, PutOptions, ReadLevel, Store, Write, WriteBatch,
     block_on,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{Error, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::lab;
 use shoal_testkit::wait::within;

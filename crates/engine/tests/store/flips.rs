@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_buffer::Buffer;
-use shoal_device::sim::{Image, SimDevice};
-use shoal_device::{BlockDevice, Device, Op, Ticket};
+use shoal_device::{BlockDevice, Device, Op, Submission};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{Error, ListRequest, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::device::{Intercept, Intercepted, used_blocks};
@@ -227,12 +227,11 @@ impl Watch {
         Intercepted::new(Self { device: quiet(image).0, read: Mutex::default() })
     }
 
-    fn note(&self, tickets: &[Ticket]) {
-        let reads = tickets.iter().filter(|ticket| ticket.op() == Op::Read);
-        self.read
-            .lock()
-            .unwrap()
-            .extend(reads.flat_map(|ticket| ticket.block()..ticket.block() + ticket.blocks()));
+    fn note(&self, submissions: &[Submission]) {
+        let reads = submissions.iter().filter(|submission| submission.op() == Op::Read);
+        self.read.lock().unwrap().extend(
+            reads.flat_map(|submission| submission.block()..submission.block() + submission.blocks()),
+        );
     }
 
     fn take(&self) -> BTreeSet<u64> {
@@ -245,9 +244,9 @@ impl Intercept for Watch {
         &*self.device
     }
 
-    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
-        self.note(&tickets);
-        tickets
+    fn pass(&self, submissions: Vec<Submission>) -> Vec<Submission> {
+        self.note(&submissions);
+        submissions
     }
 }
 

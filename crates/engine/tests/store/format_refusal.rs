@@ -2,7 +2,7 @@
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{Error, FormatOptions, Store, block_on};
 
 use crate::common::{self, ByName, device, formatted, open, tiny, tiny_format};

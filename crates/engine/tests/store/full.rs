@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use shoal_device::sim::{Event, Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, MemDevice};
+use shoal_device_sim::{DeviceEvent, Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_engine::{Error, FormatOptions, OpenOptions, PutOptions, RejectRules, RequestId, Store, block_on};
 use shoal_testkit::device::{Intercept, Intercepted, growable};
 use shoal_testkit::wait::{eventually, within};
@@ -250,7 +250,7 @@ fn grown_blocks_are_zeroed_and_flushed_before_their_use() {
     let (mut zeros, mut flushed_by, mut used) = (BTreeMap::new(), BTreeMap::new(), 0);
     for event in history.events() {
         match *event {
-            Event::WriteBegan(number) => {
+            DeviceEvent::WriteBegan(number) => {
                 let write = &history.writes()[number];
                 for (block, bytes) in (write.block..).zip(write.data()).filter(|&(at, _)| at >= grown_from) {
                     if zeros.get(&block) == Some(&Zeros::Durable) {
@@ -264,15 +264,15 @@ fn grown_blocks_are_zeroed_and_flushed_before_their_use() {
                     }
                 }
             }
-            Event::WriteEnded(number) => {
+            DeviceEvent::WriteEnded(number) => {
                 let ended = zeros.values_mut().filter(|zeros| **zeros == Zeros::Under(number));
                 ended.for_each(|zeros| *zeros = Zeros::Written);
             }
-            Event::FlushBegan(number) => {
+            DeviceEvent::FlushBegan(number) => {
                 let written = zeros.iter().filter(|(_, zeros)| **zeros == Zeros::Written);
                 flushed_by.insert(number, written.map(|(&block, _)| block).collect::<Vec<_>>());
             }
-            Event::FlushEnded(number) => {
+            DeviceEvent::FlushEnded(number) => {
                 zeros.extend(flushed_by[&number].iter().map(|&block| (block, Zeros::Durable)));
             }
             _ => {}

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{Expiry, ListRequest, Metadata, PutOptions, Store, block_on};
 use shoal_testkit::Value;
 
@@ -154,8 +154,8 @@ fn images_of_all_versions_open() {
                 block_on(store.head(&key(name_of(which)))).unwrap().unwrap().expiry.filter(|_| version > 2)
             };
             // The clocks are those of another boot, and show the stored times.
-            let relative = deadline(1).map(|it| (it.is_relative(), it.left_ns()));
-            let absolute = deadline(2).map(|it| (it.is_relative(), it.at_ns()));
+            let relative = deadline(1).map(|it| (it.is_relative(), it.left_ns));
+            let absolute = deadline(2).map(|it| (it.is_relative(), it.at_ns));
             let expected = [(true, 1_000_000_000_000), (false, AT_NS)].map(|it| (version > 2).then_some(it));
             assert_eq!([relative, absolute], expected, "{what}: deadlines");
             block_on(store.close()).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{Error, OpenOptions, Store, block_on};
 use shoal_testkit::device::growable;
 use shoal_testkit::{Model, Workload, WorkloadOptions};

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
-use shoal_engine::{ByteRange, Error, Grown, OpenOptions, Store, block_on};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_engine::{ByteRange, CapChange, Error, OpenOptions, Store, block_on};
 use shoal_testkit::device::growable;
 use shoal_testkit::lab;
 
@@ -40,7 +40,7 @@ fn a_full_store_takes_writes_again_while_it_is_open() {
         let mut before = BLOCKS;
         // From 64 groups of 16 blocks to groups of 256.
         for now in [600, 900, 20_000] {
-            assert_eq!(block_on(store.grow(Some(now))).unwrap(), Grown { before, now });
+            assert_eq!(block_on(store.grow(Some(now))).unwrap(), CapChange { before, now });
             assert_eq!(store.stat().blocks_max, now);
             let wanted = if now < 1_000 { u32::MAX } else { objects + 300 };
             while objects < wanted {
@@ -58,7 +58,7 @@ fn a_full_store_takes_writes_again_while_it_is_open() {
             assert_holds(&store, 0..objects);
             before = now;
         }
-        assert_eq!(block_on(store.grow(Some(before))).unwrap(), Grown { before, now: before });
+        assert_eq!(block_on(store.grow(Some(before))).unwrap(), CapChange { before, now: before });
         block_on(store.close()).unwrap();
         drop(store);
         assert_clean(&device, "a store that grew while it was open");
@@ -103,7 +103,7 @@ fn an_impossible_growth_is_refused_and_changes_nothing() {
     format(&fixed, BLOCKS, 1);
     let store = open(&fixed, tiny()).unwrap();
     refused(&store, Some(600), "its device has 320 (1 MiB). Enlarge the device first");
-    assert_eq!(block_on(store.grow(None)).unwrap(), Grown { before: BLOCKS, now: BLOCKS });
+    assert_eq!(block_on(store.grow(None)).unwrap(), CapChange { before: BLOCKS, now: BLOCKS });
 }
 
 /// A raw device that became larger: without a size the store takes all of it, and all of it is usable at once.
@@ -113,7 +113,7 @@ fn a_store_takes_all_of_a_larger_device() {
     format(&device, BLOCKS, 1);
     let store = open(&device, tiny()).unwrap();
     let first = fill_from(&store, 0);
-    assert_eq!(block_on(store.grow(None)).unwrap(), Grown { before: BLOCKS, now: 1_000 });
+    assert_eq!(block_on(store.grow(None)).unwrap(), CapChange { before: BLOCKS, now: 1_000 });
     assert_eq!(store.stat().device_blocks, 1_000);
     let second = fill_from(&store, first);
     assert!(second > first + 120, "{first}, then {second} objects");

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
+use shoal_device_sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
 use shoal_engine::{Error, Lsn, OpenOptions, PutOptions, RejectRules, Result, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;
 use shoal_testkit::lab;
-use shoal_testkit::linear::{Action, Entry, History, World};
+use shoal_testkit::linear::{Action, Entry, KeyHistories, World};
 
 use crate::common::{ByName, formatted, key, long_life, open, tiny};
 
@@ -74,8 +74,8 @@ fn outcome<T>(result: Result<T>, done: Action, rejected: Action) -> Ended {
 }
 
 /// One client: returns its history when the store becomes read-only.
-fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> History {
-    let mut history = History::default();
+fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> KeyHistories {
+    let mut history = KeyHistories::default();
     for _ in 0..OPERATIONS {
         let number = dice.below(KEYS);
         let key = key(name_of(number));
@@ -139,12 +139,12 @@ pub(crate) fn power_cut(sim: &SimDevice, dice: &SeededEntropy) -> Image {
 }
 
 /// One history: several lives of one store, each ended by failing flushes and a power cut, the last one by a close.
-fn history(seed: u64) -> History {
+fn history(seed: u64) -> KeyHistories {
     let dice = SeededEntropy::new(seed);
     let base = formatted(BLOCKS, seed);
     let mut image = base.image();
     let world = World::default();
-    let mut history = History::default();
+    let mut history = KeyHistories::default();
     for life in 0..LIVES {
         let sim = slow(image);
         let store = open(&Device::new(sim.clone()), options()).unwrap();

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use shoal_base::{BLOCK_BYTES, Entropy, SeededEntropy};
 use shoal_device::Device;
-use shoal_device::sim::Image;
+use shoal_device_sim::Image;
 use shoal_engine::{ListRequest, OpenOptions, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::lab;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{ByteRange, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::bytes::number;

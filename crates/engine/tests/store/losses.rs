@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
-use shoal_device::sim::Image;
+use shoal_device_sim::Image;
 use shoal_engine::{CheckOptions, CheckReport, Losses, OpenOptions, Store, block_on, check};
 
 use crate::common::{ByName, blank, flat_name as name, open, quiet, tiny};

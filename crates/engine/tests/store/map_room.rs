@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device_sim::{Image, SimDevice, SimOptions};
 use shoal_engine::{Error, FormatOptions, OpenOptions, block_on};
 
 use crate::common::{ByName, assert_clean, fill, format, format_as, open, read, tiny, tiny_format};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shoal_base::ManualClock;
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, SimDevice};
 use shoal_engine::{Error, Lsn, OpenOptions, RejectRules, Store, block_on};
 use shoal_testkit::lab;
 use shoal_testkit::wait::{eventually, within};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use shoal_base::BLOCK_BYTES;
-use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, MemDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{
     ByteRange, CheckOptions, Error, FormatOptions, Metadata, ObjectKey, OpenOptions, PutOptions, Store,
     Tuning, block_on, check,

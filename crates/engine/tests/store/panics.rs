@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 
-use shoal_device::sim::SimDevice;
-use shoal_device::{BlockDevice, Op, Ticket};
+use shoal_device::{BlockDevice, Op, Submission};
+use shoal_device_sim::SimDevice;
 use shoal_engine::{Error, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::device::{Intercept, Intercepted};
@@ -31,10 +31,14 @@ struct Faulty {
 }
 
 impl Faulty {
-    fn look(&self, tickets: &[Ticket]) {
+    fn look(&self, submissions: &[Submission]) {
         let is_meant = |name: &str| std::thread::current().name() == Some(name);
-        let hits = |ticket: &Ticket| ticket.op() == Op::Write && self.blocks.contains(&ticket.block());
-        if self.armed.load(Ordering::Relaxed) && self.thread.is_none_or(is_meant) && tickets.iter().any(hits)
+        let hits = |submission: &Submission| {
+            submission.op() == Op::Write && self.blocks.contains(&submission.block())
+        };
+        if self.armed.load(Ordering::Relaxed)
+            && self.thread.is_none_or(is_meant)
+            && submissions.iter().any(hits)
         {
             panic!("the driver has an error");
         }
@@ -46,9 +50,9 @@ impl Intercept for Faulty {
         &*self.sim
     }
 
-    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
-        self.look(&tickets);
-        tickets
+    fn pass(&self, submissions: Vec<Submission>) -> Vec<Submission> {
+        self.look(&submissions);
+        submissions
     }
 }
 

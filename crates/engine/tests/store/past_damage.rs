@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{
     ByteRange, Change, DamagedRange, Error, ListRequest, PutOptions, ReadLevel, RejectRules, Store, block_on,
 };

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use shoal_base::ManualClock;
-use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, MemDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{ByteRange, Environment, OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on};
 use shoal_testkit::wait::within;
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};

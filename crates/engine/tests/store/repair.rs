@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use shoal_base::BLOCK_BYTES;
-use shoal_device::sim::{Fault, FaultOp, Image};
+use shoal_device_sim::{Fault, FaultOp, Image};
 use shoal_engine::{Error, Store, block_on};
 use shoal_testkit::Value;
 

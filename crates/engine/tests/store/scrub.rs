@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use shoal_base::SeededEntropy;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{ByteRange, Error, Store, block_on};
 use shoal_testkit::Value;
 

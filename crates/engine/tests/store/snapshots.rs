@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use shoal_base::ManualClock;
-use shoal_device::sim::SimDevice;
 use shoal_device::{Device, MemDevice};
+use shoal_device_sim::SimDevice;
 use shoal_engine::{
     ByteRange, Error, Expiry, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions, ReadLevel,
     RejectRules, Snapshot, SnapshotPlace, Store, Tuning, block_on,
@@ -378,8 +378,8 @@ fn an_object_that_expires_later_stays_in_a_snapshot() {
     for which in [1, 2] {
         let info = block_on(snapshot.head(&name(0, which))).unwrap().unwrap();
         let deadline = info.expiry.unwrap();
-        assert_eq!((deadline.left_ns(), deadline.is_relative()), (80_000_000_000, which == 1));
-        assert_eq!(deadline.at_ns(), 1_100_000_000_000);
+        assert_eq!((deadline.left_ns, deadline.is_relative()), (80_000_000_000, which == 1));
+        assert_eq!(deadline.at_ns, 1_100_000_000_000);
         assert_eq!((info.modified_ns, &info.metadata.content_type[..]), (5, "text/x"));
     }
     let page = block_on(snapshot.objects(&SnapshotPlace::default(), 10)).unwrap();

@@ -9,7 +9,7 @@ use std::time::Instant;
 use shoal_base::{Entropy, ManualClock, SeededEntropy};
 use shoal_buffer::Buffer;
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{
     ByteRange, Change, Decision, Error, Expiry, Lsn, Object, ObjectKey, OpenOptions, Outcome, PutOptions,
     ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write, WriteBatch, block_on,
@@ -18,7 +18,7 @@ use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;
 use shoal_testkit::lab;
 use shoal_testkit::linear::{Entry, World};
-use shoal_testkit::serial::{History, Transaction};
+use shoal_testkit::serial::{Transaction, TransactionHistory};
 use shoal_testkit::wait::within;
 
 use crate::common::{
@@ -219,15 +219,15 @@ fn known(store: &Store, world: &World) -> Entry<Transaction> {
 
 /// The lives of one store, each ended by failing flushes and a power cut, the last one by a close. The history of a life ends with the
 /// state that the next one finds: a write that is absent then must not appear later.
-fn lives(seed: u64) -> Vec<History> {
+fn lives(seed: u64) -> Vec<TransactionHistory> {
     let dice = SeededEntropy::new(seed);
     let base = formatted(BLOCKS, seed);
     let mut image = base.image();
     let world = World::default();
-    let mut histories = vec![History::default()];
-    let found = |histories: &mut Vec<History>, store: &Store| {
+    let mut histories = vec![TransactionHistory::default()];
+    let found = |histories: &mut Vec<TransactionHistory>, store: &Store| {
         let read = known(store, &world);
-        let next = History::after(&read.action.reads);
+        let next = TransactionHistory::after(&read.action.reads);
         histories.last_mut().expect("there is one").push(read);
         histories.push(next);
     };

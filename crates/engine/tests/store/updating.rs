@@ -146,7 +146,7 @@ fn an_object_whose_time_is_over_does_not_exist() {
             let listed = block_on(store.list(&request)).unwrap().entries.len() == 2;
             let head = block_on(store.head(&name)).unwrap();
             assert!(
-                head.as_ref().is_none_or(|info| info.expiry.is_some_and(|it| it.at_ns() == 1_010 * SECOND))
+                head.as_ref().is_none_or(|info| info.expiry.is_some_and(|it| it.at_ns == 1_010 * SECOND))
             );
             let got = block_on(store.get(&name, ByteRange::ALL)).unwrap().is_some();
             let stream = block_on(store.get_stream(&name, ByteRange::ALL)).unwrap().is_some();

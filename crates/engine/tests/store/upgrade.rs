@@ -7,7 +7,7 @@
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{Error, block_on};
 
 use crate::common::{ByName, assert_clean, open, tiny};

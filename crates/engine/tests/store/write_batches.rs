@@ -9,7 +9,7 @@ use std::thread;
 use shoal_base::ManualClock;
 use shoal_buffer::Buffer;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{
     ByteRange, CheckOptions, Error, Object, ObjectKey, PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, ReadLevel,
     RejectRules, RequestId, Store, Write, WriteBatch, block_on, check,

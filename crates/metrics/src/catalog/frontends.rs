@@ -1,9 +1,9 @@
 //! The metrics of the frontends: requests, bytes, connections, refusals.
 
-use super::{Kind, Metric};
+use super::{Kind, MetricFamily};
 
-pub(super) const METRICS: &[Metric] = &[
-    Metric {
+pub(super) const METRICS: &[MetricFamily] = &[
+    MetricFamily {
         name: "shoal_request_duration_seconds",
         kind: Kind::Histogram,
         labels: &["frontend", "operation", "result"],
@@ -17,7 +17,7 @@ pub(super) const METRICS: &[Metric] = &[
             }
         },
     },
-    Metric {
+    MetricFamily {
         name: "shoal_received_bytes_total",
         kind: Kind::Counter,
         labels: &["frontend"],
@@ -28,7 +28,7 @@ pub(super) const METRICS: &[Metric] = &[
                 .for_each(|frontend| samples.with([frontend.name], frontend.received_bytes as f64));
         },
     },
-    Metric {
+    MetricFamily {
         name: "shoal_sent_bytes_total",
         kind: Kind::Counter,
         labels: &["frontend"],
@@ -39,7 +39,7 @@ pub(super) const METRICS: &[Metric] = &[
                 .for_each(|frontend| samples.with([frontend.name], frontend.sent_bytes as f64));
         },
     },
-    Metric {
+    MetricFamily {
         name: "shoal_connections",
         kind: Kind::Gauge,
         labels: &["frontend"],
@@ -50,7 +50,7 @@ pub(super) const METRICS: &[Metric] = &[
             }
         },
     },
-    Metric {
+    MetricFamily {
         name: "shoal_connections_opened_total",
         kind: Kind::Counter,
         labels: &["frontend"],
@@ -61,7 +61,7 @@ pub(super) const METRICS: &[Metric] = &[
             }
         },
     },
-    Metric {
+    MetricFamily {
         name: "shoal_refusals_total",
         kind: Kind::Counter,
         labels: &["frontend", "cause"],
@@ -74,7 +74,7 @@ pub(super) const METRICS: &[Metric] = &[
             }
         },
     },
-    Metric {
+    MetricFamily {
         name: "shoal_request_memory_bytes",
         kind: Kind::Gauge,
         labels: &["frontend"],

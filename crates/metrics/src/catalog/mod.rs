@@ -35,7 +35,7 @@ impl Kind {
 }
 
 /// A metric.
-pub struct Metric {
+pub struct MetricFamily {
     /// Its name, with its unit and, for a counter, `_total`.
     pub name: &'static str,
     /// Its type.
@@ -48,7 +48,7 @@ pub struct Metric {
     pub(crate) read: fn(&Snapshot, &mut Samples),
 }
 
-impl Metric {
+impl MetricFamily {
     /// Its unit; none if it is a plain number.
     #[must_use]
     pub fn unit(&self) -> Option<&'static str> {
@@ -97,4 +97,4 @@ impl Samples {
 }
 
 /// All metrics, in the order of the text.
-pub const CATALOG: &[&[Metric]] = &[frontends::METRICS, store::METRICS, process::METRICS];
+pub const CATALOG: &[&[MetricFamily]] = &[frontends::METRICS, store::METRICS, process::METRICS];

@@ -1,30 +1,30 @@
 //! The metrics of the process, under the names that all programs use, and the server's readiness.
 
-use super::{Kind, Metric};
+use super::{Kind, MetricFamily};
 
-pub(super) const METRICS: &[Metric] = &[
-    Metric {
+pub(super) const METRICS: &[MetricFamily] = &[
+    MetricFamily {
         name: "shoal_ready",
         kind: Kind::Gauge,
         labels: &[],
         help: "1 where the server takes requests of all kinds, as /readyz says; 0 while it opens the store, is read-only, stops, or no write gets through",
         read: |now, samples| samples.count(u64::from(now.is_ready)),
     },
-    Metric {
+    MetricFamily {
         name: "shoal_build_info",
         kind: Kind::Gauge,
         labels: &["version"],
         help: "Always 1; the version of the server is in the label",
         read: |_, samples| samples.with([env!("CARGO_PKG_VERSION")], 1.0),
     },
-    Metric {
+    MetricFamily {
         name: "shoal_memory_limit_bytes",
         kind: Kind::Gauge,
         labels: &[],
         help: "The memory that the server may take (`--memory`)",
         read: |now, samples| samples.count(now.memory.total),
     },
-    Metric {
+    MetricFamily {
         name: "shoal_memory_part_bytes",
         kind: Kind::Gauge,
         labels: &["part"],
@@ -33,49 +33,49 @@ pub(super) const METRICS: &[Metric] = &[
             now.memory.parts.iter().for_each(|(part, bytes)| samples.with([part.as_str()], *bytes as f64));
         },
     },
-    Metric {
+    MetricFamily {
         name: "process_cpu_seconds_total",
         kind: Kind::Counter,
         labels: &[],
         help: "Processor time of the process, in the program and in the system",
         read: |now, samples| samples.one(now.process.user_seconds + now.process.system_seconds),
     },
-    Metric {
+    MetricFamily {
         name: "process_resident_memory_bytes",
         kind: Kind::Gauge,
         labels: &[],
         help: "Memory of the process",
         read: |now, samples| samples.count(now.process.resident_bytes),
     },
-    Metric {
+    MetricFamily {
         name: "process_virtual_memory_bytes",
         kind: Kind::Gauge,
         labels: &[],
         help: "Address space of the process",
         read: |now, samples| samples.count(now.process.virtual_bytes),
     },
-    Metric {
+    MetricFamily {
         name: "process_open_fds",
         kind: Kind::Gauge,
         labels: &[],
         help: "Open file descriptors",
         read: |now, samples| samples.count(now.process.open_files),
     },
-    Metric {
+    MetricFamily {
         name: "process_max_fds",
         kind: Kind::Gauge,
         labels: &[],
         help: "File descriptors that the system allows; left out where there is no limit",
         read: |now, samples| now.process.open_files_max.into_iter().for_each(|most| samples.count(most)),
     },
-    Metric {
+    MetricFamily {
         name: "process_threads",
         kind: Kind::Gauge,
         labels: &[],
         help: "Threads of the process",
         read: |now, samples| samples.count(now.process.threads),
     },
-    Metric {
+    MetricFamily {
         name: "process_start_time_seconds",
         kind: Kind::Gauge,
         labels: &[],

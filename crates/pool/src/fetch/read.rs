@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use shoal_base::sync::atomic::Ordering;
-use shoal_device::{IoFuture, Outcome};
+use shoal_device::{Completion, IoFuture};
 use smallvec::SmallVec;
 
 use crate::PoolError;
@@ -60,10 +60,11 @@ impl Read {
 }
 
 impl Purpose<ReadFrames> for Read {
-    fn ended(&self, outcome: Outcome<ReadFrames>) {
+    fn ended(&self, completion: Completion<ReadFrames>) {
         self.shared.latency.ended(self.began);
-        let parts = self.loads.iter().zip(outcome.memory.0);
-        match outcome.result {
+        assert_eq!(self.loads.len(), completion.memory.0.len(), "a read returns its frames");
+        let parts = self.loads.iter().zip(completion.memory.0);
+        match completion.result {
             Ok(()) => parts.for_each(|(load, frames)| self.read(load, frames)),
             Err(error) => {
                 let alone = self.loads.len() == 1;
@@ -113,13 +114,13 @@ impl Pool {
         shared.missed(hint);
         let index = frames.list().head;
         let began = shared.latency.began();
-        let outcome = self.device().read_now(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
+        let completion = self.device().read_now(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
         shared.latency.ended(began);
-        let Some(frames) = outcome.memory.0.into_iter().next() else {
+        let Some(frames) = completion.memory.0.into_iter().next() else {
             unreachable!("a read gives its memory back")
         };
         let (offset, bytes) = unit.extent();
-        let verified = match outcome.result {
+        let verified = match completion.result {
             Ok(()) => unit.verify(frames.chunks(offset, bytes)).inspect_err(|_| shared.stats.corrupt.add(1)),
             Err(error) => {
                 shared.stats.read_errors.add(1);

@@ -118,8 +118,8 @@ impl Pinned {
     }
 
     /// The unit's bytes in order, cut to its offset and length; frames that are adjacent in memory are one chunk.
-    pub fn chunks(&self) -> Chunks<'_> {
-        Chunks(self.pieces())
+    pub fn chunks(&self) -> PinnedChunks<'_> {
+        PinnedChunks(self.pieces())
     }
 
     /// The page.
@@ -154,9 +154,9 @@ impl AsRef<[u8]> for Chunk {
 }
 
 /// The chunks of a pinned unit.
-pub struct Chunks<'a>(Pieces<'a>);
+pub struct PinnedChunks<'a>(Pieces<'a>);
 
-impl Chunks<'_> {
+impl PinnedChunks<'_> {
     /// Bytes of the chunks that were not taken yet.
     #[must_use]
     pub fn remaining(&self) -> usize {
@@ -164,7 +164,7 @@ impl Chunks<'_> {
     }
 }
 
-impl<'a> Iterator for Chunks<'a> {
+impl<'a> Iterator for PinnedChunks<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {

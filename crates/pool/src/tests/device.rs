@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
+use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Submission};
 
 #[derive(Default)]
 struct State {
@@ -32,7 +32,7 @@ struct Core {
 /// See the module.
 pub(crate) struct TestDevice {
     core: Arc<Core>,
-    queue: Mutex<Sender<Ticket>>,
+    queue: Mutex<Sender<Submission>>,
 }
 
 impl TestDevice {
@@ -40,9 +40,9 @@ impl TestDevice {
     pub(crate) fn new(blocks: u64) -> Arc<Self> {
         let bytes = Mutex::new(vec![0; (blocks * BLOCK_BYTES_U64) as usize]);
         let core = Arc::new(Core { bytes, state: Mutex::default(), released: Condvar::new() });
-        let (queue, tickets): (_, Receiver<Ticket>) = channel();
+        let (queue, submissions): (_, Receiver<Submission>) = channel();
         let worker = core.clone();
-        thread::spawn(move || tickets.into_iter().for_each(|ticket| worker.run(ticket)));
+        thread::spawn(move || submissions.into_iter().for_each(|submission| worker.run(submission)));
         Arc::new(Self { core, queue: Mutex::new(queue) })
     }
 
@@ -102,12 +102,12 @@ impl TestDevice {
 }
 
 impl Core {
-    fn run(&self, ticket: Ticket) {
+    fn run(&self, submission: Submission) {
         let (delay, bad) = {
             let mut state = self.state.lock();
             self.released.wait_while(&mut state, |state| state.held);
-            let blocks = ticket.block()..ticket.block() + ticket.blocks();
-            let bad = match ticket.op() {
+            let blocks = submission.block()..submission.block() + submission.blocks();
+            let bad = match submission.op() {
                 Op::Read => &state.bad_reads,
                 _ => &state.bad_writes,
             };
@@ -117,26 +117,26 @@ impl Core {
             thread::sleep(delay);
         }
         let device_blocks = self.bytes.lock().len() as u64 / BLOCK_BYTES_U64;
-        if let Err(error) = ticket.check_range(device_blocks) {
-            return ticket.complete(Err(error));
+        if let Err(error) = submission.check_range(device_blocks) {
+            return submission.complete(Err(error));
         }
         if bad {
             self.state.lock().counters.errors += 1;
-            return ticket.fail(&io::Error::from_raw_os_error(5));
+            return submission.fail(&io::Error::from_raw_os_error(5));
         }
-        self.copy(&ticket);
-        ticket.complete(Ok(()));
+        self.copy(&submission);
+        submission.complete(Ok(()));
     }
 
-    fn copy(&self, ticket: &Ticket) {
+    fn copy(&self, submission: &Submission) {
         let mut bytes = self.bytes.lock();
-        let mut at = ticket.block() as usize * BLOCK_BYTES;
-        for segment in ticket.segments() {
+        let mut at = submission.block() as usize * BLOCK_BYTES;
+        for segment in submission.segments() {
             let disk = &mut bytes[at..at + segment.bytes];
-            match ticket.op() {
-                // SAFETY: the ticket's memory is valid and exclusively this device's until it is completed.
+            match submission.op() {
+                // SAFETY: the submission's memory is valid and exclusively this device's until it is completed.
                 Op::Read => unsafe { segment.start.copy_from_nonoverlapping(disk.as_ptr(), segment.bytes) },
-                // SAFETY: the ticket's memory is valid and not written to until it is completed.
+                // SAFETY: the submission's memory is valid and not written to until it is completed.
                 Op::Write => unsafe {
                     disk.as_mut_ptr().copy_from_nonoverlapping(segment.start, segment.bytes)
                 },
@@ -146,23 +146,23 @@ impl Core {
         }
         drop(bytes);
         let counters = &mut self.state.lock().counters;
-        let (requests, blocks) = match ticket.op() {
+        let (requests, blocks) = match submission.op() {
             Op::Read => (&mut counters.reads, &mut counters.blocks_read),
             _ => (&mut counters.writes, &mut counters.blocks_written),
         };
         *requests += 1;
-        *blocks += ticket.blocks();
+        *blocks += submission.blocks();
     }
 }
 
 impl BlockDevice for TestDevice {
-    fn submit(&self, tickets: Vec<Ticket>) {
+    fn submit(&self, submissions: Vec<Submission>) {
         let queue = self.queue.lock();
-        tickets.into_iter().for_each(|ticket| assert!(queue.send(ticket).is_ok()));
+        submissions.into_iter().for_each(|submission| assert!(queue.send(submission).is_ok()));
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
-        tickets.into_iter().for_each(|ticket| self.core.run(ticket));
+    fn execute(&self, submissions: Vec<Submission>) {
+        submissions.into_iter().for_each(|submission| self.core.run(submission));
     }
 
     fn blocks(&self) -> u64 {

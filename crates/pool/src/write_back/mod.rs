@@ -18,7 +18,7 @@ use std::task::Waker;
 
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::task::may_block;
-use shoal_device::{DeviceError, Outcome};
+use shoal_device::{Completion, DeviceError};
 use smallvec::smallvec;
 
 use crate::PoolError;
@@ -68,9 +68,9 @@ impl Pool {
     /// Writes a page that the caller pinned, on this thread, which may block; without the cost of a hand-off. The pin
     /// prevents changes of the page and the eviction of its frame.
     pub(crate) fn write_here(&self, page: Pinned) {
-        let outcome = self.device().write_now(page.slot().block(), WriteFrames(smallvec![page]));
-        self.shared().wrote(&outcome.result, 1);
-        outcome.memory.0.iter().for_each(|page| written(page, outcome.result.is_ok()));
+        let completion = self.device().write_now(page.slot().block(), WriteFrames(smallvec![page]));
+        self.shared().wrote(&completion.result, 1);
+        completion.memory.0.iter().for_each(|page| written(page, completion.result.is_ok()));
     }
 
     /// Writes pages that the caller pinned, in the background unless `here`. Adjacent ones share a request. `then` is woken when a
@@ -204,8 +204,8 @@ impl WriteBack {
 }
 
 impl Purpose<WriteFrames> for WriteBack {
-    fn ended(&self, outcome: Outcome<WriteFrames>) {
-        let Outcome { result, memory: WriteFrames(pages) } = outcome;
+    fn ended(&self, completion: Completion<WriteFrames>) {
+        let Completion { result, memory: WriteFrames(pages) } = completion;
         let (shared, count) = (&self.shared, pages.len());
         shared.wrote(&result, count);
         if let Err(error) = &result {
@@ -221,7 +221,8 @@ impl Purpose<WriteFrames> for WriteBack {
             }
         }
         // Pairs with a flush, which announces itself first and then looks at the number.
-        shared.writes.from_frames.fetch_sub(count, Ordering::SeqCst);
+        let before = shared.writes.from_frames.fetch_sub(count, Ordering::SeqCst);
+        assert!(before >= count, "each write ends once");
         self.over.store(true, Ordering::SeqCst);
         shared.tell_of_write(result.is_ok());
         if let Some(then) = &self.then {

@@ -17,7 +17,7 @@ use std::task::Waker;
 
 use shoal_base::Run;
 use shoal_base::sync::atomic::Ordering;
-use shoal_device::Outcome;
+use shoal_device::Completion;
 
 use super::WRITE_PAGES_MAX;
 use crate::memory::frame::{Frames, SharedFrames};
@@ -176,6 +176,7 @@ impl Shared {
             unreachable!("an image stays while it is on its way")
         };
         if done {
+            assert!(!images[at].failed, "an image on its way has not failed");
             images.swap_remove(at);
         } else {
             images[at].failed = true;
@@ -190,8 +191,8 @@ struct ImageWrite {
 }
 
 impl Purpose<SharedFrames> for ImageWrite {
-    fn ended(&self, outcome: Outcome<SharedFrames>) {
-        let Outcome { result, memory: SharedFrames(images) } = outcome;
+    fn ended(&self, completion: Completion<SharedFrames>) {
+        let Completion { result, memory: SharedFrames(images) } = completion;
         let (shared, count) = (&self.shared, images.len());
         shared.wrote(&result, count);
         for (block, bytes) in (self.block..).zip(&images) {
@@ -199,7 +200,8 @@ impl Purpose<SharedFrames> for ImageWrite {
         }
         drop(images);
         // As for writes from frames: a flush announces itself first and then looks at the number.
-        shared.writes.from_side.fetch_sub(count, Ordering::SeqCst);
+        let before = shared.writes.from_side.fetch_sub(count, Ordering::SeqCst);
+        assert!(before >= count, "each image leaves once");
         shared.tell_of_write(result.is_ok());
     }
 }

@@ -68,12 +68,12 @@ fn to_ns(moment_ms: i64) -> u64 {
 
 /// The time of the wall clock, in milliseconds; rounded, because store times are between two of them.
 fn at_ms(deadline: Deadline) -> i64 {
-    (deadline.at_ns().saturating_add(500_000) / 1_000_000) as i64
+    (deadline.at_ns.saturating_add(500_000) / 1_000_000) as i64
 }
 
 /// The remaining time, in milliseconds, rounded up: an existing object has some time left.
 fn left_ms(deadline: Deadline) -> i64 {
-    deadline.left_ns().div_ceil(1_000_000) as i64
+    deadline.left_ns.div_ceil(1_000_000) as i64
 }
 
 /// The expiry that SET and similar commands request; it must be after the epoch.

@@ -118,7 +118,7 @@ pub(super) async fn count(call: &Call, most: u64) -> Result<Counted, Failed> {
         counted.keys += page.entries.len() as u64;
         for deadline in page.entries.iter().filter_map(|(_, info)| info.expiry) {
             counted.expiring += 1;
-            counted.ttl_ms = counted.ttl_ms.saturating_add(deadline.left_ns() / 1_000_000);
+            counted.ttl_ms = counted.ttl_ms.saturating_add(deadline.left_ns / 1_000_000);
         }
         Ok(counted.keys < most)
     })

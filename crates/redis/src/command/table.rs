@@ -225,9 +225,16 @@ pub(crate) fn unknown(words: &[bytes::Bytes]) -> Answer {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use shoal_testkit::places::lacking;
 
     use super::super::call::NAME_BYTES_MAX;
     use super::*;
+
+    #[test]
+    fn the_places_of_a_command_have_it() {
+        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        assert_eq!(lacking(root, include_str!("table.rs"), "getrange"), [""; 0]);
+    }
 
     #[test]
     fn the_table_is_in_order_and_names_are_short() {

@@ -12,7 +12,7 @@ use shoal_resp::{RequestLimits, RequestParser};
 use crate::command::call::{Command, is, memory_of};
 use crate::command::write;
 use crate::memory::LONG_BYTES;
-use crate::options::Limits;
+use crate::options::RedisLimits;
 use crate::shared::Shared;
 use crate::socket::{BLOCK_BYTES, Gone, Socket, Wanted};
 
@@ -62,7 +62,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn new(limits: &Limits, authenticated: bool) -> Self {
+    pub(super) fn new(limits: &RedisLimits, authenticated: bool) -> Self {
         let limits = RequestLimits {
             word_bytes: limits.bulk_bytes_max,
             command_bytes: limits.command_bytes_max,
@@ -190,9 +190,14 @@ impl Input {
         self.held.take()
     }
 
-    /// Returns true if the current command arrived below the minimum rate for longer than allowed. `period` is the time since
-    /// the last call; a client that the server does not read from is not checked.
-    pub(super) fn is_too_slow(&mut self, limits: &Limits, is_listened_to: bool, period: Duration) -> bool {
+    /// Whether less came of the command under way than must, for as long as that may be. `period` went by since this was asked last;
+    /// nothing is asked of a client that the server does not listen to.
+    pub(super) fn is_too_slow(
+        &mut self,
+        limits: &RedisLimits,
+        is_listened_to: bool,
+        period: Duration,
+    ) -> bool {
         let is_within = self.parser.is_within() || !self.received.is_empty();
         if !is_within || !is_listened_to {
             self.rate.forget();

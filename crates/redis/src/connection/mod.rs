@@ -372,10 +372,10 @@ mod tests {
     use crate::clients::{Addresses, Client};
     use crate::frontend::Frontend;
     use crate::mailbox::{ConnectionToken, Mailbox};
-    use crate::options::{Limits, RedisOptions};
+    use crate::options::{RedisLimits, RedisOptions};
 
     /// A connection of a new store, and its shared state.
-    fn connection(limits: Limits) -> (Connection, Shared) {
+    fn connection(limits: RedisLimits) -> (Connection, Shared) {
         let store = StoreKit::new(32_768).in_memory();
         let address = (Ipv4Addr::LOCALHOST, 1).into();
         let options = RedisOptions { limits, ..RedisOptions::default() };
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_block_does_not_hold_it() {
-        let (mut connection, mut shared) = connection(Limits::default());
+        let (mut connection, mut shared) = connection(RedisLimits::default());
         // Also twice in a row: the rest is then different bytes.
         for left in [1, 10, 10, COPY_BYTES_MAX, COPY_BYTES_MAX + 1, 10_000] {
             // It completes the rest of the round before.
@@ -416,7 +416,7 @@ mod tests {
     /// not refused for it.
     #[test]
     fn queued_commands_and_watched_keys_are_bounded_in_all_threads_together() {
-        let limits = Limits { memory_bytes_max: 100_000, ..Limits::default() };
+        let limits = RedisLimits { memory_bytes_max: 100_000, ..RedisLimits::default() };
         let (mut connection, mut shared) = connection(limits);
         let mut is_too_much = |received: usize, queued: usize| {
             connection.input.received().append_copy(&vec![b'x'; received]);
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn unfinished_input_is_counted() {
-        let limits = Limits { received_bytes_max: 100_000, ..Limits::default() };
+        let limits = RedisLimits { received_bytes_max: 100_000, ..RedisLimits::default() };
         let (mut connection, mut shared) = connection(limits);
         connection.input.received().append_copy(&[b'x'; 100_000]);
         assert!(!connection.count_received(&mut shared));

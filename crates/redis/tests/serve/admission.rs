@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use shoal_redis::{Limits, RedisOptions};
+use shoal_redis::{RedisLimits, RedisOptions};
 use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
 use crate::support::{Client, Seen, Served, serve};
 
-fn with(limits: Limits, password: Option<&[u8]>) -> Served {
+fn with(limits: RedisLimits, password: Option<&[u8]>) -> Served {
     serve(RedisOptions { limits, password: password.map(<[u8]>::to_vec), ..RedisOptions::default() })
 }
 
@@ -35,10 +35,10 @@ fn await_end(stream: &mut TcpStream) {
 fn idle_connections_without_a_password_lock_nobody_out() {
     const PLACES: usize = 40;
     // They would stay forever.
-    let limits = Limits {
+    let limits = RedisLimits {
         connections_max: PLACES,
         unauthenticated_max: Duration::from_secs(36_000),
-        ..Limits::default()
+        ..RedisLimits::default()
     };
     let served = with(limits, Some(b"tide"));
     let mut known = Client::new(&served);
@@ -72,7 +72,8 @@ fn idle_connections_without_a_password_lock_nobody_out() {
 #[test]
 fn an_admitted_client_stays() {
     for password in [Some(&b"tide"[..]), None] {
-        let limits = Limits { connections_max: 3, unauthenticated_max: HANGS_AFTER, ..Limits::default() };
+        let limits =
+            RedisLimits { connections_max: 3, unauthenticated_max: HANGS_AFTER, ..RedisLimits::default() };
         let served = with(limits, password);
         let mut clients: Vec<Client> = (0..3).map(|_| Client::new(&served)).collect();
         for client in &mut clients {
@@ -89,7 +90,7 @@ fn an_admitted_client_stays() {
 
 #[test]
 fn a_connection_that_shows_no_password_in_time_is_closed() {
-    let limits = Limits { unauthenticated_max: Duration::from_millis(300), ..Limits::default() };
+    let limits = RedisLimits { unauthenticated_max: Duration::from_millis(300), ..RedisLimits::default() };
     let served = with(limits, Some(b"tide"));
     let mut known = Client::new(&served);
     assert!(matches!(known.run("auth tide"), Seen::Simple(_)));
@@ -102,7 +103,7 @@ fn a_connection_that_shows_no_password_in_time_is_closed() {
 /// connection counted as unauthenticated until its first command. Fix: without a password there is no such limit.
 #[test]
 fn without_a_password_a_connection_may_be_idle() {
-    let limits = Limits { unauthenticated_max: Duration::from_millis(300), ..Limits::default() };
+    let limits = RedisLimits { unauthenticated_max: Duration::from_millis(300), ..RedisLimits::default() };
     let served = with(limits, None);
     let mut idle = Client::new(&served);
     // Longer than three looks at the limits.

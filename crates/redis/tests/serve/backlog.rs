@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 use shoal_engine::Environment;
-use shoal_redis::{Limits, RedisOptions};
+use shoal_redis::{RedisLimits, RedisOptions};
 use shoal_testkit::resp::encode;
 
 use crate::support::{Client, Seen, Served, cold_store, serve, serve_store};
@@ -50,7 +50,7 @@ fn round(number: usize) -> Vec<(Vec<u8>, Seen)> {
 #[test]
 fn a_whole_pipeline_is_written_before_anything_is_read() {
     const ROUNDS: usize = 250;
-    let limits = Limits { answer_bytes_max: 2 << 20, ..Limits::default() };
+    let limits = RedisLimits { answer_bytes_max: 2 << 20, ..RedisLimits::default() };
     for threads in [1, 2] {
         let served =
             serve(RedisOptions { threads: Some(threads), limits: limits.clone(), ..RedisOptions::default() });
@@ -79,7 +79,8 @@ fn a_whole_pipeline_is_written_before_anything_is_read() {
 /// At the limit, nothing more is executed, and both sides agree on the executed commands.
 #[test]
 fn commands_too_many_to_wait_are_refused_and_not_executed() {
-    let limits = Limits { answer_bytes_max: 1 << 20, pending_bytes_max: 16 << 20, ..Limits::default() };
+    let limits =
+        RedisLimits { answer_bytes_max: 1 << 20, pending_bytes_max: 16 << 20, ..RedisLimits::default() };
     let served = serve(RedisOptions { threads: Some(1), limits, ..RedisOptions::default() });
     let (mut one, mut other) = (client(&served), Client::new(&served));
     let long = vec![b'x'; LONG];
@@ -110,7 +111,8 @@ fn commands_too_many_to_wait_are_refused_and_not_executed() {
 
 #[test]
 fn a_client_that_never_reads_is_cut_when_too_much_waits() {
-    let limits = Limits { answer_bytes_max: 1 << 20, pending_bytes_max: 16 << 20, ..Limits::default() };
+    let limits =
+        RedisLimits { answer_bytes_max: 1 << 20, pending_bytes_max: 16 << 20, ..RedisLimits::default() };
     let served = serve(RedisOptions { threads: Some(1), limits, ..RedisOptions::default() });
     let (mut other, one) = (Client::new(&served), client(&served));
     let mut writer = one.reader.get_ref().try_clone().unwrap();
@@ -144,11 +146,11 @@ fn figures(client: &mut Client) -> Vec<(usize, usize)> {
 fn many_that_write_first_share_what_all_may_have() {
     const CLIENTS: usize = 6;
     const ROUNDS: usize = 160;
-    let limits = Limits {
+    let limits = RedisLimits {
         answer_bytes_max: 1 << 20,
         pending_bytes_max: 64 << 20,
         received_bytes_max: 24 << 20,
-        ..Limits::default()
+        ..RedisLimits::default()
     };
     let served = serve(RedisOptions { threads: Some(1), limits, ..RedisOptions::default() });
     let mut other = Client::new(&served);
@@ -198,7 +200,7 @@ fn answers_that_wait_do_not_keep_the_cache() {
     const CLIENTS: usize = 12;
     const ANSWERS: usize = 4 << 20;
     const KEYS: usize = 300;
-    let limits = Limits { answer_bytes_max: ANSWERS, ..Limits::default() };
+    let limits = RedisLimits { answer_bytes_max: ANSWERS, ..RedisLimits::default() };
     let options = RedisOptions { limits, ..RedisOptions::default() };
     let long = vec![b'x'; LONG];
     let key = |number: usize| format!("k{}", number % KEYS).into_bytes();
@@ -258,7 +260,7 @@ fn a_client_writing_on_after_an_error_gets_all_answers_and_the_error() {
 /// A client that takes nothing except by closing leaves nothing behind.
 #[test]
 fn a_client_that_goes_while_its_commands_wait_leaves_nothing() {
-    let limits = Limits { answer_bytes_max: 1 << 20, ..Limits::default() };
+    let limits = RedisLimits { answer_bytes_max: 1 << 20, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);
     for _ in 0..3 {

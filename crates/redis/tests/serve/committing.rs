@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use shoal_device::sim::SimDevice;
-use shoal_device::{BlockDevice, Op, Ticket};
+use shoal_device::{BlockDevice, Op, Submission};
+use shoal_device_sim::SimDevice;
 use shoal_engine::Environment;
 use shoal_redis::{Durability, RedisOptions};
 use shoal_testkit::device::{Intercept, Intercepted};
@@ -21,14 +21,15 @@ impl Intercept for Noting {
         &*self.inner
     }
 
-    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+    fn pass(&self, submissions: Vec<Submission>) -> Vec<Submission> {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or_default();
         // Others write superblocks.
         let may_commit = matches!(name, "shoal-redis" | "shoal-commit");
-        let commits = tickets.iter().filter(|ticket| may_commit && ticket.op() == Op::WriteDurable);
+        let commits =
+            submissions.iter().filter(|submission| may_commit && submission.op() == Op::WriteDurable);
         self.by.lock().unwrap().extend(commits.map(|_| name.to_owned()));
-        tickets
+        submissions
     }
 }
 

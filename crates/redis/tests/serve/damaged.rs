@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use shoal_device::Device;
-use shoal_device::sim::Image;
+use shoal_device_sim::Image;
 use shoal_engine::{DEFAULT_BUCKET, Environment, Store, block_on};
 use shoal_redis::RedisOptions;
 use shoal_storekit::{names, put};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use shoal_base::ManualClock;
 use shoal_engine::Environment;
-use shoal_redis::{Limits, MinRate, RedisOptions};
+use shoal_redis::{MinRate, RedisLimits, RedisOptions};
 use shoal_testkit::process::raise_open_files;
 use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
@@ -67,7 +67,7 @@ fn a_client_that_still_writes_hears_of_the_error() {
 
 #[test]
 fn clients_that_take_no_answers_are_closed_where_answers_are_too_many() {
-    let limits = Limits { answers_bytes_max: 24 << 20, ..Limits::default() };
+    let limits = RedisLimits { answers_bytes_max: 24 << 20, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);
     assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 4 << 20]]), Seen::ok());
@@ -117,7 +117,7 @@ fn a_walk_over_all_keys_does_not_hold_up_the_others() {
 
 #[test]
 fn more_connections_than_allowed_are_told_so() {
-    let limits = Limits { connections_max: 3, ..Limits::default() };
+    let limits = RedisLimits { connections_max: 3, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, ..RedisOptions::default() });
     let mut clients: Vec<Client> = (0..3).map(|_| Client::new(&served)).collect();
     for client in &mut clients {
@@ -143,7 +143,7 @@ impl Client {
 #[test]
 fn a_client_that_takes_no_answers_is_held_up_alone_and_then_closed() {
     let min_rate = MinRate { silence_max: Duration::from_millis(300), ..MinRate::default() };
-    let limits = Limits { answer_bytes_max: 1 << 20, min_rate, ..Limits::default() };
+    let limits = RedisLimits { answer_bytes_max: 1 << 20, min_rate, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);
     assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 1 << 20]]), Seen::ok());
@@ -194,7 +194,7 @@ fn a_standstill_of_the_server_is_no_silence_of_its_clients() {
 
 #[test]
 fn half_a_command_is_waited_for_and_forgotten_with_its_connection() {
-    let limits = Limits { received_bytes_max: 3 << 20, ..Limits::default() };
+    let limits = RedisLimits { received_bytes_max: 3 << 20, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, ..RedisOptions::default() });
     let begin = |bytes: usize| {
         let mut stream = TcpStream::connect(served.address).unwrap();
@@ -316,7 +316,7 @@ fn a_client_that_sends_a_byte_at_a_time_slows_nobody() {
 #[test]
 fn a_command_that_trickles_is_cut() {
     let min_rate = MinRate { window: Duration::from_secs(2), ..MinRate::default() };
-    let limits = Limits { min_rate, ..Limits::default() };
+    let limits = RedisLimits { min_rate, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, ..RedisOptions::default() });
     let mut silent = Client::new(&served);
     assert_eq!(silent.run("set k 1"), Seen::ok());

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shoal_redis::{Limits, RedisOptions};
+use shoal_redis::{RedisLimits, RedisOptions};
 use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
@@ -15,11 +15,11 @@ const LONG: usize = 4 << 20;
 
 /// A frontend with two threads and room for two long values.
 fn small() -> Served {
-    let limits = Limits {
+    let limits = RedisLimits {
         memory_bytes_max: 10 << 20,
         reply_bytes_max: 5 << 20,
         command_bytes_max: 5 << 20,
-        ..Limits::default()
+        ..RedisLimits::default()
     };
     serve(RedisOptions { limits, threads: Some(2), ..RedisOptions::default() })
 }

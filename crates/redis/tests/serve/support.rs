@@ -6,9 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use shoal_base::ManualClock;
-use shoal_device::sim::Latency;
+use shoal_device_sim::Latency;
 use shoal_engine::{DEFAULT_BUCKET, Environment, Store, block_on};
-use shoal_redis::{RedisOptions, Running, Server};
+use shoal_redis::{RedisOptions, RedisServer, Running};
 use shoal_storekit::{StoreKit, put, slow_device};
 use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
@@ -62,7 +62,7 @@ pub(crate) fn serve_in(options: RedisOptions, environment: Environment) -> Serve
 pub(crate) fn serve_store(store: Store, options: RedisOptions, environment: Environment) -> Served {
     let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
     let threads = options.threads.or(Some(2));
-    let server = Server::bind(RedisOptions { listen, threads, ..options }).unwrap();
+    let server = RedisServer::bind(RedisOptions { listen, threads, ..options }).unwrap();
     let address = server.address();
     let running = server.start(store.clone(), environment).unwrap();
     Served { address, store, _running: running }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
-use shoal_redis::{ListenError, RedisOptions, Server, Tls};
+use shoal_redis::{RedisOptions, RedisServer, StartError, Tls};
 use shoal_testkit::certificates::Root;
 use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
@@ -143,9 +143,9 @@ fn a_client_without_a_certificate_of_the_root_is_not_let_in() {
     }
     // Certificates prove the client's identity: other machines may connect.
     let listen = ([0, 0, 0, 0], 0).into();
-    assert!(Server::bind(RedisOptions { listen, ..options(&config, true) }).is_ok());
-    let open = Server::bind(RedisOptions { listen, ..options(&config, false) });
-    assert!(matches!(open, Err(ListenError::Listen(shoal_frontend::ListenError::NotLoopback { .. }))));
+    assert!(RedisServer::bind(RedisOptions { listen, ..options(&config, true) }).is_ok());
+    let open = RedisServer::bind(RedisOptions { listen, ..options(&config, false) });
+    assert!(matches!(open, Err(StartError::Listen(shoal_frontend::ListenError::NotLoopback { .. }))));
 }
 
 /// Plain text, garbage and half a handshake close their connections, or wait; the others are served.

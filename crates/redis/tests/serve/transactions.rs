@@ -521,8 +521,10 @@ fn many_keys_are_one_write_batch_or_refused() {
     let Seen::Error(text) = &answer else { panic!("{answer:?}") };
     assert!(text.starts_with("ERR 60000 objects in one write batch need"), "{text}");
     assert_eq!(records, 0);
+    // Longer than the memory for unsent commands: refused as it is queued.
+    let limits =
     // Larger than the memory for queued commands: refused when it is queued.
-    let limits = shoal_redis::Limits { command_bytes_max: 100_000, ..shoal_redis::Limits::default() };
+        shoal_redis::RedisLimits { command_bytes_max: 100_000, ..shoal_redis::RedisLimits::default() };
     let served = serve(RedisOptions { limits, ..RedisOptions::default() });
     let mut client = Client::new(&served);
     client.run("multi");

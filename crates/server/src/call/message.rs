@@ -7,7 +7,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use shoal_api::Unary;
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
 use shoal_engine::ReceiveBuffer;
-use shoal_metrics::{Mark, mark};
+use shoal_metrics::{Stage, mark};
 use tonic::Status;
 
 use super::parted::{Parted, Valued};
@@ -97,7 +97,7 @@ where
     F: Future<Output = Result<R, Failure>>,
     R: Into<Parted<M::Response>>,
 {
-    mark(Mark::Started);
+    mark(Stage::Started);
     let working = flow.working();
     let answer: Parted<M::Response> = match operation(request).await {
         Ok(answer) => answer.into(),
@@ -129,7 +129,7 @@ where
         Ok(message) => into_contiguous(message),
         Err(status) => return status.into_http(),
     };
-    mark(Mark::Started);
+    mark(Stage::Started);
     let working = flow.working();
     let answer = match operation(admitted.with(message)).await {
         Ok(answer) => answer,

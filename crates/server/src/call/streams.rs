@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::{Stream, TryStreamExt};
 use shoal_api::{CHUNK_BYTES_MAX, ClientStreaming, ServerStreaming};
 use shoal_buffer::Buffer;
-use shoal_metrics::{Mark, mark};
+use shoal_metrics::{Stage, mark};
 
 use super::body::RequestBody;
 use super::message::{encode, respond_one};
@@ -59,7 +59,7 @@ where
     let (http, admitted) = request.take();
     let body = http.into_body().uncounted(limits.message_bytes_max);
     let messages = Messages::counted(body, limits.message_bytes_max, Arc::clone(&permit), limits.wait_max);
-    mark(Mark::Started);
+    mark(Stage::Started);
     let working = flow.working();
     let answer = operation(admitted.with(messages)).await;
     drop(working);
@@ -85,7 +85,7 @@ where
         Ok(request) => request,
         Err(status) => return status.into_http(),
     };
-    mark(Mark::Started);
+    mark(Stage::Started);
     let _working = flow.working();
     let answers = match permit.set(STREAM_PERMIT_BYTES) {
         Ok(()) => operation(admitted.with(request)).await,

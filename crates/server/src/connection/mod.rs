@@ -30,7 +30,7 @@ use self::tasks::{Cork, Spawner, WithTasks};
 use crate::admission::AdmittedConnection;
 use crate::dispatch::{Dispatch, Peer};
 use crate::flow::{ConnectionFlow, deadline_after};
-use crate::options::Limits;
+use crate::options::ServerLimits;
 use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 
 /// Headers of one request, in bytes.
@@ -60,7 +60,7 @@ pub(crate) async fn serve(
     address: SocketAddr,
     admitted: Arc<AdmittedConnection>,
     dispatch: Arc<Dispatch>,
-    limits: &Limits,
+    limits: &ServerLimits,
     mut drain: watch::Receiver<bool>,
 ) {
     let cork = Cork::of(&stream);
@@ -104,7 +104,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     cork: Cork,
     peer: Arc<Peer>,
     dispatch: Arc<Dispatch>,
-    limits: &Limits,
+    limits: &ServerLimits,
     mut drain: watch::Receiver<bool>,
 ) {
     let Some(greeting) = greeting(&mut stream, limits.greeting_max, &mut drain).await else {
@@ -159,7 +159,7 @@ enum Ended {
 
 /// The events that close a connection besides its two sides.
 struct Bounds<'a> {
-    limits: &'a Limits,
+    limits: &'a ServerLimits,
     flow: &'a ConnectionFlow,
     admitted: &'a AdmittedConnection,
     expires: Option<Instant>,
@@ -202,7 +202,7 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-fn http2(limits: &Limits, spawner: Spawner) -> http2::Builder<Spawner> {
+fn http2(limits: &ServerLimits, spawner: Spawner) -> http2::Builder<Spawner> {
     let mut http = http2::Builder::new(spawner);
     http.timer(AwakeTimer)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -219,7 +219,7 @@ fn http2(limits: &Limits, spawner: Spawner) -> http2::Builder<Spawner> {
 }
 
 /// For gRPC-Web only: `dispatch` refuses all other requests.
-fn http1(limits: &Limits) -> http1::Builder {
+fn http1(limits: &ServerLimits) -> http1::Builder {
     let mut http = http1::Builder::new();
     http.timer(AwakeTimer)
         .header_read_timeout(limits.greeting_max)

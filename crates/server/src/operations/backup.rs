@@ -116,7 +116,7 @@ mod tests {
     use std::time::Duration;
 
     use shoal_device::Device;
-    use shoal_device::sim::Image;
+    use shoal_device_sim::Image;
     use shoal_engine::Store;
     use shoal_storekit::{StoreKit, eventually, in_time, put};
     use shoal_testkit::bytes::patterned;

@@ -32,7 +32,7 @@ pub(crate) fn free_space(
 
 /// The free runs on their way out.
 struct Sending {
-    runs: shoal_engine::FreeSpace,
+    runs: shoal_engine::FreeRunIter,
     /// The end of the run that was sent last.
     end: u64,
     is_first: bool,

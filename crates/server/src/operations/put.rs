@@ -6,7 +6,7 @@ use shoal_buffer::Buffer;
 use shoal_engine::{
     ByteRange, Error, ObjectKey, PutOptions, PutResult, ReceiveBuffer, RejectRules, RequestId, Store, Write,
 };
-use shoal_metrics::{Mark, mark};
+use shoal_metrics::{Stage, mark};
 
 use crate::auth::Authenticated;
 use crate::call::parted::Parted;
@@ -79,7 +79,7 @@ pub(crate) async fn put_once(
             store.write(Write::put_received(key, value, &options).with_request_id(request_id)).await?
         }
     };
-    mark(Mark::Placed);
+    mark(Stage::Placed);
     Ok(PutResult { version: pending.durable().await? })
 }
 

@@ -9,7 +9,7 @@ use shoal_api::v1::put_stream_request::Part;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
 use shoal_base::limits::VALUE_BYTES_MAX;
 use shoal_buffer::Buffer;
-use shoal_engine::{Error, GetStream, PutStream};
+use shoal_engine::{Error, ValueReader, ValueWriter};
 
 use super::get::check_version;
 use crate::auth::{Authenticated, Revoked};
@@ -53,7 +53,7 @@ pub(crate) async fn put_stream(
 /// Takes the chunks up to the end message; returns their length, which the client must confirm.
 async fn receive(
     parts: &mut Messages<impl FrameBody>,
-    value: &mut PutStream,
+    value: &mut ValueWriter,
     failed: impl Fn(Error) -> Failure + Copy,
 ) -> Result<u64, Failure> {
     let mut bytes = 0;
@@ -116,7 +116,7 @@ pub(crate) async fn get_stream(
 
 /// A value on its way out.
 struct Sending {
-    value: GetStream,
+    value: ValueReader,
     /// Goes with the first message.
     info: Option<v1::ObjectInfo>,
     /// The rest of the store's last piece.

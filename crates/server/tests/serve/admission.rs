@@ -5,7 +5,7 @@ use std::time::Duration;
 use prost::Message;
 use shoal_api::v1;
 use shoal_client::{Client, ConnectOptions};
-use shoal_server::{Limits, Security, ServerOptions};
+use shoal_server::{Security, ServerLimits, ServerOptions};
 use shoal_storekit::eventually;
 use shoal_testkit::http2::{
     DATA, END_HEADERS, END_STREAM, HEADERS, PING, call, frame, greeting, header, message, take_frame,
@@ -17,7 +17,7 @@ use crate::support::{Running, credentials_of, figure};
 
 const TOKEN: &str = "correct-horse-battery";
 
-async fn serve(limits: Limits) -> Running {
+async fn serve(limits: ServerLimits) -> Running {
     let security = Security::new(credentials_of(TOKEN));
     Running::told(ServerOptions { security, limits, ..ServerOptions::default() }).await
 }
@@ -75,10 +75,10 @@ impl Raw {
 async fn idle_connections_without_credentials_lock_nobody_out() {
     const PLACES: usize = 60;
     // They would stay for ever.
-    let limits = Limits {
+    let limits = ServerLimits {
         connections_max: PLACES,
         unauthenticated_max: Duration::from_secs(3600),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = serve(limits).await;
     let mut known = Raw::open(&server).await;
@@ -119,7 +119,7 @@ async fn idle_connections_without_credentials_lock_nobody_out() {
 /// In any way of spending its time: idle, with half a greeting, pings, or requests that are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_shows_no_credentials_in_time_is_closed() {
-    let limits = Limits { unauthenticated_max: Duration::from_millis(500), ..Limits::default() };
+    let limits = ServerLimits { unauthenticated_max: Duration::from_millis(500), ..ServerLimits::default() };
     let server = serve(limits).await;
     let mut known = Raw::open(&server).await;
     assert!(known.asks(TOKEN).await);

@@ -8,8 +8,8 @@ use futures_util::{StreamExt, stream};
 use prost::Message;
 use shoal_api::v1;
 use shoal_client::{ByteRange, PutOptions};
-use shoal_device::sim::Latency;
-use shoal_server::{Limits, MinRate};
+use shoal_device_sim::Latency;
+use shoal_server::{MinRate, ServerLimits};
 use shoal_storekit::slow_device;
 use shoal_testkit::http2::message;
 use shoal_testkit::wait::FOR_EVER;
@@ -22,7 +22,7 @@ use crate::web::Post;
 async fn slow(flush: Duration) -> Running {
     let latency = Latency { flush_ns: flush.as_nanos() as u64, ..Latency::default() };
     let store = kit().create(&slow_device(kit().format.blocks_max, latency));
-    Running::over(store, Limits::default()).await
+    Running::over(store, ServerLimits::default()).await
 }
 
 /// The server stops a call at its deadline; it was sent by hand, because a client would stop it itself.
@@ -52,9 +52,9 @@ async fn a_call_over_its_deadline_is_ended() {
 #[tokio::test]
 async fn half_a_request_is_dropped_at_the_deadline() {
     // No other limit cuts it before this test times out.
-    let limits = Limits {
+    let limits = ServerLimits {
         min_rate: MinRate { silence_max: FOR_EVER, window: FOR_EVER, ..MinRate::default() },
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Running::with(limits).await;
     let body = message(&put_request("k", value(1 << 20, 1)).encode_to_vec());

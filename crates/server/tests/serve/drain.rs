@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shoal_client::{ByteRange, Client, ConnectOptions, Error, PutOptions};
-use shoal_server::Limits;
+use shoal_server::ServerLimits;
 use shoal_storekit::{eventually, names};
 use shoal_testkit::wait::FOR_EVER;
 
@@ -41,7 +41,9 @@ async fn a_stream_under_way_is_finished() {
 
 #[tokio::test]
 async fn a_stream_that_does_not_finish_is_cut() {
-    let server = Running::with(Limits { drain_max: Duration::from_millis(300), ..Limits::default() }).await;
+    let server =
+        Running::with(ServerLimits { drain_max: Duration::from_millis(300), ..ServerLimits::default() })
+            .await;
     let (client, store) = (server.client().await, server.store.clone());
     let mut put = client.put_stream("", b"k", PutOptions::default());
     put.write(value(2 << 20, 1)).await.unwrap();
@@ -55,7 +57,7 @@ async fn a_stream_that_does_not_finish_is_cut() {
 
 #[tokio::test]
 async fn idle_connections_do_not_hold_up_the_end() {
-    let server = Running::with(Limits { drain_max: FOR_EVER, ..Limits::default() }).await;
+    let server = Running::with(ServerLimits { drain_max: FOR_EVER, ..ServerLimits::default() }).await;
     let client = server.client().await;
     client.stat().await.unwrap();
     let _silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
@@ -75,7 +77,7 @@ async fn a_client_finds_the_server_again() {
     server.stop().await;
     let again = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(30)).await;
-        Running::on(address, Limits::default(), store).await
+        Running::on(address, ServerLimits::default(), store).await
     });
     // Reads, and writes that could not be sent, are sent again.
     assert_eq!(client.get("", b"k", ByteRange::ALL).await.unwrap().unwrap().value, "v");

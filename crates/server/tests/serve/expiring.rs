@@ -7,10 +7,10 @@ use bytes::Bytes;
 use shoal_api::v1;
 use shoal_base::ManualClock;
 use shoal_client::{
-    ByteRange, Client, CreateOrGet, Expiry, GetItem, ListRequest, ObjectInfo, PutItem, PutOptions,
+    ByteRange, Client, CreateOrGet, Expiry, GetItem, ListRequest, ObjectAttributes, PutItem, PutOptions,
 };
 use shoal_engine::Environment;
-use shoal_server::Limits;
+use shoal_server::ServerLimits;
 use tonic::Code;
 
 use crate::support::{Running, call, kit};
@@ -21,7 +21,7 @@ const BEGIN: u64 = 1_800_000_000 * SECOND;
 async fn start(clock: &Arc<ManualClock>) -> Running {
     let environment = Environment { clock: clock.clone(), ..Environment::default() };
     let store = kit().with(environment).in_memory();
-    Running::over(store, Limits::default()).await
+    Running::over(store, ServerLimits::default()).await
 }
 
 fn with(expiry: Expiry) -> PutOptions {
@@ -29,7 +29,7 @@ fn with(expiry: Expiry) -> PutOptions {
 }
 
 /// The attributes of an object: head, get, listing, several gets and a stream agree.
-async fn info(client: &Client, key: &'static str) -> Option<ObjectInfo> {
+async fn info(client: &Client, key: &'static str) -> Option<ObjectAttributes> {
     let head = client.head("b", key.as_bytes()).await.unwrap();
     let got = client.get("b", key.as_bytes(), ByteRange::ALL).await.unwrap();
     assert_eq!(got.map(|object| object.info), head, "{key}: get");
@@ -72,7 +72,7 @@ async fn a_time_to_live_is_counted_by_the_server_and_a_moment_by_its_wall_clock(
     let pipeline = client.operations("b");
     pipeline.put("operation ttl".into(), "v".into(), with(minute)).await.unwrap();
     let all = ["ttl", "at", "several ttl", "several at", "stream ttl", "created ttl", "operation ttl"];
-    let said = |info: Option<ObjectInfo>| {
+    let said = |info: Option<ObjectAttributes>| {
         let info = info.unwrap();
         (info.ttl_ns.unwrap() / SECOND, (info.expire_time_ns.unwrap() - BEGIN) / SECOND)
     };

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use shoal_client::{ByteRange, Client, PutOptions};
-use shoal_server::{Limits, MinRate};
+use shoal_server::{MinRate, ServerLimits};
 use shoal_storekit::eventually;
 use shoal_testkit::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, RESET, SETTINGS, call, frame,
@@ -23,7 +23,7 @@ struct Scene {
 }
 
 impl Scene {
-    async fn new(limits: Limits) -> Self {
+    async fn new(limits: ServerLimits) -> Self {
         let server = Running::with(limits).await;
         let client = server.client().await;
         client.put("", b"k", value(100_000, 1), PutOptions::default()).await.unwrap();
@@ -88,7 +88,7 @@ async fn flood(stream: &mut TcpStream, count: usize, bytes: impl Fn(usize) -> Ve
 /// Streams that are opened and reset at once, as fast as they can be sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rapid_reset() {
-    let scene = Scene::new(Limits::default()).await;
+    let scene = Scene::new(ServerLimits::default()).await;
     let mut stream = scene.connect(&[]).await;
     let attack = flood(&mut stream, 400, |round| {
         let pair = |i: usize| {
@@ -105,7 +105,7 @@ async fn rapid_reset() {
 /// Headers without an end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn continuation_flood() {
-    let scene = Scene::new(Limits::default()).await;
+    let scene = Scene::new(ServerLimits::default()).await;
     let mut stream = scene.connect(&[]).await;
     stream.write_all(&frame(HEADERS, 0, 1, &call("/shoal.v1.ObjectStore/Put"))).await.unwrap();
     let long = header("x", &"y".repeat(120)).repeat(100);
@@ -117,9 +117,9 @@ async fn continuation_flood() {
 /// Pings and settings that want an answer each, which nobody reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ping_flood() {
-    let limits = Limits {
+    let limits = ServerLimits {
         min_rate: MinRate { silence_max: Duration::from_secs(1), ..MinRate::default() },
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let scene = Scene::new(limits).await;
     let mut stream = scene.connect(&[]).await;
@@ -143,9 +143,9 @@ async fn ping_flood() {
 /// A client that wants answers and grants no window for them: it is cut, and the memory of its answers is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn zero_window() {
-    let limits = Limits {
+    let limits = ServerLimits {
         min_rate: MinRate { silence_max: Duration::from_millis(600), ..MinRate::default() },
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let scene = Scene::new(limits).await;
     // SETTINGS_INITIAL_WINDOW_SIZE = 0.
@@ -171,7 +171,7 @@ async fn zero_window() {
 /// More streams than the server allows: the ones too many are refused, and the others answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_many_streams() {
-    let scene = Scene::new(Limits { streams_max: 10, ..Limits::default() }).await;
+    let scene = Scene::new(ServerLimits { streams_max: 10, ..ServerLimits::default() }).await;
     let mut stream = scene.connect(&[]).await;
     for i in 0..40 {
         let open = frame(HEADERS, END_HEADERS, i * 2 + 1, &call("/shoal.v1.ObjectStore/Put"));

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use shoal_client::{ByteRange, PutOptions};
-use shoal_server::Limits;
+use shoal_server::ServerLimits;
 use shoal_storekit::{eventually, names};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -50,7 +50,7 @@ fn attack() -> impl Strategy<Value = Vec<u8>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_does_not_hurt_others() {
-    let limits = Limits { greeting_max: Duration::from_millis(500), ..Limits::default() };
+    let limits = ServerLimits { greeting_max: Duration::from_millis(500), ..ServerLimits::default() };
     let server = Running::with(limits).await;
     let client = server.client().await;
     let good = tokio::spawn({

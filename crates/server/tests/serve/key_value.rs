@@ -12,9 +12,9 @@ use shoal_api::Described;
 use shoal_api::key_value::{self as kv, CreateRequest, DeleteRequest, RetrieveRequest, UpdateRequest};
 use shoal_client::{ByteRange, PutOptions};
 use shoal_device::Device;
-use shoal_device::sim::SimDevice;
+use shoal_device_sim::SimDevice;
 use shoal_engine::{Environment, OpenOptions, Store};
-use shoal_server::{Limits, ServeError, Server, ServerOptions};
+use shoal_server::{ServeError, Server, ServerLimits, ServerOptions};
 use shoal_storekit::names;
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -258,7 +258,7 @@ async fn no_acknowledged_update_is_lost() {
 async fn acknowledged_writes_are_durable() {
     let device = Device::new(SimDevice::new(kit().format.blocks_max));
     let store = kit().create(&device.clone());
-    let server = Running::over(store, Limits::default()).await;
+    let server = Running::over(store, ServerLimits::default()).await;
     let channel = server.channel().await;
     create(&channel, &"a".into(), value(70_000, 1)).await.unwrap();
     create(&channel, &"b".into(), "1".into()).await.unwrap();
@@ -267,7 +267,7 @@ async fn acknowledged_writes_are_durable() {
     delete(&channel, &"c".into()).await.unwrap();
     server.stop().await;
     let store = Store::open(device, OpenOptions::default(), Environment::default()).await.unwrap();
-    let server = Running::over(store, Limits::default()).await;
+    let server = Running::over(store, ServerLimits::default()).await;
     let channel = server.channel().await;
     assert!(retrieve(&channel, &"a".into()).await.unwrap() == value(70_000, 1));
     assert_eq!(retrieve(&channel, &"b".into()).await.unwrap(), "2");

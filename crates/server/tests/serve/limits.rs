@@ -8,7 +8,7 @@ use prost::Message;
 use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
 use shoal_client::{ByteRange, Client, Error, GetItem, Metadata, PutOptions};
-use shoal_server::{Limits, ListenError, MinRate, ServeError, Server, ServerOptions};
+use shoal_server::{ListenError, MinRate, ServeError, Server, ServerLimits, ServerOptions};
 use shoal_storekit::eventually;
 use shoal_testkit::http2::{
     DATA, END_HEADERS, END_STREAM, HEADERS, call as headers_of, frame, greeting, take_frame,
@@ -137,8 +137,11 @@ async fn a_page_of_much_metadata_is_cut() {
 
 #[tokio::test]
 async fn bytes_in_flight_are_bounded() {
-    let limits =
-        Limits { bytes_in_flight_max: 4 * MIB, connection_bytes_in_flight_max: 2 * MIB, ..Limits::default() };
+    let limits = ServerLimits {
+        bytes_in_flight_max: 4 * MIB,
+        connection_bytes_in_flight_max: 2 * MIB,
+        ..ServerLimits::default()
+    };
     let server = Running::with(limits).await;
     let client = server.impatient_client().await;
     let channel = server.channel().await;
@@ -171,7 +174,7 @@ async fn bytes_in_flight_are_bounded() {
 /// It was refused only when it had filled the room: a client that sent too much learned of that after it had sent most of it.
 #[tokio::test]
 async fn a_value_without_room_is_refused_before_it_is_sent() {
-    let limits = Limits { connection_bytes_in_flight_max: MIB, ..Limits::default() };
+    let limits = ServerLimits { connection_bytes_in_flight_max: MIB, ..ServerLimits::default() };
     let server = Running::with(limits).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     // Only the head of a message of 1 MiB, which its prefix makes too long.
@@ -202,7 +205,7 @@ async fn a_value_without_room_is_refused_before_it_is_sent() {
 /// writes are now never refused.
 #[tokio::test]
 async fn a_write_that_was_done_is_never_called_refused() {
-    let server = Running::with(Limits { bytes_in_flight_max: 100, ..Limits::default() }).await;
+    let server = Running::with(ServerLimits { bytes_in_flight_max: 100, ..ServerLimits::default() }).await;
     let channel = server.channel().await;
     let item = |key: u8, if_exists: bool| {
         let rules = if_exists.then(|| v1::RejectRules { if_exists, ..Default::default() });
@@ -227,9 +230,9 @@ async fn a_write_that_was_done_is_never_called_refused() {
 
 #[tokio::test]
 async fn a_client_that_sends_nothing_is_told_so() {
-    let server = Running::with(Limits {
+    let server = Running::with(ServerLimits {
         min_rate: MinRate { silence_max: Duration::from_secs(2), ..MinRate::default() },
-        ..Limits::default()
+        ..ServerLimits::default()
     })
     .await;
     let channel = server.channel().await;
@@ -253,9 +256,9 @@ async fn a_client_that_sends_nothing_is_told_so() {
 
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_cut_and_others_are_served() {
-    let server = Running::with(Limits {
+    let server = Running::with(ServerLimits {
         min_rate: MinRate { silence_max: Duration::from_secs(1), ..MinRate::default() },
-        ..Limits::default()
+        ..ServerLimits::default()
     })
     .await;
     let client = server.client().await;
@@ -296,7 +299,8 @@ async fn a_client_that_takes_nothing_is_cut_and_others_are_served() {
 
 #[tokio::test]
 async fn connections_are_bounded() {
-    let limits = Limits { connections_max: 2, greeting_max: Duration::from_secs(1), ..Limits::default() };
+    let limits =
+        ServerLimits { connections_max: 2, greeting_max: Duration::from_secs(1), ..ServerLimits::default() };
     let server = Running::with(limits).await;
     let client = server.impatient_client().await;
     client.stat().await.unwrap();

@@ -11,7 +11,7 @@ use shoal_api::v1::failure::Kind;
 use shoal_api::v1::operation::Action;
 use shoal_api::{Described, Method, v1};
 use shoal_client::{ByteRange, ConnectOptions, Error, PutOptions, RejectRules};
-use shoal_server::Limits;
+use shoal_server::ServerLimits;
 use shoal_storekit::eventually;
 use shoal_testkit::wait::FOR_EVER;
 use tokio::sync::mpsc;
@@ -187,7 +187,7 @@ async fn a_client_that_takes_no_answers_is_made_to_wait() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_the_server_loses_nothing_and_invents_nothing() {
     // An open stream that delayed the shutdown would delay it for good.
-    let server = Running::with(Limits { drain_max: FOR_EVER, ..Limits::default() }).await;
+    let server = Running::with(ServerLimits { drain_max: FOR_EVER, ..ServerLimits::default() }).await;
     let client = server.impatient_client().await;
     let operations = client.operations("b");
     let store = server.store.clone();

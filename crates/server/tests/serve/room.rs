@@ -8,7 +8,7 @@ use prost::Message;
 use shoal_api::v1;
 use shoal_client::{ByteRange, ConnectOptions, PutOptions};
 use shoal_engine::ObjectKey;
-use shoal_server::Limits;
+use shoal_server::ServerLimits;
 use shoal_storekit::eventually;
 use shoal_testkit::http2::{DATA, END_HEADERS, HEADERS, call, frame, greeting, message};
 use shoal_testkit::wait::HANGS_AFTER;
@@ -68,11 +68,11 @@ async fn a_thousand_idle_streams_take_nothing() {
 /// More arrives in half than there is room for: the oldest one finishes, then the next one, and no connection holds up another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_came_in_half_all_end() {
-    let limits = Limits {
+    let limits = ServerLimits {
         bytes_in_flight_max: 2 * MIB,
         connection_bytes_in_flight_max: MIB,
         room_wait_max: Duration::from_secs(3600),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Running::with(limits).await;
     // The most that may wait on a connection.

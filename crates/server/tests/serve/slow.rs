@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::stream;
 use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
-use shoal_server::{Limits, MinRate};
+use shoal_server::{MinRate, ServerLimits};
 use shoal_testkit::http2::{HEADERS, PING, call as headers_of, frame, greeting, take_frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -49,7 +49,7 @@ async fn trickle(server: &Running, bytes: &[u8], slowly: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn a_body_that_trickles_is_cut() {
     let min_rate = MinRate { window: Duration::from_millis(500), ..MinRate::default() };
-    let server = Running::with(Limits { min_rate, ..Limits::default() }).await;
+    let server = Running::with(ServerLimits { min_rate, ..ServerLimits::default() }).await;
     let channel = server.channel().await;
     let parts = stream::unfold(0, |i| async move {
         tokio::time::sleep(PAUSE).await;
@@ -66,7 +66,8 @@ async fn a_body_that_trickles_is_cut() {
 #[tokio::test]
 async fn headers_that_trickle_are_cut() {
     let server =
-        Running::with(Limits { greeting_max: Duration::from_millis(500), ..Limits::default() }).await;
+        Running::with(ServerLimits { greeting_max: Duration::from_millis(500), ..ServerLimits::default() })
+            .await;
     let block = headers_of("/shoal.v1.ObjectStore/Put");
     let head = |length: usize| {
         let mut bytes = frame(HEADERS, 0, 1, &block);
@@ -91,7 +92,7 @@ async fn headers_that_trickle_are_cut() {
 #[tokio::test]
 async fn a_connection_between_calls_is_not_cut() {
     let greeting_max = Duration::from_millis(300);
-    let server = Running::with(Limits { greeting_max, ..Limits::default() }).await;
+    let server = Running::with(ServerLimits { greeting_max, ..ServerLimits::default() }).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(&greeting(&[])).await.unwrap();
     tokio::time::sleep(greeting_max * 3).await;
@@ -116,7 +117,7 @@ async fn a_connection_between_calls_is_not_cut() {
 async fn a_head_of_http1_that_trickles_is_cut() {
     let greeting_max = Duration::from_millis(500);
     let min_rate = MinRate { silence_max: HANGS_AFTER * 2, ..MinRate::default() };
-    let server = Running::with(Limits { greeting_max, min_rate, ..Limits::default() }).await;
+    let server = Running::with(ServerLimits { greeting_max, min_rate, ..ServerLimits::default() }).await;
     trickle(&server, b"POST /shoal.v1.ObjectStore/Put HTTP/1.1\r\nx-slow: ", b"y").await;
     server.stop().await;
 }

@@ -5,8 +5,8 @@ use http::uri::PathAndQuery;
 use shoal_api::{key_value, v1};
 use shoal_client::{ByteRange, Error, PutOptions};
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, SimDevice};
-use shoal_server::Limits;
+use shoal_device_sim::{Fault, FaultOp, SimDevice};
+use shoal_server::ServerLimits;
 use shoal_storekit::eventually;
 use shoal_testkit::wait::FOR_EVER;
 use tonic::{Code, Request};
@@ -23,7 +23,7 @@ use crate::support::{Running, grpc_over, kit};
 
 #[tokio::test]
 async fn health_answers() {
-    let server = Running::with(Limits { drain_max: FOR_EVER, ..Limits::default() }).await;
+    let server = Running::with(ServerLimits { drain_max: FOR_EVER, ..ServerLimits::default() }).await;
     let mut health = HealthClient::new(server.channel().await);
     for service in ["", "shoal.v1.ObjectStore", "io.grpc.KeyValueService"] {
         let request = HealthCheckRequest { service: service.into() };
@@ -43,7 +43,7 @@ async fn health_answers() {
 async fn a_store_whose_device_failed_is_not_serving_but_reads_go_on() {
     let device = SimDevice::new(kit().format.blocks_max);
     let store = kit().create(&Device::new(device.clone()));
-    let server = Running::over(store, Limits::default()).await;
+    let server = Running::over(store, ServerLimits::default()).await;
     let client = server.impatient_client().await;
     client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap();
     device.inject(Fault::fail(FaultOp::Flush, 5).for_good());
@@ -103,7 +103,7 @@ async fn reflection_tells_the_services() {
 /// Fix: it is closed when the server stops, as a watch of the health is.
 #[tokio::test]
 async fn an_open_reflection_stream_does_not_hold_up_the_end() {
-    let server = Running::with(Limits { drain_max: FOR_EVER, ..Limits::default() }).await;
+    let server = Running::with(ServerLimits { drain_max: FOR_EVER, ..ServerLimits::default() }).await;
     let mut reflection = ServerReflectionClient::new(server.channel().await);
     let list = MessageRequest::ListServices(String::new());
     let ask = ServerReflectionRequest { host: String::new(), message_request: Some(list) };

@@ -9,7 +9,7 @@ use shoal_api::v1::failure::Kind;
 use shoal_api::{ClientStreaming, Described, ServerStreaming, Unary, v1};
 use shoal_client::{Client, ConnectOptions};
 use shoal_engine::Store;
-use shoal_server::{Credentials, Limits, ServeError, Server, ServerOptions, Tokens};
+use shoal_server::{Credentials, ServeError, Server, ServerLimits, ServerOptions, Tokens};
 use shoal_storekit::{StoreKit, eventually, in_time};
 use shoal_testkit::bytes::patterned;
 use tokio::sync::oneshot;
@@ -33,19 +33,19 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn start() -> Self {
-        Self::with(Limits::default()).await
+        Self::with(ServerLimits::default()).await
     }
 
-    pub(crate) async fn with(limits: Limits) -> Self {
+    pub(crate) async fn with(limits: ServerLimits) -> Self {
         Self::over(kit().in_memory(), limits).await
     }
 
     /// On any port, over this store.
-    pub(crate) async fn over(store: Store, limits: Limits) -> Self {
+    pub(crate) async fn over(store: Store, limits: ServerLimits) -> Self {
         Self::on("127.0.0.1:0".parse().unwrap(), limits, store).await
     }
 
-    pub(crate) async fn on(listen: SocketAddr, limits: Limits, store: Store) -> Self {
+    pub(crate) async fn on(listen: SocketAddr, limits: ServerLimits, store: Store) -> Self {
         Self::as_told(ServerOptions { listen, limits, ..ServerOptions::default() }, store).await
     }
 

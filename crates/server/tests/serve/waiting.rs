@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use prost::Message;
 use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
-use shoal_server::{Limits, MinRate};
+use shoal_server::{MinRate, ServerLimits};
 use shoal_storekit::eventually;
 use shoal_testkit::http2::{
     ACK, DATA, END_HEADERS, HEADERS, SETTINGS, WINDOW_UPDATE, call as headers_of, frame, greeting, message,
@@ -36,11 +36,11 @@ async fn get(channel: &Channel, key: u8) -> v1::GetResponse {
 
 /// A hundred puts of 4 MiB at once over `connections` connections, with room for seven of them; gets run beside them.
 async fn a_hundred_puts_succeed(connections: usize) {
-    let limits = Limits {
+    let limits = ServerLimits {
         bytes_in_flight_max: 32 * MIB,
         connection_bytes_in_flight_max: 32 * MIB,
         room_wait_max: FOR_EVER,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Running::with(limits).await;
     let mut channels = Vec::new();
@@ -98,11 +98,11 @@ struct Full {
 
 impl Full {
     async fn with(room_wait_max: Duration) -> Self {
-        let limits = Limits {
+        let limits = ServerLimits {
             bytes_in_flight_max: MIB,
             room_wait_max,
             min_rate: MinRate { silence_max: FOR_EVER, window: FOR_EVER, ..MinRate::default() },
-            ..Limits::default()
+            ..ServerLimits::default()
         };
         let server = Running::with(limits).await;
         let channel = server.channel().await;

@@ -41,7 +41,7 @@ impl World {
         Self { state, log: Vec::new(), base, owned, direct, clients: Vec::new(), now_ms: 1 }
     }
 
-    fn act(&mut self, client: usize, action: Action) -> Result<Answer, Refusal> {
+    fn act(&mut self, client: usize, action: SpaceCommand) -> Result<SpaceReply, Refusal> {
         let client = &mut self.clients[client];
         let sequence = client.sequence + 1;
         let (answer, change) = self.state.act(client.session, sequence, action.clone(), self.now_ms)?;
@@ -90,9 +90,9 @@ impl World {
             let run = Run::new(u64::from(b) % 300, 1);
             let session = self.clients[client].session;
             for action in [
-                Action::Commit { lease, kept: vec![run], freed: vec![] },
-                Action::GiveBack { lease },
-                Action::Allocate { sizes: vec![1], runs_max: 1 },
+                SpaceCommand::Commit { lease, kept: vec![run], freed: vec![] },
+                SpaceCommand::GiveBack { lease },
+                SpaceCommand::Allocate { sizes: vec![1], runs_max: 1 },
             ] {
                 assert_eq!(self.act(client, action), Err(Refusal::Fenced { session }), "a late call");
             }
@@ -101,8 +101,8 @@ impl World {
         match kind {
             2..=4 => {
                 let sizes = vec![1 + b % 20, 1 + b % 7];
-                if let Ok(Answer::Values(values)) =
-                    self.act(client, Action::Allocate { sizes: sizes.clone(), runs_max: 3 })
+                if let Ok(SpaceReply::Values(values)) =
+                    self.act(client, SpaceCommand::Allocate { sizes: sizes.clone(), runs_max: 3 })
                 {
                     for (runs, blocks) in values.iter().zip(sizes) {
                         assert_eq!(blocks_of(runs), u64::from(blocks));
@@ -117,14 +117,16 @@ impl World {
                 }
                 let run = self.direct.swap_remove(b as usize % self.direct.len());
                 let lies_in_lease = self.state.is_leased(run);
-                let freed = self.act(client, Action::Free { runs: vec![run] });
-                assert!(!lies_in_lease && freed == Ok(Answer::Done), "{run}: {freed:?}");
+                let freed = self.act(client, SpaceCommand::Free { runs: vec![run] });
+                assert!(!lies_in_lease && freed == Ok(SpaceReply::Done), "{run}: {freed:?}");
                 self.disown(run);
-                assert!(self.act(client, Action::Free { runs: vec![run] }).is_err(), "twice");
+                assert!(self.act(client, SpaceCommand::Free { runs: vec![run] }).is_err(), "twice");
             }
             7 | 8 => {
                 let groups = 1 + b as usize % 4;
-                if let Ok(Answer::Lease { lease, groups }) = self.act(client, Action::Grant { groups }) {
+                if let Ok(SpaceReply::Lease { lease, groups }) =
+                    self.act(client, SpaceCommand::Grant { groups })
+                {
                     for group in &groups {
                         assert!(
                             self.owned.range(group.block..group.end()).next().is_none(),
@@ -144,7 +146,7 @@ impl World {
                 let run = Run::new(group.block + u64::from(b % GROUP), 1 + b % 5);
                 let freed: Vec<Run> = committed.iter().copied().filter(|_| kind == 12).take(1).collect();
                 let is_right = lies_in(run, groups) && !committed.iter().any(|other| other.overlaps(run));
-                let action = Action::Commit { lease, kept: vec![run], freed: freed.clone() };
+                let action = SpaceCommand::Commit { lease, kept: vec![run], freed: freed.clone() };
                 let answer = self.act(client, action);
                 assert_eq!(answer.is_ok(), is_right, "{run} in {lease}: {answer:?}");
                 if is_right {
@@ -157,7 +159,7 @@ impl World {
             }
             13 => {
                 let Some(&lease) = self.clients[client].leases.keys().next() else { return };
-                assert_eq!(self.act(client, Action::GiveBack { lease }), Ok(Answer::Done));
+                assert_eq!(self.act(client, SpaceCommand::GiveBack { lease }), Ok(SpaceReply::Done));
                 let (_, committed) = self.clients[client].leases.remove(&lease).unwrap();
                 self.release(committed);
             }
@@ -248,29 +250,29 @@ fn calls_that_make_no_sense_change_nothing() {
     let before = state.parts();
     let far = Run::new(u64::MAX - 1, 4);
     let actions = [
-        Action::Allocate { sizes: vec![0], runs_max: 1 },
-        Action::Allocate { sizes: vec![1, 101], runs_max: 1 },
-        Action::Allocate { sizes: vec![1; ITEMS_MAX], runs_max: 8 },
-        Action::Free { runs: vec![far] },
-        Action::Free { runs: vec![Run::new(5, 0)] },
-        Action::Free { runs: vec![Run::new(5, 1)] },
-        Action::Grant { groups: 0 },
-        Action::Grant { groups: 7 },
-        Action::Commit { lease: 1, kept: vec![], freed: vec![] },
-        Action::GiveBack { lease: 1 },
+        SpaceCommand::Allocate { sizes: vec![0], runs_max: 1 },
+        SpaceCommand::Allocate { sizes: vec![1, 101], runs_max: 1 },
+        SpaceCommand::Allocate { sizes: vec![1; ITEMS_MAX], runs_max: 8 },
+        SpaceCommand::Free { runs: vec![far] },
+        SpaceCommand::Free { runs: vec![Run::new(5, 0)] },
+        SpaceCommand::Free { runs: vec![Run::new(5, 1)] },
+        SpaceCommand::Grant { groups: 0 },
+        SpaceCommand::Grant { groups: 7 },
+        SpaceCommand::Commit { lease: 1, kept: vec![], freed: vec![] },
+        SpaceCommand::GiveBack { lease: 1 },
     ];
     for action in actions {
         assert!(state.act(session, 1, action.clone(), 1).is_err(), "{action:?}");
         assert_eq!(state.parts(), before, "{action:?}");
     }
-    assert!(state.act(session, 2, Action::Grant { groups: 1 }, 1).is_err(), "a sequence is left out");
+    assert!(state.act(session, 2, SpaceCommand::Grant { groups: 1 }, 1).is_err(), "a sequence is left out");
     assert_eq!(
-        state.act(session, 1, Action::Grant { groups: 6 }, 1).map(|(_, change)| change.is_some()),
+        state.act(session, 1, SpaceCommand::Grant { groups: 6 }, 1).map(|(_, change)| change.is_some()),
         Ok(true)
     );
-    let other = Action::Allocate { sizes: vec![1], runs_max: 1 };
+    let other = SpaceCommand::Allocate { sizes: vec![1], runs_max: 1 };
     assert!(state.act(session, 1, other, 1).is_err(), "the same sequence, another call");
-    let commit = |kept: Run| Action::Commit { lease: 1, kept: vec![kept], freed: vec![] };
+    let commit = |kept: Run| SpaceCommand::Commit { lease: 1, kept: vec![kept], freed: vec![] };
     for wrong in [far, Run::new(95, 2), Run::new(0, 0)] {
         assert!(state.act(session, 2, commit(wrong), 1).is_err(), "{wrong}");
     }
@@ -292,16 +294,16 @@ fn an_answer_of_too_many_runs_is_refused() {
         done
     };
     for _ in 0..2 * HOLES / 1024 {
-        act(Action::Allocate { sizes: vec![1024], runs_max: 1 }).unwrap();
+        act(SpaceCommand::Allocate { sizes: vec![1024], runs_max: 1 }).unwrap();
     }
     for first in (0..HOLES).step_by(1024) {
         let runs = (first..first + 1024).map(|hole| Run::new(2 * hole as u64, 1)).collect();
-        act(Action::Free { runs }).unwrap();
+        act(SpaceCommand::Free { runs }).unwrap();
     }
-    let all = Action::Allocate { sizes: vec![HOLES as u32], runs_max: usize::MAX };
+    let all = SpaceCommand::Allocate { sizes: vec![HOLES as u32], runs_max: usize::MAX };
     assert!(matches!(act(all), Err(Refusal::NoSpace { .. })));
-    let most = Action::Allocate { sizes: vec![ITEMS_MAX as u32], runs_max: usize::MAX };
-    assert!(matches!(act(most), Ok(Answer::Values(_))));
+    let most = SpaceCommand::Allocate { sizes: vec![ITEMS_MAX as u32], runs_max: usize::MAX };
+    assert!(matches!(act(most), Ok(SpaceReply::Values(_))));
 }
 
 #[test]
@@ -316,7 +318,7 @@ fn parts_that_contradict_each_other_are_refused() {
         time_to_live_ms: TIME_TO_LIVE,
         sequence: 3,
         mark: 0,
-        answer: Answer::Done,
+        answer: SpaceReply::Done,
     });
     let lease = |first: u64, blocks: u32| {
         Part::Lease(HeldLease { lease: 1, session: 1, groups: vec![Run::new(first, blocks)] })

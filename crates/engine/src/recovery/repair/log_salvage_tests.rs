@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shoal_base::{ManualClock, Run, SeededEntropy, TabletId};
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_device_sim::{Image, SimDevice};
 
 use shoal_common::options::Tuning;
 use smallvec::SmallVec;

@@ -237,7 +237,7 @@ pub(crate) fn contents(
     let options = PutOptions {
         metadata,
         modified_ns: Some(entry.modified_ns),
-        expiry: entry.end.map(Deadline::given_on).into(),
+        expiry: entry.end.map(Deadline::passed_on).into(),
         ..PutOptions::default()
     };
     Ok((value.to_vec(), options))

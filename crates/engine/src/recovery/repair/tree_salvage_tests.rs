@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shoal_base::TabletId;
-use shoal_device::sim::SimDevice;
+use shoal_device_sim::SimDevice;
 
 use super::*;
 use crate::log::format::{Stamp, encode_record};

@@ -6,7 +6,7 @@
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::{crc32c, crc32c_seeded};
 use shoal_base::codec::Reader;
-use shoal_device::sim::Image;
+use shoal_device_sim::Image;
 
 use crate::image::superblock::Superblock;
 use crate::log::format::{BATCH_HEADER_BYTES, peek_header};

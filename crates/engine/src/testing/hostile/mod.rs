@@ -20,7 +20,7 @@ use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, SeededEntropy};
 use shoal_common::options::Tuning;
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device_sim::{Image, SimDevice, SimOptions};
 
 use crate::image::copies::{Found, read_newest};
 use crate::image::features::{Features, MOVED_AREAS};
@@ -32,10 +32,10 @@ use crate::{
 };
 
 /// The name of a structure, and the function that tries hostile bytes of it.
-pub type Target = (&'static str, fn(&[u8]));
+pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// All targets; each has a libFuzzer target of its name in `fuzz/`, and a corpus there.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [FuzzTarget; 6] = [
     ("superblock", superblock),
     ("page", page),
     ("log", log),

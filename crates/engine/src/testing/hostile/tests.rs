@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use shoal_base::{BLOCK_BYTES, Entropy, Lsn, Run, SeededEntropy, TabletId};
-use shoal_common::object::{End, Metadata};
+use shoal_common::object::{EndTime, Metadata};
 use shoal_device::Device;
-use shoal_device::sim::SimDevice;
+use shoal_device_sim::SimDevice;
 use shoal_space::{Delta, FreeImage};
 use shoal_testkit::wait::HANGS_AFTER;
 use shoal_testkit::{corpus, lab};
@@ -56,7 +56,7 @@ fn pages() -> Vec<Vec<u8>> {
 fn entries() -> Vec<Entry> {
     let entry = |value_bytes, home| Entry {
         modified_ns: 5,
-        end: [None, Some(End::Wall(77)), Some(End::Store(78))][(value_bytes % 3) as usize],
+        end: [None, Some(EndTime::Wall(77)), Some(EndTime::Store(78))][(value_bytes % 3) as usize],
         value_bytes,
         meta: if value_bytes > 2_000 { Meta::InFront(300) } else { Meta::Inline(SmallVec::new()) },
         home,

@@ -5,7 +5,7 @@ use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::{BLOCK_BYTES, Crc32c, Lsn, Run, TabletId};
 use shoal_common::error::{Error, Result};
 use shoal_common::key::RESERVED;
-use shoal_device::{Device, IoBuf, IoFuture, Outcome};
+use shoal_device::{Completion, Device, IoBuf, IoFuture};
 
 /// Second byte of the keys of packed runs.
 const RUN_KEYS: u8 = b'r';
@@ -309,7 +309,7 @@ fn read_end(device: &Device, run: Run, blocks: u32) -> IoFuture<IoBuf> {
 }
 
 /// Decodes the footer from the blocks read at the end of a run; reads again if the footer is longer.
-async fn decode_footer(device: &Device, owner: Owner, run: Run, read: Outcome<IoBuf>) -> Result<Footer> {
+async fn decode_footer(device: &Device, owner: Owner, run: Run, read: Completion<IoBuf>) -> Result<Footer> {
     let damaged = |_| Error::Corrupt { what: "the footer of a packed run".into(), block: run.block };
     let mut end = match read.ok() {
         Ok(end) => end,

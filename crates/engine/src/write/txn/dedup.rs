@@ -14,7 +14,7 @@ use shoal_base::{Lsn, RequestId};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::{ObjectKey, is_result, system_key};
-use shoal_common::object::{End, Expiry, Metadata};
+use shoal_common::object::{EndTime, Expiry, Metadata};
 
 use crate::read::get::is_unreadable;
 use crate::store::Inner;
@@ -79,8 +79,8 @@ impl ResultSlot {
 
 impl Inner {
     /// The approximate deadline of a result that is written now.
-    pub(crate) fn end_of_result(&self) -> End {
-        End::Store(self.log.expiry.store_ns().saturating_add(RESULT_LIFE_NS))
+    pub(crate) fn end_of_result(&self) -> EndTime {
+        EndTime::Store(self.log.expiry.store_ns().saturating_add(RESULT_LIFE_NS))
     }
 
     /// The key of the result of a write whose first key is `key`.

@@ -16,7 +16,7 @@ use shoal_base::{Lsn, RequestId};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
-use shoal_common::object::{Deadline, End, Expiry, Object};
+use shoal_common::object::{Deadline, EndTime, Expiry, Object};
 use smallvec::{SmallVec, smallvec};
 
 use crate::counters::OperationCounters;
@@ -342,7 +342,7 @@ pub(crate) enum Reaped {
     Deleted,
     /// The object was written again, and expires later.
     Later {
-        end: End,
+        end: EndTime,
     },
     /// The object does not exist, or has no deadline.
     Stays,

@@ -2,7 +2,7 @@
 
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
-use shoal_device::sim::Image;
+use shoal_device_sim::Image;
 use shoal_engine::{CheckOptions, CheckReport, Result, block_on, check};
 
 /// Checks without repair.

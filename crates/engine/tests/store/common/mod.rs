@@ -12,8 +12,8 @@ mod transacted;
 use std::sync::Arc;
 
 use shoal_base::{Clock, Entropy, ManualClock, SeededEntropy};
-use shoal_device::sim::{Image, SimDevice};
-use shoal_device::{BlockDevice, Device, MemDevice, Op, Ticket};
+use shoal_device::{BlockDevice, Device, MemDevice, Op, Submission};
+use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{Environment, FormatOptions, OpenOptions, Result, Store, Tuning, block_on};
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::lab;
@@ -190,11 +190,16 @@ impl Intercept for Unwritable {
         &*self.0
     }
 
-    fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
-        for ticket in &tickets {
-            assert_eq!(ticket.op(), Op::Read, "block {} of a store that is open read-only", ticket.block());
+    fn pass(&self, submissions: Vec<Submission>) -> Vec<Submission> {
+        for submission in &submissions {
+            assert_eq!(
+                submission.op(),
+                Op::Read,
+                "block {} of a store that is open read-only",
+                submission.block()
+            );
         }
-        tickets
+        submissions
     }
 
     fn grow(&self, blocks: u64) -> std::io::Result<()> {

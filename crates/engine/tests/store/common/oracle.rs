@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use shoal_device::sim::SimDevice;
+use shoal_device_sim::SimDevice;
 use shoal_engine::{DamagedRange, Error, ListRequest, Lsn, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::{Condition, Effect, Model, Observed, Operation, Workload};
 

@@ -24,7 +24,7 @@ pub struct RecordedWrite {
     pub kind: WriteKind,
     /// The block where it landed.
     pub block: u64,
-    pub(super) data: Vec<Arc<Block>>,
+    pub(crate) data: Vec<Arc<Block>>,
 }
 
 impl RecordedWrite {
@@ -36,7 +36,7 @@ impl RecordedWrite {
 
 /// One event. Writes and flushes are named by their number, counted from 0 in the order in which they started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum DeviceEvent {
     /// A write started.
     WriteBegan(usize),
     /// A write was reported as complete.
@@ -57,17 +57,17 @@ pub enum Event {
 
 /// All events since a simulated device was made.
 #[derive(Clone)]
-pub struct History {
+pub struct DeviceHistory {
     base: Image,
-    events: Vec<Event>,
+    events: Vec<DeviceEvent>,
     writes: Vec<RecordedWrite>,
     flushes: usize,
     marks: Vec<u64>,
 }
 
-impl History {
+impl DeviceHistory {
     /// No events yet on a device that holds `base`, all of it durable.
-    pub(super) fn new(mut base: Image) -> Self {
+    pub(crate) fn new(mut base: Image) -> Self {
         base.settle();
         Self { base, events: Vec::new(), writes: Vec::new(), flushes: 0, marks: Vec::new() }
     }
@@ -80,7 +80,7 @@ impl History {
 
     /// The events, in order.
     #[must_use]
-    pub fn events(&self) -> &[Event] {
+    pub fn events(&self) -> &[DeviceEvent] {
         &self.events
     }
 
@@ -102,34 +102,42 @@ impl History {
         &self.marks
     }
 
-    pub(super) fn begin_write(&mut self, kind: WriteKind, block: u64, data: Vec<Arc<Block>>) -> usize {
+    pub(crate) fn begin_write(&mut self, kind: WriteKind, block: u64, data: Vec<Arc<Block>>) -> usize {
         let number = self.writes.len();
         self.writes.push(RecordedWrite { kind, block, data });
-        self.events.push(Event::WriteBegan(number));
+        self.events.push(DeviceEvent::WriteBegan(number));
         number
     }
 
-    pub(super) fn end_write(&mut self, number: usize, succeeded: bool) {
-        self.events.push(if succeeded { Event::WriteEnded(number) } else { Event::WriteFailed(number) });
+    pub(crate) fn end_write(&mut self, number: usize, succeeded: bool) {
+        self.events.push(if succeeded {
+            DeviceEvent::WriteEnded(number)
+        } else {
+            DeviceEvent::WriteFailed(number)
+        });
     }
 
-    pub(super) fn begin_flush(&mut self) -> usize {
+    pub(crate) fn begin_flush(&mut self) -> usize {
         let number = self.flushes;
         self.flushes += 1;
-        self.events.push(Event::FlushBegan(number));
+        self.events.push(DeviceEvent::FlushBegan(number));
         number
     }
 
-    pub(super) fn end_flush(&mut self, number: usize, succeeded: bool) {
-        self.events.push(if succeeded { Event::FlushEnded(number) } else { Event::FlushFailed(number) });
+    pub(crate) fn end_flush(&mut self, number: usize, succeeded: bool) {
+        self.events.push(if succeeded {
+            DeviceEvent::FlushEnded(number)
+        } else {
+            DeviceEvent::FlushFailed(number)
+        });
     }
 
-    pub(super) fn grew(&mut self, blocks: u64) {
-        self.events.push(Event::Grew(blocks));
+    pub(crate) fn grew(&mut self, blocks: u64) {
+        self.events.push(DeviceEvent::Grew(blocks));
     }
 
-    pub(super) fn mark(&mut self, mark: u64) {
+    pub(crate) fn mark(&mut self, mark: u64) {
         self.marks.push(mark);
-        self.events.push(Event::Mark(mark));
+        self.events.push(DeviceEvent::Mark(mark));
     }
 }

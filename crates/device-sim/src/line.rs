@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 /// Decides when requests end.
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     /// When each place is free again, earliest first.
     free_at: BinaryHeap<Reverse<Instant>>,
     places: usize,
@@ -18,13 +18,13 @@ pub(super) struct Lanes {
 
 impl Lanes {
     /// A device that serves `places` requests at once.
-    pub(super) fn new(places: usize) -> Self {
+    pub(crate) fn new(places: usize) -> Self {
         assert!(places > 0, "a device without a place would never complete a request");
         Self { free_at: BinaryHeap::new(), places }
     }
 
     /// The end of a request that arrives now and takes `cost`.
-    pub(super) fn ends(&mut self, now: Instant, cost: Duration) -> Instant {
+    pub(crate) fn ends(&mut self, now: Instant, cost: Duration) -> Instant {
         let start = if self.free_at.len() < self.places {
             now
         } else {
@@ -44,18 +44,18 @@ struct Queue<T> {
 }
 
 /// Things that wait for their moment.
-pub(super) struct Line<T> {
+pub(crate) struct Line<T> {
     queue: Mutex<Queue<T>>,
     changed: Condvar,
 }
 
 impl<T> Line<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let queue = Queue { due: BTreeMap::new(), next: 0, closed: false };
         Self { queue: Mutex::new(queue), changed: Condvar::new() }
     }
 
-    pub(super) fn push(&self, due: Instant, thing: T) {
+    pub(crate) fn push(&self, due: Instant, thing: T) {
         let mut queue = self.queue.lock();
         let number = queue.next;
         queue.next += 1;
@@ -65,7 +65,7 @@ impl<T> Line<T> {
     }
 
     /// Waits for the next thing whose moment came. None when the line is closed and empty.
-    pub(super) fn pop(&self) -> Option<T> {
+    pub(crate) fn pop(&self) -> Option<T> {
         let mut queue = self.queue.lock();
         loop {
             match queue.due.first_key_value() {
@@ -82,7 +82,7 @@ impl<T> Line<T> {
     }
 
     /// Nothing more will be pushed.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.queue.lock().closed = true;
         self.changed.notify_one();
     }

@@ -10,7 +10,7 @@ use shoal_base::task::block_on;
 
 use super::choice::{SECTOR_BYTES, SECTORS};
 use super::*;
-use crate::{BlockDevice, Device, DeviceError, IoBuf};
+use shoal_device::{BlockDevice, Device, DeviceError, IoBuf};
 
 /// A block that differs from every other `tag` in all sectors.
 fn full(tag: u8) -> Arc<Block> {
@@ -25,7 +25,7 @@ fn thin(tag: u8) -> Arc<Block> {
 }
 
 /// The first byte of every block, for each state, with the number of marks before.
-fn first_bytes(history: &History) -> BTreeSet<(usize, Vec<u8>)> {
+fn first_bytes(history: &DeviceHistory) -> BTreeSet<(usize, Vec<u8>)> {
     let mut states = BTreeSet::new();
     history.for_each_crash_state(4096, 1, |point, image| {
         let bytes = (0..image.blocks()).map(|block| image.block(block)[0]).collect();
@@ -35,7 +35,7 @@ fn first_bytes(history: &History) -> BTreeSet<(usize, Vec<u8>)> {
 }
 
 /// The first bytes that are possible once `marks` marks were set.
-fn possible(history: &History, marks: usize) -> BTreeSet<Vec<u8>> {
+fn possible(history: &DeviceHistory, marks: usize) -> BTreeSet<Vec<u8>> {
     first_bytes(history).into_iter().filter(|(seen, _)| *seen == marks).map(|(_, bytes)| bytes).collect()
 }
 
@@ -43,19 +43,19 @@ fn set<const N: usize, const M: usize>(states: [[u8; N]; M]) -> BTreeSet<Vec<u8>
     states.into_iter().map(|state| state.to_vec()).collect()
 }
 
-fn write(history: &mut History, kind: WriteKind, block: u64, data: Arc<Block>) {
+fn write(history: &mut DeviceHistory, kind: WriteKind, block: u64, data: Arc<Block>) {
     let number = history.begin_write(kind, block, vec![data]);
     history.end_write(number, true);
 }
 
-fn flush(history: &mut History) {
+fn flush(history: &mut DeviceHistory) {
     let number = history.begin_flush();
     history.end_flush(number, true);
 }
 
 #[test]
 fn one_write_tears_in_every_way() {
-    let mut history = History::new(Image::new(1));
+    let mut history = DeviceHistory::new(Image::new(1));
     write(&mut history, WriteKind::Plain, 0, full(1));
     let (mut whole, mut torn_inside) = (BTreeSet::new(), 0);
     history.for_each_crash_state(256, 7, |_, image| {
@@ -72,7 +72,7 @@ fn one_write_tears_in_every_way() {
 
 #[test]
 fn a_flushed_write_is_never_missing_and_an_unflushed_one_may_be() {
-    let mut history = History::new(Image::new(2));
+    let mut history = DeviceHistory::new(Image::new(2));
     write(&mut history, WriteKind::Plain, 0, thin(1));
     history.mark(1);
     flush(&mut history);
@@ -85,7 +85,7 @@ fn a_flushed_write_is_never_missing_and_an_unflushed_one_may_be() {
 
 #[test]
 fn a_durable_write_says_nothing_of_others() {
-    let mut history = History::new(Image::new(2));
+    let mut history = DeviceHistory::new(Image::new(2));
     write(&mut history, WriteKind::Plain, 0, thin(1));
     write(&mut history, WriteKind::Durable, 1, thin(2));
     history.mark(1);
@@ -94,7 +94,7 @@ fn a_durable_write_says_nothing_of_others() {
 
 #[test]
 fn a_flush_covers_only_what_ended_before_it_began() {
-    let mut history = History::new(Image::new(2));
+    let mut history = DeviceHistory::new(Image::new(2));
     let early = history.begin_write(WriteKind::Plain, 0, vec![thin(1)]);
     let late = history.begin_write(WriteKind::Plain, 1, vec![thin(2)]);
     history.end_write(early, true);
@@ -107,7 +107,7 @@ fn a_flush_covers_only_what_ended_before_it_began() {
 
 #[test]
 fn a_flush_that_began_and_did_not_end_promises_nothing() {
-    let mut history = History::new(Image::new(1));
+    let mut history = DeviceHistory::new(Image::new(1));
     write(&mut history, WriteKind::Plain, 0, thin(1));
     history.begin_flush();
     history.mark(1);
@@ -116,7 +116,7 @@ fn a_flush_that_began_and_did_not_end_promises_nothing() {
 
 #[test]
 fn a_later_flush_does_not_help_what_a_failed_one_covered() {
-    let mut history = History::new(Image::new(2));
+    let mut history = DeviceHistory::new(Image::new(2));
     write(&mut history, WriteKind::Plain, 0, thin(1));
     let number = history.begin_flush();
     history.end_flush(number, false);
@@ -134,7 +134,7 @@ fn a_later_flush_does_not_help_what_a_failed_one_covered() {
 /// Two flushes at a time: a failure of the younger one does not affect the older one.
 #[test]
 fn a_flush_that_was_under_way_before_one_that_failed_still_counts() {
-    let mut history = History::new(Image::new(1));
+    let mut history = DeviceHistory::new(Image::new(1));
     write(&mut history, WriteKind::Plain, 0, thin(1));
     let (older, younger) = (history.begin_flush(), history.begin_flush());
     history.end_flush(younger, false);
@@ -152,7 +152,7 @@ fn a_flush_that_was_under_way_before_one_that_failed_still_counts() {
 
 #[test]
 fn a_failed_write_may_land_until_it_is_overwritten() {
-    let mut history = History::new(Image::new(1));
+    let mut history = DeviceHistory::new(Image::new(1));
     let failed = history.begin_write(WriteKind::Plain, 0, vec![thin(1)]);
     history.end_write(failed, false);
     flush(&mut history);
@@ -165,7 +165,7 @@ fn a_failed_write_may_land_until_it_is_overwritten() {
 
 #[test]
 fn of_overlapping_writes_either_may_win() {
-    let mut history = History::new(Image::new(1));
+    let mut history = DeviceHistory::new(Image::new(1));
     let first = history.begin_write(WriteKind::Plain, 0, vec![thin(1)]);
     let second = history.begin_write(WriteKind::Plain, 0, vec![thin(2)]);
     history.end_write(first, true);
@@ -177,7 +177,7 @@ fn of_overlapping_writes_either_may_win() {
 
 #[test]
 fn several_versions_may_be_there_each() {
-    let mut history = History::new(Image::new(1));
+    let mut history = DeviceHistory::new(Image::new(1));
     for tag in 1..=3 {
         write(&mut history, WriteKind::Plain, 0, thin(tag));
     }
@@ -187,7 +187,7 @@ fn several_versions_may_be_there_each() {
 
 #[test]
 fn no_flush_settles_a_discard() {
-    let mut history = History::new(Image::from_bytes(&full(9)[..]));
+    let mut history = DeviceHistory::new(Image::from_bytes(&full(9)[..]));
     write(&mut history, WriteKind::Discard, 0, thin(1));
     flush(&mut history);
     history.mark(1);
@@ -196,7 +196,7 @@ fn no_flush_settles_a_discard() {
 
 #[test]
 fn a_new_length_needs_a_flush_or_a_durable_write_behind_the_old_end() {
-    let mut history = History::new(Image::new(1));
+    let mut history = DeviceHistory::new(Image::new(1));
     history.grew(2);
     history.mark(1);
     write(&mut history, WriteKind::Plain, 1, thin(1));
@@ -216,7 +216,7 @@ fn a_new_length_needs_a_flush_or_a_durable_write_behind_the_old_end() {
 
 #[test]
 fn every_state_can_be_shown_again() {
-    let mut history = History::new(Image::new(40));
+    let mut history = DeviceHistory::new(Image::new(40));
     for block in 0..30 {
         write(&mut history, WriteKind::Plain, block, full(block as u8 + 1));
     }
@@ -235,7 +235,7 @@ fn every_state_can_be_shown_again() {
 
 #[test]
 fn a_sample_has_the_extremes_and_never_more_than_its_limit() {
-    let mut history = History::new(Image::new(100));
+    let mut history = DeviceHistory::new(Image::new(100));
     for block in 0..100 {
         write(&mut history, WriteKind::Plain, block, full(1));
     }
@@ -256,36 +256,38 @@ fn a_sample_has_the_extremes_and_never_more_than_its_limit() {
 }
 
 /// The model again, from the other side: for every write the time when it became durable, for every moment the possible contents.
-struct Naive<'a>(&'a History);
+struct Naive<'a>(&'a DeviceHistory);
 
 impl Naive<'_> {
-    fn time(&self, event: Event) -> Option<usize> {
+    fn time(&self, event: DeviceEvent) -> Option<usize> {
         self.0.events().iter().position(|&other| other == event)
     }
 
     fn ended(&self, write: usize) -> usize {
-        self.time(Event::WriteEnded(write)).or(self.time(Event::WriteFailed(write))).unwrap_or(usize::MAX)
+        self.time(DeviceEvent::WriteEnded(write))
+            .or(self.time(DeviceEvent::WriteFailed(write)))
+            .unwrap_or(usize::MAX)
     }
 
     fn durable_at(&self, write: usize) -> usize {
-        let Some(ended) = self.time(Event::WriteEnded(write)) else { return usize::MAX };
+        let Some(ended) = self.time(DeviceEvent::WriteEnded(write)) else { return usize::MAX };
         match self.0.writes()[write].kind {
             WriteKind::Durable => return ended,
             WriteKind::Discard => return usize::MAX,
             WriteKind::Plain => {}
         }
-        let began = |flush| self.time(Event::FlushBegan(flush)).unwrap();
-        let failed = |event: (usize, &Event)| match event.1 {
-            Event::FlushFailed(flush) => Some((event.0, began(*flush))),
+        let began = |flush| self.time(DeviceEvent::FlushBegan(flush)).unwrap();
+        let failed = |event: (usize, &DeviceEvent)| match event.1 {
+            DeviceEvent::FlushFailed(flush) => Some((event.0, began(*flush))),
             _ => None,
         };
         let failures: Vec<(usize, usize)> = self.0.events().iter().enumerate().filter_map(failed).collect();
         let helps = |&flush: &usize| {
-            let Some(end) = self.time(Event::FlushEnded(flush)) else { return false };
+            let Some(end) = self.time(DeviceEvent::FlushEnded(flush)) else { return false };
             let spoils = |&(at, other): &(usize, usize)| at > ended && at < end && other <= began(flush);
             began(flush) > ended && !failures.iter().any(spoils)
         };
-        let ends = |flush| self.time(Event::FlushEnded(flush)).unwrap_or(usize::MAX);
+        let ends = |flush| self.time(DeviceEvent::FlushEnded(flush)).unwrap_or(usize::MAX);
         (0..self.0.flushes()).filter(helps).map(ends).min().unwrap_or(usize::MAX)
     }
 
@@ -297,7 +299,7 @@ impl Naive<'_> {
                 (recorded.block..recorded.block + recorded.data.len() as u64).contains(&block)
             })
             .collect();
-        let began = |write: usize| self.time(Event::WriteBegan(write)).unwrap();
+        let began = |write: usize| self.time(DeviceEvent::WriteBegan(write)).unwrap();
         let durable: Vec<usize> =
             here.iter().copied().filter(|&write| self.durable_at(write) < events).collect();
         let replaced = |write: usize| durable.iter().any(|&by| self.ended(write) < began(by));
@@ -339,8 +341,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn played(steps: &[Step]) -> History {
-    let mut history = History::new(Image::new(3));
+fn played(steps: &[Step]) -> DeviceHistory {
+    let mut history = DeviceHistory::new(Image::new(3));
     let (mut writing, mut flushing, mut marks) = (Vec::new(), Vec::new(), 0);
     for step in steps {
         match *step {
@@ -383,7 +385,7 @@ proptest! {
             *marks = point.marks.len().max(*marks);
         });
         for events in 0..=history.events().len() {
-            let marks = history.events()[..events].iter().filter(|event| matches!(event, Event::Mark(_))).count();
+            let marks = history.events()[..events].iter().filter(|event| matches!(event, DeviceEvent::Mark(_))).count();
             let legal: Vec<BTreeSet<u8>> = (0..3).map(|block| naive.legal(block, events)).collect();
             for &a in &legal[0] {
                 for &b in &legal[1] {
@@ -419,13 +421,13 @@ fn the_device_records_what_it_is_told() {
     block_on(device.write_durable(2, IoBuf::copied_from(&full(8)[..]))).ok().unwrap();
     let history = sim.history();
     let expected = [
-        Event::WriteBegan(0),
-        Event::WriteEnded(0),
-        Event::FlushBegan(0),
-        Event::FlushEnded(0),
-        Event::Mark(42),
-        Event::WriteBegan(1),
-        Event::WriteEnded(1),
+        DeviceEvent::WriteBegan(0),
+        DeviceEvent::WriteEnded(0),
+        DeviceEvent::FlushBegan(0),
+        DeviceEvent::FlushEnded(0),
+        DeviceEvent::Mark(42),
+        DeviceEvent::WriteBegan(1),
+        DeviceEvent::WriteEnded(1),
     ];
     assert_eq!(history.events(), expected);
     assert_eq!(history.writes()[1].kind, WriteKind::Durable);

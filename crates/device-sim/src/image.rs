@@ -86,24 +86,24 @@ impl Image {
         blocks.filter(|&block| !are_one(block) && self.block(block) != other.block(block)).collect()
     }
 
-    pub(super) fn shared(&self, block: u64) -> Option<&Arc<Block>> {
+    pub(crate) fn shared(&self, block: u64) -> Option<&Arc<Block>> {
         let base = || self.base.get(usize::try_from(block).ok()?)?.as_ref();
         self.changed.get(&block).or_else(base)
     }
 
     /// The blocks that were written, some of them twice.
-    pub(super) fn written(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn written(&self) -> impl Iterator<Item = u64> {
         let base = (0..).zip(self.base.iter()).filter(|(_, block)| block.is_some());
         base.map(|(number, _)| number).chain(self.changed.keys().copied())
     }
 
-    pub(super) fn put(&mut self, block: u64, bytes: Arc<Block>) {
+    pub(crate) fn put(&mut self, block: u64, bytes: Arc<Block>) {
         assert!(block < self.blocks, "block {block} is behind the end of an image of {} blocks", self.blocks);
         self.changed.insert(block, bytes);
     }
 
     /// Moves the differences into the base, so that clones are cheap again.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let Some((&last, _)) = self.changed.last_key_value() else { return };
         let base = Arc::make_mut(&mut self.base);
         let length = usize::try_from(last).unwrap_or(usize::MAX).saturating_add(1);
@@ -116,7 +116,7 @@ impl Image {
     }
 
     /// Changes the size; the blocks that a shorter image cuts off are gone.
-    pub(super) fn resize(&mut self, blocks: u64) {
+    pub(crate) fn resize(&mut self, blocks: u64) {
         if blocks < self.blocks {
             self.changed.split_off(&blocks);
             let keep = usize::try_from(blocks).unwrap_or(usize::MAX);

@@ -12,10 +12,10 @@ use shoal_base::{BLOCK_BYTES, SeededEntropy};
 use super::image::{Block, Image};
 
 /// The unit that a device writes at once; a crash may tear a block between any two.
-pub(super) const SECTOR_BYTES: usize = 512;
+pub(crate) const SECTOR_BYTES: usize = 512;
 
 /// Sectors of a block.
-pub(super) const SECTORS: usize = BLOCK_BYTES / SECTOR_BYTES;
+pub(crate) const SECTORS: usize = BLOCK_BYTES / SECTOR_BYTES;
 
 /// Extra states with a sector torn between two bytes, at points that show all other states.
 const TEARS_EXTRA: usize = 2;
@@ -27,7 +27,7 @@ static ZEROS: LazyLock<Arc<Block>> = LazyLock::new(|| Arc::new([0; BLOCK_BYTES])
 
 /// Which states are of interest at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fresh {
+pub(crate) enum Fresh {
     /// All of them.
     Any,
     /// States in which a part of this write, the latest, is visible.
@@ -36,9 +36,9 @@ pub(super) enum Fresh {
 
 /// A version of a block that a crash may leave.
 #[derive(Clone)]
-pub(super) struct Version {
-    pub(super) write: usize,
-    pub(super) data: Arc<Block>,
+pub(crate) struct Version {
+    pub(crate) write: usize,
+    pub(crate) data: Arc<Block>,
 }
 
 /// A block with more than one legal content.
@@ -76,7 +76,7 @@ struct Choice {
 }
 
 /// The legal states at one point in time.
-pub(super) struct Choices {
+pub(crate) struct Choices {
     floor: Image,
     open: Vec<OpenBlock>,
     /// Writes that may be missing in part, in the order in which they started.
@@ -153,7 +153,7 @@ impl OpenBlock {
 }
 
 impl Choices {
-    pub(super) fn new(
+    pub(crate) fn new(
         floor: &Image,
         open: &BTreeMap<u64, Vec<Version>>,
         lengths: Vec<u64>,
@@ -168,7 +168,7 @@ impl Choices {
     }
 
     /// Calls `each` with a maker of the image of every state to look at, in an order that depends on the arguments only.
-    pub(super) fn for_each(&self, limit: usize, seed: u64, mut each: impl FnMut(&dyn Fn() -> Image)) {
+    pub(crate) fn for_each(&self, limit: usize, seed: u64, mut each: impl FnMut(&dyn Fn() -> Image)) {
         if self.fresh != Fresh::Any && self.open.iter().all(|block| block.fresh_sectors().is_empty()) {
             return;
         }

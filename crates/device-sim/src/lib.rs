@@ -18,6 +18,6 @@ mod tests;
 
 pub use crash::{CrashPoint, StateId, StateIdError};
 pub use device::{Latency, SimDevice, SimOptions};
-pub use fault::{Effect, Fault, FaultOp};
-pub use history::{Event, History, RecordedWrite, WriteKind};
+pub use fault::{Fault, FaultEffect, FaultOp};
+pub use history::{DeviceEvent, DeviceHistory, RecordedWrite, WriteKind};
 pub use image::{Block, Image};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// See the module.
-pub(super) struct Room {
+pub(crate) struct Room {
     /// Blocks that are free in the file system.
     pub free: u64,
     /// Ranges of blocks that have room, each as its end by its start. No two touch.
@@ -12,25 +12,25 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn new(free: u64, has: impl Iterator<Item = u64>) -> Self {
+    pub(crate) fn new(free: u64, has: impl Iterator<Item = u64>) -> Self {
         let mut room = Self { free: u64::MAX, has: BTreeMap::new() };
         has.for_each(|block| assert!(room.take(&(block..block + 1)), "there is room without end"));
         Self { free, ..room }
     }
 
     /// Blocks that have room.
-    pub(super) fn blocks(&self) -> u64 {
+    pub(crate) fn blocks(&self) -> u64 {
         self.has.iter().map(|(start, end)| end - start).sum()
     }
 
     /// Blocks of `blocks` that have room.
-    pub(super) fn blocks_in(&self, blocks: &Range<u64>) -> u64 {
+    pub(crate) fn blocks_in(&self, blocks: &Range<u64>) -> u64 {
         let overlaps = self.has.range(..blocks.end).rev().take_while(|(_, end)| **end > blocks.start);
         overlaps.map(|(start, end)| end.min(&blocks.end) - start.max(&blocks.start)).sum()
     }
 
     /// Takes the room of all of `blocks` that have none. Returns false, and takes nothing, if there is too little.
-    pub(super) fn take(&mut self, blocks: &Range<u64>) -> bool {
+    pub(crate) fn take(&mut self, blocks: &Range<u64>) -> bool {
         if blocks.is_empty() {
             return true;
         }
@@ -51,7 +51,7 @@ impl Room {
     }
 
     /// Releases the room of `blocks`.
-    pub(super) fn give(&mut self, blocks: &Range<u64>) {
+    pub(crate) fn give(&mut self, blocks: &Range<u64>) {
         if !blocks.is_empty() && self.blocks_in(blocks) > 0 {
             self.free += self.blocks_in(blocks);
             let rest = self.has.split_off(&blocks.start);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::Op;
+use shoal_device::Op;
 
 /// The requests that a fault counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum FaultOp {
 
 /// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum FaultEffect {
     /// The request fails with this error of the system (such as `libc::EIO`). Of a failed write any part may show up after a crash, unless
     /// there was no room for it ([`crate::is_no_room`]): then none of it was written, or its first blocks ([`Fault::leaving`]), which are
     /// there at once. The writes of a failed flush stay in doubt: a later flush does not make them durable.
@@ -40,7 +40,7 @@ pub enum Effect {
 #[derive(Clone, Debug)]
 pub struct Fault {
     op: FaultOp,
-    effect: Effect,
+    effect: FaultEffect,
     skip: u64,
     repeated: bool,
     blocks: Option<Range<u64>>,
@@ -50,26 +50,32 @@ impl Fault {
     /// The next request of kind `op` fails with the system's error `code`.
     #[must_use]
     pub const fn fail(op: FaultOp, code: i32) -> Self {
-        Self { op, effect: Effect::Fail(code), skip: 0, repeated: false, blocks: None }
+        Self { op, effect: FaultEffect::Fail(code), skip: 0, repeated: false, blocks: None }
     }
 
     /// The next write is lost.
     #[must_use]
     pub const fn lose() -> Self {
-        Self { op: FaultOp::Write, effect: Effect::Lose, skip: 0, repeated: false, blocks: None }
+        Self { op: FaultOp::Write, effect: FaultEffect::Lose, skip: 0, repeated: false, blocks: None }
     }
 
     /// The next write lands at `block` instead; blocks past the end of the device are lost.
     #[must_use]
     pub const fn misdirect(block: u64) -> Self {
-        Self { op: FaultOp::Write, effect: Effect::Misdirect(block), skip: 0, repeated: false, blocks: None }
+        Self {
+            op: FaultOp::Write,
+            effect: FaultEffect::Misdirect(block),
+            skip: 0,
+            repeated: false,
+            blocks: None,
+        }
     }
 
     /// A write that fails has written its first `blocks` blocks.
     #[must_use]
     pub const fn leaving(mut self, blocks: u64) -> Self {
-        if let Effect::Fail(code) = self.effect {
-            self.effect = Effect::FailAfter(code, blocks);
+        if let FaultEffect::Fail(code) = self.effect {
+            self.effect = FaultEffect::FailAfter(code, blocks);
         }
         self
     }
@@ -103,26 +109,26 @@ impl Fault {
 
 /// The planned faults, and the number that struck.
 #[derive(Default)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     planned: Vec<Fault>,
     injected: u64,
 }
 
 impl Faults {
-    pub(super) fn add(&mut self, fault: Fault) {
+    pub(crate) fn add(&mut self, fault: Fault) {
         self.planned.push(fault);
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.planned.clear();
     }
 
-    pub(super) const fn injected(&self) -> u64 {
+    pub(crate) const fn injected(&self) -> u64 {
         self.injected
     }
 
     /// The fault that strikes a request on the blocks of `range`.
-    pub(super) fn strike(&mut self, op: Op, range: &Range<u64>) -> Option<Effect> {
+    pub(crate) fn strike(&mut self, op: Op, range: &Range<u64>) -> Option<FaultEffect> {
         match op {
             Op::Read => self.strike_as(FaultOp::Read, range),
             Op::Write => self.strike_as(FaultOp::Write, range),
@@ -130,7 +136,7 @@ impl Faults {
                 let as_write = self.strike_as(FaultOp::Write, range);
                 let as_flush = self.strike_as(FaultOp::Flush, range);
                 let as_sync = as_flush.map(|effect| match effect {
-                    Effect::Fail(code) => Effect::FailSync(code),
+                    FaultEffect::Fail(code) => FaultEffect::FailSync(code),
                     effect => effect,
                 });
                 as_write.or(as_sync)
@@ -141,7 +147,7 @@ impl Faults {
     }
 
     /// As [`Faults::strike`], for one kind. Every planned fault counts the request; the first that is due strikes.
-    pub(super) fn strike_as(&mut self, op: FaultOp, range: &Range<u64>) -> Option<Effect> {
+    pub(crate) fn strike_as(&mut self, op: FaultOp, range: &Range<u64>) -> Option<FaultEffect> {
         let mut effect = None;
         self.planned.retain_mut(|fault| {
             if !fault.counts(op, range) {
@@ -174,8 +180,8 @@ mod tests {
         let hits: Vec<bool> = (0..3).map(|_| faults.strike(Op::Write, &(0..1)).is_some()).collect();
         assert_eq!(hits, [false, true, false]);
         assert_eq!(faults.strike(Op::Read, &(8..10)), None);
-        assert_eq!(faults.strike(Op::Read, &(8..11)), Some(Effect::Fail(6)));
-        assert_eq!(faults.strike(Op::Read, &(11..12)), Some(Effect::Fail(6)));
+        assert_eq!(faults.strike(Op::Read, &(8..11)), Some(FaultEffect::Fail(6)));
+        assert_eq!(faults.strike(Op::Read, &(11..12)), Some(FaultEffect::Fail(6)));
         assert_eq!(faults.injected(), 3);
     }
 
@@ -184,6 +190,6 @@ mod tests {
         let mut faults = Faults::default();
         faults.add(Fault::fail(FaultOp::Flush, 5).after(1));
         assert_eq!(faults.strike(Op::WriteDurable, &(0..1)), None);
-        assert_eq!(faults.strike(Op::WriteDurable, &(0..1)), Some(Effect::FailSync(5)));
+        assert_eq!(faults.strike(Op::WriteDurable, &(0..1)), Some(FaultEffect::FailSync(5)));
     }
 }

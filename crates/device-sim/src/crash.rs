@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::choice::{Choices, Fresh, Version};
-use super::history::{Event, History, WriteKind};
+use super::history::{DeviceEvent, DeviceHistory, WriteKind};
 use super::image::Image;
 
 /// The moment of a crash, as the test's oracle sees it.
@@ -28,7 +28,7 @@ pub struct CrashPoint<'a> {
     pub id: StateId,
 }
 
-/// Names one crash state of a history: print it, parse it, and [`History::crash_state`] shows the same state again,
+/// Names one crash state of a history: print it, parse it, and [`DeviceHistory::crash_state`] shows the same state again,
 /// provided the history is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateId {
@@ -70,7 +70,7 @@ struct Span {
 
 /// The state of the device after some events.
 struct Walk<'a> {
-    history: &'a History,
+    history: &'a DeviceHistory,
     now: usize,
     /// The contents that are certain if no other version counts.
     floor: Image,
@@ -92,7 +92,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(history: &'a History) -> Self {
+    fn new(history: &'a DeviceHistory) -> Self {
         Self {
             history,
             now: 0,
@@ -108,19 +108,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn step(&mut self, event: Event) {
+    fn step(&mut self, event: DeviceEvent) {
         match event {
-            Event::WriteBegan(write) => self.write_began(write),
-            Event::WriteEnded(write) => self.write_ended(write),
-            Event::WriteFailed(write) => self.spans[write].ended = Some(self.now),
-            Event::FlushBegan(_) => self.flushes.push(self.now),
-            Event::FlushEnded(flush) => self.flush_ended(flush),
-            Event::FlushFailed(flush) => self.flush_failed(flush),
-            Event::Grew(blocks) => {
+            DeviceEvent::WriteBegan(write) => self.write_began(write),
+            DeviceEvent::WriteEnded(write) => self.write_ended(write),
+            DeviceEvent::WriteFailed(write) => self.spans[write].ended = Some(self.now),
+            DeviceEvent::FlushBegan(_) => self.flushes.push(self.now),
+            DeviceEvent::FlushEnded(flush) => self.flush_ended(flush),
+            DeviceEvent::FlushFailed(flush) => self.flush_failed(flush),
+            DeviceEvent::Grew(blocks) => {
                 self.longer.push((self.now, blocks));
                 self.floor.resize(blocks);
             }
-            Event::Mark(_) => self.marks += 1,
+            DeviceEvent::Mark(_) => self.marks += 1,
         }
         self.now += 1;
     }
@@ -205,7 +205,7 @@ fn ended_before(span: Span, time: usize) -> bool {
     span.ended.is_some_and(|ended| ended < time)
 }
 
-impl History {
+impl DeviceHistory {
     /// Calls `each` with crash states of this history, point by point.
     ///
     /// At every point in time (see the module) with at most `limit` legal states, `each` sees all of them, plus a few that are torn within
@@ -261,9 +261,9 @@ impl History {
             walk.step(event);
             let is_last = index + 1 == self.events().len();
             match event {
-                Event::Mark(_) => marked = true,
-                Event::WriteBegan(write) if !is_last => look(&mut walk, Fresh::Write(write)),
-                Event::Grew(_) if !is_last => look(&mut walk, Fresh::Any),
+                DeviceEvent::Mark(_) => marked = true,
+                DeviceEvent::WriteBegan(write) if !is_last => look(&mut walk, Fresh::Write(write)),
+                DeviceEvent::Grew(_) if !is_last => look(&mut walk, Fresh::Any),
                 _ => {}
             }
         }
@@ -271,11 +271,14 @@ impl History {
     }
 
     /// Returns true if other states are legal after `event` than before.
-    fn narrows_or_widens(&self, event: Event) -> bool {
+    fn narrows_or_widens(&self, event: DeviceEvent) -> bool {
         match event {
-            Event::WriteBegan(_) | Event::FlushEnded(_) | Event::Grew(_) => true,
-            Event::WriteEnded(write) => self.writes()[write].kind == WriteKind::Durable,
-            Event::WriteFailed(_) | Event::FlushBegan(_) | Event::FlushFailed(_) | Event::Mark(_) => false,
+            DeviceEvent::WriteBegan(_) | DeviceEvent::FlushEnded(_) | DeviceEvent::Grew(_) => true,
+            DeviceEvent::WriteEnded(write) => self.writes()[write].kind == WriteKind::Durable,
+            DeviceEvent::WriteFailed(_)
+            | DeviceEvent::FlushBegan(_)
+            | DeviceEvent::FlushFailed(_)
+            | DeviceEvent::Mark(_) => false,
         }
     }
 }

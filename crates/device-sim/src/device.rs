@@ -14,13 +14,12 @@ use shoal_base::BLOCK_BYTES;
 use shoal_base::plug::{HELD_MAX, Hold, may_hold};
 use shoal_base::sync::Mutex;
 
-use super::fault::{Effect, Fault, FaultOp, Faults};
-use super::history::{History, WriteKind};
+use super::fault::{Fault, FaultEffect, FaultOp, Faults};
+use super::history::{DeviceHistory, WriteKind};
 use super::image::{Block, Image};
 use super::line::{Lanes, Line};
 use super::room::Room;
-use crate::counters::Counters;
-use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Ticket, is_no_room};
+use shoal_device::{BlockDevice, Counters, DeviceCounters, DeviceError, Op, Submission, is_no_room};
 
 /// The bytes of a discarded block: not zeros, so that no code comes to rely on them.
 const RUBBISH: u8 = 0xD5;
@@ -86,7 +85,7 @@ impl Default for SimOptions {
 
 struct State {
     image: Image,
-    history: History,
+    history: DeviceHistory,
     faults: Faults,
     lanes: Lanes,
     /// Requests that were submitted.
@@ -96,7 +95,7 @@ struct State {
 
 /// A started request.
 struct Running {
-    ticket: Ticket,
+    submission: Submission,
     /// The first block of a write, and its bytes.
     landing: Option<(u64, Vec<Arc<Block>>)>,
     /// Its number in the history.
@@ -108,7 +107,7 @@ struct Core {
     options: SimOptions,
     state: Mutex<State>,
     /// Writes that a plugged thread submitted, and that did not start.
-    held: Mutex<Vec<Ticket>>,
+    held: Mutex<Vec<Submission>>,
     line: Line<Running>,
     counters: Counters,
 }
@@ -120,29 +119,29 @@ pub struct SimDevice {
     watcher: Mutex<Option<JoinHandle<()>>>,
 }
 
-fn range_of(ticket: &Ticket) -> Range<u64> {
-    ticket.block()..ticket.block().saturating_add(ticket.blocks())
+fn range_of(submission: &Submission) -> Range<u64> {
+    submission.block()..submission.block().saturating_add(submission.blocks())
 }
 
 impl State {
-    fn begin(&mut self, ticket: Ticket, record: bool) -> Running {
-        let mut running = Running { landing: None, number: None, result: Ok(()), ticket };
-        let (op, range) = (running.ticket.op(), range_of(&running.ticket));
-        running.result = running.ticket.check_range(self.image.blocks());
+    fn begin(&mut self, submission: Submission, record: bool) -> Running {
+        let mut running = Running { landing: None, number: None, result: Ok(()), submission };
+        let (op, range) = (running.submission.op(), range_of(&running.submission));
+        running.result = running.submission.check_range(self.image.blocks());
         if running.result.is_err() {
             return running;
         }
         let effect = self.faults.strike(op, &range);
         match effect {
-            Some(Effect::Fail(code) | Effect::FailAfter(code, _)) => {
-                running.result = Err(error(&running.ticket, code));
+            Some(FaultEffect::Fail(code) | FaultEffect::FailAfter(code, _)) => {
+                running.result = Err(error(&running.submission, code));
             }
-            Some(Effect::FailSync(code)) => running.result = Err(sync_error(&running.ticket, code)),
+            Some(FaultEffect::FailSync(code)) => running.result = Err(sync_error(&running.submission, code)),
             _ => {}
         }
         match op {
             Op::Write | Op::WriteDurable if !self.takes_room(&range) => {
-                running.result = Err(error(&running.ticket, libc::ENOSPC));
+                running.result = Err(error(&running.submission, libc::ENOSPC));
             }
             Op::Write | Op::WriteDurable => self.begin_write(&mut running, effect, record),
             Op::Discard { blocks } => {
@@ -162,31 +161,31 @@ impl State {
         self.room.as_mut().is_none_or(|room| room.take(blocks))
     }
 
-    fn begin_write(&mut self, running: &mut Running, effect: Option<Effect>, record: bool) {
-        let mut data = Vec::with_capacity(running.ticket.segments().len());
-        running.ticket.view_blocks(|_, bytes| {
+    fn begin_write(&mut self, running: &mut Running, effect: Option<FaultEffect>, record: bool) {
+        let mut data = Vec::with_capacity(running.submission.segments().len());
+        running.submission.view_blocks(|_, bytes| {
             let mut block = [0; BLOCK_BYTES];
             block.copy_from_slice(bytes);
             data.push(Arc::new(block));
         });
         let block = match effect {
-            Some(Effect::Lose) => return,
-            Some(Effect::Misdirect(block)) => block,
-            Some(Effect::Fail(_) | Effect::FailAfter(..) | Effect::FailSync(_)) | None => {
-                running.ticket.block()
+            Some(FaultEffect::Lose) => return,
+            Some(FaultEffect::Misdirect(block)) => block,
+            Some(FaultEffect::Fail(_) | FaultEffect::FailAfter(..) | FaultEffect::FailSync(_)) | None => {
+                running.submission.block()
             }
         };
         let room = self.image.blocks().saturating_sub(block);
         data.truncate(usize::try_from(room).unwrap_or(usize::MAX));
         match effect {
-            Some(Effect::Fail(code)) if is_no_room(code) => return,
-            Some(Effect::FailAfter(_, blocks)) => {
+            Some(FaultEffect::Fail(code)) if is_no_room(code) => return,
+            Some(FaultEffect::FailAfter(_, blocks)) => {
                 data.truncate(usize::try_from(blocks).unwrap_or(usize::MAX));
                 return self.write_part(block, data, record);
             }
             _ => running.landing = Some((block, data)),
         }
-        let durable = running.ticket.op() == Op::WriteDurable;
+        let durable = running.submission.op() == Op::WriteDurable;
         self.record_write(running, if durable { WriteKind::Durable } else { WriteKind::Plain }, record);
     }
 
@@ -212,7 +211,7 @@ impl State {
     fn end(&mut self, running: &mut Running) {
         let succeeded = running.result.is_ok();
         if let Some(number) = running.number {
-            match running.ticket.op() {
+            match running.submission.op() {
                 Op::Flush => self.history.end_flush(number, succeeded),
                 _ => self.history.end_write(number, succeeded),
             }
@@ -225,28 +224,28 @@ impl State {
                 self.image.put(block, bytes);
             }
         }
-        if running.ticket.op() == Op::Read {
-            running.ticket.fill_blocks(|block, memory| memory.copy_from_slice(self.image.block(block)));
+        if running.submission.op() == Op::Read {
+            running.submission.fill_blocks(|block, memory| memory.copy_from_slice(self.image.block(block)));
         }
     }
 }
 
-fn error(ticket: &Ticket, code: i32) -> DeviceError {
+fn error(submission: &Submission, code: i32) -> DeviceError {
     DeviceError::Io {
-        op: ticket.op().name(),
-        block: ticket.block(),
-        blocks: ticket.blocks(),
+        op: submission.op().name(),
+        block: submission.block(),
+        blocks: submission.blocks(),
         code: Some(code),
         message: io::Error::from_raw_os_error(code).to_string(),
     }
 }
 
 /// The error of a durable write that failed in its flush, as `transfer.rs` makes it.
-fn sync_error(ticket: &Ticket, code: i32) -> DeviceError {
+fn sync_error(submission: &Submission, code: i32) -> DeviceError {
     DeviceError::Io {
-        op: ticket.op().name(),
-        block: ticket.block(),
-        blocks: ticket.blocks(),
+        op: submission.op().name(),
+        block: submission.block(),
+        blocks: submission.blocks(),
         code: None,
         message: format!("making it durable: {}", io::Error::from_raw_os_error(code)),
     }
@@ -254,21 +253,21 @@ fn sync_error(ticket: &Ticket, code: i32) -> DeviceError {
 
 impl Core {
     /// Starts requests, and returns each with the moment of its end, or with `None` if it takes no time.
-    fn begin(&self, tickets: Vec<Ticket>) -> Vec<(Option<Instant>, Running)> {
+    fn begin(&self, submissions: Vec<Submission>) -> Vec<(Option<Instant>, Running)> {
         let mut state = self.state.lock();
         let now = self.takes_time().then(Instant::now);
-        let begin = |ticket: Ticket| {
+        let begin = |submission: Submission| {
             state.submitted += 1;
-            let cost = self.options.latency.of(ticket.op(), state.submitted);
+            let cost = self.options.latency.of(submission.op(), state.submitted);
             let due = now.filter(|_| !cost.is_zero()).map(|now| state.lanes.ends(now, cost));
-            (due, state.begin(ticket, self.options.record))
+            (due, state.begin(submission, self.options.record))
         };
-        tickets.into_iter().map(begin).collect()
+        submissions.into_iter().map(begin).collect()
     }
 
-    /// Starts submitted requests; the watcher, which runs if any takes time, completes the ones that do.
-    fn start(&self, tickets: Vec<Ticket>) {
-        for (due, running) in self.begin(tickets) {
+    /// Begins submitted requests; the watcher, which runs if any takes time, completes those.
+    fn start(&self, submissions: Vec<Submission>) {
+        for (due, running) in self.begin(submissions) {
             match due {
                 None => self.end(running),
                 Some(due) => self.line.push(due, running),
@@ -282,9 +281,9 @@ impl Core {
 
     fn end(&self, mut running: Running) {
         self.state.lock().end(&mut running);
-        let Running { ticket, result, .. } = running;
-        self.counters.count(ticket.op(), ticket.blocks(), result.is_ok());
-        ticket.complete(result);
+        let Running { submission, result, .. } = running;
+        self.counters.count(submission.op(), submission.blocks(), result.is_ok());
+        submission.complete(result);
     }
 }
 
@@ -313,7 +312,7 @@ impl SimDevice {
     pub fn with_options(image: Image, options: SimOptions) -> Arc<Self> {
         let state = State {
             room: options.room.map(|free| Room::new(free, image.written())),
-            history: History::new(image.clone()),
+            history: DeviceHistory::new(image.clone()),
             image,
             faults: Faults::default(),
             lanes: Lanes::new(options.parallel),
@@ -355,7 +354,7 @@ impl SimDevice {
     /// # Panics
     /// If the device does not record.
     #[must_use]
-    pub fn history(&self) -> History {
+    pub fn history(&self) -> DeviceHistory {
         assert!(self.core.options.record, "this device does not record its history");
         self.core.state.lock().history.clone()
     }
@@ -404,7 +403,7 @@ impl SimDevice {
         if !self.core.options.growable {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this simulated device has a fixed size"));
         }
-        if let Some(Effect::Fail(code)) = state.faults.strike_as(FaultOp::Grow, &(old..blocks)) {
+        if let Some(FaultEffect::Fail(code)) = state.faults.strike_as(FaultOp::Grow, &(old..blocks)) {
             return Err(io::Error::from_raw_os_error(code));
         }
         if allocates && !state.takes_room(&(old..blocks)) {
@@ -434,23 +433,23 @@ impl SimDevice {
 }
 
 impl BlockDevice for SimDevice {
-    fn submit(&self, tickets: Vec<Ticket>) {
+    fn submit(&self, submissions: Vec<Submission>) {
         if self.core.takes_time() {
             self.watch();
         }
-        let are_writes = tickets.iter().all(|ticket| ticket.op() == Op::Write);
+        let are_writes = submissions.iter().all(|submission| submission.op() == Op::Write);
         let mut held = self.core.held.lock();
-        held.extend(tickets);
+        held.extend(submissions);
         if are_writes && held.len() < HELD_MAX && may_hold(&self.core) {
             return;
         }
-        let tickets = std::mem::take(&mut *held);
+        let submissions = std::mem::take(&mut *held);
         drop(held);
-        self.core.start(tickets);
+        self.core.start(submissions);
     }
 
-    fn execute(&self, tickets: Vec<Ticket>) {
-        let mut running = self.core.begin(tickets);
+    fn execute(&self, submissions: Vec<Submission>) {
+        let mut running = self.core.begin(submissions);
         running.sort_by_key(|(due, _)| *due);
         for (due, running) in running {
             if let Some(due) = due {
