@@ -89,10 +89,8 @@ fn copies_of_the_superblock_and_the_space_image_are_looked_at() {
     let said = scrub(&store);
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].0.starts_with("a copy of the newest superblock: ") && said[0].1 == copies[0], "{said:?}");
-    let older: [u8; BLOCK_BYTES] = superblock::Superblock { number: newest.number - 2, ..newest.clone() }
-        .encode()[..]
-        .try_into()
-        .unwrap();
+    let older: [u8; BLOCK_BYTES] =
+        Superblock { number: newest.number - 2, ..newest.clone() }.encode()[..].try_into().unwrap();
     made.write(copies[1], &older);
     assert_eq!(scrub(&store), [("a copy of the newest superblock is damaged".to_owned(), copies[1])]);
     made.write(copies[1], newest.encode()[..].try_into().unwrap());
