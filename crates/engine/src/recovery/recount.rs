@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use shoal_base::{Run, blocks_for};
+use shoal_base::{Run, TabletId, blocks_for};
 
 use crate::checkpoint::apply::NewTree;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::LivenessOps;
 use crate::common::error::Result;
+use crate::tablet::layers::Trees;
 use crate::tablet::tree::{PageRef, Problem, Visitor};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;
@@ -133,6 +134,10 @@ impl TreeCount {
                 fixed: false,
                 ..*entry
             };
+            debug_assert!(
+                right.uncertain || right.live_values <= right.values,
+                "an account that cannot be is trusted: {right:?}"
+            );
             if right != *entry {
                 ops.set(block, right);
             }
@@ -185,8 +190,26 @@ impl Visitor for Recount {
     }
 }
 
+/// The result of counting a tablet.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    /// Keys that exist, as far as the pages can be read.
+    live: u64,
+    /// The changes that correct the liveness of packed runs.
+    corrections: LivenessOps,
+    totals: Totals,
+}
+
+impl Counted {
+    /// The result of a walk that counted `count` and found `live` keys. `is_whole`: it could read all pages and entries.
+    pub(crate) fn new(count: &TreeCount, live: u64, is_whole: bool) -> Self {
+        Self { live, corrections: count.corrections(is_whole), totals: count.totals() }
+    }
+}
+
 /// Counts the live values of a tablet's packed runs and corrects their liveness. Returns the number of wrong runs.
-/// A repair calls this before anything is applied. Damage hides `hidden` keys of the tablet, which still count.
+/// A repair calls this before anything is applied. Damage hides `hidden` keys of the tablet, which still count. `known`: the result
+/// of a walk over these trees since which nothing became readable; otherwise they are walked now.
 ///
 /// # Errors
 /// As an apply.
@@ -194,19 +217,18 @@ pub(crate) async fn recount_tablet(
     checkpointer: &Checkpointer,
     tablet: &Tablet,
     hidden: u64,
+    known: Option<Counted>,
 ) -> Result<usize> {
     let _turn = checkpointer.applier.take().await;
     checkpointer.log.poison.check()?;
     let view = tablet.view();
-    let mut recount = Recount::default();
-    let tree = tree_of(checkpointer.identity, tablet.id);
-    // What is alive behind unreadable pages is uncertain from now on: each page is read for this.
-    checkpointer.pool.forget_all_damage();
-    let pages = PoolPages::new(&checkpointer.pool).of_pass();
-    let readable = view.trees.walk(tree, &pages, &mut recount).await?;
-    let live = readable + hidden;
-    let ops = recount.count.corrections(recount.unreadable == 0);
-    let (wrong, totals) = (ops.len(), recount.count.totals());
+    let counted = match known {
+        Some(counted) => counted,
+        None => count_now(checkpointer, tablet.id, &view.trees).await?,
+    };
+    let live = counted.live + hidden;
+    let (ops, totals) = (counted.corrections, counted.totals);
+    let wrong = ops.len();
     if ops.is_empty() && totals == view.totals && live == view.trees.live() {
         return Ok(0);
     }
@@ -214,6 +236,16 @@ pub(crate) async fn recount_tablet(
     checkpointer.merge_liveness(tablet, &mut new, checkpointer.unread(), ops).await?;
     checkpointer.publish_tree(tablet, new).await?;
     Ok(wrong)
+}
+
+/// Walks over the trees of a tablet and counts.
+async fn count_now(checkpointer: &Checkpointer, id: TabletId, trees: &Trees) -> Result<Counted> {
+    let mut recount = Recount::default();
+    // What is alive behind unreadable pages is uncertain from now on: each page is read for this.
+    checkpointer.pool.forget_all_damage();
+    let pages = PoolPages::new(&checkpointer.pool).of_pass();
+    let walked = trees.walk(tree_of(checkpointer.identity, id), &pages, &mut recount).await?;
+    Ok(Counted::new(&recount.count, walked.live, recount.unreadable == 0))
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ impl Hidden {
         // A list that cannot be read hides every key of the base, and its layers have no count.
         let keys = if has_list { trees.live() } else { trees.base.entries.max(trees.live()) };
         let hidden_runs = totals.runs.saturating_sub(count.runs().count() as u64);
+        assert!(!gaps.is_empty(), "keys are hidden by no damage");
         let uncounted = gaps.iter().filter(|gap| gap.is_marked()).count() as u64;
         Self {
             objects: keys.saturating_sub(readable).saturating_sub(hidden_runs),

@@ -1,0 +1,67 @@
+//! The findings of a check that the repair after it uses again, so that it need not walk over the trees.
+//!
+//! They hold as long as the trees are the same and nothing became readable that was damaged: a block of a page that was
+//! unreadable for a moment must not come out as free. So each damaged page is read once more before the findings are
+//! believed ([`Findings::hold`]).
+
+use shoal_base::TabletId;
+use shoal_pool::Pool;
+
+use crate::checkpoint::superblock::Superblock;
+use crate::recovery::owners::Owners;
+use crate::recovery::recount::Counted;
+use crate::recovery::repair::gaps::{KeyRanges, are_still_damaged};
+use crate::recovery::repair::hidden::HiddenObjects;
+use crate::recovery::repair::tree_salvage::MayBeLost;
+use crate::tablet::layers::Trees;
+use crate::tablet::trees_walk::DamagedPlace;
+
+/// The findings for one tablet.
+pub(crate) struct TabletFindings {
+    pub trees: Trees,
+    pub counted: Counted,
+    /// The pages with a problem, and those marked "base lost".
+    pub damaged: Vec<DamagedPlace>,
+    /// True if every manifest could be read.
+    pub knows_owners: bool,
+    /// The keys whose entry or value may be lost.
+    pub may_be_lost: KeyRanges,
+}
+
+/// The findings for a store.
+#[derive(Default)]
+pub(crate) struct Findings {
+    /// The blocks that the trees own.
+    pub owners: Owners,
+    /// The tablets, in order; none if nothing was found out.
+    pub tablets: Vec<TabletFindings>,
+    pub hidden: HiddenObjects,
+}
+
+impl Findings {
+    /// Takes the keys that the trees may have lost.
+    pub(crate) fn take_may_be_lost(&mut self) -> MayBeLost {
+        MayBeLost::new(
+            self.tablets.iter_mut().map(|tablet| std::mem::take(&mut tablet.may_be_lost)).collect(),
+        )
+    }
+
+    /// Returns true if a walk now would find the same: there is a tablet for each of the store's, and no damaged page
+    /// can be read now.
+    pub(crate) async fn hold(&self, pool: &Pool, superblock: &Superblock) -> bool {
+        if self.tablets.len() != superblock.tablets.len() {
+            return false;
+        }
+        pool.forget_all_damage();
+        for (id, (tablet, record)) in (0_u16..).zip(self.tablets.iter().zip(&superblock.tablets)) {
+            assert_eq!(tablet.trees.base, record.root, "the check walked over other trees");
+            let place = (TabletId(id), &tablet.trees);
+            if !tablet.knows_owners
+                || !are_still_damaged(pool, superblock.identity, place, &tablet.damaged).await
+            {
+                return false;
+            }
+        }
+        true
+    }
+}
