@@ -283,7 +283,7 @@ struct Piece<'a> {
     bytes_before: u64,
     /// The next piece begins at this key.
     last: Vec<u8>,
-    /// True if that is behind the key where this piece began.
+    /// True if that is above the first key of this piece.
     has_passed: bool,
     is_full: bool,
 }
@@ -320,7 +320,7 @@ impl Piece<'_> {
     }
 
     fn over(&mut self) -> Result<()> {
-        assert!(self.has_passed, "the next piece of a scrub begins where this one did");
+        assert!(self.has_passed, "the next piece of a scrub starts at the same key");
         self.is_full = true;
         Err(Error::Busy("the piece of a scrub is over"))
     }

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 
 use shoal_base::{Run, TabletId, blocks_for};
+use shoal_pool::Pool;
 
 use crate::checkpoint::apply::NewTree;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::liveness::LivenessOps;
 use crate::common::error::Result;
 use crate::tablet::layers::Trees;
-use crate::tablet::tree::{PageRef, Problem, Visitor};
+use crate::tablet::tree::{PageRef, Problem, Tree, Visitor};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;
 use crate::value::entry::{Entry, Home, decode_leaf_entry};
@@ -238,14 +239,23 @@ pub(crate) async fn recount_tablet(
     Ok(wrong)
 }
 
-/// Walks over the trees of a tablet and counts.
+/// Walks over the trees of a tablet and counts. What is alive under unreadable pages is uncertain from then on, so each
+/// page is read for this.
 async fn count_now(checkpointer: &Checkpointer, id: TabletId, trees: &Trees) -> Result<Counted> {
-    let mut recount = Recount::default();
-    // What is alive behind unreadable pages is uncertain from now on: each page is read for this.
     checkpointer.pool.forget_all_damage();
-    let pages = PoolPages::new(&checkpointer.pool).of_pass();
-    let walked = trees.walk(tree_of(checkpointer.identity, id), &pages, &mut recount).await?;
-    Ok(Counted::new(&recount.count, walked.live, recount.unreadable == 0))
+    let (count, live, is_whole) =
+        count_trees(&checkpointer.pool, tree_of(checkpointer.identity, id), trees).await?;
+    Ok(Counted::new(&count, live, is_whole))
+}
+
+/// Walks over trees; returns what it counted, the keys that exist, and true if it could read all pages and entries.
+///
+/// # Errors
+/// None of the device: damage and failed reads make the trees not whole.
+pub(crate) async fn count_trees(pool: &Pool, tree: Tree, trees: &Trees) -> Result<(TreeCount, u64, bool)> {
+    let mut recount = Recount::default();
+    let walked = trees.walk(tree, &PoolPages::new(pool).of_pass(), &mut recount).await?;
+    Ok((recount.count, walked.live, recount.unreadable == 0))
 }
 
 #[cfg(test)]

@@ -4,11 +4,15 @@
 //! the trees, and a search in all layers for each record that the log still had. Now a check and a repair read the trees once, and the
 //! check that follows reads them again. REPAIR_OBJECTS of the laboratory is the number of objects.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice};
-use shoal_engine::{CheckReport, FormatOptions, OpenOptions, PutOptions, Store, Write, WriteBatch, block_on};
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_engine::{
+    CheckOptions, CheckReport, FormatOptions, OpenOptions, PutOptions, Store, Write, WriteBatch, block_on,
+    check,
+};
 use shoal_testkit::bytes::number;
 use shoal_testkit::lab;
 
@@ -87,7 +91,7 @@ fn kinds(image: &Image) -> Vec<(&'static str, Vec<u64>, bool)> {
     ]
 }
 
-fn damaged(image: &Image, blocks: &[u64]) -> (std::sync::Arc<SimDevice>, Device) {
+fn damaged(image: &Image, blocks: &[u64]) -> (Arc<SimDevice>, Device) {
     let (sim, device) = quiet(image);
     blocks.iter().for_each(|&block| sim.corrupt(block, 1_000, 1));
     (sim, device)
@@ -133,5 +137,33 @@ fn a_repair_reads_little_more_than_a_check() {
         assert!(flushes <= 64 + groups, "{kind}: {flushes} flushes for {} objects", report.restored_count);
         acknowledged(&device);
         assert_clean(&device, kind);
+    }
+}
+
+/// A page that cannot be read while the check walks, and can be read when the repair writes: its blocks must not come out as free,
+/// and nothing is lost.
+#[test]
+fn a_page_that_recovers_during_a_repair_is_not_given_up() {
+    const OBJECTS: u64 = 4_000;
+    const EIO: i32 = 5;
+    let image = subject(OBJECTS);
+    for block in [lists(&image)[0].roots[0].0, kinds(&image)[3].1[0]] {
+        let (sim, device) = quiet(&image);
+        sim.inject(Fault::fail(FaultOp::Read, EIO).at(block..block + 1).for_good());
+        let walked = sim.clone();
+        let half = OBJECTS / 2;
+        let progress = move |objects: u64, _| {
+            if objects >= half {
+                walked.clear_faults();
+            }
+        };
+        let options =
+            CheckOptions { repair: true, progress: Some(Arc::new(progress)), ..CheckOptions::default() };
+        let report = block_on(check(device.clone(), &options)).unwrap();
+        assert!(report.problem_count > 0 && report.objects < OBJECTS, "the check met the damage");
+        assert!(report.losses.is_none(), "{:?}", report.losses);
+        let report = checked(&device).unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
+        assert_eq!(report.objects, OBJECTS);
     }
 }

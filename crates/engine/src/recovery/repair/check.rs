@@ -86,7 +86,7 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
 /// Walks over the trees of a tablet, and checks the other kinds of things that it has.
 ///
 /// # Errors
-/// As the device, where it fails otherwise than with a read.
+/// As the device, except for failed reads.
 async fn check_tablet(
     recovery: &Recovery,
     id: TabletId,
@@ -139,7 +139,7 @@ async fn check_tablet(
 /// The damaged ranges of a tablet, and all keys whose entry or value may be lost.
 ///
 /// # Errors
-/// As the device, where it fails otherwise than with a read.
+/// As the device, except for failed reads.
 async fn hidden_by(
     pool: &Pool,
     tree: Tree,

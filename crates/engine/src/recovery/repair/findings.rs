@@ -8,12 +8,15 @@ use shoal_base::TabletId;
 use shoal_pool::Pool;
 
 use crate::checkpoint::superblock::Superblock;
+use crate::common::error::Result;
 use crate::recovery::owners::Owners;
-use crate::recovery::recount::Counted;
-use crate::recovery::repair::gaps::{KeyRanges, are_still_damaged};
-use crate::recovery::repair::hidden::HiddenObjects;
+use crate::recovery::read::Recovery;
+use crate::recovery::recount::{Counted, count_trees};
+use crate::recovery::repair::gaps::{KeyRanges, are_still_damaged, gaps_of};
+use crate::recovery::repair::hidden::{Hidden, HiddenObjects};
 use crate::recovery::repair::tree_salvage::MayBeLost;
 use crate::tablet::layers::Trees;
+use crate::tablet::tree_io::tree_of;
 use crate::tablet::trees_walk::DamagedPlace;
 
 /// The findings for one tablet.
@@ -63,5 +66,30 @@ impl Findings {
             }
         }
         true
+    }
+
+    /// Forgets everything but the hidden objects, and counts these again: pages that can be read now hide none. For findings
+    /// that do not hold.
+    ///
+    /// # Errors
+    /// As the device, except for failed reads.
+    pub(crate) async fn renew(&mut self, recovery: &Recovery) -> Result<()> {
+        let Recovery { pool, superblock, .. } = recovery;
+        (self.owners, self.tablets) = (Owners::default(), Vec::new());
+        for (id, record) in (0_u16..).map(TabletId).zip(&superblock.tablets) {
+            if self.hidden.of(id).is_none() {
+                continue;
+            }
+            let (tree, trees) = (tree_of(superblock.identity, id), recovery.trees(usize::from(id.0)));
+            let gaps = gaps_of(pool, tree, &trees).await?;
+            let hidden = if gaps.is_empty() {
+                None
+            } else {
+                let (count, live, _) = count_trees(pool, tree, &trees).await?;
+                Some(Hidden::of(&trees, &record.totals, live, &count, &gaps))
+            };
+            self.hidden.set(id, hidden);
+        }
+        Ok(())
     }
 }

@@ -13,7 +13,7 @@ use crate::tablet::trees_walk::DamagedPlace;
 /// joined. Reads every page.
 ///
 /// # Errors
-/// As the device, where it fails otherwise than with a read.
+/// As the device, except for failed reads.
 pub(crate) async fn gaps_of(pool: &Pool, tree: Tree, trees: &Trees) -> Result<Vec<Gap>> {
     let mut cursor =
         TreesCursor::new(tree, &PoolPages::new(pool).giving_up(true).of_pass(), trees, None, None);

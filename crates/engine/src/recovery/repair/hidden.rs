@@ -65,8 +65,13 @@ impl HiddenObjects {
 
     /// Notes that the tablet's damage was given up: nothing is hidden any more.
     pub(crate) fn was_given_up(&mut self, tablet: TabletId) {
-        if let Some(hidden) = self.0.get_mut(usize::from(tablet.0)) {
-            *hidden = None;
+        self.set(tablet, None);
+    }
+
+    /// Replaces the hidden objects of a tablet.
+    pub(crate) fn set(&mut self, tablet: TabletId, hidden: Option<Hidden>) {
+        if let Some(known) = self.0.get_mut(usize::from(tablet.0)) {
+            *known = hidden;
         }
     }
 

@@ -100,6 +100,9 @@ pub(crate) async fn repair_holding(
     if options.acknowledge && !report.remembered.is_none() {
         report.notes.push(format!("acknowledged: what repairs lost before ({})", report.remembered));
     }
+    if !findings.hold(&recovery.pool, &recovery.superblock).await {
+        findings.renew(&recovery).await?;
+    }
     let hidden = std::mem::take(&mut findings.hidden);
     let counted =
         write_anew(&device, recovery, &salvage, findings, announce, options.acknowledge, report).await?;
@@ -124,7 +127,7 @@ async fn write_anew(
     device: &Device,
     recovery: Recovery,
     salvage: &LogSalvage,
-    mut findings: Findings,
+    findings: Findings,
     announce: Option<&(dyn Fn(&str) + Send + Sync)>,
     acknowledges: bool,
     report: &mut CheckReport,
@@ -132,11 +135,10 @@ async fn write_anew(
     let Recovery { pool, mut superblock, layers, log, .. } = recovery;
     // The opening that follows writes the other slot before it writes to the log.
     let is_older = superblock.upgrade()?;
-    let holds = findings.hold(&pool, &superblock).await;
-    let image = if holds {
-        image_of(&superblock, std::mem::take(&mut findings.owners), Completeness::AsFarAsTheyGo)?
-    } else {
+    let image = if findings.tablets.is_empty() {
         rebuild_image(device, &pool, &superblock, &layers, Completeness::AsFarAsTheyGo).await?
+    } else {
+        image_of(&superblock, findings.owners, Completeness::AsFarAsTheyGo)?
     };
     if let Some(announce) = announce {
         announce(NOT_TWICE);
@@ -167,7 +169,7 @@ async fn write_anew(
         superblock.number
     ));
     let counted = findings.tablets.into_iter().map(|tablet| (tablet.trees, tablet.counted));
-    Ok(if holds { counted.collect() } else { Vec::new() })
+    Ok(counted.collect())
 }
 
 /// Writes the things of this kind anew that need no opening of the store.

@@ -208,7 +208,7 @@ impl Known {
         let Recovery { superblock, log, .. } = recovery;
         let Some(tablet) = superblock.tablets.get(usize::from(record.tablet.0)) else { return };
         let key = record.key().to_vec();
-        debug_assert!(lsn < log.head.first_lsn, "a record at the head or behind it");
+        debug_assert!(lsn < log.head.first_lsn, "a record at the head or after it");
         // A tree that is ahead of the log may have held a newer entry.
         if tablet.applied >= log.head.first_lsn || self.keys.contains_key(&key) {
             return;
