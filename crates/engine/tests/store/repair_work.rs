@@ -52,7 +52,7 @@ fn life(is_first: bool) -> OpenOptions {
     options
 }
 
-/// A closed store with so many objects, two layers above each base, and the latest records still in the log.
+/// A closed store with so many objects, two layers or more above each base, and the latest records still in the log.
 fn subject(objects: u64) -> Image {
     let blocks = (objects / 4).max(8_192);
     let (sim, device) = quiet(&Image::new(blocks));
@@ -113,7 +113,7 @@ fn a_repair_reads_little_more_than_a_check() {
     let (healthy, _, report) = program(&device);
     println!("{objects} objects: {healthy} blocks, {:?}", began.elapsed());
     assert_eq!((report.objects, report.problem_count), (objects, 0));
-    assert_eq!(lists(&image)[0].roots.len(), 2, "layers");
+    assert!(lists(&image)[0].roots.len() >= 2, "layers");
     for (kind, blocks, restores) in kinds(&image) {
         let (_, device) = damaged(&image, &blocks);
         let (began, flushes) = (Instant::now(), device.counters().flushes);
