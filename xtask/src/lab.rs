@@ -145,7 +145,7 @@ const BASE: Sizes = &[
     ("FAULT_OPERATIONS", 60, 200),
 ];
 
-const EXPERIMENTS: [Experiment; 22] = [
+const EXPERIMENTS: [Experiment; 24] = [
     engine("model", "T1", "model::", &[("SEQUENCES", 20_000, 1_000_000)]),
     engine("crash", "T2", "explore::crash_states", &[("STATES", 400_000, 25_000_000)]),
     engine("short", "T2a", "explore::every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
@@ -153,8 +153,10 @@ const EXPERIMENTS: [Experiment; 22] = [
     engine("bits", "T4", "flips::every_bit", &[("FLIP_BITS", 4_194_304, 8_388_608)]),
     engine("sectors", "T5", "flips::sector_faults", &[("FAULT_SWAPS", 1_000, 1_000)]),
     engine("damage", "T4, T5", "damage::", &[]),
+    engine("repair", "T4", "repair_work::", &[("REPAIR_OBJECTS", 100_000, 1_000_000)]),
     engine("errors", "T6", "faults::", &[("FAULT_OPERATIONS", 200, 2_000), ("FAULT_CODES", 2, 2)]),
     engine("full", "R3", "full::", &[]),
+    engine("expiry", "C01", "expired::", &[("EXPIRING_PUTS", 240_000, 960_000)]),
     engine("threads", "R6", "concurrency::", &[]),
     engine("histories", "T11", "histories::", &[("HISTORIES", 700, 20_000)]),
     engine("transactions", "T11", "transactions::", &[("TRANSACTIONS", 400, 10_000)]),

@@ -54,6 +54,10 @@ fn data_of(superblock: &Superblock) -> Vec<Range<u64>> {
         at = at.max(area.end());
     }
     parts.push(at..superblock.device_blocks.max(at));
+    assert!(
+        parts.is_sorted_by(|one, next| one.start <= one.end && one.end <= next.start),
+        "parts overlap: {parts:?}"
+    );
     parts
 }
 

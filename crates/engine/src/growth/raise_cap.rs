@@ -96,7 +96,16 @@ impl Plan {
         let device_blocks = if can_grow { areas.end } else { blocks_max };
         let old = freed.into_iter().flat_map(runs).collect();
         let new = if injected(Bug::GrownAreasFree) { areas.start } else { areas.end };
-        let fresh = runs(new..device_blocks).collect();
+        let fresh: Vec<Run> = runs(new..device_blocks).collect();
+        assert_eq!(layout.blocks_max, blocks_max, "the layout has the new cap");
+        assert!(
+            areas.start >= end && areas.end <= device_blocks,
+            "new areas over blocks in use (INV-37): {areas:?}"
+        );
+        assert!(
+            fresh.iter().all(|run| run.block >= areas.end) || injected(Bug::GrownAreasFree),
+            "new areas are free (INV-37)"
+        );
         Ok(Self { layout, device_blocks, areas, old, old_unused, fresh })
     }
 

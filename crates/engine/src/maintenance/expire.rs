@@ -40,6 +40,7 @@ const WALK_REST: RangeInclusive<u64> = 1_000_000_000..=60_000_000_000;
 /// Nanoseconds of rest after a walk of `took_ns`; longer if the walk found nothing. A walk that found little has already rested between its
 /// steps.
 fn rest_ns(pass: Pass, took_ns: u64) -> u64 {
+    assert!(pass.expired <= pass.examined, "more expired than were examined: {pass:?}");
     let share = if pass.expired > 0 { 1 } else { u64::from(WALK_SHARE - 1) };
     took_ns.saturating_mul(share).clamp(*WALK_REST.start(), *WALK_REST.end())
 }
@@ -72,6 +73,7 @@ impl Inner {
     pub(crate) async fn reap_due(&self) -> Result<bool> {
         let expiring = &self.maintenance.expiring;
         let mut over = expiring.take(self.expiry_now()).into_iter();
+        assert!(over.len() <= DELETED_MAX, "a round deletes a bounded number");
         let may_be_more = over.len() >= DELETED_MAX;
         while let Some((end, encoded)) = over.next() {
             let Some(key) = of_encoded(&encoded) else { continue };
@@ -159,6 +161,7 @@ impl Inner {
     /// As a listing.
     pub(crate) async fn walk_for_expiring(&self, from: Vec<u8>) -> Result<(Pass, Option<Vec<u8>>)> {
         let mut pass = Pass { examined: WALKED_MAX as u64, expired: 0 };
+        let started_at = from.clone();
         let next = walk_expiring(self, from, WALKED_MAX, |key, found| {
             if let Some(end) = found.entry.end {
                 pass.expired += u64::from(self.is_over(Some(end), found.version));
@@ -166,6 +169,11 @@ impl Inner {
             }
         });
         let next = next.await?;
+        assert!(
+            next.as_ref().is_none_or(|next| *next > started_at),
+            "a walk over deadlines makes no progress"
+        );
+        assert!(pass.expired <= pass.examined, "more expired than were examined: {pass:?}");
         OperationCounters::add(&self.counters.expiry_examined, pass.examined);
         Ok((pass, next))
     }

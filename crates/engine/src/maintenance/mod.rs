@@ -5,5 +5,6 @@ pub(crate) mod own_space;
 pub(crate) mod relocation;
 pub(crate) mod room_of_values;
 pub(crate) mod scrub;
+pub(crate) mod stored_kind;
 pub(crate) mod verify;
 pub(crate) mod workers;

@@ -51,6 +51,30 @@ fn a_leaf_that_replaced_a_lost_one_is_no_news() {
     assert_eq!(block_on(store.scrub()).unwrap().objects, 1);
 }
 
+/// Symptom: a scrub never finished past 64 leaves without entries in a row. Cause: the next piece started after
+/// the last entry, and there was none.
+#[test]
+fn a_scrub_passes_leaves_without_entries() {
+    const LEAVES: usize = LEAVES_AT_A_TIME + 6;
+    let mut made = Fixture::new();
+    let separators: Vec<Vec<u8>> =
+        (0..LEAVES).map(|leaf| format!("default\0{leaf:04}").into_bytes()).collect();
+    let mut children = Vec::new();
+    for (leaf, low) in separators.iter().enumerate() {
+        let low = if leaf == 0 { &[][..] } else { low };
+        let bounds = (low, separators.get(leaf + 1).map(|high| &high[..]));
+        let block = made.block();
+        children.push((low, made.page(pages::lost_leaf(made.tree(), block, bounds, &[])), 0));
+    }
+    let root = made.block();
+    let page = made.page(pages::inner(made.tree(), root, 1, &children));
+    made.root(page, 2, 0);
+    made.publish();
+    let store = made.open().unwrap();
+    assert_eq!(scrub(&store), []);
+    assert_eq!(block_on(store.scrub()).unwrap().pages, LEAVES as u64 + 1);
+}
+
 #[test]
 fn an_inner_page_and_its_leaves_are_read_from_the_device() {
     let mut made = Fixture::new();
@@ -89,10 +113,8 @@ fn copies_of_the_superblock_and_the_space_image_are_looked_at() {
     let said = scrub(&store);
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].0.starts_with("a copy of the newest superblock: ") && said[0].1 == copies[0], "{said:?}");
-    let older: [u8; BLOCK_BYTES] = superblock::Superblock { number: newest.number - 2, ..newest.clone() }
-        .encode()[..]
-        .try_into()
-        .unwrap();
+    let older: [u8; BLOCK_BYTES] =
+        Superblock { number: newest.number - 2, ..newest.clone() }.encode()[..].try_into().unwrap();
     made.write(copies[1], &older);
     assert_eq!(scrub(&store), [("a copy of the newest superblock is damaged".to_owned(), copies[1])]);
     made.write(copies[1], newest.encode()[..].try_into().unwrap());

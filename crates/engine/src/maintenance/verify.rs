@@ -11,22 +11,23 @@ use shoal_tree::{PageRef, Problem};
 use crate::value::entry::Entry;
 use crate::value::verify::verify_all;
 
-/// Reads values past the cache, many at a time; returns their problems in their order.
-pub(crate) async fn value_problems(
+/// Reads values past the cache, many at a time; returns their problems in their order, each with its key.
+pub(crate) async fn value_problems<'a>(
     device: &Device,
     pool: &Pool,
     device_blocks: u64,
-    values: &[(Vec<u8>, Lsn, Entry)],
-) -> Vec<CheckProblem> {
+    values: &'a [(Vec<u8>, Lsn, Entry)],
+) -> Vec<(&'a [u8], CheckProblem)> {
     let entries: Vec<_> = values.iter().map(|(_, version, entry)| (*version, entry)).collect();
     let verified = verify_all(device, pool, device_blocks, &entries).await;
+    assert_eq!(verified.len(), values.len(), "each value has a result");
     let problems = values.iter().zip(verified).filter_map(|((key, ..), result)| {
         let (what, block) = match result {
             Ok(()) => return None,
             Err(Error::Corrupt { what, block }) => (what, block),
             Err(error) => (error.to_string(), 0),
         };
-        Some(CheckProblem { what: format!("object {}: {what}", name(key)), block })
+        Some((&key[..], CheckProblem { what: format!("object {}: {what}", name(key)), block }))
     });
     problems.collect()
 }

@@ -273,6 +273,7 @@ fn scrubber(store: &Weak<Inner>, worker: &Worker) {
             return Some(SCRUBBER_PERIOD);
         }
         let mut report = ScrubReport::default();
+        assert!(rate > 0, "the wait after a piece is its bytes by the rate");
         let scrubbed = block_on(inner.scrub_some(&mut place, &mut report));
         Some(match later("a scrub was interrupted and goes on later", scrubbed) {
             Some(true) => {

@@ -108,6 +108,7 @@ impl Store {
         inner.log.committer.moved.notify();
         // A write checks under its memtable's lock that the store is open. After each lock was taken once, every write
         // that saw it open has queued its record.
+        assert!(inner.check_open().is_err(), "writes continue after the close");
         inner.tablets.all().iter().for_each(|tablet| drop(tablet.view().active.lock()));
         if let Some(worker) = &inner.maintenance.worker {
             worker.stop();

@@ -97,7 +97,18 @@ impl Store {
             tablets: even_tablets(options.tablets),
         };
         superblock.space = space_image::write_first(device, &superblock).await?;
+        assert!(prepared <= layout.log_blocks, "more of the ring is prepared than there is");
+        assert!(
+            layout.is_sensible(device_blocks, superblock.features.incompatible),
+            "areas of a new store overlap: {layout:?}"
+        );
+        assert!(
+            superblock.tablets.iter().all(|tablet| tablet.root == Root::EMPTY),
+            "a new store holds something"
+        );
+        let flushes = device.counters().flushes;
         device.flush().await.ok()?;
+        assert!(device.counters().flushes > flushes, "an image is named before a flush");
         copies::write(device, &superblock).await
     }
 }
@@ -129,6 +140,7 @@ fn take_blocks(device: &Device, options: &FormatOptions, layout: &Layout) -> Res
             "the device has {device_blocks} blocks of 4 KiB; this layout needs at least {least}"
         )));
     }
+    assert!(device_blocks <= layout.blocks_max, "a new store is larger than its cap");
     Ok(device_blocks)
 }
 
@@ -186,6 +198,8 @@ async fn refuse_what_is_there(device: &Device, environment: &Environment) -> Res
 /// Tablets with equal shares of the hash slots.
 fn even_tablets(count: u16) -> Vec<TabletRecord> {
     let border = |index: u16| u32::from(index) * u32::from(SLOT_COUNT) / u32::from(count);
+    assert!((1..=TABLETS_MAX).contains(&count), "the table of the superblock has a place for each tablet");
+    assert_eq!((border(0), border(count)), (0, u32::from(SLOT_COUNT)), "each slot has a tablet");
     (0..count)
         .map(|index| TabletRecord {
             slot_first: border(index) as u16,

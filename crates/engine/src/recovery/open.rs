@@ -222,6 +222,10 @@ impl Recovery {
         } else {
             last.max(self.superblock.lsn_ceiling).next()
         };
+        assert!(
+            next_lsn > last && next_lsn > self.superblock.lsn_ceiling || injected(Bug::VersionsAgain),
+            "a number is given twice (R5): {next_lsn}"
+        );
         Ok(Replayed { index, time, next_lsn, epoch })
     }
 
@@ -256,6 +260,7 @@ impl Recovery {
             }
         }
         if has_older {
+            assert_eq!(superblock.version, FORMAT_VERSION, "an upgrade writes the version of this program");
             superblock.number += 1;
             copies::write(device, superblock).await?;
             tracing::info!(
@@ -307,6 +312,11 @@ fn begin_epoch(
     if superblock.log_tail.position == head.position {
         superblock.log_tail = head;
     }
+    assert!(
+        superblock.durable_lsn < next_lsn || injected(Bug::VersionsAgain),
+        "the next number is durable already (R5): {next_lsn}"
+    );
+    assert!(superblock.lsn_ceiling >= next_lsn, "the next number is above the ceiling (R5): {next_lsn}");
 }
 
 /// The tablets as they were published, before the log's records are back in their memtables.
@@ -318,6 +328,7 @@ fn empty_tablets(
     let layout = superblock.layout;
     let records_max = records_max(&options.tuning, layout.blocks_max);
     let admission = Admission::new(options.memtable_bytes(), layout.log_blocks, records_max);
+    assert_eq!(layers.len(), superblock.tablets.len(), "each tablet has its layers");
     Tablets::new(&superblock.tablets, layers, admission)
 }
 
@@ -334,6 +345,7 @@ fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<Spa
         let what = "the space image has a run outside of the data".into();
         return Err(Error::Corrupt { what, block: run.block });
     }
+    assert_eq!(image.blocks_max(), layout.blocks_max, "the image has the geometry of the layout");
     let data = DataBlocks { blocks: layout.data_first()..superblock.device_blocks, areas };
     let tablets = superblock.tablets.len();
     Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data))

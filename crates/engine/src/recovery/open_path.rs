@@ -69,6 +69,7 @@ async fn create(path: &Path, options: &PathOptions) -> Result<()> {
     let (unfinished, device) = file::open_unfinished(path, &file_options(options)).map_err(unopenable)?;
     let environment = Environment::default();
     Store::take_over(&device, &environment).await?;
+    assert!(options.create && !options.open.read_only, "a store is made where none is asked for");
     let layout = FormatOptions::for_blocks(options.bytes_max / BLOCK_BYTES_U64);
     Store::format(&device, &layout, &environment).await?;
     // The file stays locked until it has its name: no other process takes it for one that was left behind.

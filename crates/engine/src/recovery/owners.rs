@@ -35,7 +35,10 @@ pub(crate) fn image_without(
         FreeImage::from_used(blocks_max, group_blocks, &used)
     };
     match build(&owners) {
-        Ok(image) => return Ok(image),
+        Ok(image) => {
+            assert!(image.free_blocks() <= data.end - data.start, "more is free than there is");
+            return Ok(image);
+        }
         Err(error) if demand == Completeness::MustBeWhole => {
             let what = format!("the space image, and the trees that it could be rebuilt from: {error}");
             return Err(Error::Corrupt { what, block: data.start });
@@ -92,10 +95,12 @@ impl Owners {
             area(run.block.max(at), end).for_each(|run| merged.add(run));
             at = at.max(end);
         }
+        assert!(merged.runs.is_sorted_by(|one, next| one.end() <= next.block), "merged owners overlap");
         *self = merged;
     }
 
     pub(crate) fn report_overlaps(&self, report: &mut CheckReport) {
+        assert!(self.runs.is_sorted(), "owners are compared in order");
         let mut end = 0;
         for run in &self.runs {
             if run.block < end {

@@ -80,6 +80,7 @@ impl Recovery {
             )));
         }
         let frames = (options.cache_bytes / BLOCK_BYTES).max(FRAMES_MIN);
+        assert!(superblock.device_blocks <= device.blocks(), "blocks are read that are not there");
         let pool = Pool::new(device.clone(), PoolOptions::new(frames))
             .map_err(|error| Error::Unopenable(format!("the cache could not be made: {error}")))?;
         let (mut notes, mut damages) = (Vec::new(), Vec::new());
@@ -120,6 +121,13 @@ impl Recovery {
             }
             Err(error) => return Err(error),
         };
+        assert_eq!(layers.len(), superblock.tablets.len(), "each tablet has its layers");
+        assert_eq!(
+            image.blocks_max(),
+            superblock.layout.blocks_max,
+            "the image has the geometry of the layout"
+        );
+        assert!(log.damage.is_none(), "damage of the log is an error, or among the damage that is reported");
         Ok(Self { device, pool, superblock, layers, log, image, notes, damage: damages, is_cut })
     }
 }
@@ -184,6 +192,11 @@ async fn drop_unfinished(
         ));
         log.head = last.header.place();
         log.batches.pop();
+        assert!(
+            log.batches.last().is_none_or(|batch| batch.header.next_lsn() <= log.head.first_lsn)
+                || injected(Bug::GhostsReplayed),
+            "the log continues at its last whole batch (R2)"
+        );
     }
     Ok(())
 }

@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use shoal_base::{Run, blocks_for};
+use shoal_base::{Run, TabletId, blocks_for};
 use shoal_common::error::Result;
-use shoal_tree::{PageRef, Problem, Visitor};
+use shoal_pool::Pool;
+use shoal_tree::layers::Trees;
+use shoal_tree::{PageRef, Problem, Tree, Visitor};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::new_tree::NewTree;
@@ -134,6 +136,10 @@ impl TreeCount {
                 fixed: false,
                 ..*entry
             };
+            debug_assert!(
+                right.uncertain || right.live_values <= right.values,
+                "an account that cannot be is trusted: {right:?}"
+            );
             if right != *entry {
                 ops.set(block, right);
             }
@@ -186,8 +192,26 @@ impl Visitor for Recount {
     }
 }
 
+/// The result of counting a tablet.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    /// Keys that exist, as far as the pages can be read.
+    live: u64,
+    /// The changes that correct the liveness of packed runs.
+    corrections: LivenessOps,
+    totals: Totals,
+}
+
+impl Counted {
+    /// The result of a walk that counted `count` and found `live` keys. `is_whole`: it could read all pages and entries.
+    pub(crate) fn new(count: &TreeCount, live: u64, is_whole: bool) -> Self {
+        Self { live, corrections: count.corrections(is_whole), totals: count.totals() }
+    }
+}
+
 /// Counts the live values of a tablet's packed runs and corrects their liveness. Returns the number of wrong runs.
-/// A repair calls this before anything is applied. Damage hides `hidden` keys of the tablet, which still count.
+/// A repair calls this before anything is applied. Damage hides `hidden` keys of the tablet, which still count. `known`: the result
+/// of a walk over these trees since which nothing became readable; otherwise they are walked now.
 ///
 /// # Errors
 /// As an apply.
@@ -195,19 +219,18 @@ pub(crate) async fn recount_tablet(
     checkpointer: &Checkpointer,
     tablet: &Tablet,
     hidden: u64,
+    known: Option<Counted>,
 ) -> Result<usize> {
     let _turn = checkpointer.applier.take().await;
     checkpointer.log.poison.check()?;
     let view = tablet.view();
-    let mut recount = Recount::default();
-    let tree = tree_of(checkpointer.identity, tablet.id);
-    // What is alive behind unreadable pages is uncertain from now on: each page is read for this.
-    checkpointer.pool.forget_all_damage();
-    let pages = PoolPages::new(&checkpointer.pool).of_pass();
-    let readable = view.trees.walk(tree, &pages, &mut recount).await?;
-    let live = readable + hidden;
-    let ops = recount.count.corrections(recount.unreadable == 0);
-    let (wrong, totals) = (ops.len(), recount.count.totals());
+    let counted = match known {
+        Some(counted) => counted,
+        None => count_now(checkpointer, tablet.id, &view.trees).await?,
+    };
+    let live = counted.live + hidden;
+    let (ops, totals) = (counted.corrections, counted.totals);
+    let wrong = ops.len();
     if ops.is_empty() && totals == view.totals && live == view.trees.live() {
         return Ok(0);
     }
@@ -215,6 +238,25 @@ pub(crate) async fn recount_tablet(
     checkpointer.merge_liveness(tablet, &mut new, checkpointer.unread(), ops).await?;
     checkpointer.publish_tree(tablet, new).await?;
     Ok(wrong)
+}
+
+/// Walks over the trees of a tablet and counts. What is alive under unreadable pages is uncertain from then on, so each
+/// page is read for this.
+async fn count_now(checkpointer: &Checkpointer, id: TabletId, trees: &Trees) -> Result<Counted> {
+    checkpointer.pool.forget_all_damage();
+    let (count, live, is_whole) =
+        count_trees(&checkpointer.pool, tree_of(checkpointer.identity, id), trees).await?;
+    Ok(Counted::new(&count, live, is_whole))
+}
+
+/// Walks over trees; returns what it counted, the keys that exist, and true if it could read all pages and entries.
+///
+/// # Errors
+/// None of the device: damage and failed reads make the trees not whole.
+pub(crate) async fn count_trees(pool: &Pool, tree: Tree, trees: &Trees) -> Result<(TreeCount, u64, bool)> {
+    let mut recount = Recount::default();
+    let walked = trees.walk(tree, &PoolPages::new(pool).of_pass(), &mut recount).await?;
+    Ok((recount.count, walked.live, recount.unreadable == 0))
 }
 
 #[cfg(test)]

@@ -108,6 +108,7 @@ impl CheckReport {
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(CheckProblem { what, block });
         }
+        debug_assert!(self.problems.len() as u64 <= self.problem_count, "more is listed than counted");
     }
 
     pub(crate) fn problems_of(&mut self, problems: impl IntoIterator<Item = CheckProblem>) {
@@ -128,6 +129,7 @@ impl CheckReport {
     }
 
     pub(crate) fn were_lost(&mut self, records: &Range<u64>) {
+        assert!(records.start < records.end, "no record is lost in {records:?}");
         self.losses.lost += records.end - records.start;
         self.lost_records.push(records.clone());
     }

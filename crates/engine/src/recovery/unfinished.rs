@@ -13,13 +13,19 @@ use shoal_device::{Device, IoBuf};
 use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, published_piece};
 
 use crate::image::copies::{self, Found};
-use crate::image::layout::SUPERBLOCK_COPIES;
+use crate::image::layout::{AREAS_FIRST, SUPERBLOCK_COPIES};
 use crate::store::Store;
 
 /// The block of the mark: one of those between the copies of the superblock, which are zero otherwise.
 const MARK_BLOCK: u64 = 16;
 /// The mark of a store that a restore fills (`docs/format/superblock.md`).
 const MARK: &[u8; 32] = b"Shoal store, restore unfinished\n";
+const _: () = assert!(MARK.len() <= BLOCK_BYTES);
+const _: () = {
+    let [[first, second], [third, fourth]] = SUPERBLOCK_COPIES;
+    assert!(MARK_BLOCK != first && MARK_BLOCK != second && MARK_BLOCK != third && MARK_BLOCK != fourth);
+    assert!(MARK_BLOCK < AREAS_FIRST, "the mark is stored in an area");
+};
 /// Blocks that one request reads.
 const READ_BLOCKS: u64 = 256;
 const PIECE_BLOCKS: u64 = (SNAPSHOT_PIECE_BYTES_MAX / BLOCK_BYTES) as u64;

@@ -42,6 +42,7 @@ mod past_damage;
 mod read_only;
 mod relocation;
 mod repair;
+mod repair_work;
 mod scrub;
 mod snapshots;
 mod transactions;

@@ -10,6 +10,26 @@ use crate::layers::{Layers, Trees, is_tombstone, version_of};
 use crate::{PageRef, PageSource, Problem, Root, Tree, Visitor};
 use shoal_common::key::is_reserved;
 
+/// The result of a walk over all trees of a tablet.
+#[derive(Debug, Default)]
+pub struct WalkedTrees {
+    /// Keys that exist, as far as the pages can be read.
+    pub live: u64,
+    /// The pages with a problem, and those marked "base lost", in the order in which the walk met them.
+    pub damaged: Vec<DamagedPlace>,
+}
+
+/// A page that hides keys, or may do so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedPlace {
+    /// The number of its tree, as [`Trees::root`] has it.
+    pub tree: usize,
+    /// Its block.
+    pub block: u64,
+    /// The first key that it may hide.
+    pub low: Vec<u8>,
+}
+
 /// The answer of the trees newer than a certain one, for a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Newer {
@@ -66,15 +86,15 @@ impl Trees {
         tree: Tree,
         source: &S,
         visitor: &mut V,
-    ) -> Result<u64> {
-        let mut shown = 0;
+    ) -> Result<WalkedTrees> {
+        let mut walked = WalkedTrees::default();
         for number in 0..=self.layers.list.len() {
             let mut deciding =
-                Deciding { trees: self, tree, source, number, visitor, waiting: Vec::new(), shown };
+                Deciding { trees: self, tree, source, number, visitor, waiting: Vec::new(), walked };
             tree.walk(source, self.root(number), &mut deciding).await?;
-            shown = deciding.shown;
+            walked = deciding.walked;
         }
-        Ok(shown)
+        Ok(walked)
     }
 }
 
@@ -87,7 +107,13 @@ struct Deciding<'a, S, V> {
     visitor: &'a mut V,
     /// Entries of the leaf that is being visited.
     waiting: Vec<(Vec<u8>, Vec<u8>, PageRef)>,
-    shown: u64,
+    walked: WalkedTrees,
+}
+
+impl<S, V> Deciding<'_, S, V> {
+    fn note_damage(&mut self, page: PageRef, low: &[u8]) {
+        self.walked.damaged.push(DamagedPlace { tree: self.number, block: page.block, low: low.to_vec() });
+    }
 }
 
 impl<S: PageSource, V: Visitor> Visitor for Deciding<'_, S, V> {
@@ -98,7 +124,7 @@ impl<S: PageSource, V: Visitor> Visitor for Deciding<'_, S, V> {
     fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef) {
         let Layers { list, .. } = &*self.trees.layers;
         if list.is_empty() {
-            self.shown += 1;
+            self.walked.live += 1;
             self.visitor.entry(key, entry, page);
         } else if self.number == list.len() || !is_tombstone(entry) {
             self.waiting.push((key.to_vec(), entry.to_vec(), page));
@@ -106,10 +132,12 @@ impl<S: PageSource, V: Visitor> Visitor for Deciding<'_, S, V> {
     }
 
     fn lost(&mut self, page: PageRef, low: &[u8], high: Option<&[u8]>) {
+        self.note_damage(page, low);
         self.visitor.lost(page, low, high);
     }
 
     fn problem(&mut self, problem: Problem) {
+        self.note_damage(problem.page, &problem.low);
         self.visitor.problem(problem);
     }
 
@@ -123,10 +151,10 @@ impl<S: PageSource, V: Visitor> Visitor for Deciding<'_, S, V> {
                     "an entry of version {} lies below one of version {newer} (INV-26)",
                     version_of(&entry)
                 );
-                self.visitor.problem(Problem { page, level: 0, what, low: key.clone() });
+                self.problem(Problem { page, level: 0, what, low: key.clone() });
             }
             if newer == Newer::Absent || injected(Bug::ShadowedOwn) {
-                self.shown += 1;
+                self.walked.live += 1;
                 self.visitor.entry(&key, &entry, page);
             }
         }

@@ -7,35 +7,15 @@
 use bytes::Bytes;
 use shoal_base::list::DamagedRange;
 use shoal_common::error::{Error, Result};
-use shoal_pool::Pool;
-use shoal_tree::layers::Trees;
-use shoal_tree::layers::cursor::TreesCursor;
-use shoal_tree::{Gap, Tree};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::compaction::GivenUp;
 use crate::gc::rewrite::Moves;
+use crate::recovery::repair::gaps::gaps_of;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
-use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::tablet::tree_io::tree_of;
 use crate::tablet::view::Tablet;
-
-/// All damaged ranges of the trees of a tablet, of encoded keys, those of reserved keys included. Neighbours are not
-/// joined.
-///
-/// # Errors
-/// As the device, where it fails otherwise than with a read.
-pub(crate) async fn gaps_of(pool: &Pool, tree: Tree, trees: &Trees) -> Result<Vec<Gap>> {
-    let mut cursor =
-        TreesCursor::new(tree, &PoolPages::new(pool).giving_up(true).of_pass(), trees, None, None);
-    cursor.approach(&[]);
-    let mut gaps = Vec::new();
-    while cursor.next().await?.is_some() {
-        gaps.extend(cursor.take_gaps());
-    }
-    gaps.extend(cursor.take_gaps());
-    Ok(gaps)
-}
 
 /// Gives up the keys that the tablet's tree lost, durably, and returns their ranges and the known ones of the
 /// keys. The memtables must have been applied.
@@ -67,6 +47,7 @@ pub(crate) async fn acknowledge_tablet(checkpointer: &Checkpointer, tablet: &Tab
     let reservation = reservation.ok_or(Error::full(blocks, checkpointer.space.available()))?;
     let mut touches: Vec<Bytes> = ranges.iter().map(|range| range.from.clone().into()).collect();
     touches.dedup();
+    assert!(!touches.is_empty() && touches.len() <= ranges.len(), "each range that is given up is touched");
     let moves = Moves { touches, reservation: Some(reservation), ..Moves::default() };
     checkpointer.run_apply(tablet, &view, (view.applied, None), moves, Unread::IsAbsent).await?;
     given_up.ranges.extend(ranges);

@@ -16,17 +16,20 @@ use shoal_tree::layers::page as layers_page;
 use shoal_tree::{Gap, Tree};
 
 use crate::log::format::RecordKind;
+use crate::maintenance::stored_kind::StoredKind;
 use crate::maintenance::verify::value_problems;
 use crate::recovery::owners::Owners;
 use crate::recovery::read::Recovery;
-use crate::recovery::rebuild::{TreeVisitor, owners_of_list};
-use crate::recovery::recount::TreeCount;
-use crate::recovery::repair::acknowledge::gaps_of;
-use crate::recovery::repair::hidden::{Hidden, HiddenObjects};
+use crate::recovery::rebuild::{TabletWalk, TreeVisitor};
+use crate::recovery::recount::{Counted, TreeCount};
+use crate::recovery::repair::findings::{Findings, TabletFindings};
+use crate::recovery::repair::gaps::{KeyRanges, gaps_at, gaps_of};
+use crate::recovery::repair::hidden::Hidden;
 use crate::recovery::repair::repair;
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::tablet::damage;
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
+use crate::tablet::trees_walk::{DamagedPlace, WalkedTrees};
 use crate::value::entry::Entry;
 use crate::value::packed::{Footer, Totals, read_footers};
 
@@ -52,49 +55,138 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
     for note in &recovery.damage {
         report.problem(note.clone(), 0);
     }
-    let mut owners = Owners::of_areas(&recovery.superblock);
-    let area_blocks = owners.blocks();
-    let mut hidden = HiddenObjects::default();
-    let Recovery { pool, superblock, .. } = &recovery;
-    for (id, tablet) in (0_u16..).zip(&superblock.tablets) {
-        let mut visitor = TreeVisitor::new(&device, pool, superblock, &mut report, &mut owners);
-        visitor.verify = true;
-        visitor.progress = options.progress.clone();
-        let tree = tree_of(superblock.identity, TabletId(id));
-        let trees = recovery.trees(usize::from(id));
-        owners_of_list(&trees, &mut visitor);
-        let live = trees.walk(tree, &PoolPages::new(pool).of_pass(), &mut visitor).await?;
-        let (count, is_whole) = visitor.finish();
-        if is_whole && live != trees.live() {
-            let what = format!("tablet {id}: {live} keys exist, its list of layers says {}", trees.live());
-            report.problem(what, trees.layers.stored.map_or(0, |stored| stored.block));
-        }
-        let gaps = if is_whole { Vec::new() } else { gaps_of(pool, tree, &trees).await? };
-        hidden.push((!gaps.is_empty()).then(|| Hidden::of(&trees, &tablet.totals, live, &count, &gaps)));
-        let hidden_keys = HiddenKeys::of(&gaps);
-        for gap in gaps {
-            damage::add(&mut report.damaged_ranges, gap.in_tablet(tree.tablet), PROBLEMS_MAX);
-        }
-        check_packed(pool, (tree, &trees), &count, &hidden_keys, tablet.totals, &mut report).await;
-        check_list(&device, (tree, &trees), &mut report).await;
+    let mut findings = Findings { owners: Owners::of_areas(&recovery.superblock), ..Findings::default() };
+    let area_blocks = findings.owners.blocks();
+    for (id, _) in (0_u16..).zip(&recovery.superblock.tablets) {
+        check_tablet(&recovery, TabletId(id), options, &mut findings, &mut report).await?;
     }
-    // The published image describes the trees alone: every recovery adds the runs that the log's records own.
-    owners.sort();
-    owners.report_overlaps(&mut report);
-    owners.compare(&recovery.image, superblock, &mut report);
+    assert_eq!(findings.tablets.len(), recovery.superblock.tablets.len(), "a tablet was left out");
+    findings.owners.sort();
+    report.owned_blocks = findings.owners.blocks() - area_blocks;
     report.free_blocks = recovery.image.free_blocks();
-    report.owned_blocks = owners.blocks() - area_blocks;
+    for &kind in StoredKind::ALL {
+        check_store(kind, &recovery, options, &findings, &mut report).await;
+    }
     report.damaged_ranges.sort();
-    check_log(&recovery, options, &mut report).await;
-    count_log(&recovery, &mut report).await;
+    assert_eq!(
+        report.problems.len() as u64,
+        report.problem_count.min(PROBLEMS_MAX as u64),
+        "problems are counted and not listed"
+    );
     let is_repaired = report.problem_count > 0 || options.acknowledge && !report.remembered.is_none();
     if (options.repair || options.acknowledge)
         && is_repaired
-        && let Err(error) = repair(device, recovery, open, options, hidden, &mut report).await
+        && let Err(error) = repair(device, recovery, open, options, findings, &mut report).await
     {
         report.notes.push(format!("repair: it did not get to its end: {error}"));
     }
     Ok(report)
+}
+
+/// Walks over the trees of a tablet, and checks the other kinds of things that it has.
+///
+/// # Errors
+/// As the device, except for failed reads.
+async fn check_tablet(
+    recovery: &Recovery,
+    id: TabletId,
+    options: &CheckOptions,
+    findings: &mut Findings,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let Recovery { device, pool, superblock, .. } = recovery;
+    let (tree, trees) = (tree_of(superblock.identity, id), recovery.trees(usize::from(id.0)));
+    let totals = superblock.tablets.get(usize::from(id.0)).map(|tablet| tablet.totals).unwrap_or_default();
+    let mut visitor = TreeVisitor::new(device, pool, superblock, report, &mut findings.owners);
+    visitor.verify = true;
+    visitor.progress = options.progress.clone();
+    let WalkedTrees { live, damaged } =
+        trees.walk(tree, &PoolPages::new(pool).of_pass(), &mut visitor).await?;
+    let walk = visitor.finish(&trees);
+    if walk.is_whole && live != trees.live() {
+        let what = format!("tablet {id}: {live} keys exist, its list of layers says {}", trees.live());
+        report.problem(what, trees.layers.stored.map_or(0, |stored| stored.block));
+    }
+    let (gaps, may_be_lost) = hidden_by(pool, tree, &trees, &damaged, &walk).await?;
+    let hidden = (!gaps.is_empty()).then(|| Hidden::of(&trees, &totals, live, &walk.count, &gaps));
+    findings.hidden.push(hidden);
+    let hidden_keys = KeyRanges::of(&gaps);
+    for gap in gaps {
+        damage::add(&mut report.damaged_ranges, gap.in_tablet(id), PROBLEMS_MAX);
+    }
+    for kind in StoredKind::ALL {
+        match kind {
+            StoredKind::PackedRuns => {
+                check_packed(pool, (tree, &trees), &walk.count, &hidden_keys, totals, report).await;
+            }
+            StoredKind::LayerLists => check_list(device, (tree, &trees), report).await,
+            // The walk has read them.
+            StoredKind::TreePages | StoredKind::Extents | StoredKind::Manifests => {}
+            // `check_store` does.
+            StoredKind::SpaceImage | StoredKind::LogBatches | StoredKind::Superblocks => {}
+        }
+    }
+    findings.tablets.push(TabletFindings {
+        counted: Counted::new(&walk.count, live, walk.is_counted),
+        knows_owners: walk.knows_owners,
+        trees,
+        damaged,
+        may_be_lost,
+    });
+    Ok(())
+}
+
+/// The damaged ranges of a tablet, and all keys whose entry or value may be lost.
+///
+/// # Errors
+/// As the device, except for failed reads.
+async fn hidden_by(
+    pool: &Pool,
+    tree: Tree,
+    trees: &Trees,
+    damaged: &[DamagedPlace],
+    walk: &TabletWalk,
+) -> Result<(Vec<Gap>, KeyRanges)> {
+    assert!(walk.is_whole || !damaged.is_empty(), "damage without a place");
+    if let Some(gaps) = gaps_at(pool, tree, trees, damaged).await {
+        let may_be_lost = match &walk.damaged_keys {
+            Some(keys) => KeyRanges::of(&gaps).and(keys.clone()),
+            None => KeyRanges::all(),
+        };
+        return Ok((gaps, may_be_lost));
+    }
+    // A page is damaged in a way that its place does not tell: nothing is ruled out.
+    Ok((gaps_of(pool, tree, trees).await?, KeyRanges::all()))
+}
+
+/// Checks the things of this kind that belong to no tablet.
+async fn check_store(
+    kind: StoredKind,
+    recovery: &Recovery,
+    options: &CheckOptions,
+    findings: &Findings,
+    report: &mut CheckReport,
+) {
+    match kind {
+        // The published image describes the trees alone: every recovery adds the runs that the log's records own.
+        StoredKind::SpaceImage => {
+            findings.owners.report_overlaps(report);
+            findings.owners.compare(&recovery.image, &recovery.superblock, report);
+        }
+        StoredKind::LogBatches => {
+            check_log(recovery, options, report).await;
+            count_log(recovery, report).await;
+        }
+        // `Recovery::read` took the newest whole copy. A crash may leave the other one torn: that is no problem, and the
+        // next publishes write both slots.
+        StoredKind::Superblocks => {}
+        // `check_tablet` does.
+        StoredKind::TreePages
+        | StoredKind::Extents
+        | StoredKind::Manifests
+        | StoredKind::PackedRuns
+        | StoredKind::LayerLists => {}
+    }
 }
 
 /// Names the damaged copies of the list of a tablet's layers; a list without a whole copy was reported before.
@@ -107,36 +199,12 @@ async fn check_list(device: &Device, (tree, trees): (Tree, &Trees), report: &mut
     }
 }
 
-/// The keys that damage may hide, as ranges in order that do not overlap.
-struct HiddenKeys(Vec<(Vec<u8>, Option<Vec<u8>>)>);
-
-impl HiddenKeys {
-    fn of(gaps: &[Gap]) -> Self {
-        let mut ranges: Vec<_> = gaps.iter().map(|gap| (gap.low.clone(), gap.high.clone())).collect();
-        ranges.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-        ranges.dedup_by(|(low, high), (_, last)| {
-            let overlaps = last.as_ref().is_none_or(|last| *low <= *last);
-            if overlaps {
-                *last = last.take().zip(high.take()).map(|(one, two)| one.max(two));
-            }
-            overlaps
-        });
-        Self(ranges)
-    }
-
-    fn contains(&self, key: &[u8]) -> bool {
-        let behind = self.0.partition_point(|(low, _)| &low[..] <= key);
-        let last = behind.checked_sub(1).and_then(|at| self.0.get(at));
-        last.is_some_and(|(_, high)| high.as_ref().is_none_or(|high| key < &high[..]))
-    }
-}
-
 /// Adds the objects to the report that a packed run names and that cannot be read. Only keys in `hidden` are looked up, and
 /// none once the report has its share of names.
 async fn name_lost(
     pool: &Pool,
     (tree, trees): (Tree, &Trees),
-    hidden: &HiddenKeys,
+    hidden: &KeyRanges,
     footer: &Footer,
     report: &mut CheckReport,
 ) {
@@ -158,7 +226,7 @@ async fn check_packed(
     pool: &Pool,
     (tree, trees): (Tree, &Trees),
     count: &TreeCount,
-    hidden: &HiddenKeys,
+    hidden: &KeyRanges,
     totals: Totals,
     report: &mut CheckReport,
 ) {
@@ -228,7 +296,8 @@ async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut Che
                 Err(_) => report.problem(format!("record {lsn} of {} cannot be read", name(key)), 0),
             }
         }
-        report.problems_of(value_problems(device, pool, superblock.device_blocks, &values).await);
+        let problems = value_problems(device, pool, superblock.device_blocks, &values).await;
+        report.problems_of(problems.into_iter().map(|(_, problem)| problem));
         if let Some(progress) = &options.progress {
             progress(report.objects + report.log_records, report.value_bytes);
         }

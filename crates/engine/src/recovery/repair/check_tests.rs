@@ -232,7 +232,7 @@ fn hidden_keys_are_those_of_any_gap() {
         why: "torn".into(),
     };
     let within = |gaps: &[Gap]| -> String {
-        let hidden = HiddenKeys::of(gaps);
+        let hidden = KeyRanges::of(gaps);
         ('a'..='j').filter(|key| hidden.contains(key.to_string().as_bytes())).collect()
     };
     assert_eq!(within(&[]), "");

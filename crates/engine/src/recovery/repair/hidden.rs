@@ -27,6 +27,7 @@ impl Hidden {
         // A list that cannot be read hides every key of the base, and its layers have no count.
         let keys = if has_list { trees.live() } else { trees.base.entries.max(trees.live()) };
         let hidden_runs = totals.runs.saturating_sub(count.runs().count() as u64);
+        assert!(!gaps.is_empty(), "keys are hidden by no damage");
         let uncounted = gaps.iter().filter(|gap| gap.is_marked()).count() as u64;
         Self {
             objects: keys.saturating_sub(readable).saturating_sub(hidden_runs),
@@ -64,8 +65,13 @@ impl HiddenObjects {
 
     /// Notes that the tablet's damage was given up: nothing is hidden any more.
     pub(crate) fn was_given_up(&mut self, tablet: TabletId) {
-        if let Some(hidden) = self.0.get_mut(usize::from(tablet.0)) {
-            *hidden = None;
+        self.set(tablet, None);
+    }
+
+    /// Replaces the hidden objects of a tablet.
+    pub(crate) fn set(&mut self, tablet: TabletId, hidden: Option<Hidden>) {
+        if let Some(known) = self.0.get_mut(usize::from(tablet.0)) {
+            *known = hidden;
         }
     }
 

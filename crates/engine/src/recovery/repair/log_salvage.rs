@@ -159,6 +159,7 @@ fn last_write_batch(records: &mut Vec<(Lsn, EncodedRecord)>) -> Option<Vec<(Lsn,
     let before = records.len().checked_sub(1)?;
     let start =
         records[..before].iter().rposition(|(_, record)| !record.continues).map_or(0, |last| last + 1);
+    assert!(start <= before, "a write batch has a record");
     Some(records.split_off(start))
 }
 
@@ -181,6 +182,7 @@ impl LogSalvage {
         write_batch: &[(Lsn, EncodedRecord)],
         decided: &mut HashSet<Vec<u8>>,
     ) {
+        assert!(!write_batch.is_empty(), "a write batch has a record");
         let mut changes = Changes::new();
         let mut keys: Vec<(Vec<u8>, bool)> = Vec::new();
         let mut why = None;
@@ -200,6 +202,7 @@ impl LogSalvage {
             }
             keys.push((key, record.kind == RecordKind::Delete));
         }
+        assert!(changes.len() <= keys.len(), "a change without a key");
         if why.is_none() && changes.len() < keys.len() {
             why = Some("it names an object that cannot be");
         }

@@ -317,7 +317,7 @@ fn a_repair_that_would_lose_what_can_be_read_writes_nothing() {
             recovery,
             open,
             &options,
-            crate::recovery::repair::hidden::HiddenObjects::default(),
+            crate::recovery::repair::findings::Findings::default(),
             &mut report,
         );
         block_on(repair).unwrap();

@@ -4,9 +4,14 @@
 
 pub(crate) mod acknowledge;
 pub(crate) mod check;
+pub(crate) mod findings;
+pub(crate) mod gaps;
 pub(crate) mod hidden;
 mod log_salvage;
 mod tree_salvage;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use shoal_base::TabletId;
 use shoal_common::damaged_range;
@@ -15,18 +20,23 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::name;
 use shoal_common::options::{Environment, OpenOptions};
 use shoal_device::Device;
+use shoal_space::FreeImage;
 use shoal_tree::layers::page as layers_page;
+use shoal_tree::layers::{Layers, Trees};
 
 use crate::checkpoint::publish::Changes as Published;
 use crate::compaction::GivenUp;
 use crate::image::copies;
 use crate::image::losses::Losses;
 use crate::image::space_image;
+use crate::image::superblock::Superblock;
+use crate::maintenance::stored_kind::StoredKind;
 use crate::recovery::owners::Completeness;
 use crate::recovery::read::Recovery;
-use crate::recovery::rebuild::rebuild_image;
-use crate::recovery::recount::recount_tablet;
+use crate::recovery::rebuild::{image_of, rebuild_image};
+use crate::recovery::recount::{Counted, recount_tablet};
 use crate::recovery::repair::acknowledge::acknowledge_tablet;
+use crate::recovery::repair::findings::Findings;
 use crate::recovery::repair::hidden::HiddenObjects;
 use crate::recovery::repair::log_salvage::{LogSalvage, read_log_salvage};
 use crate::recovery::repair::tree_salvage::{Known, held_bytes_max, read_known, read_ring};
@@ -40,7 +50,7 @@ use crate::tablet::tree_io::tree_of;
 const NOT_TWICE: &str = "repair: it begins to write now; do not interrupt it: what the log has behind the damage is held in memory and \
                          written anew, and a repair that was interrupted can only be repeated on a copy that was made before";
 
-/// Makes the store consistent again. `hidden`: what the check counted behind damage. Publishes a new image from the trees, and a new epoch after the intact part of the log. If
+/// Makes the store consistent again. `findings`: those of the check that came before. Publishes a new image from the trees, and a new epoch after the intact part of the log. If
 /// memory cannot hold the batches after the damage, it ends before it writes anything, unless the options say
 /// otherwise.
 ///
@@ -51,14 +61,14 @@ pub(crate) async fn repair(
     recovery: Recovery,
     open: OpenOptions,
     options: &CheckOptions,
-    hidden: HiddenObjects,
+    findings: Findings,
     report: &mut CheckReport,
 ) -> Result<()> {
     let held = match options.held_bytes {
         0 => held_bytes_max(open.cache_bytes),
         held => held,
     };
-    repair_holding(held, device, recovery, open, options, hidden, report).await
+    repair_holding(held, device, recovery, open, options, findings, report).await
 }
 
 /// As [`repair`], holding at most about `held` bytes of each kind.
@@ -68,12 +78,12 @@ pub(crate) async fn repair_holding(
     recovery: Recovery,
     open: OpenOptions,
     options: &CheckOptions,
-    mut hidden: HiddenObjects,
+    mut findings: Findings,
     report: &mut CheckReport,
 ) -> Result<()> {
     // Read before anything is written: an opening overwrites the oldest batches.
     let found = read_ring(&recovery).await;
-    let known = read_known(&recovery, &found, held).await;
+    let known = read_known(&recovery, &found, held, &findings.take_may_be_lost()).await;
     let salvage = read_log_salvage(&recovery, &found, held).await;
     drop(found);
     if salvage.is_full && !options.in_part {
@@ -91,11 +101,17 @@ pub(crate) async fn repair_holding(
     if options.acknowledge && !report.remembered.is_none() {
         report.notes.push(format!("acknowledged: what repairs lost before ({})", report.remembered));
     }
-    rewrite_image(&device, recovery, &salvage, announce, options.acknowledge, report).await?;
+    if !findings.hold(&recovery.pool, &recovery.superblock).await {
+        findings.renew(&recovery).await?;
+    }
+    let hidden = std::mem::take(&mut findings.hidden);
+    let counted =
+        write_anew(&device, recovery, &salvage, findings, announce, options.acknowledge, report).await?;
     let store = Store::open(device, open, Environment::default()).await?;
-    let mut restored = restore(&store, salvage, known, &mut hidden, report).await;
+    let mut counts = Counts::new(hidden, counted);
+    let mut restored = restore(&store, salvage, known, &mut counts, report).await;
     if restored.is_ok() && options.acknowledge {
-        restored = acknowledge(&store, &mut hidden, report).await;
+        restored = acknowledge(&store, &mut counts, report).await;
     }
     let closed = store.close().await;
     if report.restored_count > 0 {
@@ -106,19 +122,25 @@ pub(crate) async fn repair_holding(
 }
 
 /// Publishes a new image from the trees, the clocks and numbers of the batches after the damage, and the losses of the
-/// log's damage: the following opening cuts the log. With `acknowledges`, earlier losses are forgotten.
-async fn rewrite_image(
+/// log's damage: the following opening cuts the log. With `acknowledges`, earlier losses are forgotten. Returns what the
+/// findings counted, if they hold.
+async fn write_anew(
     device: &Device,
     recovery: Recovery,
     salvage: &LogSalvage,
+    findings: Findings,
     announce: Option<&(dyn Fn(&str) + Send + Sync)>,
     acknowledges: bool,
     report: &mut CheckReport,
-) -> Result<()> {
+) -> Result<Vec<(Trees, Counted)>> {
     let Recovery { pool, mut superblock, layers, log, .. } = recovery;
     // The opening that follows writes the other slot before it writes to the log.
     let is_older = superblock.upgrade()?;
-    let image = rebuild_image(device, &pool, &superblock, &layers, Completeness::AsFarAsTheyGo).await?;
+    let image = if findings.tablets.is_empty() {
+        rebuild_image(device, &pool, &superblock, &layers, Completeness::AsFarAsTheyGo).await?
+    } else {
+        image_of(&superblock, findings.owners, Completeness::AsFarAsTheyGo)?
+    };
     if let Some(announce) = announce {
         announce(NOT_TWICE);
     }
@@ -130,24 +152,113 @@ async fn rewrite_image(
     superblock.lsn_ceiling = superblock.lsn_ceiling.max(salvage.given.1);
     let before = superblock.number;
     superblock.number += 1;
+    assert_ne!(
+        copies::copies(before),
+        copies::copies(superblock.number),
+        "a repair writes over the newest superblock"
+    );
     let remembered = if acknowledges { Losses::default() } else { superblock.losses };
     if !injected(Bug::LossesForgotten) {
         superblock.losses = remembered.and(report.losses, superblock.number);
     }
-    superblock.space = space_image::rewrite(device, &superblock, &image).await?;
-    for (id, layers) in (0_u16..).map(TabletId).zip(&layers) {
-        if let Some(stored) = layers.stored {
-            layers_page::mend_copies(device, tree_of(superblock.identity, id), stored).await?;
-        }
+    for &kind in StoredKind::ALL {
+        write_kind(kind, device, &mut superblock, &image, &layers).await?;
     }
-    device.flush().await.ok()?;
-    copies::write(device, &superblock).await?;
     report.notes.push(format!(
         "repair: the free space was rebuilt from the trees ({} blocks free), published as superblock {} after {before}",
         image.free_blocks(),
         superblock.number
     ));
+    let counted = findings.tablets.into_iter().map(|tablet| (tablet.trees, tablet.counted));
+    Ok(counted.collect())
+}
+
+/// Writes the things of this kind anew that need no opening of the store.
+///
+/// # Errors
+/// As the device.
+async fn write_kind(
+    kind: StoredKind,
+    device: &Device,
+    superblock: &mut Superblock,
+    image: &FreeImage,
+    layers: &[Arc<Layers>],
+) -> Result<()> {
+    match kind {
+        StoredKind::SpaceImage => {
+            let area = superblock.space.area;
+            superblock.space = space_image::rewrite(device, superblock, image).await?;
+            assert_ne!(superblock.space.area, area, "a repair writes over the published image (R10)");
+        }
+        StoredKind::LayerLists => {
+            for (id, layers) in (0_u16..).map(TabletId).zip(layers) {
+                if let Some(stored) = layers.stored {
+                    layers_page::mend_copies(device, tree_of(superblock.identity, id), stored).await?;
+                }
+            }
+        }
+        // Everything that it names comes before it.
+        StoredKind::Superblocks => {
+            assert!(
+                superblock.layout.is_sensible(superblock.device_blocks, superblock.features.incompatible),
+                "a repair names areas that overlap: {:?}",
+                superblock.layout
+            );
+            let flushes = device.counters().flushes;
+            device.flush().await.ok()?;
+            assert!(device.counters().flushes > flushes, "the repair is named before a flush");
+            copies::write(device, superblock).await?;
+        }
+        // The objects that they hold are written again once the store is open: `restore` has those of the log.
+        StoredKind::TreePages | StoredKind::Extents | StoredKind::Manifests => {}
+        // `Counts::count` corrects their liveness.
+        StoredKind::PackedRuns => {}
+        // The opening cuts the log, and `do_again` writes the batches after the cut.
+        StoredKind::LogBatches => {}
+    }
     Ok(())
+}
+
+/// The hidden objects, and the trees of each tablet as they were counted last.
+struct Counts {
+    hidden: HiddenObjects,
+    /// What the check counted, by tablet; empty if it must not be used.
+    found: Vec<Option<(Trees, Counted)>>,
+    /// The trees with the right counts, and the hidden objects that were added.
+    last: BTreeMap<TabletId, (Trees, u64)>,
+}
+
+impl Counts {
+    fn new(hidden: HiddenObjects, found: Vec<(Trees, Counted)>) -> Self {
+        Self { hidden, found: found.into_iter().map(Some).collect(), last: BTreeMap::new() }
+    }
+
+    /// Counts every tablet again that changed since it was counted; returns the number of packed runs that were counted
+    /// wrong.
+    async fn count(&mut self, store: &Store, report: &mut CheckReport) -> Result<usize> {
+        let mut wrong = 0;
+        for tablet in store.0.tablets.all() {
+            let objects = self.hidden.of(tablet.id).map_or(0, |hidden| hidden.objects);
+            let trees = tablet.view().trees.clone();
+            let last = self.last.get(&tablet.id);
+            if last.is_some_and(|(counted, hidden)| is_same(counted, &trees) && *hidden == objects) {
+                continue;
+            }
+            let found = self.found.get_mut(usize::from(tablet.id.0)).and_then(Option::take);
+            let known = found.filter(|(walked, _)| is_same(walked, &trees)).map(|(_, counted)| counted);
+            let counted = recount_tablet(&store.0.checkpointer, tablet, objects, known).await;
+            if counted.is_ok() {
+                self.last.insert(tablet.id, (tablet.view().trees.clone(), objects));
+            }
+            wrong += noted(store, "what is alive in packed runs could not be counted", counted, report)?;
+        }
+        Ok(wrong)
+    }
+}
+
+/// Returns true if these are the same trees: published pages never change.
+fn is_same(one: &Trees, other: &Trees) -> bool {
+    one.base == other.base && one.layers == other.layers
 }
 
 /// Recounts, applies, and restores objects from the log. A failed part is noted, and the next one follows.
@@ -158,12 +269,12 @@ async fn restore(
     store: &Store,
     salvage: LogSalvage,
     known: Known,
-    hidden: &mut HiddenObjects,
+    counts: &mut Counts,
     report: &mut CheckReport,
 ) -> Result<()> {
     let inner = &*store.0;
     // Before anything is applied: values that an apply finds dead are counted out.
-    let recounted = recount(store, hidden, report).await?;
+    let recounted = counts.count(store, report).await?;
     if recounted > 0 {
         report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
     }
@@ -171,11 +282,11 @@ async fn restore(
     let mut not_done = store.do_again(salvage, report).await?;
     not_done.extend(inner.not_replayed.iter().map(|key| (key.clone(), false)));
     apply(store, report).await?;
-    store.salvage(known, hidden, report).await?;
+    store.salvage(known, &mut counts.hidden, report).await?;
     apply(store, report).await?;
     store.account_losses(not_done, report).await?;
     // Records that were applied above damaged layers found nothing to count out.
-    recount(store, hidden, report).await?;
+    counts.count(store, report).await?;
     report.notes.push(
         "repair: the log's records were applied where that was possible; damaged objects stay and answer with an error"
             .into(),
@@ -188,24 +299,24 @@ async fn restore(
 ///
 /// # Errors
 /// [`Error::Poisoned`](crate::Error::Poisoned), once the device failed.
-async fn acknowledge(store: &Store, hidden: &mut HiddenObjects, report: &mut CheckReport) -> Result<()> {
-    remember_losses(store, hidden.losses(), report).await?;
+async fn acknowledge(store: &Store, counts: &mut Counts, report: &mut CheckReport) -> Result<()> {
+    remember_losses(store, counts.hidden.losses(), report).await?;
     let mut new_ranges = 0;
     for tablet in store.0.tablets.all() {
         let given_up = acknowledge_tablet(&store.0.checkpointer, tablet).await;
         let GivenUp { ranges, keys } = noted(store, "what was lost could not be given up", given_up, report)?;
-        if hidden.of(tablet.id).is_none() {
+        if counts.hidden.of(tablet.id).is_none() {
             // Damage that the check did not meet.
             new_ranges += ranges.len() as u64;
         }
         if !ranges.is_empty() {
-            hidden.was_given_up(tablet.id);
+            counts.hidden.was_given_up(tablet.id);
         }
         keys.iter().for_each(|key| report.names_lost(name(key)));
         ranges.into_iter().for_each(|range| damage::add(&mut report.given_up, range, PROBLEMS_MAX));
     }
     remember_losses(store, new_ranges, report).await?;
-    recount(store, hidden, report).await?;
+    counts.count(store, report).await?;
     report.given_up.sort();
     for range in &report.given_up {
         report.notes.push(format!(
@@ -227,17 +338,6 @@ async fn remember_losses(store: &Store, count: u64, report: &mut CheckReport) ->
     ));
     let losses = Some(Losses { lost: count, ..Losses::default() });
     store.0.checkpointer.publish(Published { losses, ..Published::default() }).await.map(|_| ())
-}
-
-/// Counts every tablet again; gives how many packed runs were counted wrong.
-async fn recount(store: &Store, hidden: &HiddenObjects, report: &mut CheckReport) -> Result<usize> {
-    let mut wrong = 0;
-    for tablet in store.0.tablets.all() {
-        let objects = hidden.of(tablet.id).map_or(0, |hidden| hidden.objects);
-        let counted = recount_tablet(&store.0.checkpointer, tablet, objects).await;
-        wrong += noted(store, "what is alive in packed runs could not be counted", counted, report)?;
-    }
-    Ok(wrong)
 }
 
 /// Applies every tablet, one after the other, even where one fails.

@@ -12,7 +12,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use shoal_base::codec::Truncated;
-use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_base::{BLOCK_BYTES, Lsn, TabletId};
+use shoal_buffer::Buffer;
 use shoal_common::error::{Error, Result};
 use shoal_common::key::{ObjectKey, name, of_encoded};
 use shoal_common::object::{Deadline, PutOptions, RejectRules};
@@ -22,12 +23,14 @@ use crate::log::format::{BatchHeader, EncodedRecord, RecordKind, check_batch, pe
 use crate::log::read::decode_records;
 use crate::log::ring::{LogPlace, Ring};
 use crate::recovery::read::Recovery;
+use crate::recovery::repair::gaps::KeyRanges;
 use crate::recovery::repair::hidden::HiddenObjects;
 use crate::recovery::report::CheckReport;
 use crate::store::{Inner, Store};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::value::entry::{Entry, Home, Meta, decode_metadata, split_leaf_entry};
 use crate::value::verify::verify_direct;
+use crate::write::write_batch::{Write, WriteBatch};
 
 /// Bytes of keys and records that a repair holds at most, unless the cache is larger. Older records are not restored,
 /// and the report says so.
@@ -65,6 +68,26 @@ pub(crate) struct Known {
     is_full: bool,
 }
 
+/// The keys that the trees may have lost, by tablet: a superset.
+#[derive(Default)]
+pub(crate) struct MayBeLost(Vec<KeyRanges>);
+
+impl MayBeLost {
+    /// `tablets`: the ranges of each tablet, in order. A tablet that is not there may have lost every key.
+    pub(crate) fn new(tablets: Vec<KeyRanges>) -> Self {
+        Self(tablets)
+    }
+
+    /// Returns true if nothing can be lost in the tablets that are there.
+    fn is_none(&self) -> bool {
+        !self.0.is_empty() && self.0.iter().all(KeyRanges::is_empty)
+    }
+
+    fn contains(&self, tablet: TabletId, key: &[u8]) -> bool {
+        self.0.get(usize::from(tablet.0)).is_none_or(|ranges| ranges.contains(key))
+    }
+}
+
 /// A whole batch in the ring.
 pub(crate) struct Found {
     block: u64,
@@ -81,11 +104,19 @@ pub(crate) async fn read_ring(recovery: &Recovery) -> Batches {
     find_batches(device, superblock.log_seed, ring).await
 }
 
-/// Follows the ring's batches back from the log's head as far as they exist, holding at most `bytes_max` bytes. Skips
-/// batches that cannot be read.
-pub(crate) async fn read_known(recovery: &Recovery, found: &Batches, bytes_max: usize) -> Known {
+/// Follows the ring's batches back from the log's head as far as they exist, holding at most `bytes_max` bytes. Stops at
+/// a batch that cannot be read. Looks up only the keys that may be lost.
+pub(crate) async fn read_known(
+    recovery: &Recovery,
+    found: &Batches,
+    bytes_max: usize,
+    may_be_lost: &MayBeLost,
+) -> Known {
     let Recovery { device, superblock, log, .. } = recovery;
     let ring = superblock.layout.ring();
+    if may_be_lost.is_none() {
+        return Known::default();
+    }
     let (mut known, mut place) = (Known::default(), log.head);
     let mut epoch = log.batches.last().map_or(superblock.epoch, |batch| batch.header.epoch);
     let oldest = place.position.saturating_sub(u64::from(ring.blocks));
@@ -93,12 +124,15 @@ pub(crate) async fn read_known(recovery: &Recovery, found: &Batches, bytes_max: 
         && batch.header.position >= oldest
         && let Some(records) = read_batch(device, superblock.log_seed, batch).await
     {
+        assert!(batch.header.next_lsn() <= place.first_lsn, "newer records come first");
         if known.bytes > bytes_max {
             known.is_full = true;
             break;
         }
         for (index, record) in records.into_iter().enumerate().rev() {
-            known.consider(recovery, Lsn(batch.header.first_lsn.0 + index as u64), record).await;
+            if may_be_lost.contains(record.tablet, record.key()) {
+                known.consider(recovery, Lsn(batch.header.first_lsn.0 + index as u64), record).await;
+            }
         }
         place = batch.header.place();
         epoch = batch.header.epoch;
@@ -174,6 +208,7 @@ impl Known {
         let Recovery { superblock, log, .. } = recovery;
         let Some(tablet) = superblock.tablets.get(usize::from(record.tablet.0)) else { return };
         let key = record.key().to_vec();
+        debug_assert!(lsn < log.head.first_lsn, "a record at the head or after it");
         // A tree that is ahead of the log may have held a newer entry.
         if tablet.applied >= log.head.first_lsn || self.keys.contains_key(&key) {
             return;
@@ -266,38 +301,118 @@ impl Store {
         // Deletes need no space.
         let (deletes, puts): (Vec<_>, Vec<_>) =
             held.partition(|(_, held)| held.record.kind == RecordKind::Delete);
+        let mut group = Group::default();
         for (encoded, held) in deletes.into_iter().chain(puts) {
             let Some(key) = of_encoded(&encoded).filter(|key| !key.is_system()) else { continue };
-            match self.restore(&key, &held).await {
-                Ok(Some(lost)) => {
-                    // A deleted object is not among the hidden ones.
-                    if lost == Lost::Entry && held.record.kind == RecordKind::Put {
-                        hidden.was_restored(held.record.tablet);
-                    }
-                    report.was_restored(name(&encoded));
-                }
+            match self.restored(key, &held).await {
+                Ok(Some(restored)) => group.add(restored),
                 Ok(None) => {}
                 Err(error) => {
                     report.was_not_restored(&name(&encoded), &error);
                     self.0.log.poison.check()?;
                 }
             }
+            if group.is_full() {
+                self.restore(std::mem::take(&mut group), hidden, report).await?;
+            }
+        }
+        self.restore(group, hidden, report).await
+    }
+
+    /// The change that repeats the record's, if the object cannot be read and was not written since.
+    async fn restored(&self, key: ObjectKey, held: &Restorable) -> Result<Option<Restored>> {
+        let Some(lost) = self.0.lost_since(&key, held.lsn).await? else { return Ok(None) };
+        let tablet = held.record.tablet;
+        if held.record.kind == RecordKind::Delete {
+            return Ok(Some(Restored { key, tablet, lost, put: None }));
+        }
+        let (value, options) = Entry::decode(held.record.body_bytes())
+            .and_then(|(entry, inline)| contents(&entry, inline))
+            .map_err(|_| Error::Invalid("its record in the log cannot be understood".into()))?;
+        Ok(Some(Restored { key, tablet, lost, put: Some((value.into(), options)) }))
+    }
+
+    /// Writes the objects of a group in one write batch, so that one flush makes all of them durable; each for itself if
+    /// the batch fails.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], once the device failed.
+    async fn restore(
+        &self,
+        group: Group,
+        hidden: &mut HiddenObjects,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let mut writes = WriteBatch::new();
+        group.objects.iter().for_each(|object| writes.add(object.write()));
+        let together = match writes.len() {
+            0 | 1 => false,
+            count => {
+                let written = self.write_durably(writes).await.is_ok();
+                assert!(!written || count == group.objects.len(), "an object was left out of its group");
+                written
+            }
+        };
+        self.0.log.poison.check()?;
+        for object in &group.objects {
+            let written = if together { Ok(()) } else { self.write_durably(object.write()).await.map(drop) };
+            match written {
+                Ok(()) => {
+                    // A deleted object is not among the hidden ones.
+                    if object.lost == Lost::Entry && object.put.is_some() {
+                        hidden.was_restored(object.tablet);
+                    }
+                    report.was_restored(name(object.key.encoded()));
+                }
+                Err(error) => {
+                    report.was_not_restored(&name(object.key.encoded()), &error);
+                    self.0.log.poison.check()?;
+                }
+            }
         }
         Ok(())
     }
+}
 
-    /// Repeats the record's change if the object cannot be read and was not written since. Returns what was lost if it did.
-    async fn restore(&self, key: &ObjectKey, held: &Restorable) -> Result<Option<Lost>> {
-        let Some(lost) = self.0.lost_since(key, held.lsn).await? else { return Ok(None) };
-        if held.record.kind == RecordKind::Delete {
-            self.delete(key, RejectRules::default()).await?;
-        } else {
-            let (value, options) = Entry::decode(held.record.body_bytes())
-                .and_then(|(entry, inline)| contents(&entry, inline))
-                .map_err(|_| Error::Invalid("its record in the log cannot be understood".into()))?;
-            self.put(key, value.into(), options).await?;
+/// Objects that one write batch restores at most.
+const GROUP_OBJECTS: usize = 256;
+/// Bytes of keys and values from which on a write batch takes no further object.
+const GROUP_BYTES: usize = 256 << 10;
+
+/// An object to restore, and its lost part.
+struct Restored {
+    key: ObjectKey,
+    tablet: TabletId,
+    lost: Lost,
+    /// `None`: the object is deleted.
+    put: Option<(Buffer, PutOptions)>,
+}
+
+impl Restored {
+    fn write(&self) -> Write<'_> {
+        match &self.put {
+            Some((value, options)) => Write::put(&self.key, value, options),
+            None => Write::delete(&self.key, RejectRules::default()),
         }
-        Ok(Some(lost))
+    }
+}
+
+/// Objects that one write batch restores.
+#[derive(Default)]
+struct Group {
+    objects: Vec<Restored>,
+    bytes: usize,
+}
+
+impl Group {
+    fn add(&mut self, object: Restored) {
+        debug_assert!(self.objects.iter().all(|other| other.key != object.key), "a key is restored twice");
+        self.bytes += object.key.encoded().len() + object.put.as_ref().map_or(0, |(value, _)| value.len());
+        self.objects.push(object);
+    }
+
+    fn is_full(&self) -> bool {
+        self.objects.len() >= GROUP_OBJECTS || self.bytes >= GROUP_BYTES
     }
 }
 

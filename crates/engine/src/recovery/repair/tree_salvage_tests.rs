@@ -216,9 +216,9 @@ fn records_that_memory_has_no_room_for_are_said_to_stay_lost() {
     damage_leaf(&sim, &device);
     let recovery = recovery(&device);
     let found = block_on(read_ring(&recovery));
-    let all = block_on(read_known(&recovery, &found, usize::MAX));
+    let all = block_on(read_known(&recovery, &found, usize::MAX, &MayBeLost::default()));
     assert_eq!((all.keys.len(), all.is_full), (6, false));
-    let some = block_on(read_known(&recovery, &found, all.bytes / 2));
+    let some = block_on(read_known(&recovery, &found, all.bytes / 2, &MayBeLost::default()));
     assert!(some.is_full && some.has_any() && some.keys.len() < 6, "{}", some.keys.len());
     let expected: Vec<&[u8]> = keys[6 - some.keys.len()..].iter().map(ObjectKey::encoded).collect();
     assert!(some.keys.keys().eq(expected), "the newest ones");
