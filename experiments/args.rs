@@ -20,7 +20,7 @@ pub(crate) fn io_mode(text: &str) -> Result<IoMode, String> {
     }
 }
 
-/// The options of a study that `words` stand for.
+/// The options of a study from `words`.
 #[cfg(test)]
 pub(crate) fn parsed<T: clap::Args>(words: &[&str]) -> T {
     let command = T::augment_args(clap::Command::new("study").no_binary_name(true));

@@ -1,7 +1,7 @@
-//! The file of servers that only write and flush what they receive: the yardsticks of a durable put.
+//! The file of servers that only write and flush their received bytes: the yardsticks of a durable put.
 //!
-//! Bytes go past the page cache, whole blocks with one `pwritev2(RWF_DSYNC)`, into a file that was written before, so that
-//! no growth of a file is in a figure. The file has no name: it is gone when the program ends, however that is.
+//! Bytes bypass the page cache, whole blocks with one `pwritev2(RWF_DSYNC)`, into a file that was written before, so that
+//! no growth of a file is in a figure. The file has no name: it is gone when the program exits for any reason.
 
 use std::fs::{File, OpenOptions};
 use std::io::IoSlice;
@@ -22,10 +22,10 @@ pub(crate) const WRITE_BYTES_MAX: usize = 4 << 20;
 /// The file, and the memory that is written to it.
 pub(crate) struct LogFile {
     file: File,
-    /// Where in the file the next write goes, in bytes.
+    /// The offset of the next write in the file, in bytes.
     position: usize,
     memory: Vec<u8>,
-    /// Where in `memory` the first whole block begins.
+    /// The start of the first whole block in `memory`.
     first: usize,
 }
 

@@ -1,8 +1,8 @@
 //! `experiments`: the studies that reproduce the sources of Shoal's design, a folder each.
 //!
-//! Every folder has a `README.md`: the question, the source, the command, the result and what it means for Shoal. `args` is
-//! what the studies share; histograms, reports, charts, machines and loads come from the crate `shoal-bench`. The product
-//! knows nothing of this program.
+//! Every folder has a `README.md`: the question, the source, the command, the result and its meaning for Shoal. `args` has
+//! the shared options of the studies; histograms, reports, charts, machines and loads come from the crate `shoal-bench`.
+//! The product knows nothing of this program.
 
 mod allocators;
 mod apples;
@@ -67,7 +67,7 @@ enum Study {
     DurablePutServer(durable_put::ServerOptions),
     /// Buffer pools under scans and gets on a simulated device, in their own memory.
     BufferPool(buffer_pool::PoolBenchOptions),
-    /// Durable puts by size and by the place that a value takes: leaf, log, extents of its own.
+    /// Durable puts by size and by the place that a value takes: leaf, log, separate extents.
     Thresholds(thresholds::ThresholdOptions),
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use shoal_bench::cores::Cores;
 use shoal_bench::grpc::Remote;
 
-/// How long a server may take to start.
+/// The maximum time of a server's start.
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// Pause between two attempts to connect.

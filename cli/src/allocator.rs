@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_long};
 
-/// mimalloc's `mi_option_purge_delay`: how many milliseconds freed memory is kept before it goes back to the system.
+/// mimalloc's `mi_option_purge_delay`: the milliseconds for which freed memory is kept before it returns to the system.
 const PURGE_DELAY: c_int = 15;
 
 // SAFETY: the signature is that of `mimalloc.h`, whose enumeration is an int; mimalloc is linked as the global allocator.
@@ -13,8 +13,9 @@ unsafe extern "C" {
     safe fn mi_option_set(option: c_int, value: c_long);
 }
 
-/// Gives freed memory back to the system at once. In a process that may take little, memory that threads keep after they freed large
-/// values would be most of what it has: a server in 128 MiB took 40 MiB more. It costs some processor time for each large value.
+/// Returns freed memory to the system at once. In a process with a small memory limit, the memory that threads keep after they free
+/// large values would be most of the total: a server in 128 MiB took 40 MiB more. The cost is some processor time for each large
+/// value.
 pub(crate) fn keep_nothing() {
     mi_option_set(PURGE_DELAY, 0);
 }

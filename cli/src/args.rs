@@ -72,13 +72,13 @@ pub(crate) enum Command {
     Import(import::Arguments),
     /// Write objects into a folder, as import read them, or into a tar.
     Export(export::Arguments),
-    /// Write all objects of one version, or what changed since another backup, into a file; or verify such files.
+    /// Write all objects of one version, or the changes since another backup, into a file; or verify such files.
     Backup(backup::Arguments),
     /// Make a new store of a backup, or of a full one and its increments.
     Restore(restore::Arguments),
     /// Verify a whole store that no server has open, and repair it.
     Check(check::Arguments),
-    /// Stop the relocation of values in a running server, or let it go on.
+    /// Pause or resume the relocation of values in a running server.
     Relocation(relocation::Arguments),
     /// Write an archive of configuration, figures, log and space map for a support case.
     Report(report::Arguments),

@@ -54,7 +54,7 @@ pub(crate) async fn hint_if_empty(objects: &Objects, bucket: &str) {
     ));
 }
 
-/// The names of the other buckets that have objects: one page. A hint is not worth an error, so a failure gives none.
+/// The names of the other buckets that have objects: one page. They are only a hint, so a failure returns an empty list.
 async fn others(objects: &Objects, bucket: &str) -> Vec<String> {
     let page = objects.list_buckets("").await;
     page.map_or_else(|_| Vec::new(), |page| page.names.into_iter().filter(|name| name != bucket).collect())
@@ -104,7 +104,7 @@ pub(crate) async fn of_redis_clients(objects: &Objects) -> Result<String> {
     }
 }
 
-/// Logs which bucket Redis clients see, if it is not the one of all other clients by a choice of this program.
+/// Logs the bucket of Redis clients, if it is not that of all other clients by a choice of this program.
 pub(crate) async fn log_choice(objects: &Objects, chosen: &str) {
     if chosen == DEFAULT_BUCKET {
         return;

@@ -12,21 +12,21 @@ const SHARE: u64 = 8;
 const CACHE_MIN: u64 = 16 * MIB;
 /// Least memory for each kind of held records.
 const HELD_MIN: u64 = 8 * MIB;
-/// More than this is taken only if it is asked for.
+/// More than this is taken only on request.
 const USUAL_MAX: u64 = 64 * MIB;
-/// The least that may be given.
+/// The smallest value of `--memory`.
 const TOTAL_MIN: u64 = 64 * MIB;
 
 /// The parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckMemory {
     pub(crate) cache: Size,
-    /// The keys and records that a repair holds, and as much again of what the log has behind damage.
+    /// The bytes for the keys and records that a repair holds, and once more for the log after damage.
     pub(crate) held: Size,
 }
 
 impl CheckMemory {
-    /// The parts of the memory and the cache that are given; without them of the memory that the program may take.
+    /// The parts of `memory` and `cache`; without them, of the memory that the program may take.
     ///
     /// # Errors
     /// [`Usage`]: it is too little.

@@ -1,7 +1,7 @@
-//! Copies and moves of objects within a store: one of them, or all whose keys begin with a prefix.
+//! Copies and moves of objects within a store: a single one, or all whose keys start with a prefix.
 //!
-//! A move is a copy and then a delete of just the version that was copied, so nothing that anybody wrote is lost: at every
-//! moment the newest value is under the old key, or under the new one. An interrupted move leaves both.
+//! A move is a copy and then a delete of exactly the version that was copied, so no write is lost: at every moment the
+//! newest value is under the old key, or under the new one. An interrupted move leaves both.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::failures::Failures;
 use crate::objects::{Objects, is_lasting};
 use crate::output::{about, counted, show_key};
 
-/// How often an object is moved that others write all the time.
+/// Attempts to move an object that others write all the time.
 const ATTEMPTS_MAX: u32 = 10;
 
 /// Objects that are copied at the same time: each may hold a piece of its value in memory.
@@ -89,7 +89,7 @@ pub(crate) async fn copy_since(
     Ok(copied(copy.finish().await.with_context(writing)?))
 }
 
-/// Moves the object at `from` to `to`, unless `rules` reject the copy. Where others write the object meanwhile, their value is
+/// Moves the object at `from` to `to`, unless `rules` reject the copy. If others write the object meanwhile, their value is
 /// moved.
 pub(crate) async fn rename(
     objects: &Objects,
@@ -108,7 +108,7 @@ pub(crate) async fn rename(
         let just_this = RejectRules { if_version_not: Some(copied.source), ..RejectRules::default() };
         match delete(objects, from, just_this).await {
             Ok(()) => return Ok(copied),
-            // Somebody deleted the source after it was copied.
+            // Another client deleted the source after it was copied.
             Err(Error::ConditionFailed { current: None, .. }) => return Ok(copied),
             Err(Error::ConditionFailed { .. }) => {}
             Err(error) => {
@@ -144,7 +144,7 @@ async fn delete(objects: &Objects, place: &Location, rules: RejectRules) -> Resu
     results.into_iter().next().unwrap_or(Err(Error::NotFound)).map(drop)
 }
 
-/// A copy or a move of all objects whose keys begin with a prefix, which is replaced by another one.
+/// A copy or a move of all objects whose keys start with a prefix, which is replaced by another one.
 #[derive(Clone, Debug)]
 pub(crate) struct Prefixes {
     /// The bucket and the prefix of the sources.
@@ -153,7 +153,7 @@ pub(crate) struct Prefixes {
     pub(crate) to: Location,
     /// The conditions of each copy.
     pub(crate) rules: RejectRules,
-    /// Whether the sources go.
+    /// Deletes the sources.
     pub(crate) moves: bool,
 }
 
@@ -168,8 +168,8 @@ pub(crate) struct Totals {
 }
 
 impl Prefixes {
-    /// Copies or moves them all; shows each with `show` (source and destination) where it succeeds. With `dry` nothing is done
-    /// and everything shown. Reports failures and goes on, unless all others would fail, too.
+    /// Copies or moves them all; shows each success with `show` (source and destination). With `dry` nothing is done and
+    /// everything shown. Reports failures and continues, unless all others would fail, too.
     pub(crate) async fn run(
         &self,
         objects: &Objects,

@@ -1,5 +1,5 @@
-//! The files with credentials: those that `shoal serve` shows and accepts, which are read again when they change, and
-//! those that a command shows to a server.
+//! The files with credentials: the ones that `shoal serve` shows and accepts, which are read again when they change, and
+//! the files that a command shows to a server.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,18 +14,18 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::failure::Usage;
 
-/// How often the files are looked at.
+/// The period in which the files are checked.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Permissions of all users but the owner.
 const NOT_THE_OWNER: u32 = 0o077;
-/// Of these the one to read is the group's.
+/// The permission of the group to read.
 const GROUP_READS: u32 = 0o040;
 
 /// The name of a token file's content in messages.
 const TOKENS: &str = "tokens";
 
-/// Where a server's credentials are.
+/// The paths of a server's credentials.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CredentialFiles {
     pub(crate) certificates: Option<PathBuf>,
@@ -72,8 +72,8 @@ impl CredentialFiles {
         self.all().map(stamp).collect()
     }
 
-    /// Keeps `security` up to date with the files: checks them every second, and at once at SIGHUP. Files that cannot
-    /// be used change nothing, and are logged. Where there is no file, a SIGHUP changes nothing, either.
+    /// Keeps `security` up to date with the files: checks them every second, and at once at SIGHUP. Unusable files
+    /// change nothing, and are logged. Without files, a SIGHUP changes nothing, either.
     pub(crate) async fn watch(self, security: Security, mut hang_ups: Signal) {
         let mut looks = interval(LOOK_PAUSE);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -111,7 +111,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 /// The content of a file that holds `what`. No user but its owner may have a right to it, not even its group.
 pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     let cannot = |error| Usage(format!("cannot read {}: {error}", path.display()));
-    // The rights are checked on the open file, whatever its name refers to a moment later.
+    // The rights are checked on the open file, even if its name refers to another one a moment later.
     let mut file = File::open(path).map_err(cannot)?;
     let metadata = file.metadata().map_err(cannot)?;
     let mode = metadata.permissions().mode();
@@ -128,9 +128,9 @@ pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Whether a file with these rights, of this owner and group, is closed to all but those who need it. A service that is not root may
-/// read a file of root's by its group: so packages and Kubernetes give secrets to services. Root may read it as well, to check a
-/// configuration; a file that root shares with its own group is given to nobody.
+/// Returns true if a file with these rights, of this owner and group, is closed to everyone else. A service that is not root may
+/// read a file of root's by its group: packages and Kubernetes hand secrets to services that way. Root may read it as well, to check
+/// a configuration; a file that root shares with root's own group is shared with no service.
 fn is_secret(mode: u32, (owner, group): (u32, u32), user: u32) -> bool {
     let is_given = owner == 0 && (user != 0 || group != 0);
     mode & NOT_THE_OWNER & !(if is_given { GROUP_READS } else { 0 }) == 0
@@ -210,7 +210,7 @@ mod tests {
             (0o600, (7, 7), 7, true),
             (0o640, (0, 7), 7, true),
             (0o440, (0, 0), 7, true),
-            // `shoal config check` as root refused what the service itself takes.
+            // `shoal config check` as root refused a file that the service itself takes.
             (0o640, (0, 7), 0, true),
             (0o640, (0, 0), 0, false),
             (0o640, (7, 7), 7, false),

@@ -33,10 +33,10 @@ impl Damage {
         self.ranges.iter().map(range_json).collect()
     }
 
-    /// Names the ranges on standard error, where there are any; objects in them `are_what`.
+    /// Names the ranges on standard error, if there are any; objects in them `are_what`.
     ///
     /// # Errors
-    /// [`Reported`], where there are any.
+    /// [`Reported`], if there are any.
     pub(crate) fn conclude(&self, are_what: &str) -> anyhow::Result<()> {
         if self.ranges.is_empty() {
             return Ok(());

@@ -1,11 +1,11 @@
-//! How commands end: exit codes, and one line that says what happened, to what, and what to do.
+//! Exit codes of commands, and the one line of an error: the failure, its object, and the next step.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Everything was done.
 pub(crate) const EXIT_OK: u8 = 0;
-/// Something was not done; standard error says what.
+/// Something was not done; standard error names it.
 pub(crate) const EXIT_FAILED: u8 = 1;
 /// The command line or the configuration is wrong (clap's code, too).
 pub(crate) const EXIT_USAGE: u8 = 2;
@@ -14,7 +14,7 @@ pub(crate) const EXIT_NOT_FOUND: u8 = 3;
 /// A condition of a write does not hold; nothing was written.
 pub(crate) const EXIT_CONDITION: u8 = 4;
 
-/// All of it was done, without what `--lossy` allows to lose.
+/// All of it was done, except for the losses that `--lossy` allows.
 pub(crate) const EXIT_LOSSY: u8 = 5;
 
 /// The command line or the configuration is wrong.

@@ -1,13 +1,13 @@
-//! Several failures of one command, which goes on after each.
+//! Several failures of one command, which continues after each.
 
 use crate::failure::{EXIT_FAILED, ReportedCode, exit_code, one_line};
 use crate::output::warn;
 
-/// The failures of a command that goes on after one: each is a line on standard error at once.
+/// The failures of a command that continues after one: each is a line on standard error at once.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     count: u64,
-    /// The exit code of all of them, where it is one.
+    /// The exit code that all of them share, if they do.
     code: Option<u8>,
 }
 
@@ -26,7 +26,7 @@ impl Failures {
     }
 
     /// # Errors
-    /// The exit code of all failures, or [`EXIT_FAILED`] where they have different ones; none is left to report.
+    /// The exit code of all failures, or [`EXIT_FAILED`] if their codes differ; every failure is already reported.
     pub(crate) fn conclude(&self) -> anyhow::Result<()> {
         match self.count {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Growing a store: how far it may, what the file system has room for, and what is said about both.
+//! Growth of a store: its maximum, the room of the file system, and the warnings about both.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,8 +13,8 @@ use crate::size::Size;
 /// A device that is larger than its store by less than this part is not worth a line.
 const WORTH_SAYING: u64 = 64;
 
-/// The cap that a store with a cap of `cap` blocks is to have, in blocks; `None`: the one that it has. Without a `size` the store
-/// takes all of a device.
+/// The new cap of a store whose cap is `cap` blocks, in blocks; `None`: it keeps its cap. Without a `size` the store takes all of
+/// a device.
 ///
 /// # Errors
 /// A cap that the store cannot have, with the reason.
@@ -50,8 +50,8 @@ pub(crate) fn new_cap(
     Ok((blocks > cap).then_some(blocks))
 }
 
-/// The cap that an opening for writing gives the store, in blocks. Of a device the store takes what there is. A size below the present one
-/// changes nothing and is no reason to stay closed: it may stand in a configuration file since before the store grew.
+/// The cap that an opening for writing sets in the store, in blocks. On a device the store takes the whole device. A size below the
+/// present one changes nothing and is no reason to stay closed: it may be in a configuration file since before the store grew.
 pub(crate) fn cap_at_opening(path: &Path, device: &Device, cap: u64, size: Option<Size>) -> Option<u64> {
     let Some(size) = size else {
         say_larger_device(path, device, cap);
@@ -70,7 +70,7 @@ pub(crate) fn cap_at_opening(path: &Path, device: &Device, cap: u64, size: Optio
     (blocks > cap).then_some(blocks)
 }
 
-/// Says that a device became larger than its store.
+/// Warns that a device became larger than its store.
 fn say_larger_device(path: &Path, device: &Device, cap: u64) {
     if device.inner().can_grow() || device.blocks() <= cap + cap / WORTH_SAYING {
         return;
@@ -83,7 +83,8 @@ fn say_larger_device(path: &Path, device: &Device, cap: u64) {
     );
 }
 
-/// Bytes that the data file `path` in `folder` may have with what its file system has free; it may be there already. `None`: not known.
+/// Bytes that the data file `path` in `folder` may have with the free space of its file system; the file may exist already. `None`: not
+/// known.
 pub(crate) fn room(folder: &Path, path: &Path) -> Option<Size> {
     let disk = rustix::fs::statvfs(folder).ok()?;
     let has = std::fs::metadata(path).map_or(0, |file| file.blocks() * 512);
@@ -118,7 +119,7 @@ pub(crate) fn check_room(
     )
 }
 
-/// Says that the file system of `file` has room for `room` of the `wanted` bytes only.
+/// The warning that the file system of `file` has room for only `room` of the `wanted` bytes.
 pub(crate) fn beyond_room(file: &str, wanted: Size, room: Size) -> String {
     format!(
         "{file} may have {wanted}, but its file system has room for {room} of it only: the store is full when the file system is. Make \

@@ -1,10 +1,12 @@
 //! `shoal`: the server, the client and the tools in one binary.
 //!
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
-//! store behind one surface, so that each command is written once), [`transfer`] (the parts of every import and export), [`tree`] (folders in and out), [`tarball`] (tars in and out),
-//! [`from_redis`] (strings of Redis), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (how large it may become), and the small parts: [`size`],
-//! [`memory_limit`], [`memory_budget`], [`check_memory`], [`allocator`], [`notify`],
-//! [`space_map`], [`summary`], [`progress`], [`range`], [`resolve`], [`buckets`], [`conditions`], [`copying`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`], [`whole_bucket`].
+//! store with one interface, so that each command is written once), [`transfer`] (the parts of every import and export),
+//! [`tree`] (folders in and out), [`tarball`] (tars in and out), [`from_redis`] (strings of Redis), [`backup`] (backups
+//! in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (its maximum size), and the
+//! small parts: [`size`], [`memory_limit`], [`memory_budget`], [`check_memory`], [`allocator`], [`notify`],
+//! [`space_map`], [`summary`], [`progress`], [`range`], [`resolve`], [`buckets`], [`conditions`], [`copying`],
+//! [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`], [`whole_bucket`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
@@ -86,7 +88,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     // In a box, or the runtime would be compiled around it in several places.
     let work: Pin<Box<dyn Future<Output = anyhow::Result<()>>>> = Box::pin(dispatch(cli));
     let result = runtime.block_on(work);
-    // A read of standard input that nobody waits for any more must not keep the program alive.
+    // An abandoned read of standard input must not keep the program alive.
     runtime.shutdown_background();
     result
 }

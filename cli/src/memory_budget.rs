@@ -2,11 +2,12 @@
 //!
 //! Every part of a server has a bound in bytes. The bounds follow from one figure, the memory that the process may take
 //! (`--memory`), so that their sum holds: a load makes clients wait or get a refusal, and never makes the kernel kill the process.
-//! [`MemoryBudget::divide`] is a pure function. Each part gets its minimum first; what remains goes to the parts by their weights,
-//! until each has its maximum. With enough memory all bounds are at their maximum, whatever the machine has beyond.
+//! [`MemoryBudget::divide`] is a pure function. Each part gets its minimum first; the rest is divided among the parts by their
+//! weights, until each has its maximum. With enough memory all bounds are at their maximum, and more memory changes nothing.
 //!
 //! The parts are memory *taken*, which is more than the bytes that a frontend counts: a value is in memory as it was received and
-//! as it goes to the device, and the allocator keeps some of what was freed. The factors are measured (`docs/operate/sizing.md`).
+//! as it goes to the device, and the allocator keeps some of the freed memory. The factors are measured
+//! (`docs/operate/sizing.md`).
 
 use shoal_metrics::MemoryParts;
 use shoal_redis::{HARD_FACTOR, Limits as RedisLimits};
@@ -22,33 +23,33 @@ const PROGRAM: u64 = 16 * MIB;
 const PROGRAM_A_CORE: u64 = MIB / 2;
 /// Two backups at the same time.
 const BACKUPS: u64 = 2 * 5 * MIB;
-/// One part of this many is for the allocator, which keeps freed memory, and for what the kernel counts besides.
+/// One part of this many is for the allocator, which keeps freed memory, and for memory that the kernel counts besides.
 const SLACK_SHARE: u64 = 8;
 
-/// With less memory freed memory goes back to the system at once: the slack has no room for what the allocator keeps.
+/// With less memory, freed memory returns to the system at once: the slack has no room for the memory that the allocator keeps.
 const LEAN_BELOW: u64 = 512 * MIB;
 
-/// The cache, if it is not given.
+/// The bounds of the cache if `--cache` is not set.
 const CACHE_MIN: u64 = 16 * MIB;
 const CACHE_MAX: u64 = GIB;
 /// Caches have whole units of this.
 const CACHE_UNIT: u64 = 64 << 10;
 
-/// Bytes in flight of gRPC, and how much memory each takes.
+/// Bytes in flight of gRPC, and the memory that each takes.
 const GRPC_FACTOR: (u64, u64) = (5, 2);
 const GRPC_MIN: u64 = 6 * MIB;
 /// The message that has waited for longest comes on top, and messages that wait.
 const GRPC_OLDEST: u64 = 8 * MIB;
 const GRPC_WAITING_MIN: u64 = 2 * MIB;
-/// Of what gRPC has beyond its least, one part of this many is for messages that wait.
+/// Of gRPC's memory above its minimum, one part of this many is for messages that wait.
 const GRPC_WAITING_SHARE: u64 = 4;
 
-/// Commands and answers of the Redis frontend, and how much memory each byte takes. Queued commands and watched keys never wait.
+/// Commands and answers of the Redis frontend, and the memory that each byte takes. Queued commands and watched keys never wait.
 /// They take one byte for each that they count, up to this multiple of the bound.
 const REDIS_FACTOR: u64 = 2;
 const _: () = assert!(HARD_FACTOR as u64 <= REDIS_FACTOR);
 const REDIS_MIN: u64 = 9 * MIB;
-/// One command or answer has at least so many bytes: a value of 4 MiB and its key.
+/// One command or answer has room for at least this many bytes: a value of 4 MiB and its key.
 const REDIS_COMMAND_MIN: u64 = 5 * MIB;
 
 /// The values that one transaction reads, at most: they take room of commands and answers.
@@ -61,14 +62,14 @@ const TLS: u64 = 32 << 10;
 /// As many connections as gRPC has at least without TLS; with TLS it has half of them.
 const CONNECTIONS_MIN: u64 = 64;
 
-/// The memory that is to be divided, and for whom.
+/// The memory to divide, and its users.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// All of it, in bytes.
     pub(crate) total: u64,
-    /// The cache, where it is given.
+    /// The configured cache.
     pub(crate) cache: Option<u64>,
-    /// Records that the log has and the trees have not, where it is given.
+    /// The configured limit of the records that the log has and the trees have not.
     pub(crate) memtable: Option<u64>,
     /// Whether the Redis frontend is on.
     pub(crate) redis: bool,
@@ -80,15 +81,15 @@ pub(crate) struct Wanted {
 /// The memory is not enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLittle {
-    /// The least that is enough, with the given cache.
+    /// The minimum memory with the configured cache.
     pub(crate) needed: u64,
 }
 
-/// The division: what each part may take, in bytes, and the bounds that follow.
+/// The division: the bytes of each part, and the bounds that follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryBudget {
     pub(crate) total: u64,
-    /// The given or chosen cache, a part of [`Self::store`].
+    /// The configured or chosen cache, a part of [`Self::store`].
     pub(crate) cache: u64,
     pub(crate) memtable: u64,
     pub(crate) deadlines: u64,
@@ -150,7 +151,7 @@ impl MemoryBudget {
         })
     }
 
-    /// Whether freed memory is to go back to the system at once.
+    /// Returns true if freed memory must return to the system at once.
     pub(crate) fn is_lean(&self) -> bool {
         self.total < LEAN_BELOW
     }
@@ -274,14 +275,14 @@ fn parts(wanted: &Wanted) -> [Part; 5] {
     ]
 }
 
-/// What gRPC takes with so many bytes in flight, and so many of messages that wait.
+/// The memory of gRPC with `in_flight` bytes in flight, and `waiting` bytes of messages that wait.
 fn grpc_bytes(in_flight: u64, waiting: u64) -> u64 {
     let (times, of) = GRPC_FACTOR;
     in_flight * times / of + GRPC_OLDEST + waiting
 }
 
-/// What a store with this cache takes: the cache and its tables, the values that an apply rewrites, the memory of I/O that is kept,
-/// deadlines, and the records of the memtables with those that an apply lends and brings home.
+/// The memory of a store with this cache: the cache and its tables, the values that an apply rewrites, the memory of I/O that is
+/// kept, deadlines, and the records of the memtables, including lent ones that an apply brings home.
 fn store_bytes(wanted: &Wanted, cache: u64) -> u64 {
     let rewritten = (cache / 8).min(64 * MIB);
     let kept = (cache / 8).min(16 * MIB);
@@ -289,12 +290,12 @@ fn store_bytes(wanted: &Wanted, cache: u64) -> u64 {
     [cache / 32, rewritten, kept, deadlines_of(cache), memtables].into_iter().fold(cache, u64::saturating_add)
 }
 
-/// Bytes of the keys whose time ends, as many as the engine remembers.
+/// Bytes of the keys with a deadline that the engine remembers.
 fn deadlines_of(cache: u64) -> u64 {
     (cache / 8).clamp(2 * MIB, 16 * MIB)
 }
 
-/// The limit of the memtables: as the engine chooses it, but less where the cache is very small.
+/// The limit of the memtables: as the engine chooses it, but less if the cache is very small.
 fn memtable_of(wanted: &Wanted, cache: u64) -> u64 {
     let usual = (cache / 10).clamp(12 * MIB, 104 * MIB);
     wanted.memtable.unwrap_or(usual.min((cache / 4).max(4 * MIB)))
@@ -318,7 +319,7 @@ fn redis_command(held: u64) -> u64 {
 /// The bytes that a Redis frontend may hold which takes at most `taken` bytes of memory, its longest command included.
 fn redis_bytes(taken: u64) -> u64 {
     let longest = RedisLimits::default().command_bytes_max as u64;
-    // The longest command is half of what it holds, between two bounds.
+    // The longest command is half of the frontend's bytes, between two bounds.
     let with_half = taken * 2 / (2 * REDIS_FACTOR + 1);
     let with = |command: u64| taken.saturating_sub(command) / REDIS_FACTOR;
     match with_half / 2 {
@@ -328,7 +329,7 @@ fn redis_bytes(taken: u64) -> u64 {
     }
 }
 
-/// Gives each part its least, and divides `rest` by weights; a part that has its most leaves the others what it does not take.
+/// Assigns each part its minimum, and divides `rest` by weights; a part at its maximum leaves the remainder to the others.
 fn share<const N: usize>(parts: [Part; N], mut rest: u64) -> [u64; N] {
     let mut shares = parts.map(|part| part.min);
     loop {
@@ -378,7 +379,8 @@ mod tests {
     }
 
     proptest! {
-        /// All parts together stay within the total, each has its least, and what needs more is refused with a figure that is enough.
+        /// All parts together stay within the total, each has its minimum, and a need above the total is refused with a figure that
+        /// is enough.
         #[test]
         fn the_sum_holds(wanted in any_wanted()) {
             let budget = match MemoryBudget::divide(&wanted) {

@@ -1,4 +1,4 @@
-//! The memory that this program may use: that of the machine, or less where a control group (a container, a systemd unit)
+//! The memory that this program may use: that of the machine, or less if a control group (a container, a systemd unit)
 //! limits it.
 
 use std::fs;
@@ -6,25 +6,26 @@ use std::path::{Path, PathBuf};
 
 use crate::size::Size;
 
-/// A server takes one part in so many of the memory of a machine, unless a control group has a limit: it is not alone there.
+/// A server takes one part in this many of the memory of a machine, unless a control group has a limit: it is not alone there.
 const MACHINE_SHARE: u64 = 2;
 
-/// The cache of a command has at most one part in so many of the memory: the rest is for values under way, recent writes and others.
+/// The cache of a command has at most one part in this many of the memory: the rest is for values under way, recent writes and
+/// others.
 const CACHE_SHARE: u64 = 8;
 
 /// The smallest default cache, in bytes.
 const CACHE_MIN: u64 = 16 << 20;
 
-/// A program that may use less gives freed memory back at once.
+/// A program with less memory returns freed memory at once.
 const SCARCE_BELOW: u64 = 512 << 20;
 
-/// Whether this program may use little memory.
+/// Returns true if this program may use little memory.
 pub(crate) fn is_scarce() -> bool {
     limit(Path::new("/")).is_some_and(|limit| limit < SCARCE_BELOW)
 }
 
-/// The memory that a server takes at most unless it is told: the limit of its control group, or half of the machine's memory. None
-/// where nothing says how much there is.
+/// The default maximum memory of a server: the limit of its control group, or half of the machine's memory. None if the system
+/// reports neither.
 pub(crate) fn default_memory() -> Option<Size> {
     memory_within(Path::new("/"))
 }
@@ -37,7 +38,7 @@ fn memory_within(root: &Path) -> Option<Size> {
     }
 }
 
-/// The cache of a command that opens a data file: `usual`, or an eighth of the memory that this program may use, where that is less.
+/// The cache of a command that opens a data file: `usual`, or an eighth of the memory that this program may use, if that is less.
 pub(crate) fn default_cache(usual: Size) -> Size {
     cache_within(usual, limit(Path::new("/")))
 }
@@ -47,18 +48,18 @@ fn cache_within(usual: Size, limit: Option<u64>) -> Size {
     Size(usual.0.min(share))
 }
 
-/// The bytes of memory that this program may use, as the files below `root` say; none where none says so.
+/// The bytes of memory that this program may use, by the files below `root`; none if they hold no limit.
 pub(crate) fn limit(root: &Path) -> Option<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     groups.lines().filter_map(|line| of_group(root, line)).chain(machine(root)).min()
 }
 
-/// The least limit of a control group and of those that it is in; `line` is `NUMBER:CONTROLLERS:PATH`.
+/// The smallest limit of a control group and its parents; `line` is `NUMBER:CONTROLLERS:PATH`.
 fn of_group(root: &Path, line: &str) -> Option<u64> {
     let (_, rest) = line.split_once(':')?;
     let (controllers, path) = rest.split_once(':')?;
     let (hierarchy, file) = match controllers {
-        // Version 2 has one hierarchy of all controllers; beside version 1 it lies in a folder of its own.
+        // Version 2 has one hierarchy of all controllers; beside version 1 it is in a separate folder.
         "" => (vec!["sys/fs/cgroup", "sys/fs/cgroup/unified"], "memory.max"),
         _ if controllers.split(',').any(|name| name == "memory") => {
             (vec!["sys/fs/cgroup/memory"], "memory.limit_in_bytes")
@@ -76,7 +77,7 @@ fn of_group(root: &Path, line: &str) -> Option<u64> {
     groups.filter_map(|group| parse(&fs::read_to_string(group.join(file)).ok()?)).min()
 }
 
-/// A limit in bytes. `max` is none; version 1 has a number above all memory for that, which is as good.
+/// A limit in bytes. `max` is none; version 1 has a number above all memory instead, with the same effect.
 fn parse(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
@@ -95,7 +96,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The limit that these files (path below the root, content) give.
+    /// The limit that follows from these files (path below the root, content).
     fn limit_of(files: &[(&str, &str)]) -> Option<u64> {
         let root = tempfile::tempdir().unwrap();
         for (path, content) in files {

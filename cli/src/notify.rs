@@ -1,5 +1,5 @@
-//! Tells systemd that the server is ready, and that it stops (`sd_notify`): a datagram to the socket that NOTIFY_SOCKET names.
-//! Without that variable nothing is sent.
+//! Notifies systemd that the server is ready, and that it stops (`sd_notify`): a datagram to the socket that NOTIFY_SOCKET
+//! names. Without that variable nothing is sent.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,7 +13,7 @@ pub(crate) const READY: &str = "READY=1";
 pub(crate) const STOPPING: &str = "STOPPING=1";
 
 /// Sends `state` to the manager that started this program, if there is one. A failure is logged: the manager waits in vain
-/// then, and says so.
+/// then, and reports that.
 pub(crate) fn tell(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return };
     if let Err(error) = send(&socket, state) {
@@ -21,7 +21,7 @@ pub(crate) fn tell(state: &str) {
     }
 }
 
-/// A name that begins with @ is one of the abstract name space, which is no file.
+/// A name that starts with @ is in the abstract name space, and is no file.
 fn send(socket: &OsStr, state: &str) -> io::Result<()> {
     let address = match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

@@ -34,7 +34,7 @@ impl Output {
         self.bytes(b"\n")
     }
 
-    /// A key and a line end. A terminal gets what could confuse it escaped; programs get the bytes as they are.
+    /// A key and a line end. For a terminal, bytes that could confuse it are escaped; programs get the bytes as they are.
     pub(crate) fn key_line(&mut self, key: &[u8]) -> anyhow::Result<()> {
         if self.terminal {
             self.line(&show_key(key))
@@ -83,12 +83,12 @@ pub(crate) fn show_key(key: &[u8]) -> String {
     shown
 }
 
-/// The words for the object of a failure, behind the verb.
+/// The words for the object of a failure, after the verb.
 pub(crate) fn about(verb: &str, bucket: &str, key: &[u8]) -> String {
     format!("{verb} {:?} in bucket {bucket:?}", show_key(key))
 }
 
-/// Sets `name` to the bytes as text; where they are not UTF-8, `name_hex` has them exactly and `name` an approximation.
+/// Sets `name` to the bytes as text; if they are not UTF-8, `name_hex` has them exactly and `name` an approximation.
 pub(crate) fn set_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => {

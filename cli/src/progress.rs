@@ -9,17 +9,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Between two pictures on a terminal.
 const PICTURE_INTERVAL: Duration = Duration::from_millis(200);
-/// Between two lines where there is no terminal.
+/// The pause between two lines if there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The bar that `template` draws, where standard error is a terminal.
+/// The bar that `template` draws, if standard error is a terminal.
 pub(crate) fn drawn(template: &str) -> Option<ProgressBar> {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = || ProgressBar::no_length().with_style(style.progress_chars("=> "));
     io::stderr().is_terminal().then(bar)
 }
 
-/// Calls a function from a thread of its own, as often as people want to see how far it is, until it is dropped.
+/// Calls a function from a separate thread, in a period that suits a progress display, until it is dropped.
 pub(crate) struct Ticker {
     /// Dropping it wakes the thread.
     end: Option<SyncSender<()>>,

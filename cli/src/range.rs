@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use shoal_client::ByteRange;
 
-/// A range as the user gave it; the end of the value is not known yet.
+/// A range as the user entered it; the end of the value is not known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RangeArgument {
     /// From this byte on, up to and with the other, or to the end.
@@ -41,7 +41,7 @@ impl FromStr for RangeArgument {
 }
 
 impl RangeArgument {
-    /// The bytes that are meant, where that does not depend on the value's length.
+    /// The bytes of the range, if they do not depend on the value's length.
     pub(crate) fn fixed(self) -> Option<ByteRange> {
         match self {
             Self::From(first, last) => {
@@ -59,7 +59,7 @@ impl RangeArgument {
         }
     }
 
-    /// Whether a value of `value_bytes` bytes has any of the bytes that are meant. HTTP answers 416 where not.
+    /// Returns true if a value of `value_bytes` bytes has any byte of the range. HTTP answers 416 if not.
     pub(crate) fn reaches(self, value_bytes: u64) -> bool {
         match self {
             Self::From(first, _) => first < value_bytes,

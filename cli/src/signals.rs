@@ -1,4 +1,5 @@
-//! SIGINT (Ctrl-C) and SIGTERM: the first ends the work in order, the second the program. SIGHUP: a server reads its credentials again.
+//! SIGINT (Ctrl-C) and SIGTERM: the first one stops the work in order, the second one the program. SIGHUP: a server reads its
+//! credentials again.
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -6,8 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::failure::EXIT_FAILED;
 use crate::logging;
 
-/// Calls `stop` at the first signal and ends the program at the second, whatever it does then. From now on no signal
-/// ends it directly.
+/// Calls `stop` at the first signal and exits the program at the second, in any state. From now on no signal stops it directly.
 pub(crate) fn stop_in_order(stop: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let listen = |kind| signal(kind).context("cannot listen for signals");
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
@@ -21,7 +21,7 @@ pub(crate) fn stop_in_order(stop: impl FnOnce() + Send + 'static) -> anyhow::Res
     Ok(())
 }
 
-/// The SIGHUPs to come. From now on none ends the program.
+/// The SIGHUPs to come. From now on none stops the program.
 pub(crate) fn hang_ups() -> anyhow::Result<Signal> {
     signal(SignalKind::hangup()).context("cannot listen for SIGHUP")
 }

@@ -19,11 +19,11 @@ use crate::size::Size;
 const ROW_CELLS: usize = 32;
 /// Most cells of a map: more groups share one.
 const CELLS_MAX: usize = 32 * ROW_CELLS;
-/// How full a cell is, by eighths; a wholly free one has a sign of its own.
+/// The used part of a cell, by eighths; a wholly free one has a separate sign.
 const FILLS: [char; 8] =
     ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
 const WHOLLY_FREE: char = '\u{b7}';
-/// Of these lengths, in bytes, the share of the free space in runs at least so long is shown.
+/// For each of these lengths, in bytes, the share of the free space in runs of at least this length is shown.
 const SHARES: [u64; 3] = [64 << 10, 1 << 20, 4 << 20];
 /// Length of the longest bar of the histogram.
 const BAR: u64 = 30;
@@ -76,8 +76,8 @@ fn create_dump(path: &Path) -> io::Result<File> {
     File::create(path)
 }
 
-/// Reads the free runs of `objects`' store into a map, and into `dump` where one is wanted: a line that begins with `#`,
-/// then a line for each run with its first block and its number of blocks.
+/// Reads the free runs of `objects`' store into a map, and into `dump` if set: a line that starts with `#`, then a line
+/// for each run with its first block and its number of blocks.
 pub(crate) async fn read_space(objects: &Objects, dump: Option<&Path>) -> anyhow::Result<SpaceMap> {
     let mut space = objects.free_space().await?;
     let (block_bytes, blocks, group_blocks) = space.layout();
@@ -138,7 +138,7 @@ impl SpaceMap {
         while at < end {
             let group = at / self.group_blocks;
             let next = end.min((group + 1).saturating_mul(self.group_blocks));
-            // A device that grows while it is looked at has free runs behind the end that it had.
+            // A device that grows during the read has free runs after its former end.
             let Some(cell) = self.groups.get_mut(group as usize) else { return };
             cell.free += next - at;
             cell.longest = cell.longest.max(next - at);
@@ -154,7 +154,7 @@ impl SpaceMap {
         self.bins.iter().map(|bin| bin.runs).sum()
     }
 
-    /// How many groups share a cell.
+    /// The number of groups in a cell.
     fn cell_groups(&self) -> usize {
         self.groups.len().div_ceil(CELLS_MAX).max(1)
     }
@@ -171,7 +171,7 @@ impl SpaceMap {
             .collect()
     }
 
-    /// For each of [`SHARES`] the share of the free space in runs at least so long; 1 where nothing is free.
+    /// For each of [`SHARES`] the share of the free space in runs of at least this length; 1 if nothing is free.
     fn shares(&self) -> [f64; SHARES.len()] {
         let free = self.free();
         self.in_long.map(|blocks| if free == 0 { 1.0 } else { blocks as f64 / free as f64 })
@@ -291,7 +291,7 @@ fn fill_sign(cell: &Cell) -> char {
     }
 }
 
-/// In tenths, rounded down; 0 only where each group's free space is one run.
+/// In tenths, rounded down; 0 only if each group's free space is one run.
 fn fragmentation_sign(cell: &Cell) -> char {
     let apart = cell.free - cell.longest.min(cell.free);
     if cell.free == 0 {

@@ -18,10 +18,10 @@ use tokio::time::{sleep, timeout};
 pub(crate) const STOP_TIMEOUT_S: u64 = 25;
 /// Requests under way get no longer than this, however much time there is.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// How often it is looked whether the end began.
+/// The period in which a waiter checks if the stop started.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// How long the end may take, and since when it takes.
+/// The time limit of the stop, and its start.
 pub(crate) struct StopTime {
     limit: Duration,
     began: OnceLock<Instant>,
@@ -32,7 +32,7 @@ impl StopTime {
         Self { limit, began: OnceLock::new() }
     }
 
-    /// The end begins; the first call counts.
+    /// Starts the time of the stop; the first call counts.
     pub(crate) fn begin(&self) {
         let _ = self.began.set(Instant::now());
     }
@@ -42,13 +42,13 @@ impl StopTime {
         DRAIN_MAX.min(self.limit / 2)
     }
 
-    /// The remaining time; all of it if the stop has not begun.
+    /// The remaining time; all of it if the stop has not started.
     pub(crate) fn left(&self) -> Duration {
         let took = self.began.get().map_or(Duration::ZERO, Instant::elapsed);
         self.limit.saturating_sub(took)
     }
 
-    /// Waits until the end began and its time is over.
+    /// Waits until the stop has started and its time is over.
     pub(crate) async fn over(&self) {
         while self.began.get().is_none() || !self.left().is_zero() {
             sleep(self.left().min(LOOK_PERIOD)).await;
@@ -56,14 +56,14 @@ impl StopTime {
     }
 }
 
-/// A thread for the steps of a stop that block. It starts with the server: a process that has as many threads as it may have
-/// (`pids.max` of a container) can start no other one, and still ends in order.
+/// A thread for the steps of a stop that block. It starts with the server: a process at its maximum number of threads
+/// (`pids.max` of a container) can start no other one, and still stops in order.
 pub(crate) struct StopThread {
     steps: mpsc::Sender<Box<dyn FnOnce() + Send>>,
 }
 
 impl StopThread {
-    /// Starts the thread, which ends when this is dropped and all steps are done.
+    /// Starts the thread, which exits when this is dropped and all steps are done.
     ///
     /// # Errors
     /// As the system.
@@ -84,7 +84,7 @@ impl StopThread {
         step: impl FnOnce() -> T + Send + 'static,
     ) -> anyhow::Result<T> {
         let (done, end) = oneshot::channel();
-        // A result that nobody waits for any more is dropped; where the thread is gone, the receiver learns it.
+        // A result without a waiter is dropped; if the thread is gone, the receiver learns it.
         let _ = self.steps.send(Box::new(move || drop(done.send(step()))));
         end.await.context("a step of the stop ended by an error of the program")
     }
@@ -123,7 +123,7 @@ pub(crate) async fn close(
 /// Logs that the time was over, or that records could not be applied. No data is lost by that.
 ///
 /// # Errors
-/// The failure after which the store took no writes: then nobody knows that nothing is lost.
+/// The failure after which the store took no writes: then it is not known that nothing is lost.
 pub(crate) fn say_left_over(store: &Store, path: &Path, what: &str) -> anyhow::Result<()> {
     if let Some(reason) = store.failure() {
         bail!(

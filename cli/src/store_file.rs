@@ -20,22 +20,23 @@ use shoal_engine::{Environment, Error, FormatOptions, OpenOptions, Store, Tuning
 use crate::growing;
 use crate::size::Size;
 
-/// With a smaller cache the process takes little memory besides: it keeps less I/O memory for later, and takes no huge pages: each costs 2 MiB for what is touched in a part of it, of the allocator's
-/// memory above all. With a cache of 32 MiB under load that was 40 MiB (docs/measurements/performance-log.md).
+/// With a smaller cache the process takes little memory besides: it keeps less I/O memory for later, and takes
+/// no huge pages. Each costs 2 MiB even if only a part of it is touched, most of all in the allocator's
+/// memory. With a cache of 32 MiB under load that was 40 MiB (docs/measurements/performance-log.md).
 const HUGE_PAGES_FROM: Size = Size(256 << 20);
 
-/// How long a snapshot may hold space.
+/// The maximum time for which a snapshot may hold space.
 pub(crate) const SNAPSHOT_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
-/// The pause between the end of a scrub and the begin of the next.
+/// The pause from the end of a scrub to the start of the next.
 pub(crate) const SCRUB_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Bytes that a scrub reads in a second.
 pub(crate) const SCRUB_RATE: Size = Size(8 << 20);
 
-/// A new store takes at most this much of the disk unless told otherwise.
+/// A new store takes at most this much of the disk by default.
 const DEFAULT_SIZE_MAX: u64 = 64 << 30;
-/// Of the free space a new store takes at most this many percent unless told otherwise.
+/// A new store takes at most this many percent of the free space by default.
 const DEFAULT_SIZE_PERCENT: u64 = 80;
-/// Besides its values a store that is restored gets at least so many blocks: 64 MiB.
+/// A restored store gets at least this many blocks besides its values: 64 MiB.
 const NEW_BLOCKS_MIN: u64 = 16_384;
 /// A file under a temporary name that another command holds is waited for this long.
 pub(crate) const HELD_MAX: Duration = Duration::from_secs(10);
@@ -54,7 +55,7 @@ const TABLETS_MIN: usize = 4;
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Io {
-    /// io_uring where the kernel allows it, else threads.
+    /// io_uring if the kernel allows it, else threads.
     #[default]
     Auto,
     /// io_uring, or fail.
@@ -76,16 +77,16 @@ impl From<Io> for IoMode {
 /// The use that a command makes of a data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It is read, and nothing is written to it, whether that could be done or not.
+    /// It is read, and nothing is written to it, even if that were possible.
     #[default]
     Read,
     /// It is written, and must be there.
     Write,
-    /// It is written, and created where there is nothing.
+    /// It is written, and created if there is none.
     Create,
 }
 
-/// How to open a store, and how to lay out a new one.
+/// Options to open a store, and to lay out a new one.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreOptions {
     pub(crate) access: Access,
@@ -97,22 +98,22 @@ pub(crate) struct StoreOptions {
     pub(crate) tablets: Option<u16>,
     pub(crate) cache: Size,
     pub(crate) memtable: Option<Size>,
-    /// Keys whose time ends that the store remembers.
+    /// Keys with a deadline that the store remembers.
     pub(crate) deadlines: Size,
     /// Bytes of the values that one transaction reads.
     pub(crate) looks: Size,
     pub(crate) io: Io,
-    /// Buckets with space of their own.
+    /// Buckets whose values have separate space.
     pub(crate) own_space: Vec<String>,
-    /// Gives free space back to the device.
+    /// Returns free space to the device.
     pub(crate) discard: bool,
-    /// Leaves values where they are.
+    /// Moves no values.
     pub(crate) pause_relocation: bool,
     /// The pause between two scrubs in the background; none: no scrubs.
     pub(crate) scrub_every: Option<Duration>,
     /// Bytes that a scrub reads in a second.
     pub(crate) scrub_rate: Size,
-    /// How long a snapshot may hold space; none: as long as its reader wants.
+    /// The time for which a snapshot may hold space; none: until its reader finishes.
     pub(crate) snapshot_max_age: Option<Duration>,
 }
 
@@ -138,8 +139,8 @@ impl Default for StoreOptions {
     }
 }
 
-/// Opens the store in the file or device at `path`. A file that does not exist is created first if `options` say so; an
-/// existing one is never formatted.
+/// Opens the store in the file or device at `path`. A file that does not exist is created first if `options` allow it;
+/// an existing one is never formatted.
 pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<Store> {
     let what = || format!("cannot open the store {}", path.display());
     let environment = Environment::default();
@@ -180,7 +181,7 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
     });
     tracing::info!("{}", device.inner().describe());
     if options.cache < HUGE_PAGES_FROM {
-        // A hint only: where the kernel does not know it, the process takes more memory.
+        // A hint only: if the kernel does not know it, the process takes more memory.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
         shoal_device::keep_at_most(usize::try_from(options.cache.0 / 8).unwrap_or(usize::MAX));
     }
@@ -236,7 +237,7 @@ pub(crate) async fn grow(path: &Path, size: Option<Size>, io: Io, force: bool) -
     Ok(Grown { from, to: to.unwrap_or(from) })
 }
 
-/// As [`growing::check_room`]; a block device has what it has.
+/// As [`growing::check_room`]; a block device has a fixed size.
 fn check_room_of_file(path: &Path, device: &Device, blocks: u64, force: bool) -> anyhow::Result<()> {
     if !device.inner().can_grow() {
         return Ok(());
@@ -275,7 +276,7 @@ fn tuning(options: &StoreOptions) -> Tuning {
     }
 }
 
-/// The error for a file or device that has nothing but zeros where superblocks lie, with the way out.
+/// The error for a file or device with only zeros in place of the superblocks, with the way out.
 async fn no_store(path: &Path, device: &Device, environment: &Environment) -> anyhow::Error {
     let path = path.display();
     match blank::look(device, &*environment.entropy).await {
@@ -290,7 +291,7 @@ async fn no_store(path: &Path, device: &Device, environment: &Environment) -> an
     }
 }
 
-/// Refuses a file or device that has nothing but zeros where superblocks lie, and says what else it has.
+/// Refuses a file or device with only zeros in place of the superblocks, and reports its other content.
 ///
 /// # Errors
 /// As [`Store::cap`]; there is no store.
@@ -320,7 +321,7 @@ pub(crate) enum Formatted {
     Kept,
 }
 
-/// Makes a new store in the file or on the device at `path`, which must be blank unless it is to be overwritten. With
+/// Makes a new store in the file or on the device at `path`, which must be blank unless `overwrite` is set. With
 /// `if_blank` an existing store is a success.
 pub(crate) async fn format(
     path: &Path,
@@ -359,8 +360,8 @@ pub(crate) struct NewStore {
 }
 
 impl NewStore {
-    /// A store with versions from `first_version` on, in a file that does not exist or on a blank device. Unless told otherwise it
-    /// has room for `value_bytes`.
+    /// A store with versions from `first_version` on, in a file that does not exist or on a blank device. By default it has room
+    /// for `value_bytes`.
     pub(crate) async fn create(
         path: &Path,
         options: &StoreOptions,
@@ -400,7 +401,7 @@ impl NewStore {
         Ok(Self { store: opened.with_context(what)?, device, path: path.to_owned(), unfinished })
     }
 
-    /// Closes the store and gives the file its name.
+    /// Closes the store and renames the file to its final name.
     pub(crate) async fn finish(self) -> anyhow::Result<()> {
         let what = || format!("cannot finish the store {}", self.path.display());
         self.store.close().await.with_context(what)?;
@@ -410,21 +411,21 @@ impl NewStore {
             .with_context(|| format!("{}: all is in {}", what(), unfinished.display()))
     }
 
-    /// Removes the file; a device keeps what was written to it.
+    /// Removes the file; a device keeps the bytes that were written to it.
     pub(crate) async fn discard(self) {
-        // It goes away.
+        // The store is removed.
         let _ = self.store.close().await;
         match &self.unfinished {
-            // Where that fails the name says that it is not whole.
+            // If that fails, the name shows that the file is not whole.
             Some(unfinished) => _ = fs::remove_file(unfinished),
             None => tracing::warn!("{} has a part of a store: format it anew", self.path.display()),
         }
     }
 }
 
-/// The file under which the new store `path` is made: a new one, or one that an interrupted creation left, emptied. Returns its name,
-/// too. While another command holds it this waits: the lock of a killed command ends with its last request, which takes a while
-/// on a busy disk. No server ever holds a file of this name for long.
+/// The file under which the new store `path` is made: a new one, or the emptied file of an interrupted creation. Returns its name,
+/// too. While another command holds it this waits: a killed command holds its lock until its last request completes, which takes a
+/// while on a busy disk. No server ever holds a file of this name for long.
 async fn take_unfinished(
     path: &Path,
     options: &StoreOptions,
@@ -443,8 +444,8 @@ async fn take_unfinished(
     Ok((unfinished, device))
 }
 
-/// Creates the file under a temporary name and gives it its own when it is formatted: a start that was cut short leaves
-/// nothing that looks like a damaged store, and a file that has content is never formatted.
+/// Creates the file under a temporary name and renames it when it is formatted: an interrupted start leaves nothing
+/// that looks like a damaged store, and a file that has content is never formatted.
 async fn create(
     path: &Path,
     options: &StoreOptions,
@@ -457,7 +458,7 @@ async fn create(
     let (unfinished, device) = take_unfinished(path, options, environment).await.with_context(what)?;
     let layout = layout(path, &device, options)?;
     Store::format(&device, &layout, environment).await.with_context(what)?;
-    // The file stays locked until it has its name: no other process takes it for one that was left behind.
+    // The file stays locked until it has its name: no other process takes it for an abandoned one.
     file::give_name(&unfinished, path).with_context(|| {
         format!(
             "{}; what another process made there meanwhile stays, {} may be removed",
@@ -469,7 +470,7 @@ async fn create(
     Ok(layout)
 }
 
-/// Returns true if a file created in `folder` would lie in memory, among the device files: the name of a device was
+/// Returns true if a file created in `folder` would be in memory, among the device files: the name of a device was
 /// mistyped.
 fn is_place_of_devices(folder: &Path) -> bool {
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
@@ -541,7 +542,7 @@ fn layout(path: &Path, device: &Device, options: &StoreOptions) -> anyhow::Resul
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         cores.clamp(TABLETS_MIN, TABLETS_MAX) as u16
     });
-    // Without a size it is a part of the room, or what a backup needs.
+    // Without a size it is a part of the room, or the size that a backup needs.
     let force = options.beyond_room || options.size.is_none();
     check_room_of_file(path, device, bytes / BLOCK_BYTES_U64, force)?;
     let grows = if device.inner().can_grow() { "; the file grows as it fills" } else { "" };
@@ -553,7 +554,7 @@ fn layout(path: &Path, device: &Device, options: &StoreOptions) -> anyhow::Resul
     Ok(FormatOptions { tablets, ..FormatOptions::for_blocks(bytes / BLOCK_BYTES_U64) })
 }
 
-/// The largest size of a new store, if the user gives none.
+/// The maximum size of a new store without `--size`.
 fn default_bytes(path: &Path) -> anyhow::Result<u64> {
     let folder = folder_of(path);
     let disk = rustix::fs::statvfs(folder).map_err(|error| {
@@ -588,8 +589,7 @@ mod tests {
         assert!(!is_place_of_devices(Path::new("/dev/shm")) && !is_place_of_devices(Path::new("/srv")));
     }
 
-    /// Two first starts at one moment: the one that comes second must not replace the store of the first, which may
-    /// have acknowledged writes.
+    /// Two first starts at one moment: the second must not replace the store of the first, which may have acknowledged writes.
     #[tokio::test]
     async fn a_store_that_another_process_made_meanwhile_stays() {
         let folder = tempfile::tempdir().unwrap();

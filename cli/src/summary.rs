@@ -31,7 +31,7 @@ impl<'a> Summary<'a> {
         Self { now, before: None }
     }
 
-    /// A summary of the time between two moments that lie `apart`.
+    /// A summary of the time between two moments that are `apart`.
     pub(crate) fn between(before: &'a Stat, now: &'a Stat, apart: Duration) -> Self {
         // After a restart of the server there is nothing to compare with.
         let is_same_run = now.uptime_ns >= before.uptime_ns && !apart.is_zero();

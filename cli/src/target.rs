@@ -14,10 +14,10 @@ use crate::objects::Objects;
 use crate::size::Size;
 use crate::store_file::{self, Access, StoreOptions};
 
-/// Where a server is looked for unless told otherwise.
+/// The default address of a server.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7411";
 
-/// The cache of a data file that a command opens, where memory is not scarce.
+/// The cache of a data file that a command opens, if memory is not scarce.
 pub(crate) const DEFAULT_CACHE: Size = Size(256 << 20);
 
 /// A server, or a data file that no server has open.
@@ -62,28 +62,28 @@ pub(crate) struct StoreArguments {
     #[arg(long, requires = "data")]
     read_only: bool,
     /// With --data: memory for cached pages and values [default: 256M, or an eighth of the memory of the machine or of the
-    /// program's control group where that is less].
+    /// program's control group if that is less].
     #[arg(long, value_name = "SIZE", requires = "data")]
     cache: Option<Size>,
 }
 
 impl StoreArguments {
-    /// Whether the store is a data file, without a server.
+    /// Returns true if the store is a data file, without a server.
     pub(crate) fn is_file(&self) -> bool {
         self.data.is_some()
     }
 
-    /// The data file, where the store is one.
+    /// The data file, if the store is one.
     pub(crate) fn data(&self) -> Option<&Path> {
         self.data.as_deref()
     }
 
-    /// Whether nothing may be written to the data file.
+    /// Returns true if nothing may be written to the data file.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Connects to the server, for what only a server does.
+    /// Connects to the server, for requests that only a server answers.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
         Objects::connect(self.connection()?).await
     }

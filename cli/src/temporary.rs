@@ -1,7 +1,7 @@
 //! Temporary names of the files that a command writes before they get their own.
 //!
 //! A name has 64 random bits. Process ids repeat (in a container each command is process 1), so that a name made of one can be that of
-//! a file which a killed command left behind. The pattern is fixed: an import recognises such files and leaves them out.
+//! a file which a killed command left. The pattern is fixed: an import recognises such files and leaves them out.
 
 use rustix::io::{Errno, Result};
 use shoal_base::{Entropy, SystemEntropy};
@@ -27,7 +27,7 @@ pub(crate) fn create<T>(mut create: impl FnMut(&str) -> Result<T>) -> Result<(St
     }
 }
 
-/// Whether `name` is a temporary name of this or of an earlier version, which had `.shoal-PROCESS-NUMBER.tmp`.
+/// Returns true if `name` is a temporary name of this or of an earlier version, which had `.shoal-PROCESS-NUMBER.tmp`.
 pub(crate) fn is_temporary(name: &[u8]) -> bool {
     let Some(middle) = name.strip_prefix(START.as_bytes()).and_then(|rest| rest.strip_suffix(END.as_bytes()))
     else {

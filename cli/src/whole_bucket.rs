@@ -15,7 +15,7 @@ use crate::output::show_count;
 /// Objects that are counted before a question; a larger bucket has "more than" this number.
 const COUNTED_MAX: u64 = 100_000;
 
-/// The error of an empty prefix without `--all`, with the number of objects if one page of the listing has it.
+/// The error of an empty prefix without `--all`, with the number of objects if they fit in one page of the listing.
 pub(crate) async fn refuse_empty_prefix(objects: &Objects, bucket: &str, verb: &str) -> anyhow::Error {
     let held = match count(objects, bucket, 1).await {
         Ok(count) => format!(" ({count})"),
@@ -28,7 +28,7 @@ pub(crate) async fn refuse_empty_prefix(objects: &Objects, bucket: &str, verb: &
     Usage(problem).into()
 }
 
-/// Asks whether to delete all objects of `bucket`, unless `is_confirmed` or nobody can be asked.
+/// Asks the user to confirm the deletion of all objects of `bucket`, unless `is_confirmed` or there is no terminal.
 ///
 /// # Errors
 /// The answer is not yes, or the bucket cannot be listed.

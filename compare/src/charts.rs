@@ -1,8 +1,8 @@
-//! `charts`: five questions of those who choose a store, asked of all stores that run in a program, and a chart for each.
+//! `charts`: five questions of a user who chooses a store, asked of all stores that run in a program, and a chart for each.
 //!
-//! One store after the other, each in a process of its own and in a new folder, takes a growing load (growth), answers gets (gets), takes puts
-//! one by one (puts), and loses a random half of its objects (room). Bits flip at the end ([`flips`](shoal_compare::flips)). The table on
-//! standard output is what the charts are drawn from: kept in a file, it draws them again (`--from`).
+//! One store after the other, each in a separate process and in a new folder, takes a growing load (growth), answers gets (gets), takes
+//! puts one by one (puts), and loses a random half of its objects (room). Bits flip at the end ([`flips`](shoal_compare::flips)). The
+//! charts are drawn from the table on standard output: kept in a file, it draws them again (`--from`).
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -29,7 +29,7 @@ const VALUE_BYTES: u32 = 100;
 const BATCH: u64 = 1_000;
 /// Memory of each store's cache: all objects have room in it.
 const CACHE_BYTES: u64 = 1 << 30;
-/// Files whose size did not change for so long are settled.
+/// Files whose size did not change for this time are settled.
 const SETTLED: Duration = Duration::from_secs(3);
 /// The wait for that at most.
 const SETTLING_MAX: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ const ROOM: (u64, u64) = (10_000, 4 << 30);
 /// Five questions, and a chart for each.
 #[derive(Args)]
 pub struct Arguments {
-    /// The stores; all that this program was built with unless they are named.
+    /// The stores [default: all that this program was built with].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     stores: Vec<String>,
     /// Objects of each store [default: 1000000, with --quick 20000].
@@ -50,7 +50,7 @@ pub struct Arguments {
     /// Flips for each engine [default: 2000, with --quick 20].
     #[arg(long, value_name = "N")]
     flips: Option<u64>,
-    /// A small run, to see that it works: its figures say nothing.
+    /// A small run, to see that it works: its figures are meaningless.
     #[arg(long)]
     quick: bool,
     /// Draw the table in this file, and measure nothing.
@@ -59,7 +59,7 @@ pub struct Arguments {
     /// The folder for the charts.
     #[arg(long, value_name = "FOLDER", default_value = "charts")]
     out: PathBuf,
-    /// Where to write; everything is removed in the end.
+    /// The folder for the stores; everything is removed in the end.
     #[arg(long, default_value = ".")]
     folder: PathBuf,
     /// This is the process of the only store.
@@ -105,7 +105,7 @@ fn show(out: &Path, table: &str) -> Result<()> {
     Ok(())
 }
 
-/// Asks all stores, and gives the table, which it prints on the way.
+/// Measures all stores, and returns the table, which it prints on the way.
 fn ask_all(arguments: &Arguments, names: &[String], objects: u64, work: &Path) -> Result<String> {
     let mut table = String::new();
     let mut say = |line: &str| -> Result<()> {
@@ -149,7 +149,7 @@ fn ask_all(arguments: &Arguments, names: &[String], objects: u64, work: &Path) -
     Ok(table)
 }
 
-/// Runs this program with `words` and gives each line that it says to `take`.
+/// Runs this program with `words` and passes each line of its output to `take`.
 fn lines_of(words: &[String], take: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
     let program = std::env::current_exe()?;
     let mut child = Command::new(program).args(words).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
@@ -215,7 +215,8 @@ fn puts_per_s(peer: &mut dyn Peer, load: &mut Load, time: Duration) -> Result<f6
     Ok(f64::from(puts) / began.elapsed().as_secs_f64())
 }
 
-/// Deletes a random half, waits until the files keep their size, and gives the bytes that they take for a byte of the rest, keys included.
+/// Deletes a random half, waits until the files keep their size, and returns the bytes that they take for a byte of the rest, keys
+/// included.
 fn room_after_deletes(peer: &mut dyn Peer, load: &Load, folder: &Path, quick: bool) -> Result<f64> {
     let random = SeededEntropy::new(SEED ^ 1);
     let (mut gone, mut left, mut left_bytes) = (Vec::new(), 0_u64, 0_u64);

@@ -1,9 +1,9 @@
-//! One bit flips in a store that was closed in order; then it is opened again, and everything is read. The table says what a
-//! reader sees, for LMDB, SQLite, redb, fjall and Shoal, in one run.
+//! One bit flips in a store that was closed in order; then it is opened again, and everything is read. The table shows the
+//! results of the reads, for LMDB, SQLite, redb, fjall and Shoal, in one run.
 //!
 //! Each engine stores 400 keys with values of 100 bytes and closes. Bits are drawn from the pages of 4 KiB that are not empty,
-//! the same way for all. The trials of an engine run in a process of their own: one that is killed by a signal counts as
-//! such, and the next trial goes on. The promises of the engines differ: LMDB, SQLite and redb do not check each read.
+//! the same way for all. The trials of an engine run in a separate process: one that is killed by a signal counts as such, and
+//! the run continues with the next trial. The promises of the engines differ: LMDB, SQLite and redb do not check each read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ const SHOAL_BLOCKS: u64 = 512;
 
 const ENGINES: [&str; 6] = ["lmdb", "sqlite", "redb", "fjall-journal", "fjall-flushed", "shoal"];
 
-/// One bit flips in a closed store: who notices?
+/// One bit flips in a closed store: which stores notice it?
 #[derive(Args)]
 pub struct Arguments {
     /// Flips for each engine.
@@ -41,10 +41,10 @@ pub struct Arguments {
     trials: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only this engine; may be given again.
+    /// Only this engine; repeatable.
     #[arg(long = "engine", value_name = "NAME")]
     engines: Vec<String>,
-    /// Where to write; everything is removed in the end.
+    /// The folder for the stores; everything is removed in the end.
     #[arg(long, default_value = ".")]
     folder: PathBuf,
     /// Used by the parent: trials of one engine, from this one on.
@@ -60,15 +60,15 @@ enum Seen {
     Error,
     /// A panic, a signal or no end.
     Killed,
-    /// A key that was stored is said not to exist.
+    /// A stored key is reported as absent.
     Missing,
-    /// Other bytes than those that were stored, without an error.
+    /// Other bytes than the stored ones, without an error.
     Wrong,
 }
 
 const ALL_SEEN: [Seen; 5] = [Seen::Harmless, Seen::Error, Seen::Killed, Seen::Missing, Seen::Wrong];
 
-/// Runs the trials. `words` bring the present program here, with the options behind them.
+/// Runs the trials. `words` bring the present program here, with the options after them.
 pub fn run(arguments: &Arguments, words: &[&str]) -> Result<()> {
     if let Some(from) = arguments.from {
         return child(arguments, from);
@@ -119,7 +119,7 @@ impl Seen {
     }
 }
 
-/// Runs all trials of one engine; a child that dies is started again behind the trial that killed it.
+/// Runs all trials of one engine; a child that dies is started again after the trial that killed it.
 fn trials(arguments: &Arguments, words: &[&str], engine: &str, home: &Path) -> Result<BTreeMap<Seen, u64>> {
     let (mut counts, mut next) = (BTreeMap::new(), 0);
     while next < arguments.trials {
@@ -245,7 +245,7 @@ fn value(number: u64) -> Vec<u8> {
     (0..VALUE_BYTES.div_ceil(8)).flat_map(|_| dice.next_u64().to_le_bytes()).take(VALUE_BYTES).collect()
 }
 
-/// Reads all keys through `get`, and gives the worst of what was seen.
+/// Reads all keys through `get`, and returns the worst result.
 fn read_all(mut get: impl FnMut(&str) -> Result<Option<Vec<u8>>>) -> Seen {
     let one = |number| match get(&key(number)) {
         Ok(Some(bytes)) if bytes == value(number) => Seen::Harmless,

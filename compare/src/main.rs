@@ -1,9 +1,11 @@
 //! The same puts into plain files with fsync, into SQLite with grouped commits, and into Shoal, embedded: on a new file and
-//! on a written one. In one run, alternating; of several rounds the medians are printed. [`scale`] is another comparison: stores that grow; [`charts`] asks five questions of them, and draws the answers.
+//! on a written one. In one run, alternating; of several rounds the medians are printed. [`scale`] is another comparison: stores that grow; [`charts`] asks five questions of them and draws the answers;
+//! [`table`] prints the table of the README.
 
 mod charts;
 mod peer;
 mod scale;
+mod table;
 
 use std::fs;
 use std::path::PathBuf;
@@ -69,13 +71,13 @@ struct Arguments {
     /// One round of half a second each.
     #[arg(long)]
     quick: bool,
-    /// Only this case (put-4k-c16), or those that begin with NAME; may be given again.
+    /// Only this case (put-4k-c16), or all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
-    /// Only this peer: files, sqlite, shoal-fresh, shoal-written; may be given again.
+    /// Only this peer: files, sqlite, shoal-fresh, shoal-written; repeatable.
     #[arg(long = "variant", value_name = "NAME")]
     variants: Vec<String>,
-    /// Where to write; everything is removed in the end.
+    /// The folder for the stores; everything is removed in the end.
     #[arg(long, default_value = ".")]
     folder: PathBuf,
     /// Print one JSON object a line.
@@ -88,8 +90,10 @@ struct Arguments {
 enum Other {
     /// The same growing load into Shoal, RocksDB, SQLite, LMDB, redb and fjall.
     Scale(scale::Arguments),
-    /// Five questions of those who choose a store, asked of all of them, and a chart for each.
+    /// Five questions of a user who chooses a store, asked of all of them, and a chart for each.
     Charts(charts::Arguments),
+    /// Import, gets, list, restart and room around 16 KiB: the table of the README.
+    Table(table::Arguments),
     /// One bit flips in a closed store: who notices?
     Flips(flips::Arguments),
 }
@@ -102,6 +106,7 @@ fn main() -> Result<()> {
     match &arguments.other {
         Some(Other::Scale(arguments)) => return scale::run(arguments),
         Some(Other::Charts(arguments)) => return charts::run(arguments),
+        Some(Other::Table(arguments)) => return table::run(arguments),
         Some(Other::Flips(arguments)) => return flips::run(arguments, &["flips"]),
         None => {}
     }
@@ -148,7 +153,7 @@ fn compare(arguments: &Arguments, folder: &PathBuf) -> Result<()> {
     let mut figures = vec![vec![Vec::new(); peers.len()]; cases.len()];
     for round in 0..arguments.rounds {
         for (case, figures) in cases.iter().zip(&mut figures) {
-            // Each round begins with another peer.
+            // Each round starts with another peer.
             for turn in 0..peers.len() {
                 let place = (turn + round) % peers.len();
                 let row = bench.measure(case, peers[place])?;
@@ -263,7 +268,7 @@ impl Bench<'_> {
     }
 }
 
-/// One client: puts until `deadline`, and gives its latencies and the bytes of its values.
+/// One client: puts until `deadline`, and returns its latencies and the bytes of its values.
 fn put_until(
     deadline: Instant,
     peer: &dyn Peer,

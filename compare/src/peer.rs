@@ -27,7 +27,7 @@ const WRITTEN_BYTES: u64 = 8 << 30;
 /// Puts that the SQLite writer takes into one transaction at most.
 const TRANSACTION_PUTS_MAX: usize = 1024;
 
-/// Threads that clear what a case stored.
+/// Threads that remove the objects of a case.
 const CLEANERS: u64 = 16;
 
 /// A store that is compared.
@@ -125,7 +125,7 @@ impl Sqlite {
                 }
                 transaction.commit()?;
                 for put in group {
-                    // Nobody waits any more where the case is over.
+                    // No client waits any more if the case is over.
                     let _ = put.done.send(true);
                 }
             }
@@ -146,7 +146,7 @@ impl Peer for Sqlite {
         Ok(())
     }
 
-    /// The whole database goes away in the end.
+    /// The whole database is removed in the end.
     fn clear(&self, _set: &ObjectSet, _count: u64) -> Result<()> {
         Ok(())
     }

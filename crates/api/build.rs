@@ -64,7 +64,7 @@ impl ServiceGenerator for Methods {
     }
 }
 
-/// The name of the trait that says which sides stream.
+/// The name of the trait for the sides that stream.
 fn shape(client_streams: bool, server_streams: bool) -> &'static str {
     match (client_streams, server_streams) {
         (false, false) => "Unary",

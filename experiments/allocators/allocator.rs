@@ -1,4 +1,4 @@
-//! [`Allocator`]: what every disk-space allocator that is compared here can do, the store's own included.
+//! [`Allocator`]: the operations of every disk-space allocator that is compared here, the store's own included.
 //!
 //! It is the seed's interface (contiguous and scattered allocation, free, status, device, shutdown) with batches and
 //! with a limit on the pieces of a scattered allocation. Nothing here is persistent.
@@ -18,7 +18,7 @@ pub(crate) enum Refusal {
     /// This allocator finds no free space of the wanted shape.
     #[error("no free space of this shape was found")]
     NoSpace,
-    /// A run to be freed is empty, outside, or (where the allocator can know) not in use.
+    /// A run to free is empty, outside, or (if the allocator can know) not in use.
     #[error("{0} is not a run in use")]
     NotInUse(Run),
     /// The allocator was shut down.
@@ -31,7 +31,7 @@ pub(crate) enum Refusal {
 pub(crate) struct Status {
     /// All blocks.
     pub(crate) blocks: u64,
-    /// Those that are free.
+    /// Free blocks.
     pub(crate) free_blocks: u64,
 }
 
@@ -53,7 +53,7 @@ pub(crate) trait Allocator: Send + Sync {
     /// Exactly `blocks` blocks in at most `runs_max` runs: all or nothing.
     fn allocate_runs(&self, blocks: u32, runs_max: usize) -> Result<Runs, Refusal>;
 
-    /// Gives back any part of a run that was handed out.
+    /// Frees any part of a run that was handed out.
     fn free(&self, run: Run) -> Result<(), Refusal>;
 
     /// As [`Self::allocate`], one after the other; the answers are appended to `out`.
@@ -67,7 +67,7 @@ pub(crate) trait Allocator: Send + Sync {
         Ok(())
     }
 
-    /// As [`Self::free`], one after the other; ends at the first that is refused.
+    /// As [`Self::free`], one after the other; stops at the first refusal.
     fn free_batch(&self, runs: &[Run]) -> Result<(), Refusal> {
         runs.iter().try_for_each(|&run| self.free(run))
     }
@@ -81,16 +81,16 @@ pub(crate) trait Allocator: Send + Sync {
     /// Refuses every later allocation and free.
     fn shutdown(&self);
 
-    /// The store's own space, where that is what allocates: it can do more (leases, moving).
+    /// The store's own space, if that is the allocator: it can do more (leases, moving).
     fn space(&self) -> Option<&Space> {
         None
     }
 
-    /// Puts neighbouring free runs together again where that does not happen by itself. Nobody else may call meanwhile.
+    /// Merges neighbouring free runs if that does not happen by itself. No other call may run meanwhile.
     fn compact(&self) {}
 }
 
-/// Says for an allocator whether it was shut down.
+/// Remembers for an allocator if it was shut down.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(AtomicBool);
 

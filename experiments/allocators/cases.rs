@@ -28,7 +28,7 @@ const SHIFTED: [&str; 8] = [
 ];
 const SHARING: [&str; 5] =
     ["uncached", "cached", "uncached-unsynced", "uncached-in-process", "cached-in-process"];
-/// Where only the store's own can take part, or is asked for a goal of its own.
+/// The variants of cases for the store's own allocator only, and of cases that vary its goals.
 const OURS: [&str; 1] = ["hybrid"];
 const OWNERS: [&str; 2] = ["shared", "own"];
 const RUNS: [&str; 4] = ["runs-1", "runs-2", "runs-4", "runs-8"];

@@ -1,4 +1,4 @@
-//! The loads of Ceph's own allocator tests, as `shared/allocator.md` describes them: `Allocator_bench` P_300 and
+//! The loads of Ceph's own allocator tests, as the allocator study (docs/sources.md) describes them: `Allocator_bench` P_300 and
 //! `aging_fragmentation`.
 
 use shoal_base::Run as Blocks;
@@ -11,7 +11,7 @@ use super::run::{Run, SEED};
 /// 4 KiB to 2 MiB by powers of two.
 const SIZES: Sizes = Sizes::Powers(0, 9);
 
-/// How often the device's capacity is written after it was filled.
+/// Times that the device's capacity is written after it was filled.
 const CAPACITIES: u64 = 3;
 
 /// Ageing: fill marks, values that leak for each one freed, rounds, and the two sizes (64 KiB and 8 MiB).
@@ -21,7 +21,7 @@ const LEAK_ONE_IN: u64 = 10;
 const ROUNDS: u64 = 3;
 const AGEING: Sizes = Sizes::Either(16, 2048);
 
-/// Operations that are timed together: few, so that the fill stays where it should be.
+/// Operations that are timed together: few, so that the fill stays at its target.
 const CHUNK: usize = 64;
 
 /// Fills to `percent`, then frees random pieces and allocates as much again, in as many runs as it takes.
@@ -66,7 +66,7 @@ fn pick(blocks: u32, random: &mut Random, live: &mut Vec<Blocks>, victims: &mut 
     }
 }
 
-/// Fills to the high mark, frees random values to the low one, three times; now and then another value goes at once.
+/// Fills to the high mark, frees random values to the low one, three times; now and then another value is freed at once.
 pub(crate) fn ageing(allocator: &dyn Allocator, run: &mut Run) -> Figures {
     let mut figures = Figures { contiguous_failures: Some(0), ..Figures::default() };
     let mut random = Random::new(SEED);
@@ -100,7 +100,7 @@ fn free_random(
     figures.free.each(&victims, |&run| assert!(allocator.free(run).is_ok(), "{run} is in use"));
 }
 
-/// Places a few values in as many runs as it takes; says whether all of them were placed.
+/// Places a few values in any number of runs; returns true if all of them were placed.
 fn place(
     allocator: &dyn Allocator,
     sizes: Sizes,

@@ -1,4 +1,4 @@
-//! The charts of a run: what its rows say, as SVG files. A chart of which nothing was measured is not written.
+//! The charts of a run, as SVG files drawn from its rows. A chart without measurements is not written.
 
 use std::path::{Path, PathBuf};
 

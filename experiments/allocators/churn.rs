@@ -1,4 +1,4 @@
-//! Full devices: a random value goes, a new one comes, until the device was written several times over.
+//! Full devices: a random value is freed, a new one comes, until the device was written several times over.
 
 use shoal_base::Run as Blocks;
 
@@ -11,7 +11,7 @@ use super::seed::give_back;
 /// Values that go and come together.
 const CHUNK: usize = 1000;
 
-/// How often the device is written.
+/// Times that the device is written.
 const TURNOVERS: f64 = 10.0;
 
 /// Fills to `percent` and replaces random values.
@@ -57,7 +57,7 @@ pub(crate) fn churn(allocator: &dyn Allocator, percent: u64, sizes: Sizes, run: 
     figures
 }
 
-/// Values until only `reserve` blocks are free; `None` where that takes too long or does not succeed.
+/// Values until only `reserve` blocks are free; `None` if that takes too long or does not succeed.
 pub(crate) fn fill(
     allocator: &dyn Allocator,
     reserve: u64,

@@ -33,7 +33,7 @@ pub(crate) struct Figures {
     pub(crate) writes_per_s: Option<f64>,
     /// Free runs when memory was last looked at.
     pub(crate) free_runs: Option<u64>,
-    /// When what is measured began, and when it ended.
+    /// The fill at the start and at the end of the measured part.
     pub(crate) fill_at_start: Option<f64>,
     pub(crate) fill_at_end: Option<f64>,
     pub(crate) rebuild: Meter,
@@ -41,7 +41,7 @@ pub(crate) struct Figures {
     pub(crate) calls_per_alloc: Option<f64>,
     /// Points on the way, for charts.
     pub(crate) points: Vec<Point>,
-    /// How long the row took, its preparation included.
+    /// The time of the row, its preparation included.
     pub(crate) seconds: f64,
 }
 
@@ -104,7 +104,7 @@ impl Figures {
         self.allocated_blocks += blocks;
     }
 
-    /// Notes memory, of which the largest counts, and how the free space lies.
+    /// Notes memory, of which the largest counts, and the distribution of the free space.
     pub(crate) fn look(&mut self, allocator: &dyn Allocator) {
         self.memory_bytes = self.memory_bytes.max(allocator.memory_bytes());
         self.fill_at_end = Some(allocator.status().utilisation());
@@ -120,7 +120,7 @@ impl Figures {
         }
     }
 
-    /// Notes how far it is: `before` is what the meter of allocations said at the point before.
+    /// Notes the progress: `before` is the total of the meter of allocations at the point before.
     pub(crate) fn point(&mut self, round: u64, before: &(u64, u64), allocator: &dyn Allocator) {
         let (operations, cpu_ns) = self.alloc.total();
         if operations > before.0 {
@@ -130,7 +130,7 @@ impl Figures {
         }
     }
 
-    /// Of the tenths of the fill, the mean of the one in which allocations took longest.
+    /// The mean of the tenth of the fill in which allocations took longest.
     fn worst_tenth_ns(&self) -> Option<f64> {
         let mut parts = [(0.0, 0); FILL_PARTS];
         for point in &self.points {

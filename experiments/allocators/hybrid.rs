@@ -1,4 +1,4 @@
-//! The store's own allocator, [`Space`], behind the interface of the comparison.
+//! The store's own allocator, [`Space`], as an [`Allocator`] of the comparison.
 
 use shoal_base::Run;
 use shoal_space::{Space, SpaceError, group_blocks_for};

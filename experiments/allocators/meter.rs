@@ -1,7 +1,7 @@
 //! Nanoseconds an operation: the mean as processor time of the thread, the distribution as wall-clock time of samples.
 //!
-//! The processor's clock is read around many operations; around each of every 64th stands the wall clock, whose own time is
-//! taken off. The machine's work on a thread meanwhile (interrupts, cold caches) is in both.
+//! The processor's clock is read around many operations. The wall clock is read around every 64th, and its own time is
+//! subtracted. The machine's work on a thread meanwhile (interrupts, cold caches) is in both.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use shoal_bench::histogram::Histogram;
 
-/// One operation of so many is timed alone.
+/// One operation in this many is timed alone.
 const SAMPLE_EVERY: usize = 64;
 
 /// Times of one kind of operation.
@@ -31,7 +31,7 @@ impl Meter {
         });
     }
 
-    /// Runs `work` for each item up to the first for which it says no, which counts, too.
+    /// Runs `work` for each item up to the first for which it returns false, which counts, too.
     pub(crate) fn each_while<T>(&mut self, items: &[T], mut work: impl FnMut(&T) -> bool) {
         let began = thread_cpu_ns();
         let mut done = 0;

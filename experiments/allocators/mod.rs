@@ -1,10 +1,10 @@
 //! `allocators`: the store's disk-space allocator beside the seed's and others, on the seed's loads and on harder ones.
 //!
-//! Reading order: `allocator` (the interface), `reference` and `hybrid` (what is compared), `load` and `meter`, then the
+//! Reading order: `allocator` (the interface), `reference` and `hybrid` (the allocators), `load` and `meter`, then the
 //! cases: `seed`, `churn`, `shift` (with `pieces` and `moving`), `ceph`, `parallel`, `network`; `cases` names them.
 //!
-//! Everything happens in memory, without persistence. A row that does not reach its end in its time says so by what is
-//! missing: no utilisation at the first failure, fewer turnovers.
+//! Everything happens in memory, without persistence. A row that does not finish in its time lacks figures: no
+//! utilisation at the first failure, fewer turnovers.
 
 mod allocator;
 mod cases;
@@ -48,8 +48,8 @@ use shoal_bench::select;
 /// The time of a row of a quick run.
 const ROW_QUICK: Duration = Duration::from_millis(500);
 
-/// The time that the measured part of a row may take otherwise, and before it the preparation: the store's own comes to an end
-/// everywhere, and so may the others where the end is what is asked for; a load without one shows enough in less.
+/// The default time of the measured part of a row, and before it of the preparation: the store's own finishes everywhere, and
+/// the others may, too, if the case measures the end; a load without an end shows enough in less.
 fn row_time(case: &str, variant: &str) -> Duration {
     let has_end = ["seed", "shift", "threads", "client"].iter().any(|name| case.starts_with(name));
     Duration::from_secs(match variant {
@@ -74,10 +74,11 @@ pub(crate) struct SpaceOptions {
     /// End within a minute: devices 64 times smaller, half a second a row.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case, or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
-    /// Only this variant (bitmap, grouped, pooled, pooled-bitmap, tree, hybrid, uncached, cached), or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this variant (bitmap, grouped, pooled, pooled-bitmap, tree, hybrid, uncached, cached), or with a final `*` all that start with
+    /// NAME; repeatable.
     #[arg(long = "variant", value_name = "NAME")]
     pub(crate) variants: Vec<String>,
     /// Print one JSON object a line.
@@ -86,10 +87,10 @@ pub(crate) struct SpaceOptions {
     /// Seconds that a row may take, and as many for its preparation [default: by variant, with --quick 0.5].
     #[arg(long = "seconds", value_name = "N", value_parser = seconds)]
     pub(crate) time: Option<Duration>,
-    /// How often a row, and its preparation, may look whether it is over: tests end rows by this count.
+    /// The number of checks for the end that a row, and its preparation, may make: tests stop rows by this count.
     #[arg(skip)]
     pub(crate) looks: Option<u64>,
-    /// Go on with the seed's load from the free space that `shoal stat --dump-space` wrote to this file, instead of the cases.
+    /// Continue the seed's load from the free space that `shoal stat --dump-space` wrote to this file, instead of the cases.
     #[arg(long, value_name = "FILE", conflicts_with = "cases")]
     pub(crate) start: Option<PathBuf>,
     /// Write charts of the figures to this folder, as SVG files.
@@ -233,7 +234,7 @@ mod tests {
         lines.iter().find(is_it).and_then(|line| line["value"].as_f64())
     }
 
-    /// Every case runs with the store's allocator and gives what its name promises.
+    /// Every case runs with the store's allocator and returns the figures that its name promises.
     #[test]
     fn every_case_gives_its_figures() {
         let lines = lines(&[], &["hybrid", "uncached", "cached", "runs-1", "own"]);
@@ -257,7 +258,7 @@ mod tests {
         assert!(figure(&lines, "seed-2t-50", "hybrid", "lease_alloc_ns_mean").is_some());
     }
 
-    /// The references reproduce what they are known for, on small devices.
+    /// The references reproduce their known results, on small devices.
     #[test]
     fn the_seeds_results_are_seen_again() {
         let lines = lines(&["shift-4t-moving", "seed-2t-50"], &["pooled", "hybrid"]);

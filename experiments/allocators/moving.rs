@@ -7,20 +7,20 @@ use shoal_space::Space;
 
 use super::pieces::Pieces;
 
-/// How many groups are looked at for one request.
+/// The number of groups that are examined for one request.
 const GROUPS_PER_REQUEST: usize = 512;
 
-/// How much of a space is to be kept in whole free groups, and how that is done gently.
+/// The part of a space to keep in whole free groups, and limits of the work for it.
 ///
-/// Upward drift of sizes is what fragments a device; a small reserve that is refilled from the emptiest groups keeps it
-/// usable at 0.06 blocks moved for each one allocated (`shared/allocator.md`, section 3.3).
+/// Upward drift of sizes fragments a device; a small reserve that is refilled from the emptiest groups keeps it usable
+/// at 0.06 blocks moved for each one allocated (`shared/allocator.md`, section 3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserve {
     /// Whole free groups to keep, in thousandths of all, to the nearest number of groups but at least one.
     pub(crate) permille: u32,
     /// Most groups to empty at a time.
     pub(crate) groups_at_once: usize,
-    /// Longest hole that moved values may go into: longer ones are what the reserve is for.
+    /// Longest hole that moved values may use: the reserve is for longer ones.
     pub(crate) hole_blocks: u32,
 }
 
@@ -31,7 +31,7 @@ impl Default for Reserve {
 }
 
 impl Reserve {
-    /// How many groups are to be emptied now.
+    /// The number of groups to empty now.
     fn wanted(&self, space: &Space) -> usize {
         let wanted = (space.groups() * self.permille as usize + 500) / 1000;
         let kept = wanted.max(usize::from(self.permille > 0));
@@ -50,8 +50,8 @@ impl<'a> Mover<'a> {
         Self { space, moved_blocks: 0 }
     }
 
-    /// Moves what stands between `blocks` blocks in a row, in the emptiest groups first, until they can be had in one run; says
-    /// whether they can.
+    /// Moves the runs that separate `blocks` blocks, in the emptiest groups first, until the blocks can be had in one run;
+    /// returns true if they can.
     pub(crate) fn make_room(&mut self, blocks: u32, pieces: &mut Pieces) -> bool {
         let mut tried = Vec::new();
         // A run that is longer than every hole has nowhere to go: it stays, and only the runs between such ones move.
@@ -109,7 +109,7 @@ fn lies_in(run: Run, group: Run) -> bool {
     group.block <= run.block && run.end() <= group.end()
 }
 
-/// Blocks of `group` between what lives before `between`, a part of `living`, and what lives behind it.
+/// Blocks of `group` from the living run before `between`, a part of `living`, to the one after it.
 fn stretch(living: &[(u32, Run)], between: &[(u32, Run)], group: Run) -> u64 {
     let Some(&(first, _)) = between.first() else { return 0 };
     let at = living.iter().position(|&(number, _)| number == first).unwrap_or(0);

@@ -1,8 +1,8 @@
-//! Whether contiguous placement pays on a network device: values of 256 KiB in 1, 2, 4 and 8 runs on a simulated device
+//! The value of contiguous placement on a network device: values of 256 KiB in 1, 2, 4 and 8 runs on a simulated device
 //! with 10 ms a request that serves 32 at once.
 //!
-//! All runs of a value are asked for together. So one client waits once, however many runs there are; many clients share
-//! what the device serves at once.
+//! All runs of a value are requested together. So one client waits once, for any number of runs; many clients share the
+//! device's parallel requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::load::Random;
 use super::reference::Tree;
 use super::run::SEED;
 
-/// A request of the device, and how many it serves at once.
+/// The time of a request of the device, and the number that it serves at once.
 const REQUEST: Duration = Duration::from_millis(10);
 const PARALLEL: usize = 32;
 

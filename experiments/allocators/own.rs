@@ -1,5 +1,5 @@
-//! Space of one's own: a heavy load of small values comes, fills its part of the device, and goes again ("seed 001": its
-//! coming and going upsets an allocator for everybody). What is left of the device for the others?
+//! Separate space: a heavy load of small values comes, fills its part of the device, and leaves again ("seed 001": its coming
+//! and going upsets an allocator for everybody). The case measures the part of the device that remains for the others.
 
 use shoal_base::Run as Blocks;
 
@@ -18,7 +18,7 @@ const OWNER: u16 = 1;
 /// Allocations that are timed together.
 const CHUNK: usize = 1000;
 
-/// Fills the device half with the one and half with the others, ends the heavy load, and lets the others go on until one of
+/// Fills the device half with the one and half with the others, stops the heavy load, and runs the others until one of
 /// their values has no place.
 pub(crate) fn come_and_go(blocks: u64, is_own: bool, run: &mut Run) -> Figures {
     let allocator = Hybrid::new(0, blocks);

@@ -1,4 +1,4 @@
-//! The live runs of a device with the way back from a group to what lives in it: what moving needs of a store.
+//! The live runs of a device, found by their groups: the part of a store that moving needs.
 
 use shoal_base::Run;
 
@@ -7,11 +7,11 @@ use super::load::Random;
 #[derive(Clone, Copy)]
 struct Piece {
     run: Run,
-    /// Where its group's list names it.
+    /// Its index in its group's list.
     at: u32,
 }
 
-/// Live runs, by number and by the group that they begin in.
+/// Live runs, by number and by the group of their first block.
 pub(crate) struct Pieces {
     group_blocks: u64,
     live: Vec<Piece>,
@@ -46,10 +46,10 @@ impl Pieces {
         Some(piece.run)
     }
 
-    /// The numbers and runs of what has a block in `group`, which is one group.
+    /// The numbers and runs of the pieces with a block in `group`, which is one group.
     pub(crate) fn in_group(&self, group: Run) -> Vec<(u32, Run)> {
         let index = (group.block / self.group_blocks) as usize;
-        // A run that begins in the group before may reach into this one.
+        // A run that starts in the group before may reach into this one.
         let lists = [index.checked_sub(1).map(|before| &self.groups[before]), Some(&self.groups[index])];
         let numbers = lists.into_iter().flatten().flatten();
         let pieces = numbers.map(|&number| (number, self.live[number as usize].run));

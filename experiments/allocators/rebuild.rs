@@ -1,4 +1,4 @@
-//! How long the free space takes to be made again from what is in use: what a store does that lost its image of it.
+//! The time to make the free space again from the runs in use: the work of a store that lost its image of it.
 
 use shoal_space::{FreeImage, Space, group_blocks_for};
 
@@ -9,7 +9,7 @@ use super::hybrid::Hybrid;
 use super::load::{Random, Sizes};
 use super::run::{Run, SEED};
 
-/// How full the device is, and what of that is freed again so that it has holes everywhere.
+/// The fill of the device, and the share that is freed again so that it has holes everywhere.
 const FILLED_PERCENT: u64 = 95;
 const FREED_PERCENT: usize = 10;
 

@@ -1,4 +1,4 @@
-//! One case with one allocator: how long it may take, how large its device is, and what is shown meanwhile.
+//! One case with one allocator: its time limit, the size of its device, and its progress lines.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,12 +21,12 @@ pub(crate) struct Run {
     name: String,
     made: Instant,
     began: Instant,
-    /// How long the preparation may take, and then what is measured.
+    /// The limit of the preparation, and then of the measured part.
     limit: Duration,
-    /// How often both may ask whether they are over; none: as often as they like.
+    /// The number of checks for the end that both may make; none: no limit.
     looks_max: Option<u64>,
     looks: AtomicU64,
-    /// Devices are smaller by this factor where all has to be quick.
+    /// Devices are smaller by this factor in a quick run.
     scale: u64,
     shown: Instant,
     has_shown: bool,
@@ -39,7 +39,7 @@ impl Run {
         Self { name, made: now, began: now, limit, looks_max, looks, scale, shown: now, has_shown: false }
     }
 
-    /// The preparation is over: from here on counts what is measured.
+    /// The preparation is over: the measurement starts.
     pub(crate) fn begin(&mut self) {
         self.began = Instant::now();
         *self.looks.get_mut() = 0;
@@ -50,17 +50,17 @@ impl Run {
         self.made.elapsed().as_secs_f64()
     }
 
-    /// The size of the device that stands for one of `blocks` blocks.
+    /// The size of the device that represents one of `blocks` blocks.
     pub(crate) fn blocks(&self, blocks: u64) -> u64 {
         blocks / self.scale
     }
 
-    /// Operations that stand for `count`.
+    /// Operations that represent `count`.
     pub(crate) fn count(&self, count: usize) -> usize {
         (count / self.scale as usize).max(1000)
     }
 
-    /// Whether there is no time left, or it was asked as often as it may be.
+    /// Returns true if there is no time left, or the number of checks is used up.
     pub(crate) fn is_over(&self) -> bool {
         let looks = self.looks.fetch_add(1, Ordering::Relaxed);
         self.looks_max.is_some_and(|most| looks >= most) || self.began.elapsed() > self.limit
@@ -75,7 +75,7 @@ impl Run {
         self.tell_with(round, free);
     }
 
-    /// As [`Self::show`], where asking how full it is would be a call.
+    /// As [`Self::show`], if a query of the fill would be a call.
     pub(crate) fn tell(&mut self, round: u64) {
         self.tell_with(round, String::new);
     }

@@ -13,7 +13,7 @@ const ROUND: usize = 100_000;
 /// Allocations between two looks at the clock.
 const PART: usize = 10_000;
 
-/// Runs freed in one call where frees are batched: as many as an apply of the store gives back at once.
+/// Runs freed in one call if frees are batched: the number of an apply of the store.
 const BATCH: usize = 50_000;
 
 /// Groups of one lease: 1 GiB.

@@ -21,7 +21,7 @@ use super::run::{Run, SEED};
 const ROUND: usize = 100_000;
 const ROUND_OF_CALLS: usize = 5000;
 
-/// The share of a round that is freed again, in random order, and how many at once.
+/// The share of a round that is freed again, in random order, and the number of runs at once.
 const FREED_PERCENT: usize = 50;
 const FREED_AT_ONCE: usize = 1000;
 
@@ -83,7 +83,7 @@ pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -
             figures.free_batched.batch(batch.len(), || freed = caller.free(batch));
             freed.context("a free failed")?;
         }
-        // The caller tells the owner which runs it keeps: a part of the cost of an allocation.
+        // The caller reports to the owner the runs that it keeps: a part of the cost of an allocation.
         let began = Instant::now();
         caller.commit()?;
         waited += began.elapsed();
@@ -143,7 +143,7 @@ impl Caller<'_> {
     }
 }
 
-/// Where the owner's files are; they go with the measurement.
+/// The folder of the owner's files; removed after the measurement.
 struct OwnersFolder(PathBuf);
 
 impl OwnersFolder {
@@ -156,7 +156,7 @@ impl OwnersFolder {
 
 impl Drop for OwnersFolder {
     fn drop(&mut self) {
-        // There is nobody to tell that it stays.
+        // A failure cannot be reported.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Loads that change their sizes: the seed's worst case, where large values follow on small ones, and a slow drift.
+//! Loads that change their sizes: the seed's worst case, large values after small ones, and a slow drift.
 
 use std::time::Instant;
 
@@ -32,8 +32,8 @@ const DRIFT_BYTES: [f64; 2] = [4096.0, 65_536.0];
 /// Most runs of a value that does not fit in one.
 const DRIFT_RUNS_MAX: usize = 8;
 /// Values that come and go together, and rounds of these between two looks at the reserve: 16,384 values. A mover that waits for
-/// longer finds emptier groups, as long as the reserve lasts: 0.063 blocks were moved for each one allocated with a look every
-/// 4,096 values, 0.059 with this, and none failed.
+/// longer finds emptier groups, while the reserve lasts: 0.063 blocks were moved for each one allocated with a look every 4,096
+/// values, 0.059 with this, and none failed.
 const DRIFT_CHUNK: usize = 64;
 const KEPT_EVERY: u64 = 256;
 
@@ -48,8 +48,8 @@ pub(crate) enum Treatment {
     Compacts,
 }
 
-/// Fills the device with small values, frees most, and puts large ones in until one fits in no `runs_max` runs. Where the
-/// allocator lets values be moved, `Treatment::Moves` makes room first; `Treatment::Compacts` merges what is free once, after the frees.
+/// Fills the device with small values, frees most, and puts large ones in until one fits in no `runs_max` runs. If the allocator lets
+/// values be moved, `Treatment::Moves` makes room first; `Treatment::Compacts` merges the free runs once, after the frees.
 pub(crate) fn shift(allocator: &dyn Allocator, runs_max: usize, way: Treatment, run: &mut Run) -> Figures {
     let mut figures = Figures::default();
     let mut random = Random::new(SEED);
@@ -103,8 +103,9 @@ pub(crate) fn shift(allocator: &dyn Allocator, runs_max: usize, way: Treatment, 
     figures
 }
 
-/// Small values until one fails, of which most are freed; the rest. Its allocations are not in the figures. An allocator that
-/// takes too long near the end goes on with the fill that was reached; one that is not even near it does not take part.
+/// Small values until one fails, of which most are freed; returns the rest. Its allocations are not in the figures. An
+/// allocator that takes too long near the end continues with the fill that was reached; one that is not even near it does not
+/// take part.
 fn first_phase(
     allocator: &dyn Allocator,
     random: &mut Random,
@@ -140,7 +141,7 @@ fn one_or_several(allocator: &dyn Allocator, blocks: u32, runs_max: usize) -> Op
     allocator.allocate_runs(blocks, runs_max).ok()
 }
 
-/// A device at `percent` whose values grow: random ones go, larger ones come. Moving keeps a reserve where it can.
+/// A device at `percent` whose values grow: random ones go, larger ones come. Moving keeps a reserve if it can.
 pub(crate) fn drift(allocator: &dyn Allocator, percent: u64, run: &mut Run) -> Figures {
     let mut figures = Figures { contiguous_failures: Some(0), ..Figures::default() };
     let mut random = Random::new(SEED);

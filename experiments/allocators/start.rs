@@ -12,7 +12,7 @@ use super::allocator::Allocator;
 /// Longest run that is tried when the whole device is taken.
 const PIECE_BLOCKS: u32 = 1 << 30;
 
-/// Free space to begin with.
+/// The free space at the start.
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
     /// Blocks of the device.
@@ -25,7 +25,7 @@ impl Start {
     /// Reads a dump of free space.
     ///
     /// # Errors
-    /// As the file; where it is no such dump.
+    /// As the file; it is no such dump.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let what = || format!("cannot read the free space in {}", path.display());
         let mut lines = BufReader::new(File::open(path).with_context(what)?).lines();
@@ -72,13 +72,13 @@ impl Start {
     }
 }
 
-/// The runs that all of a device was taken in, by their ends: each freed run is a part of one of them.
+/// The runs in which all of a device was taken, by their ends: each freed run is a part of one of them.
 struct Taken {
     ends: Vec<u64>,
 }
 
 impl Taken {
-    /// Cuts a run where these end.
+    /// Cuts a run at their ends.
     fn for_pieces(&self, run: Blocks, mut visit: impl FnMut(Blocks)) {
         let mut block = run.block;
         while block < run.end() {

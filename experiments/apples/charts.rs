@@ -32,7 +32,7 @@ pub(super) fn distributions(
     let days = density(
         LineChart::new(&title("The day on which an empty bucket is met"), Axis::new("day", ""), per_bin()),
         &drawn(&|round| round.day),
-        // At most this day: at least so many left.
+        // At most this day: at least this many left.
         &|day| 1.0 - apples.at_most(total - day),
     );
     let left = density(
@@ -68,7 +68,7 @@ fn per_bin() -> Axis {
     Axis::new("rounds in a bin", "%").with_zero()
 }
 
-/// The share of `draws`, and of what the law `at_most` gives, in each of some bins.
+/// The share of `draws`, and of the law `at_most`, in each of some bins.
 fn density(mut chart: LineChart, draws: &[f64], at_most: &dyn Fn(f64) -> f64) -> LineChart {
     let low = draws.iter().copied().fold(f64::INFINITY, f64::min);
     let high = draws.iter().copied().fold(f64::NEG_INFINITY, f64::max).max(low + 1e-9);
@@ -91,7 +91,7 @@ fn density(mut chart: LineChart, draws: &[f64], at_most: &dyn Fn(f64) -> f64) ->
     chart
 }
 
-/// How much is left by the depth of the buckets, for each choice.
+/// The apples left by the depth of the buckets, for each choice.
 pub(super) fn by_depth(
     options: &ApplesOptions,
     choices: &[Choice],

@@ -1,4 +1,4 @@
-//! How the monkey chooses a bucket, and how many apples each bucket has at first.
+//! The monkey's choice of a bucket, and the number of apples in each bucket at first.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ const SIZES: (f64, f64) = (4.0, 1.5);
 pub(crate) enum Choice {
     /// All alike.
     Uniform,
-    /// Normal around the middle, with a standard deviation of N / this; cut off at both ends.
+    /// Normal around the middle, with a standard deviation of N / this; cut off at both sides.
     Normal(f64),
     /// In proportion to the bucket's number.
     Linear,
@@ -28,7 +28,7 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    /// The choices that the study shows unless told otherwise.
+    /// The default choices of the study.
     pub(crate) const ALL: [Self; 7] = [
         Self::Uniform,
         Self::Normal(6.0),
@@ -62,7 +62,7 @@ impl Choice {
                 Self::Zipf(power) => number.powf(-power),
                 Self::LogNormal => {
                     let up_to = |size: f64| below_normal((size / SIZES.0).ln() / SIZES.1);
-                    // The last one has all that is larger.
+                    // The last one has everything that is larger.
                     let end = if number == count { 1.0 } else { up_to(number) };
                     end - if number > 1.0 { up_to(number - 1.0) } else { 0.0 }
                 }
@@ -114,13 +114,13 @@ impl FromStr for Choice {
     }
 }
 
-/// How many apples each bucket has at first.
+/// The number of apples in each bucket at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// All the same.
     Equal,
-    /// In proportion to how often the bucket is chosen, at least one: what an allocator's pools look like when what is
-    /// freed has the distribution of what is allocated.
+    /// In proportion to the probability of the bucket, at least one: the pools of an allocator if freed sizes have the
+    /// distribution of allocated ones.
     Matched,
 }
 
@@ -128,7 +128,7 @@ pub(crate) enum Supply {
 pub(super) struct Orchard {
     /// How likely each is chosen.
     pub(super) probabilities: Vec<f64>,
-    /// How many apples each has at first. The apples of bucket `n` (counted from 1) cost `n` each.
+    /// The apples of each bucket at first. The apples of bucket `n` (counted from 1) cost `n` each.
     pub(super) apples: Vec<u32>,
 }
 
@@ -154,7 +154,7 @@ impl Orchard {
     }
 }
 
-/// Draws buckets with given probabilities, each in constant time (Walker's alias method).
+/// Draws buckets with the probabilities passed to it, each in constant time (Walker's alias method).
 pub(super) struct Picker {
     /// Up to this, of 2^32, the place itself is meant, above it the other one.
     places: Vec<(u64, u32)>,
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn probabilities_are_those_of_the_distribution() {
-        // N p_max as computed independently of this code (shared/allocator.md, section 4).
+        // N p_max as computed independently of this code, by the allocator study (docs/sources.md).
         for (choice, most) in [
             (Choice::Uniform, 1.0),
             (Choice::Normal(6.0), 2.40),

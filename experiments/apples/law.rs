@@ -8,17 +8,17 @@
 //! P(T > t) = product over i of P(Poisson(p_i t) <= M_i),   h_i(t) = p_i P(just M_i) / P(at most M_i)
 //! ```
 //!
-//! where `h_i` is the rate at which bucket `i` is found empty at `t`. Given `T = t` and the empty bucket `i`, every other
+//! `h_i` is the rate at which bucket `i` is found empty at `t`. For `T = t` and the empty bucket `i`, every other
 //! bucket's number is a Poisson number that is at most `M_j`: its mean and variance are known, so those of the apples
 //! left and of their value follow by one integral over `t`. The day is the number of apples taken, and one.
 //!
-//! Means and deviations are exact (quadrature to some 10 digits). For the quantiles, the number of apples that are left given `t`
-//! is taken as normal, being a sum over the buckets: good from some 20 buckets on, and where they are not mostly full or empty.
+//! Means and deviations are exact (quadrature to some 10 digits). For the quantiles, the number of apples that are left for a `t`
+//! is taken as normal, being a sum over the buckets: good from some 20 buckets on, unless they are mostly full or empty.
 
 use super::choice::Orchard;
 use super::poisson::{at_most, below_normal, quadrature};
 
-/// The integral runs from where P(T > t) is this far from 1 to where it is this far from 0.
+/// The integral runs from the moment at which P(T > t) is this far from 1 to the one at which it is this far from 0.
 const EDGE: f64 = 1e-12;
 /// Panels of the integral.
 const PANELS: usize = 20;
@@ -58,7 +58,7 @@ impl Figures {
     }
 }
 
-/// Buckets that are alike but for their price.
+/// Buckets that differ only in their price.
 struct Kind {
     probability: f64,
     apples: u32,
@@ -67,7 +67,7 @@ struct Kind {
     squares: f64,
 }
 
-/// A quantity given the moment: how likely the moment is, and the quantity's mean and variance then.
+/// A quantity at a moment: the likelihood of the moment, and the quantity's mean and variance then.
 #[derive(Clone, Copy)]
 struct Given {
     weight: f64,
@@ -107,7 +107,7 @@ impl Law {
         self.apples.figures().rest_of(self.total + 1.0)
     }
 
-    /// How many apples are left on that day.
+    /// The number of apples left on that day.
     pub(super) fn apples(&self) -> &Mixture {
         &self.apples
     }
@@ -172,7 +172,7 @@ fn ln_survival(kinds: &[Kind], moment: f64) -> f64 {
     kinds.iter().map(|kind| kind.count * at_most(kind.apples, kind.probability * moment).ln).sum()
 }
 
-/// From where to where the integral has to run.
+/// The bounds of the integral.
 fn edges(kinds: &[Kind]) -> (f64, f64) {
     let passes = |limit: f64| {
         let (mut low, mut high) = (0.0, 1.0);
@@ -192,8 +192,8 @@ fn edges(kinds: &[Kind]) -> (f64, f64) {
 fn given(kinds: &[Kind], moment: f64, step: f64) -> (Given, Given) {
     let mut ln_survival = 0.0;
     let mut rate = 0.0;
-    // Of all buckets: mean and variance of what is left; and, weighted with the rate at which the bucket is the empty
-    // one, of its own part in that, which is to be taken off.
+    // Of all buckets: mean and variance of the apples left; and, weighted with the rate at which the bucket is the
+    // empty one, of its part in that, which is to be subtracted.
     let (mut apples, mut value) = (Parts::default(), Parts::default());
     for kind in kinds {
         let expected = kind.probability * moment;
@@ -264,7 +264,7 @@ pub(super) fn asymptotic(buckets: u32, apples: u32) -> Asymptotic {
     }
 }
 
-/// The expected maximum of so many standard normals: 3.248 for 1,024.
+/// The expected maximum of this many standard normals: 3.248 for 1,024.
 pub(super) fn expected_maximum(count: u32) -> f64 {
     let power = f64::from(count);
     let above: f64 =
@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    /// The table of shared/allocator.md, section 4, computed by other means: the expected day, its deviation, the
+    /// The table of the allocator study (docs/sources.md), computed by other means: the expected day, its deviation, the
     /// expected share left in per cent, its deviation. The deviations there are of samples, and for one apple they are
     /// of the moment and not of the day.
     #[test]

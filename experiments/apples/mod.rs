@@ -1,10 +1,10 @@
 //! The seed's probability model of a pooled allocator, answered by simulation beside the exact formulas.
 //!
-//! N buckets hold M apples each. Every day a monkey chooses a bucket at random and steals an apple from it. On the day
-//! on which the chosen bucket is empty: (1) which day is it? (2) How many apples are left? (3) What are they worth, if
-//! an apple of bucket n costs n? (4) And if the monkey does not choose evenly? Buckets are the pools of an allocator
-//! that keeps free pieces by exact size, apples their pieces, and the apples that are left are space that the allocator holds and
-//! cannot use. The figures of `docs/space.md` about it come from here.
+//! N buckets hold M apples each. Every day a monkey chooses a bucket at random and steals an apple from it. On the day on which
+//! the chosen bucket is empty: (1) which day is it? (2) How many apples are left? (3) What are they worth, if an apple of bucket
+//! n costs n? (4) And if the monkey does not choose evenly? Buckets are the pools of an allocator that keeps free pieces by exact
+//! size, apples their pieces, and the apples that are left are space that the allocator holds and cannot use.
+//! This study is the source of the figures about it in `docs/space.md`.
 //!
 //! Bottom-up: `random` and `poisson` (numbers), [`Choice`] and [`Supply`] (the question), `law` (the formulas), `simulate`
 //! (the monkey), `walk` (the same with returns), `charts`.
@@ -38,7 +38,7 @@ pub(crate) const BUCKETS_MAX: u32 = 1 << 16;
 pub(crate) const APPLES_MAX: u32 = 100_000_000;
 /// Most rounds: their results are kept.
 pub(crate) const ROUNDS_MAX: u64 = 1_000_000;
-/// Rounds are played day by day, unless told otherwise, if they are not expected to take more days in all: some seconds.
+/// By default, rounds are played day by day if they are not expected to take more days in all: some seconds.
 const DAYS_MAX: f64 = 2e9;
 /// Most rounds of a quick run.
 const ROUNDS_QUICK: u64 = 50;
@@ -56,9 +56,9 @@ Examples:
 pub(crate) enum Method {
     /// Day by day if that takes seconds, else in leaps.
     Auto,
-    /// Day by day, as the question says.
+    /// Day by day, as in the question.
     Days,
-    /// From the moments at which the buckets would be found empty: as exact, whatever the number of apples.
+    /// From the moments at which the buckets would be found empty: equally exact, and independent of the number of apples.
     Leaps,
 }
 
@@ -75,11 +75,11 @@ pub(crate) struct ApplesOptions {
     /// Apples in a bucket, on average: pieces of a size.
     #[arg(long, value_name = "M", default_value_t = 1000, value_parser = value_parser!(u32).range(1..=i64::from(APPLES_MAX)))]
     pub(crate) apples: u32,
-    /// How the monkey chooses: uniform, normal-K (standard deviation N/K), linear, halves-P (P per cent for the lower
-    /// half), zipf-S, log-normal (sizes of small files); may be given again [default: seven of them].
+    /// The monkey's choice: uniform, normal-K (standard deviation N/K), linear, halves-P (P per cent for the lower
+    /// half), zipf-S, log-normal (sizes of small files); repeatable [default: seven of them].
     #[arg(long = "choice", value_name = "HOW")]
     pub(crate) choices: Vec<Choice>,
-    /// Give each bucket as many apples as it is chosen for, with the same number in all.
+    /// Fill each bucket in proportion to its probability, with the same number of apples in all.
     #[arg(long)]
     pub(crate) matched: bool,
     /// Rounds for each choice.
@@ -91,7 +91,7 @@ pub(crate) struct ApplesOptions {
     /// Freed pieces come back: when an allocator with pools fails, beside the random-walk laws.
     #[arg(long, conflicts_with_all = ["apples", "choices", "matched", "method"])]
     pub(crate) returns: bool,
-    /// The same seed gives the same figures.
+    /// The same seed yields the same figures.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Print one JSON object a line.
@@ -112,7 +112,7 @@ impl ApplesOptions {
     }
 }
 
-/// Hears what is being done, how much of it is done, and how much there is; from several threads.
+/// Receives the name of the work, the amount done, and the total; from several threads.
 type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// The answers for one choice.
@@ -154,7 +154,7 @@ const RETURNS: &[Metric] = &[
 /// Answers the questions and prints them, with charts if asked for.
 ///
 /// # Errors
-/// Where a number is out of its range, the output fails, or a chart cannot be written.
+/// A number is out of its range, the output fails, or a chart cannot be written.
 pub(crate) fn run(options: &ApplesOptions, out: &mut dyn Write) -> anyhow::Result<()> {
     let lines = progress::Lines::new();
     run_heard(options, out, &|what, done, count| lines.show(what, done, count))
@@ -278,7 +278,7 @@ fn row(drawn: Figures, law: Figures, rounds: usize) -> Vec<Option<f64>> {
     row.into_iter().map(Some).collect()
 }
 
-/// One line of the table of what happens with returns.
+/// One line of the table of the results with returns.
 struct Walked {
     case: String,
     variant: &'static str,

@@ -64,7 +64,7 @@ fn excess(u: f64) -> f64 {
     u * v - 2.0 * v * square * series
 }
 
-/// The logarithm of the probability of just `m` where `expected` are expected.
+/// The logarithm of the probability of just `m` if `expected` are expected.
 fn ln_just(m: f64, expected: f64) -> f64 {
     if m == 0.0 {
         return -expected;

@@ -17,7 +17,7 @@ impl Lines {
 
     /// May be called by several threads, often.
     pub(super) fn show(&self, what: &str, done: u64, count: u64) {
-        // A thread that finds another one here has nothing to say that this one does not.
+        // A thread that finds another one here has nothing to add.
         let Some(mut last) = self.0.try_lock() else { return };
         if last.elapsed() >= INTERVAL {
             *last = Instant::now();

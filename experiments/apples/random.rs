@@ -1,6 +1,6 @@
-//! Random numbers of the distributions that the simulation needs, from a seed: the same seed gives the same numbers.
+//! Random numbers of the distributions that the simulation needs, from a seed: the same seed yields the same numbers.
 //!
-//! Every generator here is exact: its numbers have just the distribution that it names, but for the 53 bits of a float.
+//! Every generator here is exact: its numbers have just the distribution that it names, apart from the 53 bits of a float.
 
 use super::poisson::ln_factorial;
 
@@ -11,7 +11,7 @@ const BINOMIAL_MEAN_SMALL: f64 = 10.0;
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The sequence `stream` of `seed`: independent of every other one for all that matters here.
+    /// The sequence `stream` of `seed`: independent of every other one for the purposes of this study.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         let mut seeds = Self(seed);
         let base = seeds.next();
@@ -67,7 +67,7 @@ impl Random {
         }
     }
 
-    /// How many of `n` trials succeed, each with probability `p`.
+    /// The number of successes in `n` trials, each with probability `p`.
     pub(super) fn binomial(&mut self, n: u32, p: f64) -> u32 {
         if p > 0.5 {
             return n - self.binomial(n, 1.0 - p);

@@ -1,12 +1,12 @@
 //! The monkey itself: many rounds by chance, each up to the day on which it finds its bucket empty.
 //!
-//! In two ways that share nothing but the random numbers. *Day by day* does what the question says. *In leaps* draws
-//! for each bucket the moment at which it would be found empty, a gamma of `M + 1` divided by its probability, in a
-//! Poisson process of days; the first of them ends the round. A bucket whose moment `g` comes later than that end `t`
-//! had its first `M` apples taken at moments that are independent and even before `g`, so that it has a binomial number
-//! of `M` left, each with probability `1 - t / g`. That is exact too, and takes as long for 10^6 apples as for one.
+//! In two ways that share only the random numbers. *Day by day* plays the question literally. *In leaps* draws for each
+//! bucket the moment at which it would be found empty, a gamma of `M + 1` divided by its probability, in a Poisson
+//! process of days; the first of them ends the round. A bucket whose moment `g` comes later than that end `t` had its
+//! first `M` apples taken at moments that are independent and even before `g`, so that it has a binomial number of `M`
+//! left, each with probability `1 - t / g`. That is exact too, and takes the same time for 10^6 apples as for one.
 //!
-//! Every round has random numbers of its own: results do not depend on the number of threads.
+//! Every round has a separate sequence of random numbers: results do not depend on the number of threads.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ pub(super) enum Stepping {
     Leaps,
 }
 
-/// Plays `rounds` rounds on all cores; `progress` hears from one thread or another how many are done.
+/// Plays `rounds` rounds on all cores; `progress` receives the number of finished ones, from any thread.
 pub(super) fn play(
     orchard: &Orchard,
     way: Stepping,
@@ -131,7 +131,7 @@ fn end_of_round(day: u64, left: impl Iterator<Item = u32>) -> Round {
     Round { day: day as f64, apples: apples as f64, value }
 }
 
-/// Mean, deviation and quantiles of what was drawn; at least one.
+/// Mean, deviation and quantiles of the draws; at least one.
 pub(super) fn figures(draws: impl Iterator<Item = f64>) -> Figures {
     let mut draws: Vec<f64> = draws.collect();
     assert!(!draws.is_empty(), "figures of nothing");
@@ -151,8 +151,8 @@ mod tests {
 
     fn quiet(_: u64) {}
 
-    /// Panics unless what was drawn agrees with the law: the mean within five standard errors, the deviation within
-    /// eight of its own (as of a normal quantity), and 5, 50 and 95 per cent of the draws below the law's quantiles.
+    /// Panics unless the draws agree with the law: the mean within five standard errors, the deviation within eight
+    /// of its standard errors (as of a normal quantity), and 5, 50 and 95 per cent of the draws below the law's quantiles.
     fn agree(what: &str, draws: &[f64], law: Figures) {
         let (found, count) = (figures(draws.iter().copied()), draws.len() as f64);
         let error = law.deviation / count.sqrt();

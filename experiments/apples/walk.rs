@@ -3,14 +3,15 @@
 //! Then every pool's depth is a random walk, and even a load whose sizes never change kills the allocator in the end:
 //! the pools drift apart, and the pieces of one cannot serve another. Two laws:
 //!
-//! - *Pools alone* (N pools of M pieces; each day one is taken from a random pool and one given to another): an empty
-//!   one is met after about `N (M+1)^2 / (4 x^2)` days, where `erfc(x) = ln 2 / N`.
+//! - *Pools alone* (N pools of M pieces; each day one is taken from a random pool and one added to another): an empty
+//!   one is met after about `N (M+1)^2 / (4 x^2)` days, with `erfc(x) = ln 2 / N`.
 //! - *Pools and a common reserve* of R blocks that empty pools cut from: it is used up after about `pi R^2 / N^3`
 //!   days, in other words `(pi/2) f^2 B / N^2` turnovers of a device of B blocks whose free share is f. This holds for
 //!   the first turnover; later it is a lower bound, because an object that was replaced cannot be replaced again: the
-//!   sizes of what is live, from which the freed ones are drawn, pull the walks back.
+//!   sizes of the live objects, from which the freed ones are drawn, pull the walks back.
 //!
-//! Of the allocator the simulation keeps what matters: how many pieces each pool has, and the sizes of what is live.
+//! The simulation keeps the relevant parts of the allocator: the number of pieces in each pool, and the sizes of the
+//! live objects.
 
 use super::poisson::{erfc, quadrature};
 use super::random::Random;
@@ -41,7 +42,7 @@ pub(super) fn turnovers_law(blocks: f64, free: f64, sizes: u32) -> f64 {
     std::f64::consts::FRAC_PI_2 * free * free * blocks / f64::from(sizes).powi(2)
 }
 
-/// Takes from random pools and gives to random pools until one is found empty: on which day.
+/// Takes from random pools and adds to random pools until one is found empty; returns the day.
 pub(super) fn pools_until_empty(pools: u32, pieces: u32, random: &mut Random) -> f64 {
     let mut depths = vec![pieces; pools as usize];
     let mut day = 1u64;
@@ -57,7 +58,7 @@ pub(super) fn pools_until_empty(pools: u32, pieces: u32, random: &mut Random) ->
 }
 
 /// A device that is filled once and then kept at one fill by replacing random objects, until neither the pool of the
-/// wanted size nor the reserve has a piece. Gives the turnovers (blocks allocated since, in devices), at most `most`.
+/// wanted size nor the reserve has a piece. Returns the turnovers (blocks allocated since, in devices), at most `most`.
 pub(super) fn turnovers_until_full(
     blocks: u64,
     free: f64,
@@ -125,7 +126,7 @@ mod tests {
                 "{pools} {pieces}: {drawn:?}, law {median}"
             );
         }
-        // N M^2 / 23.1 of 1,024 pools (shared/allocator.md, section 1.6).
+        // N M^2 / 23.1 of 1,024 pools (docs/sources.md).
         let found = 1024.0 * 101f64.powi(2) / pools_law(1024, 100);
         assert!((found - 23.1).abs() < 0.1, "{found}");
     }
@@ -133,7 +134,7 @@ mod tests {
     #[test]
     fn a_reserve_lasts_as_the_law_says() {
         let (blocks, sizes) = (1u64 << 22, 64);
-        // Within the first turnover as the law says; later, the live objects pull back, and it lasts longer.
+        // The law holds within the first turnover; later, the live objects pull back, and it lasts longer.
         for (free, least, most) in [(0.01, 0.85, 1.3), (0.02, 0.9, 1.7), (0.05, 1.2, 5.0)] {
             let law = turnovers_law(blocks as f64, free, sizes);
             let drawn =

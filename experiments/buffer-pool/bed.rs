@@ -112,7 +112,7 @@ pub(crate) fn run<P: PagePool>(pool: &P, versions: &Versions, load: &Load) -> Ta
 }
 
 impl Shared<'_> {
-    /// Whether a thread may end after `operations`.
+    /// Returns true if a thread may stop after `operations`.
     fn is_over(&self, operations: u64) -> bool {
         operations >= OPERATIONS_MIN && self.stop.load(Ordering::Relaxed)
     }

@@ -11,7 +11,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 /// How large the pools are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// As the options say.
+    /// From the options.
     Given,
     Frames(usize),
     /// A part of the pages.
@@ -39,9 +39,9 @@ pub(crate) struct Case {
     pub(crate) version: Version,
     pub(crate) kind: Kind,
     pub(crate) size: Size,
-    /// Threads of each kind; none: as the options say.
+    /// Threads of each kind; none: from the options.
     pub(crate) threads: Option<u64>,
-    /// Without the policies and the ablations, unless a variant is asked for.
+    /// Without the policies and the ablations, unless a variant is named.
     pub(crate) is_narrow: bool,
 }
 
@@ -89,7 +89,7 @@ pub(crate) const CASES: &[Case] = &[
 pub(crate) struct Variant {
     pub(crate) name: &'static str,
     pub(crate) settings: Settings,
-    /// One of those that every case has.
+    /// One of the variants that every case has.
     pub(crate) is_common: bool,
 }
 

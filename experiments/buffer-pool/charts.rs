@@ -33,7 +33,7 @@ fn figure(row: &Row, metric: &str) -> Option<f64> {
     row.figures.get(index).copied().flatten()
 }
 
-/// Writes what can be drawn of `rows` to SVG files in `directory`.
+/// Writes the charts of `rows` to SVG files in `directory`.
 pub(crate) fn write(rows: &[Row], directory: &Path) -> Result<()> {
     for &(name, case, metric, title) in BARS {
         let rows: Vec<_> =

@@ -15,7 +15,7 @@ use super::naive::Disk;
 use super::page::{Page, stamp};
 use shoal_bench::data_file::NewFile;
 
-/// Pages that are written at once to begin with.
+/// Pages that are written at once at the start.
 const CHUNK: u64 = 64;
 
 /// A new file, or a blank block device, with pages of version 1. The file is removed at the end.
@@ -29,7 +29,7 @@ fn is_block_device(path: &Path) -> bool {
 }
 
 impl DataFile {
-    /// Refuses a place where something would be lost: a file that is there, a block device that is not blank.
+    /// Refuses a place at which something would be lost: an existing file, a block device that is not blank.
     pub(crate) fn check(path: &Path) -> Result<()> {
         if is_block_device(path) {
             let device = open(path, &FileOptions::default())?;

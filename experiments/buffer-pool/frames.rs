@@ -1,7 +1,7 @@
 //! The bookkeeping of the comparison pools: which page is in which frame, pins, and LRU-K as the course asks for it.
 //!
-//! Backward k-distance over the accesses since the page entered (the history ends with the eviction), pages with fewer
-//! than k accesses first, by their first access. Always used under the pool's one lock.
+//! Backward k-distance over the accesses since the page entered (the history stops with the eviction), pages with
+//! fewer than k accesses first, by their first access. Always used under the pool's one lock.
 
 /// Not in the pool; no page.
 const NONE: u32 = u32::MAX;
@@ -22,7 +22,7 @@ pub(crate) struct Frames {
     frames: Vec<Frame>,
     /// The last `k` accesses of each frame, as a ring.
     history: Vec<u64>,
-    /// The page with the least rank goes first: the class in the top bit, then the time that counts.
+    /// The page with the least rank is evicted first: the class in the top bit, then the time that counts.
     ranks: Vec<u64>,
     used: usize,
 }
@@ -49,7 +49,7 @@ impl Frames {
         }
     }
 
-    /// Pins `page` where it is resident.
+    /// Pins `page` if it is resident.
     pub(crate) fn pin(&mut self, page: u64) -> Option<usize> {
         let frame = self.places[page as usize];
         (frame != NONE).then(|| {
@@ -59,7 +59,7 @@ impl Frames {
         })
     }
 
-    /// Makes room for `page` and pins it; `None` where everything is pinned.
+    /// Makes room for `page` and pins it; `None` if everything is pinned.
     pub(crate) fn replace(&mut self, page: u64) -> Option<(usize, Option<Victim>)> {
         let mut victim = None;
         let frame = if self.used < self.frames.len() {

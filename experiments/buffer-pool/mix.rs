@@ -1,8 +1,9 @@
-//! `mix-*` and `recorded`: how many gets find their page, one access after the other, beside what a clairvoyant would reach.
+//! `mix-*` and `recorded`: the number of gets that find their page, one access after the other, beside the number of a
+//! clairvoyant policy.
 //!
-//! `mix-*`: eight walkers scan their parts in turn; between two gets so many pages are scanned as the case says.
-//! `recorded`: what sixteen threads asked the default pool for, in the order in which it came. Scans go without
-//! read-ahead: the policy and the scan class are what is compared.
+//! `mix-*`: eight walkers scan their parts in turn; the case sets the number of pages that are scanned between
+//! two gets. `recorded`: the requests of sixteen threads to the default pool, in the order in which they came.
+//! Scans run without read-ahead: the comparison is of the policy and the scan class.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ const WARM_UP: u64 = 4;
 
 const WALKERS: u64 = 8;
 
-/// How long a trace is recorded, and its most accesses: accesses after them are not kept.
+/// The time for which a trace is recorded, and its most accesses: accesses after them are not kept.
 const RECORDED: Duration = Duration::from_millis(400);
 const RECORDED_MAX: usize = 1_000_000;
 
@@ -40,7 +41,7 @@ pub(crate) struct Access {
     is_get: bool,
 }
 
-/// The trace of a case; none where it has none.
+/// The trace of a case, if it has one.
 pub(crate) fn trace(options: &PoolBenchOptions, kind: Kind, default: Settings) -> Option<Vec<Access>> {
     match kind {
         Kind::Mix(scans_per_get) => Some(mixed(options, scans_per_get)),
@@ -66,7 +67,7 @@ fn mixed(options: &PoolBenchOptions, scans_per_get: u64) -> Vec<Access> {
     trace
 }
 
-/// A pool that writes down what it is asked for.
+/// A pool that writes down its requests.
 struct Recorder<P> {
     pool: P,
     next: AtomicU64,
@@ -138,7 +139,7 @@ fn recorded(options: &PoolBenchOptions, default: Settings) -> Vec<Access> {
     accesses.into_iter().map(|(_, access)| access).collect()
 }
 
-/// The share of gets after the warm-up that `hit` says of.
+/// The share of gets after the warm-up for which `hit` returns true.
 fn rate(trace: &[Access], mut hit: impl FnMut(Access) -> bool) -> f64 {
     let warm_up = trace.iter().filter(|access| access.is_get).count() as u64 / WARM_UP;
     let (mut gets, mut hits) = (0_u64, 0_u64);
@@ -152,7 +153,7 @@ fn rate(trace: &[Access], mut hit: impl FnMut(Access) -> bool) -> f64 {
     hits as f64 / (gets - warm_up).max(1) as f64
 }
 
-/// The hit rate of gets of a variant; none where what differs from the default is not what is measured here.
+/// The hit rate of gets of a variant; none if its difference from the default is not measured here.
 pub(crate) fn hit_rate(options: &PoolBenchOptions, trace: &[Access], variant: &Variant) -> Option<f64> {
     let frames = options.frames;
     let ranked = |kind| {
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn the_clairvoyant_is_ahead_and_keeps_what_comes_next() {
         let get = |page| Access { page, is_get: true };
-        // Nothing but the warm-up's length matters to `rate`: the trace is repeated.
+        // Only the warm-up's length matters to `rate`: the trace is repeated.
         let trace: Vec<_> =
             [1, 2, 3, 1, 2, 3].iter().cycle().take(GETS as usize).map(|&page| get(page)).collect();
         let one = belady(&trace, 1);

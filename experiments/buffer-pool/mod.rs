@@ -2,7 +2,7 @@
 //!
 //! Eight threads scan, eight pick pages with a Zipfian distribution; the pool has 64 frames for 6,400 pages on a simulated
 //! device. Every page is checked as it goes, and after each run a sweep audits from outside that the pool used no more
-//! frames than it was given. Ablations take one mechanism away by the benchmark's own means, never by a switch in the pool.
+//! frames than its limit. Ablations take one mechanism away by the benchmark's own means, never by a switch in the pool.
 
 mod bed;
 mod case;
@@ -58,10 +58,10 @@ pub(crate) struct PoolBenchOptions {
     /// A tenth of a second for each variant at each latency of a case.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case, or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
-    /// Only this variant, or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this variant, or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "variant", value_name = "NAME")]
     pub(crate) variants: Vec<String>,
     /// Print one JSON object a line.
@@ -70,7 +70,7 @@ pub(crate) struct PoolBenchOptions {
     /// Seconds that each variant runs at each latency of a case [default: 30, with --quick 0.1].
     #[arg(long = "seconds", value_name = "N", value_parser = seconds)]
     pub(crate) time: Option<Duration>,
-    /// Frames of the pools, where the case does not say it.
+    /// Frames of the pools, unless the case sets them.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) frames: usize,
     /// Pages on the device, a multiple of 8.
@@ -94,7 +94,7 @@ pub(crate) struct PoolBenchOptions {
     /// Frames that are free or being written before more are written ahead of need [default: the pool's].
     #[arg(long, value_name = "N")]
     pub(crate) ready_frames: Option<usize>,
-    /// Side buffers beside the frames [default: none but for the variant `side-buffers`].
+    /// Side buffers beside the frames [default: none, except in the variant `side-buffers`].
     #[arg(long, value_name = "N")]
     pub(crate) side_buffers: Option<usize>,
     /// A new file, removed at the end, or a blank block device, for the cases `device*`, which are left out without it.
@@ -117,7 +117,7 @@ impl PoolBenchOptions {
 /// Options that do not fit together, or the output's.
 ///
 /// # Panics
-/// Where a pool loses an update, or serves a stale, torn or wrong page, or uses more frames than it was given.
+/// If a pool loses an update, or serves a stale, torn or wrong page, or uses more frames than its limit.
 pub(crate) fn run(options: &PoolBenchOptions, out: &mut dyn Write) -> Result<()> {
     ensure!(
         (1..=8).contains(&options.scans) && (1..=8).contains(&options.gets),
@@ -151,7 +151,7 @@ pub(crate) fn run(options: &PoolBenchOptions, out: &mut dyn Write) -> Result<()>
     Ok(())
 }
 
-/// The variants that are asked for, with what the options say of the pool.
+/// The requested variants, with the pool's options applied.
 fn variants(options: &PoolBenchOptions) -> Result<Vec<Variant>> {
     let names: Vec<_> = VARIANTS.iter().map(|variant| variant.name).collect();
     let wanted = select("variant", &names, &options.variants)?;
@@ -206,7 +206,7 @@ fn measure_case(
     Ok(())
 }
 
-/// Runs one variant through the latencies of a case. None where it cannot be run there.
+/// Runs one variant through the latencies of a case. None if it cannot run there.
 fn measure(options: &PoolBenchOptions, case: &Case, variant: &Variant) -> Result<Option<Vec<Option<f64>>>> {
     let frames = match case.size {
         Size::Given => options.frames,
@@ -278,7 +278,7 @@ fn simulated(
     }
 }
 
-/// On a real device; none where the variant needs the simulator.
+/// On a real device; none if the variant needs the simulator.
 fn real(
     options: &PoolBenchOptions,
     variant: &Variant,
@@ -307,7 +307,7 @@ fn real(
     }
 }
 
-/// The load, then the audit: `pages_read` counts what the device read.
+/// The load, then the audit: `pages_read` counts the reads of the device.
 fn under_load<P: PagePool>(pages_read: &impl Fn() -> u64, load: &Load, frames: usize, pool: &P) -> Tally {
     let versions = Versions::new(load.pages);
     let tally = load_run(pool, &versions, load);

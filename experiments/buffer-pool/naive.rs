@@ -1,5 +1,5 @@
 //! Two pools with one mutex that is held across I/O: `naive` does the I/O on the caller's thread, `naive-scheduler` hands
-//! it to one scheduler thread and waits, as the course's skeleton has it.
+//! it to one scheduler thread and waits, as in the course's skeleton.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -44,10 +44,10 @@ enum Request {
     Write(u64, Box<Page>),
 }
 
-/// A request, and where its page goes when it is done.
+/// A request, and the receiver of its page when it is done.
 type Asked = (Request, SyncSender<Box<Page>>);
 
-/// One thread that does the I/O of everybody, one request after the other.
+/// One thread that does the I/O of all callers, one request after the other.
 pub(crate) struct Scheduler {
     requests: Mutex<Sender<Asked>>,
 }
@@ -116,7 +116,7 @@ impl<D: Disk> Naive<D> {
                 thread::yield_now();
                 continue;
             };
-            // Nobody else has the frame: it was not pinned, and the lock is held.
+            // No other thread has the frame: it was not pinned, and the lock is held.
             let mut page = self.memory[frame].write();
             if let Some(victim) = victim.filter(|victim| victim.dirty) {
                 self.disk.write(victim.page, &page);

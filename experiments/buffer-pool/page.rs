@@ -1,7 +1,7 @@
 //! The contents of the benchmark's pages, so that a lost update, a stale read, a torn page and a wrong page are seen.
 //!
 //! A page carries its number and a version, the version again at its end, and one byte whose place and value follow
-//! from the version. Checking costs a few loads, so that it does not hide what a pool costs.
+//! from the version. A check costs a few loads, so that it does not hide the cost of a pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,7 +41,7 @@ pub(crate) fn stamp(page: &mut Page, number: u64, version: u64) {
 /// The version of page `number`.
 ///
 /// # Panics
-/// Where it is another page or a torn one: a pool that does this is broken, and its figures are worth nothing.
+/// If it is another page or a torn one: a pool that does this is broken, and its figures are worth nothing.
 pub(crate) fn checked(page: &Page, number: u64) -> u64 {
     let version = word(page, VERSION);
     let (at, mark) = mark_of(version);
@@ -50,7 +50,7 @@ pub(crate) fn checked(page: &Page, number: u64) -> u64 {
     version
 }
 
-/// The version of every page that was last written and released. Pages of one thread lie together.
+/// The version of every page that was last written and released. Pages of one thread are adjacent.
 pub(crate) struct Versions(Box<[AtomicU64]>);
 
 impl Versions {
@@ -68,7 +68,7 @@ impl Versions {
         self.of(number).load(Ordering::Acquire)
     }
 
-    /// To be told after the page was released.
+    /// To be called after the page was released.
     pub(crate) fn wrote(&self, number: u64, version: u64) {
         self.of(number).store(version, Ordering::Release);
     }

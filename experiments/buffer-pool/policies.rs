@@ -9,7 +9,7 @@ const AGE: u64 = 128;
 /// The resident pages, and the order in which they go.
 pub(crate) struct Ranked {
     frames: usize,
-    /// Rank and page; the least goes first.
+    /// Rank and page; the least is evicted first.
     order: BTreeSet<(u64, u64, u64)>,
     known: HashMap<u64, (u64, u64)>,
     now: u64,
@@ -32,7 +32,7 @@ impl Ranked {
         Self { frames, order: BTreeSet::new(), known: HashMap::new(), now: 0, kind }
     }
 
-    /// Whether the page was resident.
+    /// Returns true if the page was resident.
     pub(crate) fn access(&mut self, page: u64) -> bool {
         self.now += 1;
         if self.kind == Kind::AgedLfu && self.now.is_multiple_of(AGE * self.frames as u64) {
@@ -46,7 +46,7 @@ impl Ranked {
         if self.order.len() > self.frames {
             let newest = (rank(uses + 1), self.now, page);
             let victim = match self.kind {
-                // Kept even where it is the least: there is no other place to read it into.
+                // Kept even if it is the least: there is no other place to read it into.
                 Kind::Lru | Kind::Lfu => self.order.iter().find(|&&entry| entry != newest).copied(),
                 Kind::AgedLfu => self.order.first().copied(),
             };
@@ -66,7 +66,7 @@ impl Ranked {
     }
 }
 
-/// A ring of frames and a hand that passes over what was used since it came by.
+/// A ring of frames and a hand that passes over pages used since its last visit.
 pub(crate) struct Clock {
     frames: usize,
     ring: VecDeque<(u64, bool)>,
@@ -79,7 +79,7 @@ impl Clock {
         Self { frames, ring: VecDeque::new(), places: HashMap::new(), hand: 0 }
     }
 
-    /// Whether the page was resident.
+    /// Returns true if the page was resident.
     pub(crate) fn access(&mut self, page: u64) -> bool {
         if let Some(&place) = self.places.get(&page) {
             self.ring[place].1 = true;
@@ -102,11 +102,11 @@ impl Clock {
     }
 }
 
-/// One queue by age, and a hand that walks from the oldest page to the newest: a page that was used since it passed stays where
-/// it is, the first one that was not goes (Zhang and others, NSDI 2024).
+/// One queue by age, and a hand that walks from the oldest page to the newest: a page that was used since it passed stays, the
+/// first one that was not goes (Zhang and others, NSDI 2024).
 pub(crate) struct Sieve {
     frames: usize,
-    /// Pages by the number of their entry, and whether they were used since the hand passed.
+    /// Pages by the number of their entry, with a mark if they were used since the hand passed.
     queue: BTreeMap<u64, (u64, bool)>,
     entries: HashMap<u64, u64>,
     next: u64,
@@ -118,7 +118,7 @@ impl Sieve {
         Self { frames, queue: BTreeMap::new(), entries: HashMap::new(), next: 0, hand: 0 }
     }
 
-    /// Whether the page was resident.
+    /// Returns true if the page was resident.
     pub(crate) fn access(&mut self, page: u64) -> bool {
         if let Some(entry) = self.entries.get(&page) {
             self.queue.entry(*entry).and_modify(|(_, used)| *used = true);
@@ -150,14 +150,14 @@ impl Sieve {
 }
 
 /// New pages wait in a small queue; a page that was used there more than once moves to the main one. Any other page leaves, and its
-/// name is kept for a while: if it comes back soon, it goes to the main queue at once (Yang and others, SOSP 2023).
+/// name is kept for a while: if it comes back soon, it enters the main queue at once (Yang and others, SOSP 2023).
 pub(crate) struct S3Fifo {
     frames: usize,
     small: VecDeque<u64>,
     main: VecDeque<u64>,
     /// Uses of the pages of both queues.
     uses: HashMap<u64, u8>,
-    /// Names of what left the small queue, in their order.
+    /// Names of the pages that left the small queue, in their order.
     ghosts: VecDeque<u64>,
     ghost_names: HashSet<u64>,
 }
@@ -180,7 +180,7 @@ impl S3Fifo {
         }
     }
 
-    /// Whether the page was resident.
+    /// Returns true if the page was resident.
     pub(crate) fn access(&mut self, page: u64) -> bool {
         if let Some(uses) = self.uses.get_mut(&page) {
             *uses = (*uses + 1).min(Self::USES_MAX);

@@ -1,10 +1,10 @@
 //! The seed's own solution: one big lock over a disk-manager proxy, which keeps for each page a queue of writes and one
-//! cached image. A write is queued and done by a thread of its own; a read is served from the newest queued write, or from
-//! the cached image, before the device is asked.
+//! cached image. A write is queued and done by a separate thread; a read is served from the newest queued write, or from
+//! the cached image, before it goes to the device.
 //!
-//! Cached images count as frames: half of the frames asked for are the pool's, half are images, the oldest of which
-//! give way. (As published the images are without a limit: the whole device would be cached.) Images of queued writes
-//! come on top.
+//! Cached images count as frames: half of the requested frames are the pool's, half are images, the oldest of which
+//! are evicted. (As published the images are without a limit: the whole device would be cached.) Images of queued
+//! writes come on top.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `resident`: what a hit costs without the load generator, and whether two threads hinder each other.
+//! `resident`: the cost of a hit without the load generator, and the interference of two threads.
 
 use std::hint::black_box;
 use std::thread;

@@ -27,13 +27,13 @@ pub(crate) struct Settings {
     pub(crate) writes_ahead: bool,
     /// Scans go through a stream.
     pub(crate) reads_ahead: bool,
-    /// Scans say that they are scans.
+    /// Scans are marked as scans.
     pub(crate) marks_scans: bool,
-    /// Threads say that they may block.
+    /// Threads declare that they may block.
     pub(crate) inline: bool,
-    /// LRU-K's k, and how many evicted pages it remembers; none: the pool's default.
+    /// LRU-K's k, and the number of evicted pages that it remembers; none: the pool's default.
     pub(crate) lru_k: Option<(usize, usize)>,
-    /// Frames for scans, and frames that are to be ready; none: the pool's defaults.
+    /// Frames for scans, and frames to keep ready; none: the pool's defaults.
     pub(crate) scan_frames: Option<usize>,
     /// See `scan_frames`.
     pub(crate) ready_frames: Option<usize>,
@@ -42,7 +42,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Whether it is the simulator that takes something away.
+    /// Returns true if the simulator takes a mechanism away.
     pub(crate) fn needs_simulator(&self) -> bool {
         let Handling { hands_off, writes_wait, tells_writes } = self.device;
         hands_off || writes_wait || tells_writes || !self.coalesces
@@ -54,7 +54,7 @@ pub(crate) struct Shoal {
     pool: Pool,
     settings: Settings,
     sim: Option<Arc<Sim>>,
-    /// Threads that fetch a page, where reads are not shared.
+    /// Threads that fetch a page, if reads are not shared.
     fetching: Box<[AtomicU32]>,
 }
 
@@ -152,7 +152,7 @@ impl PagePool for Shoal {
     }
 }
 
-/// Somebody fetches a page, where reads are not shared.
+/// A thread fetches a page, if reads are not shared.
 struct Fetching<'a>(&'a AtomicU32);
 
 impl Drop for Fetching<'_> {

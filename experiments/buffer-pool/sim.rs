@@ -1,11 +1,11 @@
-//! The benchmark's device: pages in memory behind a latency, as the course's simulator has it.
+//! The benchmark's device: pages in memory with a latency, as in the course's simulator.
 //!
 //! - *Flat*: every access takes the latency.
-//! - *Sequential-aware*: an access takes a tenth of it where its page lies in the same aligned group of four as one of the
-//!   last four pages that anybody accessed, or up to three pages behind one.
+//! - *Sequential-aware*: an access takes a tenth of it if its page is in the same aligned group of four as one of the last
+//!   four pages that any thread accessed, or up to three pages after one.
 //!
 //! Requests in flight do not wait for each other: the device has no bandwidth and no queue. A request for several pages
-//! takes as long as the same pages asked for at once, one by one: the longest of their latencies.
+//! takes the time of the same pages requested at once, one by one: the longest of their latencies.
 //!
 //! A blocking request sleeps on its caller's thread, as there; a submitted one sleeps in one timer thread's queue, which takes the
 //! place of one sleeping thread a request.
@@ -28,7 +28,7 @@ use super::page::{Page, stamp};
 /// Accesses that the sequential-aware simulator remembers, and pages of a group.
 const NEAR: u64 = 4;
 
-/// How long accesses take.
+/// The latency of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Latency {
     None,
@@ -39,11 +39,11 @@ pub(crate) enum Latency {
 /// The mechanisms that a comparison takes from the pools.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Handling {
-    /// Submitted requests complete on the device's thread, also where they take no time.
+    /// Submitted requests complete on the device's thread, even if they take no time.
     pub(crate) hands_off: bool,
     /// The submitter of a write waits for it.
     pub(crate) writes_wait: bool,
-    /// Tells which pages are being written: see [`Sim::wait_until_written`].
+    /// Reports the pages that are being written: see [`Sim::wait_until_written`].
     pub(crate) tells_writes: bool,
 }
 
@@ -80,7 +80,7 @@ struct Queue {
     closed: bool,
 }
 
-/// Groups of threads that count by themselves: the simulator is not to be what the pools wait for.
+/// Groups of threads that count by themselves: pools must not wait for the simulator's counters.
 const CELLS: usize = 16;
 
 #[derive(Default)]
@@ -101,8 +101,8 @@ fn cell() -> usize {
 }
 
 thread_local! {
-    /// On the timer's thread: what a completion owes for writes that it would have waited for. The timer does not sleep, it has
-    /// others to serve; requests that this completion submits next are due as much later.
+    /// On the timer's thread: the delay that a completion owes for writes that it would have waited for. The timer does not
+    /// sleep, it has others to serve; requests that this completion submits next are due later by this delay.
     static OWED: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
@@ -110,7 +110,7 @@ struct Core {
     pages: Box<[Mutex<Box<Page>>]>,
     latency: Latency,
     handling: Handling,
-    /// Writes under way of each page, where somebody asks.
+    /// Writes under way of each page, if a pool queries them.
     writing: Box<[AtomicU32]>,
     written: (Mutex<()>, Condvar),
     recent: Mutex<([u64; NEAR as usize], usize)>,
@@ -119,7 +119,7 @@ struct Core {
     counters: [Counters; CELLS],
 }
 
-/// See the module. Dropping it ends its thread when nothing waits any more.
+/// See the module. After a drop its thread exits when nothing waits any more.
 pub(crate) struct Sim {
     core: Arc<Core>,
 }
@@ -152,14 +152,14 @@ impl Sim {
         Device::new(self.clone())
     }
 
-    /// Reads one page, sleeping as long as it takes.
+    /// Reads one page; sleeps for its latency.
     pub(crate) fn read(&self, number: u64, page: &mut Page) {
         self.core.sleep(number, 1);
         self.core.read_now(number, page);
         self.core.counters[cell()].reads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes one page, sleeping as long as it takes.
+    /// Writes one page; sleeps for its latency.
     pub(crate) fn write(&self, number: u64, page: &Page) {
         self.core.sleep(number, 1);
         self.core.write_now(number, page);
@@ -380,10 +380,10 @@ mod tests {
 
     const LATENCY: Duration = Duration::from_millis(40);
 
-    /// Begins a write when it is woken, as the completion of a read does that reads ahead.
+    /// Starts a write when it is woken, as the completion of a read does that reads ahead.
     struct Writes {
         sim: Arc<Sim>,
-        /// Whether it was under way when it had been begun.
+        /// True if it was under way just after its start.
         was_under_way: Mutex<Option<bool>>,
     }
 

@@ -14,7 +14,7 @@ use shoal_bench::redis::{Bed, Link, Random, Row, alone, crowd, load};
 use super::{ClusterOptions, Sink};
 use shoal_bench::enough::Enough;
 
-/// Bytes of an object and of a key, where a case does not say otherwise.
+/// Bytes of an object and of a key, unless a case sets others.
 const OBJECT_BYTES: usize = 100;
 const KEY_BYTES: usize = 30;
 
@@ -59,7 +59,8 @@ fn key(number: u64) -> Vec<u8> {
     key_of(number, KEY_BYTES)
 }
 
-/// Repeats `operation` for so long, and as often as a row needs; it gives the bytes of values that it moved. `prepare` is not timed.
+/// Repeats `operation` for this time, and for the minimum number of a row; it returns the bytes of values that it moved. `prepare`
+/// is not timed.
 fn timed<T>(
     time: Duration,
     mut prepare: impl FnMut() -> T,
@@ -121,7 +122,7 @@ fn read_dist(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Result
     let mut bare = Link::connect(Cores::on_servers(bed.cores, bare_echo)?)?;
     let get = alone(&[b"GET", &key(0)]);
     let echo = alone(&[b"ECHO", &[b'e'; OBJECT_BYTES]]);
-    // A reply of as many bytes as GET's, which is what is sent back.
+    // A reply of the same length as GET's, which is sent back.
     let reply = [format!("${OBJECT_BYTES}\r\n").as_bytes(), &[b'e'; OBJECT_BYTES], b"\r\n"].concat();
     let mut rows = [(); 3].map(|()| Row { objects: 1, ..Row::default() });
     let enough = Enough::after(3 * options.time());
@@ -166,7 +167,7 @@ fn write_dist_random(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -
     sink.row("writeDistRandom", "client", &row)
 }
 
-/// 1, 2, 4 ... clients up to as many as are allowed.
+/// 1, 2, 4 ... clients up to the allowed number.
 fn client_counts(options: &ClusterOptions) -> impl Iterator<Item = usize> {
     let most = options.clients.max(1);
     std::iter::successors(Some(1), |count| Some(count * 2)).take_while(move |&count| count <= most)
@@ -208,7 +209,7 @@ fn read_loaded(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Resu
     Ok(())
 }
 
-/// All five sizes under way at the same time, each by a client of its own: how much small ones wait for large ones.
+/// All five sizes under way at the same time, each by a separate client: measures how long small ones wait for large ones.
 fn interference(
     bed: &Bed,
     options: &ClusterOptions,
@@ -253,7 +254,7 @@ fn write_interference(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) 
     })
 }
 
-/// RAMCloud goes up to 60,000 bytes; keys end at 1,024 here.
+/// RAMCloud's maximum is 60,000 bytes; keys have at most 1,024 here.
 fn read_varying_key_length(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Result<()> {
     for bytes in [1, 5, 10, 20, 30, 50, 100, 200, 500, KEY_BYTES_MAX] {
         load(&mut bed.link()?, 1, OBJECT_BYTES, |_| key_of(1, bytes))?;
@@ -276,7 +277,7 @@ fn multi_read(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Resul
     Ok(())
 }
 
-/// One write batch of so many objects each: durable as a whole or not at all.
+/// One write batch of each number of objects: durable as a whole or not at all.
 fn multi_write(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Result<()> {
     for count in COUNTS {
         let keys: Vec<Vec<u8>> = (0..count as u64).map(key).collect();
@@ -297,7 +298,7 @@ fn echo(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Result<()> 
     Ok(())
 }
 
-/// A server that sends back every byte at once, and does nothing else: a thread for each connection, which ends with it.
+/// A server that sends back every byte at once, and does nothing else: a thread for each connection, which exits with it.
 fn bare_echo() -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;

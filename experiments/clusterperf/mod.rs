@@ -1,9 +1,9 @@
 //! `clusterperf`: RAMCloud's clusterperf, by its names and with its meaning, over the Redis protocol.
 //!
-//! Objects have 100 bytes and keys 30, where a case does not say otherwise. Server and clients are threads of one process, the
-//! server with one dispatch thread. Cases that end in "Dist" can be drawn as the distribution of their times. A time is from before a
-//! command is sent until its reply was read. Not comparable: RAMCloud's figures are those of a network without the kernel; the
-//! bare echo beside a case says what this machine's costs.
+//! Objects have 100 bytes and keys 30, unless a case sets others. Server and clients are threads of one process, the server with one
+//! dispatch thread. Cases whose names have a final "Dist" can be drawn as the distribution of their times. A time is from before a
+//! command is sent until its reply was read. Not comparable: RAMCloud's figures are those of a network without the kernel; the bare
+//! echo beside a case shows the cost of this machine's.
 
 mod cases;
 
@@ -41,7 +41,7 @@ pub(crate) struct ClusterOptions {
     /// End within half a minute: a twentieth of a second a row, 20,000 objects.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only this case (basic, readDist, ...), or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case (basic, readDist, ...), or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
     /// Print one JSON object a line.
@@ -53,7 +53,7 @@ pub(crate) struct ClusterOptions {
     /// Objects of the cases that read or write random ones [default: 200000, with --quick 20000].
     #[arg(long, value_name = "N")]
     pub(crate) objects: Option<u64>,
-    /// Clients at most, where a case has several.
+    /// Clients at most, if a case has several.
     #[arg(long, value_name = "N", default_value = "16")]
     pub(crate) clients: usize,
     /// The data file: it must not exist, and is removed at the end [default: the store is in memory].
@@ -93,7 +93,7 @@ fn figures(row: &Row) -> Vec<Option<f64>> {
     ]
 }
 
-/// Where rows go.
+/// Takes the rows.
 struct Sink<'a> {
     report: Report<'a>,
     plot: Option<PathBuf>,

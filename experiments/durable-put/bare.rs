@@ -153,7 +153,7 @@ impl Peer {
                 rest = &[];
             }
             self.take(rest, log, filled)?;
-            // Fewer bytes than asked for: the next ones bring an event of their own.
+            // Fewer bytes than requested: the next ones bring another event.
             if is_all {
                 break;
             }
@@ -179,7 +179,7 @@ impl Peer {
     }
 }
 
-/// Bytes of the SET that `received` begins with; none: its head is not here yet.
+/// Bytes of the SET at the start of `received`; none: its head is not here yet.
 ///
 /// # Errors
 /// It is no SET.
@@ -192,7 +192,7 @@ fn set_bytes(received: &[u8]) -> Result<Option<usize>> {
         let Some((&first, digits)) = line.split_first() else { bail!("an empty line") };
         ensure!(first == kind, "no command: {:?}", String::from_utf8_lossy(line));
         let number = std::str::from_utf8(digits)?.parse()?;
-        // Behind the length of a word come the word and the end of its line.
+        // The length of a word is followed by the word and its line end.
         at += end + 1 + if kind == b'$' { number + 2 } else { 0 };
         Ok(Some(number))
     };

@@ -15,7 +15,7 @@ pub(super) struct Rate {
     pub(super) per_s: f64,
 }
 
-/// Writes the chart to `directory`; none where no case was measured that all servers have.
+/// Writes the chart to `directory`; none if none of the measured cases is one that all servers have.
 ///
 /// # Errors
 /// The chart cannot be drawn or written.

@@ -27,12 +27,12 @@ pub(super) struct Plan {
     pub(super) time: Duration,
     /// Long values that fill the cache first: the first touch of its memory costs more than the growth of the file.
     pub(super) filled: u64,
-    /// Pause behind the removal of all objects, until their space is free.
+    /// Pause after the removal of all objects, until their space is free.
     pub(super) pause: Duration,
 }
 
-/// The figures of both cases, of the small SETs; `used` is what the server has used. A turn before them that
-/// nobody measures makes the file, its log and the server's memory as large as they get.
+/// The figures of both cases, of the small SETs; `used` returns the server's use of resources. An unmeasured
+/// turn before them makes the file, its log and the server's memory as large as they get.
 pub(super) fn measure(
     address: SocketAddr,
     used: &dyn Fn() -> Result<Used>,

@@ -1,7 +1,7 @@
 //! `durable-put`: SET over the Redis protocol on Shoal, on a program that only receives, writes, flushes and answers
-//! ([`bare`]), and on Redis with a flush for each command, where its program is named.
+//! ([`bare`]), and on Redis with a flush for each command, if its program is named.
 //!
-//! Every server is a process on a core of its own, on new files, and the servers take turns in every round, each round in
+//! Every server is a process on a separate core, on new files, and the servers take turns in every round, each round in
 //! another order. The first part of a measurement is not counted. Keys are overwritten again and again.
 
 mod bare;
@@ -72,10 +72,10 @@ pub(crate) struct PutOptions {
     /// End within a minute: one round, half a second a case.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case, or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
-    /// Only this variant: bare, shoal or redis; may be given again.
+    /// Only this variant: bare, shoal or redis; repeatable.
     #[arg(long = "variant", value_name = "NAME")]
     pub(crate) variants: Vec<String>,
     /// Print one JSON object a line.
@@ -87,7 +87,7 @@ pub(crate) struct PutOptions {
     /// Seconds that each case is measured in a round [default: 3, with --quick 0.5].
     #[arg(long = "seconds", value_name = "N", value_parser = seconds)]
     pub(crate) time: Option<Duration>,
-    /// Where new folders are made for the servers; removed at the end.
+    /// The parent of the servers' new folders, which are removed at the end.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub(crate) folder: PathBuf,
     /// The program redis-server: measure it too.
@@ -105,17 +105,17 @@ struct Figures {
     p50_us: f64,
     p99_us: f64,
     cpu_us: f64,
-    /// Flushes of the device a put, where the system counts them.
+    /// Flushes of the device a put, if the system counts them.
     flushes: Option<f64>,
 }
 
 impl Figures {
-    /// The figures of a row; `before` and `after` are what the server had used.
+    /// The figures of a row; `before` and `after` are the server's use of resources.
     fn of(row: &Row, before: Used, after: Used) -> Self {
         Self::beside(row, 0, before, after)
     }
 
-    /// The same, with `others`, SETs beside the row, among those that share the time and the flushes.
+    /// The same, with `others`, SETs beside the row, all sharing the time and the flushes.
     fn beside(row: &Row, others: u64, before: Used, after: Used) -> Self {
         let puts = row.times.count() * row.objects as u64;
         let all = (puts + others).max(1) as f64;
@@ -265,7 +265,7 @@ fn measure(
     measure_for(address, used, case, Enough::after(time))
 }
 
-/// Measures until the clients have `enough`; `used` is what the server has used.
+/// Measures until the clients have `enough`; `used` returns the server's use of resources.
 fn measure_for(
     address: SocketAddr,
     used: &dyn Fn() -> Result<Used>,
@@ -314,7 +314,7 @@ mod tests {
             let mut log = LogFile::new(folder.path()).unwrap();
             let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
             let address = listener.local_addr().unwrap();
-            // It serves until the test's process ends.
+            // It serves until the test's process exits.
             std::thread::spawn(move || match case.clients {
                 1 => bare::serve(&mut log, &listener),
                 _ => bare::serve_many(&mut log, listener),

@@ -1,4 +1,4 @@
-//! The servers: processes on a core of their own, on files in a folder that lives longer than they do.
+//! The servers: processes on separate cores, on files in a folder that lives longer than they do.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub(crate) struct ServerOptions {
     /// Its file; Shoal opens one that exists.
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
-    /// Where it listens.
+    /// The address to listen on.
     #[arg(long, value_name = "ADDRESS")]
     listen: SocketAddr,
     /// Connections at a time: the bare program serves one with blocking calls.
@@ -109,7 +109,7 @@ pub(super) fn start(
 pub(super) struct Used {
     /// Time of processors.
     pub(super) cpu: Duration,
-    /// Flushes of the device below its files, where the system counts them.
+    /// Flushes of the device below its files, if the system counts them.
     pub(super) flushes: Option<u64>,
 }
 

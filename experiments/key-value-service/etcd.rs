@@ -13,7 +13,7 @@ use shoal_bench::grpc::{Call, Calls, Ended, Key, Load, Outcome, Remote, Source};
 
 use crate::peer;
 
-/// etcd's put: its request begins with the fields of [`Pair`].
+/// etcd's put: its request starts with the fields of [`Pair`].
 const PUT: &str = "/etcdserverpb.KV/Put";
 
 /// Starts etcd, a cluster of one, with its data in a new folder beside `data`.
@@ -48,7 +48,7 @@ pub(super) struct EtcdPuts {
 }
 
 impl EtcdPuts {
-    /// Puts with `count` keys, and values of so many bytes.
+    /// Puts with `count` keys, and values of this many bytes.
     pub(super) fn new(
         source: &Rc<Source>,
         calls: Calls,

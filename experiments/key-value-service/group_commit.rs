@@ -41,7 +41,7 @@ impl GroupCommit {
     }
 }
 
-/// Ends with the last sender, or where the file fails: then nobody who waits gets an answer.
+/// Returns after the last sender, or if the file fails: then no waiting caller gets an answer.
 fn commit(mut log: LogFile, writes: &Receiver<Write>) {
     let mut next = writes.recv().ok();
     let mut waiting: Vec<oneshot::Sender<()>> = Vec::new();

@@ -53,10 +53,10 @@ pub(super) enum Work {
     GlobalLock,
 }
 
-/// A map behind the seed's service.
+/// A map with the interface of the seed's service.
 pub(super) struct Memory {
     work: Work,
-    /// Where each write goes before it is answered.
+    /// Takes each write before it is answered.
     log: Option<GroupCommit>,
     lock: tokio::sync::Mutex<()>,
     hasher: RandomState,
@@ -74,7 +74,7 @@ impl Memory {
         }
     }
 
-    /// Serves the connections of `listener`. Never ends but with an error.
+    /// Serves the connections of `listener`. Returns only with an error.
     ///
     /// # Errors
     /// As the listener.
@@ -154,7 +154,7 @@ impl Memory {
         .await
     }
 
-    /// Waits until a write is in the log, where there is one.
+    /// Waits until a write is in the log, if there is one.
     async fn log(&self, key: &Bytes, value: &Bytes) -> Result<(), Status> {
         match &self.log {
             Some(log) => {

@@ -1,10 +1,10 @@
 //! `key-value-service`: the seed's client and its loads, against the seed's servers and Shoal's, in one run.
 //!
 //! Four servers of the seed's service: `global-lock` and `per-key` pretend to work as the seed's did before and after (10 ms a
-//! retrieve, 50 ms a write); `memory` is a plain in-memory tonic server; `bare` is the same, but writes and flushes what it
-//! receives before it answers, which is the least that a durable put can be; `durable` is Shoal's, on a data file. Each is a process
-//! of its own. `memory` and `durable` (and etcd, where its program is named) take turns in short rounds, as the machine
-//! changes under them. The loads are those of `shoal bench grpc`.
+//! retrieve, 50 ms a write); `memory` is a plain in-memory tonic server; `bare` is the same, but writes and flushes the received
+//! bytes before it answers, which is the minimum of a durable put; `durable` is Shoal's, on a data file. Each is a separate process.
+//! `memory` and `durable` (and etcd, if its program is named) take turns in short rounds, as the machine changes under them. The
+//! loads are those of `shoal bench grpc`.
 //!
 //! `multi-100b` is the same 100 bytes, reads and writes in turn, counted in operations: on `memory` as unary calls, on
 //! `durable` over the stream of operations.
@@ -57,10 +57,10 @@ pub(crate) struct ServiceOptions {
     /// End within a minute: half a second a variant, fewer objects.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case, or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
-    /// Only this variant: global-lock, per-key, memory, bare, durable, etcd, or a variant of multi-100b; may be given again.
+    /// Only this variant: global-lock, per-key, memory, bare, durable, etcd, or a variant of multi-100b; repeatable.
     #[arg(long = "variant", value_name = "NAME")]
     pub(crate) variants: Vec<String>,
     /// Print one JSON object a line.
@@ -104,7 +104,7 @@ pub(crate) struct ServerOptions {
     io: IoMode,
 }
 
-/// Serves until standard input ends; prints the address first.
+/// Serves until the end of standard input; prints the address first.
 ///
 /// # Errors
 /// An unknown variant; as the store, the server or the output.

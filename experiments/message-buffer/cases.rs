@@ -1,6 +1,6 @@
 //! The tests of the buffer's table: RAMCloud's shapes (`nanobenchmarks/Perf.cc`) for Shoal's buffer and its peers.
 //!
-//! `bytes_mut` and `vec` have room for 1,000 bytes when they are made, as a buffer for a message has; where a test is
+//! `bytes_mut` and `vec` have room for 1,000 bytes when they are made, as a buffer for a message has; if a test is
 //! about several chunks they are several of them in a queue. `bytes_chain` is a queue of `Bytes`, the faster of the
 //! two ways to chain them (the other is a nested `Chain`). Each iteration passes its buffer through `black_box`, or
 //! the compiler would remove the loop.
@@ -15,7 +15,7 @@ use shoal_buffer::Buffer;
 /// Iterations of a slice; a test of several operations an iteration runs fewer and counts the operations.
 const ITERATIONS: usize = 20_000;
 
-/// Room of a peer's buffer: as much as Shoal's has built in.
+/// Room of a peer's buffer: the same that Shoal's has built in.
 const ROOM: usize = 1000;
 
 /// Appends of one byte between two resets.
@@ -39,7 +39,7 @@ pub(super) struct Row {
     pub(super) best_ns: f64,
 }
 
-/// One slice: what it took, in nanoseconds an operation.
+/// One slice: its time, in nanoseconds an operation.
 type Slice = Box<dyn FnMut() -> f64>;
 
 struct Case {
@@ -389,7 +389,7 @@ fn construct() -> [Slice; 4] {
     ]
 }
 
-/// Make empty what is empty.
+/// Clears an empty buffer.
 fn reset() -> [Slice; 4] {
     let (mut shoal, mut mutable, mut vec) = (Buffer::new(), bytes_mut(), vec());
     let mut chain = VecDeque::<Bytes>::new();

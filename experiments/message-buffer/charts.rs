@@ -7,7 +7,7 @@ use shoal_bench::plot::{Axis, BarChart};
 
 use super::cases::{IMPLEMENTATIONS, Row};
 
-/// The tests that stand for the others: more names than these have no room below their bars.
+/// The tests that represent the others: more names than these have no room below their bars.
 const DRAWN: [&str; 7] =
     ["Prepend40", "Reply100", "Reply2000", "BasicCopy", "Copy", "Iterator5x5", "AppendSteady1"];
 

@@ -1,4 +1,4 @@
-//! `message-buffer`: what the operations of Shoal's message buffer cost beside those of other buffers.
+//! `message-buffer`: the cost of the operations of Shoal's message buffer beside that of other buffers.
 //!
 //! The tests are RAMCloud's (`cases`). A slice is 20,000 iterations of one, and the slices of all tests and implementations
 //! take turns, so that a disturbance hits all alike. The cases `refer-N` look for the length from which on a chunk is better
@@ -31,10 +31,10 @@ pub(crate) struct BufferOptions {
     /// Few slices: end within seconds.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case, or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
-    /// Only this variant: shoal, bytes_mut, bytes_chain or vec, of refer-N copied, referred or referred-sent; may be given again.
+    /// Only this variant: shoal, bytes_mut, bytes_chain or vec, of refer-N copied, referred or referred-sent; repeatable.
     #[arg(long = "variant", value_name = "NAME")]
     pub(crate) variants: Vec<String>,
     /// Print one JSON object a line.

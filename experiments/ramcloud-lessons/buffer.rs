@@ -40,7 +40,7 @@ impl Allocation {
     }
 }
 
-/// The old buffer: shallow layers, each of which checks what the one below says, and a length that is counted when it is asked for.
+/// The old buffer: shallow layers, each of which checks the results of the one below, and a length that is counted on request.
 #[derive(Default)]
 struct Layered {
     allocations: Vec<Allocation>,
@@ -61,7 +61,7 @@ impl Layered {
         (self.allocations.len() - 1, 0)
     }
 
-    /// New space, merged with the last chunk where it happens to lie behind it.
+    /// New space, merged with the last chunk if it happens to follow it.
     #[inline(never)]
     fn alloc(&mut self, bytes: usize) -> &mut [u8] {
         let (allocation, start) = self.allocate_append(bytes);
@@ -79,7 +79,7 @@ impl Layered {
         self.alloc(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// A chunk of its own.
+    /// A separate chunk.
     fn append_chunk(&mut self, bytes: &[u8]) {
         self.allocations.push(Allocation { memory: bytes.into(), used: bytes.len() });
         let allocation = self.allocations.len() - 1;

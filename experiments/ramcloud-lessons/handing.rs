@@ -79,12 +79,12 @@ pub(super) fn give_back(time: Duration) -> Result<Pair> {
     };
     let pair = compare(time, BATCH, old, new);
     is_over.store(true, Ordering::Relaxed);
-    // It ends by itself; there is nothing to learn from how.
+    // It exits by itself; its result does not matter.
     let _ = taker.join();
     Ok(pair)
 }
 
-/// How long a turn of the dispatch thread takes, during which it holds its lock in the old form.
+/// The time of a turn of the dispatch thread, during which it holds its lock in the old form.
 const TURN: Duration = Duration::from_micros(2);
 
 /// The time until a worker has handed its work to a busy dispatch thread: it waits for the lock that stops dispatch, or for the queue's,

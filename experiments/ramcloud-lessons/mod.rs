@@ -1,8 +1,9 @@
-//! `ramcloud-lessons`: what the seeds' authors learnt on RAMCloud's request path, each in its old form and its new one, here.
+//! `ramcloud-lessons`: the lessons of the seeds' authors on RAMCloud's request path, each in its old form and its new one,
+//! here.
 //!
 //! The old forms are in this benchmark only; the live path has no switches for them. A figure is the median of slices, old and new in
-//! turn, so that both meet the same machine. The seeds' own figures stand beside ours: theirs are of 2014's processors and a network
-//! without the kernel, so read the ratios. Nothing is judged: a step that gives nothing here says so by its ratio.
+//! turn, so that both meet the same machine. The seeds' own figures are printed beside ours: theirs are of 2014's processors and a
+//! network without the kernel, so read the ratios. Nothing is judged: the ratio shows if a step has no effect here.
 
 mod buffer;
 mod handing;
@@ -39,7 +40,7 @@ pub(crate) struct LessonOptions {
     /// End within seconds.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case, or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
     /// Print one JSON object a line.
@@ -64,7 +65,7 @@ struct Lesson {
     name: &'static str,
     /// Old and new, as words for the header.
     forms: &'static str,
-    /// The figure of the source, with its unit; none where it gives a saving only.
+    /// The figure of the source, with its unit; none if it has only a saving.
     seed: Option<(f64, f64)>,
     /// The claim of the source in words.
     says: &'static str,

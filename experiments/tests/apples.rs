@@ -4,7 +4,7 @@
 
 use std::process::{Command, Output};
 
-/// The exit code and what was printed.
+/// The exit code and the output.
 fn run(arguments: &[&str]) -> (i32, String, String) {
     let Output { status, stdout, stderr } =
         Command::new(env!("CARGO_BIN_EXE_experiments")).args(arguments).output().unwrap();

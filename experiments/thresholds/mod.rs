@@ -1,7 +1,7 @@
-//! `thresholds`: from which size on a value should ride in the log, and from which in extents of its own.
+//! `thresholds`: the size from which a value should ride in the log, and the size from which it should have separate extents.
 //!
-//! Every size is put in each way that the engine has for it, on a real device and on a simulated one whose reads, writes
-//! and flushes take 1 ms: by one client, who waits for each put, and by sixteen. The ways are forced by the engine's own
+//! Every size is put in each way that the engine has for it, on a real device and on a simulated one whose reads, writes and
+//! flushes take 1 ms: by a single client, which waits for each put, and by sixteen. The ways are forced by the engine's own
 //! settings. A store per way lives through all sizes and is small, so that applies run all the time; the first tenth of each
 //! row is not counted. The engine's default (`docs/adr/`, "values ride in the log") follows from this.
 
@@ -29,7 +29,7 @@ use shoal_bench::report::{Metric, Report};
 use shoal_bench::select;
 use shoal_bench::settle::settle;
 
-/// Sizes of values, in bytes: the places where ways end, and between them.
+/// Sizes of values, in bytes: the limits of the ways, and between them.
 const SIZES: [usize; 10] = [256, 512, 1000, 2048, 4096, 8192, 16_384, 24_576, 32_768, 65_536];
 /// Those of a quick run.
 const SIZES_QUICK: [usize; 4] = [512, 4096, 16_384, 65_536];
@@ -46,7 +46,7 @@ const LOG_BLOCKS: u32 = 4096;
 const SLOW_NS: u64 = 1_000_000;
 /// Requests that the slow device serves at once.
 const PARALLEL: usize = 32;
-/// Between two looks at how much was done.
+/// The pause between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 const METRICS: &[Metric] = &[
@@ -62,7 +62,7 @@ pub(crate) struct ThresholdOptions {
     /// End within two minutes: four sizes, a tenth of a second for each row.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only this case (device and clients: file-c1, sim-1ms-c16), or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case (device and clients: file-c1, sim-1ms-c16), or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
     /// Print one JSON object a line.
@@ -144,7 +144,7 @@ fn run_in(environment: &Environment, options: &ThresholdOptions, out: &mut dyn W
                     if way == "leaf" && bytes > LEAF_BYTES_MAX {
                         continue;
                     }
-                    // Records that the row before left behind are not this one's to apply.
+                    // Records that the row before left are not this one's to apply.
                     settle(&store);
                     let figures = measure(&store, bytes, clients, options.time())?;
                     report.row(&format!("{case}-{bytes}"), way, &figures)?;
@@ -163,7 +163,7 @@ fn run_in(environment: &Environment, options: &ThresholdOptions, out: &mut dyn W
     Ok(())
 }
 
-/// An empty store that sends every value the one way.
+/// An empty store that puts every value in the one way.
 fn open(
     device: &str,
     way: &str,
@@ -212,7 +212,7 @@ fn measure(store: &Store, bytes: usize, clients: usize, time: Duration) -> Resul
                         puts_counted.fetch_add(1, Ordering::Relaxed);
                     }
                 });
-                // A client that failed ends the row.
+                // A client that failed stops the row.
                 is_over.store(true, Ordering::Relaxed);
                 let mut all = all.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 all.0.merge(&latencies);
@@ -244,7 +244,7 @@ fn measure(store: &Store, bytes: usize, clients: usize, time: Duration) -> Resul
     ])
 }
 
-/// One client's puts: of `clients`, the one with that number.
+/// One client's puts: number `client` of `clients`.
 fn put_until(
     store: &Store,
     bytes: usize,
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use crate::args::parsed;
 
-    /// A store settles, as it does before each row, when what it holds is three seconds old: here that is a moment.
+    /// A store settles, as it does before each row, when its records are three seconds old: here that is a moment.
     struct Fast(SystemClock);
 
     impl Clock for Fast {

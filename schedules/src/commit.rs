@@ -1,4 +1,4 @@
-//! Group commit: who is answered, and what is there then.
+//! Group commit: the answers to writers, and the values after them.
 
 use shoal_device::sim::{Fault, FaultOp};
 use shoal_engine::Error;
@@ -8,11 +8,12 @@ use super::common::tiny_with_memtables;
 use super::{Share, World, explore, formatted, join, spawn};
 
 const BLOCKS: u64 = 256;
-/// A value of each home: in the leaf, packed, with extents of its own.
+/// A value of each home: in the leaf, packed, with separate extents.
 const SIZES: [usize; 3] = [60, 1_500, 5_000];
 const EIO: i32 = 5;
 
-/// Three writers, some of whom apply; a crash at any moment keeps what was acknowledged, and nothing that was never written.
+/// Three writers, some of which apply; a crash at any moment keeps all acknowledged values, and no value that was never
+/// written.
 fn writers(name: &str, share: Share, memtable_records: usize, numbers: u64) {
     let image = formatted(BLOCKS);
     explore(name, share, move || {
@@ -42,8 +43,8 @@ fn acknowledged_writes_are_there_when_writers_apply_and_publish() {
     writers("commit, apply, publish", Share::Few, 2, 3);
 }
 
-/// One flush fails, of any thread. Everybody is answered; writes that were acknowledged are there after a crash; nobody writes
-/// any more.
+/// One flush fails, of any thread. Every writer gets an answer; writes that were acknowledged are there after a crash; no
+/// write succeeds any more.
 #[test]
 fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
     let image = formatted(BLOCKS);
@@ -79,7 +80,7 @@ fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
     });
 }
 
-/// A store is closed while it is written to: writes that were acknowledged are there, those that were refused are not.
+/// A store is closed while it is written to: writes that were acknowledged are there, refused ones are not.
 #[test]
 fn closing_answers_every_writer() {
     let image = formatted(BLOCKS);

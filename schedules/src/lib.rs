@@ -1,9 +1,9 @@
 //! Schedules (T10 of `docs/reliability.md`): the real store and the real pool, one schedule of a few threads after another.
 //!
 //! Built with `--cfg shoal_shuttle` (`cargo x lab --only schedules`) the locks and atomics by which threads of device, space, pool and
-//! engine meet are shuttle's (`shoal_base::sync`), and each use of one is a place where another thread may go on. Three quarters of the
-//! schedules are drawn by PCT (with few changes of priority at places of their own), a quarter changes threads by chance. The
-//! device is the simulated one; where a model asks what is durable, it records, and a crash at one moment of each schedule is recovered.
+//! engine meet are shuttle's (`shoal_base::sync`), and each use of one is a point at which another thread may continue. Three quarters
+//! of the schedules are drawn by PCT (with few changes of priority at random points), a quarter changes threads by chance. The device is
+//! the simulated one; if a model checks durability, the device records, and a crash at one moment of each schedule is recovered.
 //!
 //! Shuttle does not see other orders of memory than the sequential one (loom's models are for that), nor the store's own
 //! threads (a writer drives the commit, applies and publishes itself here), nor time.
@@ -52,7 +52,7 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
     Runner::new(scheduler, config).run(model);
 }
 
-/// How many of the laboratory's schedules a model runs.
+/// The share of the laboratory's schedules that a model runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Share {
     All,
@@ -60,11 +60,11 @@ enum Share {
     Few,
 }
 
-/// Schedules of a model that runs few of them, where the laboratory wants as many.
+/// The minimum of a model that runs few schedules, if the laboratory wants that many.
 const FEW_LEAST: u64 = 3_000;
 
-/// Runs `model` by as many schedules as the laboratory says. Each thread of a schedule must come to its end: one that waits
-/// in vain is reported as a deadlock.
+/// Runs `model` by the laboratory's number of schedules. Each thread of a schedule must finish: one that waits in vain is
+/// reported as a deadlock.
 fn explore(name: &str, share: Share, model: impl Fn() + Send + Sync + 'static) {
     let (all, seed) = (lab::number("SCHEDULES", 200), lab::number("SEED", 1));
     let count = if share == Share::All { all } else { all.min((all / 20).max(FEW_LEAST)) };
@@ -102,12 +102,12 @@ struct World {
     store: Store,
 }
 
-/// The value with this number of the key with this name: its bytes say whose it is.
+/// The value with this number of the key with this name: its bytes identify it.
 fn value(name: u64, number: u64, bytes: usize) -> Value {
     Value { key: name, seed: number, bytes: bytes.max(16) }
 }
 
-/// A mark of the history: this number of this key is there for good.
+/// A mark of the history: this number of this key is durable.
 fn mark(name: u64, number: u64) -> u64 {
     name << 32 | number
 }
@@ -147,14 +147,14 @@ impl World {
         Ok(number)
     }
 
-    /// Ends the store without closing it, and opens what a crash at some moment leaves; `judge` is told which numbers of a
-    /// key were promised then: at least the one it is given.
+    /// Drops the store without closing it, and opens the state after a crash at some moment; `judge` receives the number
+    /// that was promised for each key then: the store has at least that one.
     fn crash(self, options: OpenOptions, judge: impl Fn(&World, &dyn Fn(u64) -> u64)) {
         let Self { sim, store } = self;
         drop(store);
         let history = sim.history();
         let (point, seed) = (thread_rng().gen_range(0..=history.events().len()), thread_rng().r#gen::<u32>());
-        // Not every moment has states of its own: the next one that has.
+        // Not every moment has a crash state: the next one that has.
         let found = (point..=history.events().len())
             .find_map(|point| history.crash_state(format!("{point}:0:1:{seed:x}").parse().unwrap()));
         let Some((CrashPoint { marks, .. }, image)) = found else { return };

@@ -18,7 +18,7 @@ use super::{Share, explore};
 
 const PAGES: u64 = 4;
 
-/// A device that does what was submitted on a thread of its own, in any order.
+/// A device that does submitted requests on a separate thread, in any order.
 struct Apart {
     sim: Arc<SimDevice>,
     waiting: Mutex<(VecDeque<Ticket>, bool)>,
@@ -84,7 +84,7 @@ impl BlockDevice for Apart {
     }
 }
 
-/// The page full of its own number, behind its checksum.
+/// The page filled with its number, after its checksum.
 fn page(block: u64) -> [u8; BLOCK_BYTES] {
     let mut page = [block as u8 + 1; BLOCK_BYTES];
     let crc = crc32c(&page[4..]);

@@ -54,7 +54,7 @@ fn operations_on_a_key_are_linearizable() {
     });
 }
 
-/// A reader never sees what a crash may still take away, nor an older number after a newer one.
+/// A reader never sees a value that a crash may still remove, nor an older number after a newer one.
 #[test]
 fn a_value_that_a_reader_saw_is_there_after_a_crash() {
     const NUMBERS: u64 = 3;
@@ -81,7 +81,7 @@ fn a_value_that_a_reader_saw_is_there_after_a_crash() {
     });
 }
 
-/// Values are overwritten, applied, published, their space used again, while somebody is in the middle of reading one.
+/// Values are overwritten, applied, published, their space used again, while a reader is in the middle of one.
 #[test]
 fn a_slow_reader_keeps_its_value() {
     let image = formatted(200);
@@ -115,7 +115,7 @@ fn a_slow_reader_keeps_its_value() {
     });
 }
 
-/// Pages of a listing beside writers who apply: an object that is there all the time is listed once, in its order.
+/// Pages of a listing beside writers that apply: an object that is there all the time is listed once, in its order.
 #[test]
 fn a_listing_has_what_is_there_all_the_time() {
     const STAYING: u64 = 4;

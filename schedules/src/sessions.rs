@@ -20,7 +20,7 @@ fn number_of(object: Option<&Object>) -> u64 {
     object.map_or(0, |object| u64::from_le_bytes(*object.value.to_vec().first_chunk().unwrap()))
 }
 
-/// Counts key 0 up once; the number it had then, and whether it was done now.
+/// Counts key 0 up once; returns the number that it has then, and true if this call counted.
 fn count_once(store: &Store, request_id: RequestId) -> Result<(u64, bool)> {
     common::count_once(store, &key(&name_of(0)), request_id, |next| value(0, next, 60).to_vec())
 }
@@ -65,7 +65,7 @@ fn a_write_that_is_sent_twice_counts_once() {
     });
 }
 
-/// Of those who create a key one does; of those who count it up from the version that they saw none is lost.
+/// Of the clients that create a key one succeeds; of the counts up from the version that a client saw none is lost.
 #[test]
 fn conditions_let_one_through() {
     let image = formatted(BLOCKS);
@@ -116,7 +116,7 @@ fn a_write_batch_is_there_as_a_whole() {
             spawn(&world, move |world| {
                 for _ in 0..2 {
                     let keys = KEYS.map(|name| (key(&name_of(name)), ReadLevel::Value));
-                    // Made again where another write came between, so only the numbers of the last time count.
+                    // Made again if another write came between, so only the numbers of the last time count.
                     let decide = |objects: &[Option<Object>]| {
                         let numbers = [0, 1, 2].map(|at| number_of(objects[at].as_ref()));
                         Decision::Do(KEYS.map(|name| put(name, numbers[0] + 1)).to_vec().into(), numbers)

@@ -1,7 +1,7 @@
 //! `cargo x bugs`: the laboratory must catch each injected bug (T24).
 //!
-//! One build of the engine's tests with `--cfg shoal_bugs` has all injected bugs; the variable `SHOAL_BUG` names the one
-//! that is at work. For each there is a hunter here, a test that must fail with it, and pass without any.
+//! One build of the engine's tests with `--cfg shoal_bugs` has all injected bugs; the variable `SHOAL_BUG` names the
+//! active one. For each there is a hunter here, a test that must fail with it, and pass without any.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,15 +21,16 @@ the seed draws, or all of them. The first of the list is the canary: it is alway
 /// A hunter that runs longer than this with a bug at work has found it, too: the store hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(600);
 
-/// The engine's test binaries: `crates/engine/tests/store`, and the unit tests.
+/// The test binaries: `crates/engine/tests/store`, the engine's unit tests, those of the tree, and the schedules.
 const STORE: &str = "store";
 const UNITS: &str = "shoal_engine";
+const TREE: &str = "shoal_tree";
 const SCHEDULES: &str = "shoal_schedules";
 
 /// Schedules that hunt: the rarest bug shows after some five hundred.
 const SCHEDULES_OF_A_HUNT: &str = "3000";
 
-/// An injected bug (`crates/engine/src/testing/injected_bug.rs`), the test binary that catches it, and the test in it.
+/// An injected bug (`crates/common/src/injected_bug.rs`), the test binary that catches it, and the test in it.
 type Hunt = (&'static str, &'static str, &'static str);
 
 const HUNTS: &[Hunt] = &[
@@ -87,7 +88,7 @@ const HUNTS: &[Hunt] = &[
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
     ("MarkerTooLate", UNITS, "tablet::view::tests::nobody_sees_the_new_memtable_before_the_marker_is_queued"),
     ("ParentNotAsked", STORE, "faults::a_write_is_lost"),
-    ("LostIsAbsent", UNITS, "tablet::tree::tests::damage::only_keys_of_replaced_pages_are_lost"),
+    ("LostIsAbsent", TREE, "tests::damage::only_keys_of_replaced_pages_are_lost"),
     ("FlushesAlone", UNITS, "log::fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure"),
     (
         "WriteBatchesInPart",
@@ -106,11 +107,7 @@ const HUNTS: &[Hunt] = &[
     ("LossesForgotten", STORE, "losses::losses_of_a_repair_are_told_and_remembered"),
     ("ShadowedOwn", STORE, "explore::crash_states"),
     ("FrontierForgotten", STORE, "layers::a_write_below_the_frontier_decides"),
-    (
-        "SliceOfOldBase",
-        UNITS,
-        "checkpoint::merge::tests::a_slice_is_put_again_into_a_base_that_an_apply_changed",
-    ),
+    ("SliceOfOldBase", UNITS, "compaction::tests::a_slice_is_put_again_into_a_base_that_an_apply_changed"),
     ("FrontierTooFar", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("DirectBesideLayer", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("NotSettled", STORE, "explore::crash_states"),
@@ -131,11 +128,7 @@ const HUNTS: &[Hunt] = &[
     ),
     ("LogMovedWithRecords", STORE, "growing::the_log_fits_the_size_behind_a_growth"),
     ("GoneNotTold", STORE, "changes::a_chain_of_changes_is_the_store_of_each_version"),
-    (
-        "MapWithoutRoom",
-        UNITS,
-        "checkpoint::map_room::tests::a_map_has_its_room_before_the_blocks_that_need_it",
-    ),
+    ("MapWithoutRoom", UNITS, "growth::map_room::tests::a_map_has_its_room_before_the_blocks_that_need_it"),
     ("LongerRingFree", STORE, "growing::the_log_fits_the_size_behind_a_growth"),
 ];
 
@@ -176,7 +169,8 @@ impl Options {
                 .filter(|(name, ..)| self.names.iter().any(|wanted| wanted == name))
                 .collect();
         }
-        // A permutation by the seed: multiplication with an odd number modulo a power of two, skipping what is too large.
+        // A permutation by the seed: multiplication with an odd number modulo a power of two, skipping numbers that are
+        // too large.
         let size = HUNTS.len().next_power_of_two() as u64;
         let place = |turn: u64| turn.wrapping_mul(2 * self.seed + 1).wrapping_add(self.seed >> 3) % size;
         let drawn = (0..size).map(place).filter_map(|place| HUNTS.get(place as usize));
@@ -228,7 +222,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the test binaries with all injected bugs, in a folder of their own; gives their names and paths.
+/// Builds the test binaries with all injected bugs, in a separate folder; returns their names and paths.
 fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let root = super::root()?;
     let cargo = || {
@@ -242,6 +236,11 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     for &target in targets {
         match target {
             UNITS => _ = of_engine.arg("--lib"),
+            TREE => {
+                let mut command = cargo();
+                super::lab::of_tree(&mut command)?;
+                commands.push(command);
+            }
             SCHEDULES => {
                 let mut command = cargo();
                 super::lab::of_schedules(&mut command)?;
@@ -250,7 +249,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
             _ => _ = of_engine.args(["--test", target]),
         }
     }
-    if targets != [SCHEDULES] {
+    if targets.iter().any(|&target| target != TREE && target != SCHEDULES) {
         commands.push(of_engine);
     }
     let mut binaries = Vec::new();
@@ -265,7 +264,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     Ok(binaries)
 }
 
-/// The name and path of the binary that one line of cargo's messages tells of.
+/// The name and path of the binary that one line of cargo's messages names.
 fn executable(line: &str) -> Option<(String, PathBuf)> {
     let path = line.split_once("\"executable\":\"")?.1.split_once('"')?.0;
     let file = Path::new(path).file_name()?.to_str()?;
@@ -309,7 +308,7 @@ mod tests {
 
     #[test]
     fn every_injected_bug_has_a_hunter() {
-        let path = super::super::root().unwrap().join("crates/engine/src/testing/injected_bug.rs");
+        let path = super::super::root().unwrap().join("crates/common/src/injected_bug.rs");
         let source = std::fs::read_to_string(path).unwrap();
         let body = source.split_once("enum Bug {").unwrap().1.split_once("\n}").unwrap().0;
         let mut injected: Vec<&str> = body
@@ -325,7 +324,7 @@ mod tests {
         assert!(injected.len() >= 30);
     }
 
-    /// All `.rs` files of a folder, one behind the other.
+    /// All `.rs` files of a folder, one after the other.
     fn sources(folder: &Path) -> String {
         let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         entries
@@ -343,6 +342,7 @@ mod tests {
         let folders = [
             (STORE, "crates/engine/tests/store"),
             (UNITS, "crates/engine/src"),
+            (TREE, "crates/tree/src"),
             (SCHEDULES, "schedules/src"),
         ];
         let sources = folders.map(|(binary, folder)| (binary, sources(&root.join(folder))));

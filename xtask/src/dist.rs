@@ -1,5 +1,5 @@
 //! `cargo x dist`: the files of a release, in target/release-files: a static binary, an archive, a Debian package, a container image, the
-//! list of what is in the binary, and checksums.
+//! bill of materials of the binary, and checksums.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -83,8 +83,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     checksums(&files)
 }
 
-/// Refuses a release with a crate that has a known vulnerability, or that was taken back. Without the tool or its list it says so, and the
-/// release goes on: a release can be made without a network.
+/// Refuses a release with a crate that has a known vulnerability, or that was taken back. Without the tool or its list it prints that, and
+/// the release continues: a release can be made without a network.
 fn check_advisories() -> Result<()> {
     let is_done =
         |words: &[&str]| Command::new("cargo-deny").args(words).status().map(|status| status.success());
@@ -146,13 +146,13 @@ fn archive(version: &str, target: &str) -> Result<String> {
     Ok(archive)
 }
 
-/// The Debian package; none where cargo-deb is not installed.
+/// The Debian package; none if cargo-deb is not installed.
 fn debian_package(target: &str) -> Result<Option<String>> {
     if Command::new("cargo-deb").arg("--version").output().is_err() {
         eprintln!("no Debian package: cargo-deb is not installed; cargo install cargo-deb");
         return Ok(None);
     }
-    // cargo-deb takes the binary from where a build puts it.
+    // cargo-deb takes the binary from the folder of a build.
     let built = Path::new("target").join(target).join("dist");
     fs::create_dir_all(&built)?;
     fs::copy(format!("{OUT}/shoal"), built.join("shoal.packed"))?;
@@ -215,7 +215,7 @@ fn checksums(files: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The packages and their dependencies for `target`, as cargo tells them.
+/// The packages and their dependencies for `target`, as cargo reports them.
 fn metadata(target: &str) -> Result<Value> {
     let words = ["metadata", "--format-version", "1", "--locked", "--filter-platform", target];
     Ok(serde_json::from_slice(&output(Command::new("cargo").args(words))?)?)
@@ -231,7 +231,7 @@ fn version_of(metadata: &Value, name: &str) -> Result<String> {
     version.map(str::to_owned).with_context(|| format!("there is no package {name}"))
 }
 
-/// The crates that the binary is built of, as CycloneDX 1.5: those that `shoal` needs, without those for tests and builds.
+/// The crates that the binary is built of, as CycloneDX 1.5: the ones that `shoal` needs, without those for tests and builds.
 fn bill_of_materials(metadata: &Value) -> Result<Value> {
     let id_of = |package: &Value| package["id"].as_str().map(str::to_owned);
     let root = packages(metadata).find(|package| package["name"] == "shoal").and_then(id_of);

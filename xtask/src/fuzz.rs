@@ -1,7 +1,7 @@
 //! `cargo x fuzz`: libFuzzer against every target of `fuzz/` (T13), with a nightly compiler.
 //!
-//! It starts from the stored corpora, a tar for each target in `fuzz/corpus`. New inputs go to the build's folder; `--keep` merges
-//! them into the archive. `cargo test` replays the archives, without a fuzzer and on the stable compiler.
+//! It starts from the stored corpora, a tar for each target in `fuzz/corpus`. New inputs are written to the build's folder;
+//! `--keep` merges them into the archive. `cargo test` replays the archives, without a fuzzer and on the stable compiler.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ impl Options {
     }
 }
 
-/// Runs the targets, one after the other, all of them even where one fails.
+/// Runs the targets, one after the other, all of them even if one fails.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = super::root()?;
     let targets = targets(&root, &options.only)?;
@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The targets whose names begin with `only`: the files of `fuzz/fuzz_targets`.
+/// The targets whose names start with `only`: the files of `fuzz/fuzz_targets`.
 fn targets(root: &Path, only: &str) -> Result<Vec<String>> {
     let folder = root.join("fuzz/fuzz_targets");
     let files = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -176,7 +176,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Whether somebody gave an input its name: it is a seed, or showed a fault. libFuzzer names inputs by their hashes.
+/// Returns true if an input was named by hand: it is a seed, or showed a fault. libFuzzer names inputs by their hashes.
 fn has_name(file: &str) -> bool {
     !(file.len() >= 16 && file.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }

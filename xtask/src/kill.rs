@@ -1,6 +1,6 @@
 //! `cargo x kill`: kills a server under load, again and again, on one store.
 //!
-//! The rounds themselves are a test of the CLI (`cli/tests/shoal/kill.rs`); this says how many, where and in which
+//! The rounds themselves are a test of the CLI (`cli/tests/shoal/kill.rs`); this sets their number, place and
 //! profile. It is not a part of `cargo test`, because it takes minutes and holds opening to its promised two seconds.
 
 use std::process::Command;
@@ -39,7 +39,7 @@ const VALUES: [(&str, &str); 5] = [
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Options {
     dev: bool,
-    /// Whether a loop device is made.
+    /// Makes a loop device.
     looped: bool,
     /// Variables and their values.
     values: Vec<(&'static str, String)>,

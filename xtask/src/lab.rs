@@ -1,7 +1,7 @@
 //! `cargo x lab` and `cargo x nightly`: the reliability laboratory at the sizes that `docs/reliability.md` promises.
 //!
-//! The tests themselves are the engine's; `cargo test` runs each of them small. This says how much each does, in the
-//! release profile, and tells how long each took. A failure prints the command that repeats it.
+//! The tests themselves are the engine's; `cargo test` runs each of them small. This sets the size of each, in the
+//! release profile, and reports its time. A failure prints the command that repeats it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -26,7 +26,7 @@ a change has to pass, in some minutes; `nightly` about fifty times as much, ever
 /// An experiment that does at least this many times as much in a night as in CI is done in part in a part of a night.
 const DIVIDED_FROM: u64 = 8;
 
-/// One experiment: a test, and how much it does in CI and in a night.
+/// One experiment: a test, and its sizes in CI and in a night.
 struct Experiment {
     name: &'static str,
     /// The row of `docs/reliability.md`.
@@ -36,12 +36,12 @@ struct Experiment {
     filter: &'static str,
     /// Variables, and their values in CI and in a night.
     sizes: Sizes,
-    /// Whether it mostly waits, and judges nothing that another one beside it makes worse: those that stand one behind the other in
-    /// the list run at the same time. An experiment that measures what the machine can do, or keeps all cores busy, runs alone.
+    /// True if it mostly waits, and judges nothing that another experiment beside it makes worse: such neighbours in the list run
+    /// at the same time. An experiment that measures the machine's maximum, or keeps all cores busy, runs alone.
     beside: bool,
 }
 
-/// Where a test is.
+/// The place of a test.
 #[derive(Clone, Copy)]
 enum Suite {
     /// The engine's tests against oracles, in the release profile, and with the injected bugs.
@@ -50,15 +50,25 @@ enum Suite {
     Units,
     /// The program's tests, as built by the same.
     Program,
-    /// The schedules: a workspace of its own, in the release profile, with other locks.
+    /// The schedules: a separate workspace, in the release profile, with other locks.
     Schedules,
 }
 
-/// Tells `command`, which is cargo's, of the engine's tests. They are built with the injected bugs, none of which is at work where none is
-/// named, so that the laboratory and [`super::bugs`] need one build.
+/// Prepares `command`, which is cargo's, for the engine's tests. They are built with the injected bugs, none of which is at work unless it
+/// is named, so that the laboratory and [`super::bugs`] need one build.
 pub(crate) fn of_engine(command: &mut Command) -> Result<()> {
+    with_bugs(command, "shoal-engine")
+}
+
+/// As [`of_engine`], of the unit tests of the tree.
+pub(crate) fn of_tree(command: &mut Command) -> Result<()> {
+    command.arg("--lib");
+    with_bugs(command, "shoal-tree")
+}
+
+fn with_bugs(command: &mut Command, package: &str) -> Result<()> {
     let root = super::root()?;
-    command.args(["--release", "-p", "shoal-engine"]);
+    command.args(["--release", "-p", package]);
     command.env("RUSTFLAGS", "--cfg shoal_bugs").env("CARGO_TARGET_DIR", root.join("target/bugs"));
     Ok(())
 }
@@ -112,7 +122,7 @@ const fn program(name: &'static str, row: &'static str, filter: &'static str, si
     Experiment { name, row, suite: Suite::Program, filter, sizes, beside: false }
 }
 
-/// One of those that run at the same time.
+/// An experiment that runs at the same time as its neighbours.
 const fn beside(experiment: Experiment) -> Experiment {
     Experiment { beside: true, ..experiment }
 }
@@ -161,10 +171,10 @@ const EXPERIMENTS: [Experiment; 22] = [
     },
     units("hostile", "T13", "testing::hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
     units("tars", "C08, C09", "tarball::odd", &[("ODD_TARS", 2_000, 100_000)]),
-    // These measure what a server can do, and then ask for a part or a multiple of it.
+    // These measure a server's maximum, and then ask for a part or a multiple of it.
     program("load", "T15", "load::sustained", &[("LOAD_S", 60, 1_800)]),
     program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600), ("OVERLOAD_KEYS", 1_000, 1_000)]),
-    // Each judges its own server: what survives, what memory it takes, whom it cuts.
+    // Each judges its own server: its survival, its memory, the clients that it cuts.
     beside(program("kills", "T8", "kill::rounds_of_the_laboratory", &[("KILLS", 30, 2_000)])),
     beside(program(
         "memory",
@@ -206,16 +216,17 @@ impl Options {
     }
 }
 
-/// Builds the tests in folders of their own that [`run`] and [`super::bugs::run`] need: the engine's and the schedules.
+/// Builds the tests in separate folders that [`run`] and [`super::bugs::run`] need: the engine's, the tree's and the schedules.
 pub(crate) fn build() -> Result<()> {
-    let (mut engine, mut schedules) = (Command::new("cargo"), Command::new("cargo"));
-    for command in [&mut engine, &mut schedules] {
+    let [mut engine, mut tree, mut schedules] = std::array::from_fn(|_| Command::new("cargo"));
+    for command in [&mut engine, &mut tree, &mut schedules] {
         command.args(["test", "--no-run", "--quiet"]).current_dir(super::root()?);
     }
     of_engine(&mut engine)?;
     engine.args(["--lib", "--test", "store"]);
+    of_tree(&mut tree)?;
     of_schedules(&mut schedules)?;
-    for mut command in [engine, schedules] {
+    for mut command in [engine, tree, schedules] {
         if !command.status().context("cannot start cargo")?.success() {
             bail!("the tests of the laboratory do not build");
         }
@@ -223,7 +234,7 @@ pub(crate) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Runs the experiments, in order, all of them even where one fails.
+/// Runs the experiments, in order, all of them even if one fails.
 pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
     let chosen: Vec<&Experiment> =
         EXPERIMENTS.iter().filter(|experiment| options.wants(experiment.name)).collect();
@@ -248,7 +259,7 @@ pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
     Ok(())
 }
 
-/// Runs all of `group` at a time. The output of each is printed when it ends, in one piece; until then it is in target/lab.
+/// Runs all of `group` at a time. The output of each is printed in one piece when it finishes; until then it is in target/lab.
 fn beside_each_other(group: &[&Experiment], options: &Options, nightly: bool) -> Result<Vec<bool>> {
     let names: Vec<&str> = group.iter().map(|experiment| experiment.name).collect();
     println!("== {}: beside each other", names.join(", "));
@@ -276,7 +287,7 @@ impl Experiment {
         Ok(command)
     }
 
-    /// Runs it between two lines that name it, on this program's output or into `log`; whether it passed.
+    /// Runs it between two lines that name it, on this program's output or into `log`; returns true if it passed.
     fn run(&self, options: &Options, nightly: bool, log: Option<&File>) -> Result<bool> {
         let say = |line: String| match log {
             Some(mut log) => writeln!(log, "{line}"),
@@ -289,7 +300,8 @@ impl Experiment {
         Ok(is_fine)
     }
 
-    /// Whether its tests pass, and there are some: an experiment without tests, renamed or left out, would pass for ever.
+    /// Returns true if its tests pass, and there are some: an experiment without tests, renamed or left out, would pass
+    /// for ever.
     fn passes(&self, options: &Options, nightly: bool, log: Option<&File>) -> Result<bool> {
         let output = || -> Result<Stdio> {
             Ok(match log {
@@ -319,18 +331,18 @@ impl Experiment {
     }
 }
 
-/// How much of an experiment a part of a night does.
+/// The size of an experiment in a part of a night.
 fn of_night(in_ci: u64, in_a_night: u64, part: u64) -> u64 {
     if in_a_night < DIVIDED_FROM * in_ci.max(1) { in_a_night } else { in_ci.max(in_a_night / part) }
 }
 
-/// Whether tests run, of so many of which so many are ignored. A program whose tests cannot be listed does not build: its run
-/// says so.
+/// Returns true if tests run: of `all` tests, `ignored` are ignored. A program whose tests cannot be listed does not build:
+/// its run reports that.
 fn runs_some(all: Option<usize>, ignored: Option<usize>) -> bool {
     all.is_none_or(|all| all > ignored.unwrap_or(0))
 }
 
-/// How many tests a listing has.
+/// The number of tests in a listing.
 fn count_tests(listing: &str) -> usize {
     listing.lines().filter(|line| line.ends_with(": test")).count()
 }

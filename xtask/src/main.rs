@@ -23,9 +23,8 @@ Usage: cargo x COMMAND
 Commands:
   check   format, clippy without warnings, tidy, and the workspace's unit tests: before each commit
   ci      what CI runs: .ci/run
-  tidy    the rules of the house that no other tool checks (layers, import circles, file headers, unsafe, names and
-          links in documents and comments, ...); with --circles every import that is part of a circle, with --words
-          the habits of language that have ceilings
+  tidy    the rules of the house that no other tool checks (order of modules, file headers, unsafe, names and links in
+          documents and comments, ...); with --words the habits of language that have ceilings
   kill    kill -9 of a server under load, again and again: what was acknowledged must be there (kill --help)
   lab     the reliability laboratory at its full size, some minutes (lab --help)
   bugs    injected bugs, which the laboratory must catch (bugs --help)
@@ -45,7 +44,6 @@ fn main() -> ExitCode {
         ["check"] => check(),
         ["ci"] => run("bash", &[".ci/run"]),
         ["tidy"] => tidy(),
-        ["tidy", "--circles"] => circles(),
         ["tidy", "--words"] => habits(),
         ["kill", "help" | "--help" | "-h"] => {
             println!("{}", kill::USAGE);
@@ -109,12 +107,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does `work` as the command line says; says how it is used where that cannot be understood.
+/// Does `work` with `options`; returns the usage if the command line cannot be understood.
 fn told<O>(options: Result<O>, usage: &str, work: impl FnOnce(O) -> Result<()>) -> Result<()> {
     work(options.with_context(|| usage.to_owned())?)
 }
 
-/// Everything that takes hours; all of it even where something fails.
+/// Everything that takes hours; all of it even if something fails.
 fn nightly(options: lab::Options) -> Result<()> {
     let seconds = (900 / options.part).max(1).to_string();
     let every = bugs::Options::parse(&[])?;
@@ -153,13 +151,6 @@ fn tidy() -> Result<()> {
 fn habits() -> Result<()> {
     for count in tidy::words(&root()?)? {
         println!("{count}");
-    }
-    Ok(())
-}
-
-fn circles() -> Result<()> {
-    for line in tidy::circles(&root()?)? {
-        println!("{line}");
     }
     Ok(())
 }

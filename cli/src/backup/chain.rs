@@ -1,4 +1,4 @@
-//! A chain: a full backup, and increments that go on from each other. Its links are checked by their headers.
+//! A chain: a full backup, and increments that each continue the one before. Its links are checked by their headers.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub(crate) struct Link {
     pub(crate) number: u64,
 }
 
-/// Checks that `link` follows on the one before; none before: it must be a full backup, or a part of one.
+/// Checks that `link` follows the one before; without one before, it must be a full backup, or a part of one.
 ///
 /// # Errors
 /// The reason why it does not.
@@ -42,7 +42,7 @@ pub(crate) fn check_link(before: Option<&Link>, link: &Link) -> anyhow::Result<(
             before.header.version
         );
     }
-    // Another increment from the same version lacks what this part lacks.
+    // Another increment from the same version lacks the content of this part.
     let part = if before.header.contents == Contents::Part { before.number } else { 0 };
     if link.header.part != part {
         bail!(
@@ -52,7 +52,7 @@ pub(crate) fn check_link(before: Option<&Link>, link: &Link) -> anyhow::Result<(
     Ok(())
 }
 
-/// Checks that the chain that ends with this link is complete.
+/// Checks that the chain is complete with this link as its last.
 ///
 /// # Errors
 /// It is a part of a backup that was broken off.
@@ -93,7 +93,7 @@ mod tests {
         let behind = |part| Header { part, ..one.clone() };
         assert_eq!((check(None, &part), check(Some(&part), &behind(77))), (Ok(()), Ok(())));
         assert!(check_last(&link("THIS", &part)).is_err() && check_last(&link("THIS", &full)).is_ok());
-        // An increment at the version of the one before is empty, and a link all the same.
+        // An increment at the version of the one before is empty, but a valid link.
         assert_eq!(check(Some(&one), &header(1, 20, Contents::Increment { from: Lsn(20) })), Ok(()));
         for (before, this, words) in [
             (None, &one, "from version 10"),

@@ -1,4 +1,5 @@
-//! The last backup, from which an increment goes on: checked as a whole first, then its index read again beside the changes.
+//! The last backup, from which an increment continues: checked as a whole first, then its index is read again beside the
+//! changes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,11 +14,11 @@ use shoal_engine::{KeyPlace, PlacedKey};
 use crate::backup::source::Source;
 use crate::failure::Usage;
 
-/// A backup that an increment goes on from.
+/// A backup that an increment continues.
 pub(crate) struct Last {
     /// The part of it that the store must know.
     pub(crate) backup: LastBackup,
-    /// Its random number, where it is a part; else 0.
+    /// Its random number if it is a part, else 0.
     pub(crate) part: u64,
     file: File,
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! Backups in files and pipes: [`sink`] writes one, [`source`] reads one, [`last`] is the one that an increment goes on from, [`part`]
-//! is what one that was broken off left, [`chain`] checks that several belong together, [`progress`] shows how far that is.
+//! Backups in files and pipes: [`sink`] writes one, [`source`] reads one, [`last`] is the base of an increment, [`part`] is the
+//! remainder of an interrupted backup, [`chain`] checks that several belong together, [`progress`] shows the progress.
 
 pub(crate) mod chain;
 pub(crate) mod last;

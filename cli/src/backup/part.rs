@@ -1,5 +1,5 @@
-//! The part of a full backup that was broken off: its file, up to the last frame of its index, becomes a file of its own, from
-//! which an increment goes on.
+//! The part of an interrupted full backup: its file, up to the last frame of its index, becomes a separate file, from which an
+//! increment continues.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::backup::source::Source;
 /// Makes the file `part` of the file `unfinished`, which stays.
 ///
 /// # Errors
-/// There is nothing in it from which a backup could go on; things are missing in it; another backup writes to it.
+/// The file holds nothing that a backup could continue; data is missing in it; another backup writes to it.
 pub(crate) fn make(unfinished: &Path, part: &Path) -> anyhow::Result<()> {
     let name = unfinished.display();
     let file = File::open(unfinished).with_context(|| {

@@ -14,7 +14,7 @@ pub(crate) struct Sofar {
     objects: AtomicU64,
     value_bytes: AtomicU64,
     bytes: AtomicU64,
-    /// About how many bytes the values have in all; 0: not known.
+    /// Approximate bytes of all values; 0: not known.
     all_bytes: AtomicU64,
     is_stopped: AtomicBool,
 }
@@ -27,7 +27,7 @@ impl Sofar {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Sets about how many bytes the values have in all.
+    /// Sets the approximate bytes of all values.
     pub(crate) fn expect(&self, value_bytes: u64) {
         self.all_bytes.store(value_bytes, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
 //! The place of a new backup or tar: standard output, or a file that has its name only when it is whole.
 //!
-//! Until then the file is NAME.unfinished, and a file of that name that an interrupted run left is taken over. It is recognised by what it
-//! holds: the start of a backup without its end, or, in place of the first bytes of a tar, a mark. Any other file stays.
+//! Until then the file is NAME.unfinished, and a file of that name that an interrupted run left is taken over. It is recognised by its
+//! content: the start of a backup without its end, or, in place of the first bytes of a tar, a mark. Any other file stays.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use crate::store_file::{HELD_MAX, HELD_PAUSE};
 
 /// The bytes of a tar that are written last: its first header.
 const HEAD_BYTES: usize = 512;
-/// Stands in their place in a tar that is not whole.
+/// Takes the place of the first bytes in a tar that is not whole.
 const MARK: &[u8] = b"Shoal: this tar is unfinished\n";
 /// Bytes that are read at either end of a file, to recognise it: more than a header has, or an end.
 const RECOGNISED_BYTES: u64 = 64 << 10;
@@ -44,7 +44,7 @@ pub(crate) enum Sink {
     File(Unfinished),
 }
 
-/// A file under a temporary name, which goes away with this unless it is to be kept.
+/// A file under a temporary name, which is removed on drop unless it is kept.
 pub(crate) struct Unfinished {
     file: File,
     path: PathBuf,
@@ -53,13 +53,13 @@ pub(crate) struct Unfinished {
     /// The first bytes of a tar so far; none of a backup.
     head: Option<Vec<u8>>,
     is_done: bool,
-    /// It stays under its temporary name where it is not finished.
+    /// The file stays under its temporary name if it is not finished.
     is_kept: bool,
 }
 
 impl Sink {
-    /// A sink for `dest`, `-` for standard output. A file that exists is refused unless `force` says so, and a file of its temporary name
-    /// in any case, unless an interrupted run left it.
+    /// A sink for `dest`, `-` for standard output. An existing file is refused unless `force` is set. A file with its temporary name is
+    /// always refused, unless an interrupted run left it.
     pub(crate) fn open(dest: &Path, force: bool, contents: Contents) -> anyhow::Result<Self> {
         if dest == Path::new("-") {
             return Ok(Self::Stdout(io::stdout()));
@@ -75,7 +75,7 @@ impl Sink {
         }
         let file = options.open(&path).with_context(what)?;
         let started = Instant::now();
-        // The lock of a command that was killed ends with its last write.
+        // A killed command holds its lock until its last write completes.
         while file.try_lock().is_err() {
             if started.elapsed() >= HELD_MAX {
                 bail!("{}: another shoal writes to it", what());
@@ -109,14 +109,14 @@ impl Sink {
         }))
     }
 
-    /// From now on a later run can go on with what there is: it stays where the backup fails.
+    /// From now on a later run can continue from the file: it stays if the backup fails.
     pub(crate) fn keep(&mut self) {
         if let Self::File(it) = self {
             it.is_kept = true;
         }
     }
 
-    /// The file that stays where the backup fails.
+    /// The file that stays if the backup fails.
     pub(crate) fn kept(&self) -> Option<&Path> {
         match self {
             Self::File(it) if it.is_kept => Some(&it.path),
@@ -135,7 +135,7 @@ impl Sink {
         }
     }
 
-    /// The backup is whole: makes it durable, and gives it its name.
+    /// The backup is whole: makes it durable, and renames it to its final name.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         match self {
             Self::Stdout(mut stdout) => stdout.flush().map_err(whole_output_error),
@@ -168,7 +168,7 @@ impl Unfinished {
     }
 }
 
-/// Whether an interrupted run left what is in the file, or nothing is.
+/// Returns true if the file is empty, or an interrupted run left its content.
 fn is_ours(file: &File) -> io::Result<bool> {
     let length = file.metadata()?.len();
     let mut start = vec![0; length.min(RECOGNISED_BYTES) as usize];
@@ -181,7 +181,7 @@ fn is_ours(file: &File) -> io::Result<bool> {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_done && !self.is_kept {
-            // Where that fails the name says that it is not whole.
+            // If that fails, the name shows that the file is not whole.
             let _ = fs::remove_file(&self.path);
         }
     }

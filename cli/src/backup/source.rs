@@ -32,7 +32,7 @@ impl Source {
         Ok(Self { input, name, decoder: Decoder::new(), buffer: vec![0; READ_BYTES], is_over: false })
     }
 
-    /// The next part, or a damage, behind which it goes on; none at the end.
+    /// The next part, or a damage, after which decoding continues; none at the end.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -64,7 +64,7 @@ impl Source {
         self.decoder.number().unwrap_or(0)
     }
 
-    /// Where the frame of the last part lies.
+    /// The place of the last part's frame.
     pub(crate) fn last_frame(&self) -> Range<u64> {
         self.decoder.last_frame()
     }

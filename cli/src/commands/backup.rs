@@ -51,21 +51,21 @@ pub(crate) struct Arguments {
     /// The file to write, or - for standard output.
     #[arg(required = true)]
     dest: Option<PathBuf>,
-    /// Write an increment: what changed since this backup, a full one or an increment of the same store. It is read and checked as a
+    /// Write an increment: the changes since this backup, a full one or an increment of the same store. It is read and checked as a
     /// whole first.
     #[arg(long, value_name = "LAST")]
     incremental_from: Option<PathBuf>,
-    /// Go on with a full backup that was broken off: DEST.unfinished becomes DEST.part, and DEST an increment from it. Both are needed
+    /// Resume a full backup that was interrupted: DEST.unfinished becomes DEST.part, and DEST an increment from it. Both are needed
     /// for a restore.
     #[arg(long, conflicts_with = "incremental_from")]
     resume: bool,
     /// Replace a file that exists.
     #[arg(long)]
     force: bool,
-    /// Write at most so many bytes a second.
+    /// Write at most this many bytes a second.
     #[arg(long, value_name = "BYTES")]
     rate: Option<Size>,
-    /// Print one JSON object, and no progress; with - as DEST it goes to standard error.
+    /// Print one JSON object, and no progress; with - as DEST on standard error.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -106,7 +106,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.incremental_from.as_deref().is_some_and(|last| is_same_file(last, dest)) {
         return Err(Usage("an increment cannot replace the backup that it goes on from".into()).into());
     }
-    // The destination first: a backup that cannot be kept is not begun.
+    // The destination first: a backup that cannot be kept is not started.
     let mut sink = Sink::open(dest, arguments.force, sink::Contents::Backup)?;
     let shown = progress::start("backup", &sofar, arguments.json);
     let mut found = None;
@@ -140,7 +140,7 @@ fn part_of(dest: &Path) -> anyhow::Result<PathBuf> {
     Ok(part)
 }
 
-/// Whether both are names of one file that exists.
+/// Returns true if both are names of one file that exists.
 fn is_same_file(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| path.metadata().ok().map(|it| (it.dev(), it.ino()));
     place(one).is_some_and(|one| place(other) == Some(one))
@@ -229,7 +229,7 @@ fn run_verify(verify: &Verify) -> anyhow::Result<()> {
     if is_sound { Ok(()) } else { Err(Reported.into()) }
 }
 
-/// Gives the contents of a backup, and its random number.
+/// Returns the contents of a backup, and its random number.
 fn verify_one(path: &Path, as_json: bool) -> anyhow::Result<(Found, u64)> {
     let mut source = Source::open(path)?;
     let (sofar, mut found) = (Arc::new(Sofar::default()), Found::default());
@@ -295,7 +295,7 @@ impl Found {
         }
     }
 
-    /// Says what there is; `on_error`: on standard error.
+    /// Reports the contents of the backup; `on_error`: on standard error.
     fn tell(&self, path: &Path, on_error: bool, as_json: bool) -> anyhow::Result<()> {
         let line = if as_json { self.json(path).to_string() } else { self.line(path) };
         if on_error {
@@ -339,7 +339,7 @@ impl Found {
         line
     }
 
-    /// The version that the increment goes on from; none: it is a full backup.
+    /// The version that the increment continues; none: it is a full backup.
     fn from(&self) -> Option<Lsn> {
         match self.header.as_ref()?.contents {
             Contents::Increment { from } => Some(from),

@@ -59,10 +59,10 @@ struct GrpcArguments {
     /// End within a minute: half a second a variant, fewer objects.
     #[arg(long)]
     quick: bool,
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case, or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
-    /// Only this variant: durable, or a variant of multi-100b; may be given again.
+    /// Only this variant: durable, or a variant of multi-100b; repeatable.
     #[arg(long = "variant", value_name = "NAME")]
     variants: Vec<String>,
     /// Print one JSON object a line.
@@ -137,7 +137,7 @@ struct RedisArguments {
     /// End within half a minute: half a second a case, fewer objects.
     #[arg(long)]
     quick: bool,
-    /// Only this case (set-100b-c1, get-64k-c50-p16, ...), or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case (set-100b-c1, get-64k-c50-p16, ...), or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
     /// Print one JSON object a line.
@@ -149,7 +149,7 @@ struct RedisArguments {
     /// Objects of 100 bytes [default: 100000, with --quick 20000]; of 64 KiB there are 50 times fewer.
     #[arg(long, value_name = "N")]
     objects: Option<u64>,
-    /// A running server, without TLS and credentials; keys that begin with shoal-bench: are overwritten, and deleted at the end
+    /// A running server, without TLS and credentials; keys that start with shoal-bench: are overwritten, and deleted at the end
     /// [default: a server in this process].
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["data", "io"])]
     server: Option<SocketAddr>,
@@ -182,10 +182,10 @@ struct StoreArguments {
     /// End within a minute: fewer objects, half a second a case.
     #[arg(long)]
     quick: bool,
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case, or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
-    /// Only this variant: embedded or server; may be given again.
+    /// Only this variant: embedded or server; repeatable.
     #[arg(long = "variant", value_name = "NAME")]
     variants: Vec<String>,
     /// Print one JSON object a line.
@@ -198,7 +198,7 @@ struct StoreArguments {
     /// How large the data file may grow; the log is in proportion.
     #[arg(long, value_name = "SIZE", default_value = "64G")]
     size: Size,
-    /// Memory for cached pages and values, except where a case is to read from the device.
+    /// Memory for cached pages and values, except in the cases that read from the device.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     cache: Size,
     /// Seconds that a case runs [default: 5, with --quick 0.5].
@@ -214,10 +214,10 @@ struct AmplificationArguments {
     /// 256 MiB of values.
     #[arg(long)]
     quick: bool,
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    /// Only this case, or with a final `*` all that start with NAME; repeatable.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
-    /// Only this variant: c1 or c16, the number of clients; may be given again.
+    /// Only this variant: c1 or c16, the number of clients; repeatable.
     #[arg(long = "variant", value_name = "NAME")]
     variants: Vec<String>,
     /// Print one JSON object a line.
@@ -270,7 +270,7 @@ struct ScaleArguments {
     #[arg(long)]
     quick: bool,
     /// The order of keys: random (hashes), sequential, zipf (few are put again and again) or content (64 digits of a hash, put
-    /// where there is none; a fifth are duplicates); may be given again, each gets a store of its own [default: random].
+    /// if absent; a fifth are duplicates); repeatable, each in a separate store [default: random].
     #[arg(long = "order", value_name = "ORDER")]
     orders: Vec<Order>,
     /// Objects that are put [default: 10000000, with --quick 20000].

@@ -1,4 +1,4 @@
-//! `shoal check`: verifies a whole store that no server has open, and repairs what can be repaired.
+//! `shoal check`: verifies a whole store that no server has open, and repairs it if asked.
 //!
 //! The walk itself is the engine's. This file opens the device, shows the progress, and reports the findings.
 
@@ -29,7 +29,7 @@ Examples:
 Exit codes: 0 nothing is wrong (or nothing is left after --repair), 1 something is, or a repair or an acknowledgement lost something that
 nobody has acknowledged since, 2 wrong usage.";
 
-/// The data file where none is named: as that of `shoal serve`.
+/// The default data file, as in `shoal serve`.
 const DEFAULT_DATA: &str = "./shoal.data";
 
 #[derive(Args)]
@@ -39,15 +39,15 @@ pub(crate) struct Arguments {
     /// [default: ./shoal.data].
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// Rebuild the free space from the trees and lost objects from the log, and open a log that was damaged without what
-    /// follows the damage.
+    /// Rebuild the free space from the trees and lost objects from the log, and open a damaged log without the records
+    /// that follow the damage.
     #[arg(long, requires = "data")]
     repair: bool,
-    /// Repair, then give up lost data: keys of damaged ranges that were not written since do not exist from then on,
+    /// Repair, then accept the loss of lost data: keys of damaged ranges that were not written since do not exist from then on,
     /// and no mark of them stays. Losses of earlier repairs are forgotten; those of this run are counted, and the exit code is 1.
     #[arg(long, requires = "data")]
     acknowledge: bool,
-    /// Repair even where --memory has no room for all that the log has behind damage; the oldest of that is lost then.
+    /// Repair even if --memory has no room for all of the log after damage; its oldest part is lost then.
     #[arg(long)]
     in_part: bool,
     /// Write nothing. This is the default without --repair and --acknowledge; the option makes sure.
@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     /// machine's memory; then cache and records take at most 64M each].
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// Memory for cached pages, at most half of --memory [default: what --memory leaves for it].
+    /// Memory for cached pages, at most half of --memory [default: the rest of --memory].
     #[arg(long, value_name = "SIZE")]
     cache: Option<Size>,
     /// How the device is driven.
@@ -97,7 +97,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
     };
     let found = shoal_engine::check(device.clone(), &options(repairs)).await.with_context(what)?;
-    // Whether repair helped is not for repair to say: everything is checked once more.
+    // A repair does not judge its own success: everything is checked once more.
     let checks_again = repairs && (found.problem_count > 0 || !found.remembered.is_none());
     let left = match checks_again {
         true => shoal_engine::check(device, &options(false)).await.with_context(what).map(Some),
@@ -130,7 +130,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 /// The damage that was found, and the rest of it after a repair.
 struct Outcome {
     found: CheckReport,
-    /// Where something was to be repaired: the check after it.
+    /// The check after a repair, if there was something to repair.
     left: Option<CheckReport>,
     elapsed: Duration,
 }
@@ -244,7 +244,7 @@ fn problems(count: u64) -> String {
     format!("{} problem{}", show_count(count), if count == 1 { "" } else { "s" })
 }
 
-/// One line for each problem that the report lists, and one for those that it only counts.
+/// One line for each problem that the report lists, and one for the problems that it only counts.
 fn problem_lines(word: &str, report: &CheckReport) -> impl Iterator<Item = String> {
     let listed = report.problems.iter().map(move |problem| {
         let place = place(problem).map_or(String::new(), |block| format!(" at block {block}"));
@@ -259,7 +259,7 @@ fn problem_json(problem: &CheckProblem) -> Value {
     json!({ "what": problem.what, "block": place(problem) })
 }
 
-/// A range of keys of one tablet, with the buckets that its ends lie in.
+/// A range of keys of one tablet, with the buckets of its ends.
 fn range_json(range: &DamagedRange) -> Value {
     let mut object = Map::new();
     object.insert("tablet".into(), range.tablet.0.into());

@@ -41,7 +41,7 @@ enum Command {
         #[command(flatten)]
         serve: serve::Arguments,
     },
-    /// Show it as a configuration file, and where each value is from.
+    /// Show it as a configuration file, with the source of each value.
     #[command(after_help = EXAMPLES)]
     Show {
         /// Print a JSON object.
@@ -52,7 +52,7 @@ enum Command {
     },
 }
 
-/// `program` is the whole command line: its parser knows where a value is from.
+/// `program` is the whole command line: its parser knows the source of each value.
 pub(crate) async fn run(
     arguments: Arguments,
     log: Option<String>,
@@ -187,7 +187,7 @@ mod tests {
             (of("resp-bucket").default.as_str(), of("insecure").default.as_str()),
             ("default, as of all other clients, or redis if that bucket has objects at the start", "not set")
         );
-        // The values that were given make a file with the same meaning.
+        // The entries that have values make a file with the same meaning.
         let mut text = String::new();
         for entry in &entries {
             if let Some(value) = &entry.value {

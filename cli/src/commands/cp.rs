@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     source: OsString,
     /// The key of the copy, or with -r the beginning of its key in place of SOURCE.
     destination: OsString,
-    /// Copy all objects whose keys begin with SOURCE.
+    /// Copy all objects whose keys start with SOURCE.
     #[arg(short, long, conflicts_with_all = ["if_exists", "if_version"])]
     recursive: bool,
     #[command(flatten)]
@@ -99,7 +99,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     target.store.with(if shared.dry_run { Access::Read } else { Access::Write }, work).await
 }
 
-/// Copies or moves by prefix, and says how many.
+/// Copies or moves by prefix, and reports the count.
 pub(crate) async fn all(
     objects: &Objects,
     prefixes: &Prefixes,

@@ -27,7 +27,7 @@ A folder is what keys have in common up to a delimiter. Bytes are those of value
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Only keys that begin with this.
+    /// Only keys that start with this.
     #[arg(default_value = "", hide_default_value = true)]
     prefix: OsString,
     /// Levels of folders below PREFIX that are shown.
@@ -173,7 +173,7 @@ impl<'a> Folders<'a> {
         Ok(())
     }
 
-    /// Shows the folders that are left; gives all together.
+    /// Shows the remaining folders; returns the sum of all.
     fn end(mut self, mut show: impl FnMut(&[u8], Usage) -> anyhow::Result<()>) -> anyhow::Result<Usage> {
         self.close(0, &mut show)?;
         Ok(self.total)
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Each folder of up to `depth` levels is shown once, with the sums over all keys that begin with its name.
+        /// Each folder of up to `depth` levels is shown once, with the sums over all keys that start with its name.
         #[test]
         fn folders_have_the_sums_of_their_keys(
             keys in prop::collection::btree_set("[ab/]{1,6}", 0..40),

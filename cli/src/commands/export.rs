@@ -28,9 +28,9 @@ use crate::transfer::work::JOBS_MAX;
 use crate::tree::folder::Folder;
 use crate::tree::unload::Unload;
 
-/// Folders that are open at the same time: at least as many as a key has components, at most this many.
+/// Folders that are open at the same time: at least one for each component of a key, at most this many.
 const FOLDERS_OPEN_MAX: usize = 4096;
-/// A key of 1,024 bytes has at most so many components.
+/// A key of 1,024 bytes has at most this many components.
 const FOLDERS_OPEN_MIN: usize = 520;
 
 const EXAMPLES: &str = "\
@@ -63,7 +63,7 @@ const USAGE: &str =
 #[derive(Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct Arguments {
-    /// Only keys that begin with PREFIX, which is left out of the files' names; the folder DIR, created where it does not exist.
+    /// Only keys that start with PREFIX, which is left out of the files' names; the folder DIR, created if it does not exist.
     #[arg(value_names = ["PREFIX", "DIR"], num_args = 0..=2)]
     names: Vec<OsString>,
     /// Write one tar into this file, - for standard output, in place of a folder.
@@ -77,13 +77,13 @@ pub(crate) struct Arguments {
     /// Batches of objects that are read and written at the same time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: u16,
-    /// Leave out, and name, what a folder or tar cannot hold.
+    /// Leave out, and name, all that a folder or tar cannot hold.
     #[arg(long)]
     lossy: bool,
     /// Write nothing; print the keys that would be written.
     #[arg(long)]
     dry_run: bool,
-    /// Print one JSON object at the end, and no progress; with --tar - it goes to standard error.
+    /// Print one JSON object at the end, and no progress; with --tar - on standard error.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -149,7 +149,7 @@ async fn run_folder(arguments: &Arguments, prefix: &OsString, dir: &Path) -> any
 }
 
 async fn run_tar(arguments: &Arguments, prefix: &OsString, path: &Path) -> anyhow::Result<()> {
-    // The destination first: a tar that cannot be kept is not begun.
+    // The destination first: a tar that cannot be kept is not started.
     let sink = (!arguments.dry_run).then(|| Sink::open(path, arguments.force, Contents::Tar)).transpose()?;
     let objects = arguments.target.store.open(Access::Read).await?;
     let on_error = path == Path::new("-") && !arguments.dry_run;
@@ -187,7 +187,7 @@ async fn write_tar(unload: &tarball::unload::Unload, sink: Sink, jobs: u16) -> a
     tokio::task::block_in_place(|| sink.finish())
 }
 
-/// The place of a tar. Also a pipe that nobody reads any more is an error: the tar has no end then.
+/// The place of a tar. A pipe whose reader is gone is an error, too: the tar is incomplete then.
 struct Out(Sink);
 
 impl io::Write for Out {
@@ -201,7 +201,7 @@ impl io::Write for Out {
     }
 }
 
-/// Raises the limit of open files as far as it may be raised, and gives the folders' share.
+/// Raises the limit of open files to its maximum, and returns the folders' share.
 fn allow_open_folders() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -212,7 +212,7 @@ fn allow_open_folders() -> usize {
     (files / 2).clamp(FOLDERS_OPEN_MIN, FOLDERS_OPEN_MAX)
 }
 
-/// How much there will be: for the time that is left.
+/// Counts the objects, for an estimate of the remaining time.
 async fn count(objects: Objects, mut request: ListRequest, filter: Filter, report: Arc<Report>) {
     let (mut items, mut bytes) = (0, 0);
     let prefix_bytes = request.prefix.len();

@@ -1,4 +1,4 @@
-//! `shoal format`: makes a new store in a file or on a block device, where nothing is lost by it.
+//! `shoal format`: makes a new store in a file or on a block device, if nothing is lost by it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,14 +32,14 @@ pub(crate) struct Arguments {
     /// How large the store may grow [default: all of a device; for a file 80 % of the disk's free space, at most 64G].
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// The number of tablets, 1 to 32 [default: as many as cores, at least 4].
+    /// The number of tablets, 1 to 32 [default: the number of cores, at least 4].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
     tablets: Option<u16>,
     /// Also format a device or file that is not blank, and destroy its contents; also take a size that the file system has no room
     /// for. Repeats the name of the device or file.
     #[arg(long, value_name = "DEV|FILE", require_equals = true, conflicts_with = "if_blank")]
     force: Option<OsString>,
-    /// Where a store of ours is there already, change nothing and succeed.
+    /// If there is a Shoal store already, change nothing and succeed.
     #[arg(long)]
     if_blank: bool,
     /// Print one JSON object.

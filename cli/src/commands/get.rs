@@ -1,4 +1,4 @@
-//! `shoal get`: an object's value goes to standard output or into a file.
+//! `shoal get`: writes an object's value to standard output or into a file.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use crate::store_file::{Access, folder_of};
 use crate::target::Target;
 use crate::temporary;
 
-/// Attempts to get an object that changed between the question for its length and the one for its end.
+/// Attempts to get an object that changed between the request for its length and the one for its end.
 const CHANGED_ATTEMPTS_MAX: u32 = 10;
 
 const EXAMPLES: &str = "\
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// The file to write; it appears, or is replaced, when it is complete. - is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Only these bytes, both ends included, as in HTTP: A-B, A- or -N (the last N).
+    /// Only these bytes, first and last included, as in HTTP: A-B, A- or -N (the last N).
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     range: Option<RangeArgument>,
     #[command(flatten)]
@@ -79,7 +79,7 @@ async fn open(
         };
     };
     for _ in 0..CHANGED_ATTEMPTS_MAX {
-        // The end of a value counts only for the version that has it.
+        // The end of a value counts only for the version whose length was read.
         let (bytes, version) = match range.fixed() {
             Some(bytes) => (bytes, None),
             None => {
@@ -125,7 +125,7 @@ async fn write_file(stream: &mut GetStream, path: &Path) -> anyhow::Result<()> {
         Err(error) => Err(error),
     };
     if result.is_err() {
-        // Best effort: the error says more.
+        // Best effort: the error of the write is more useful.
         let _ = fs::remove_file(&temporary);
     }
     result.with_context(failed)

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// How large the store may be from now on [default for a device: all of it].
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Take a size that the file system has no room for: it is to be enlarged. A size cannot be taken back.
+    /// Accept a size beyond the room of the file system, which is to be enlarged. A size cannot be taken back.
     #[arg(long)]
     force: bool,
     /// Print one JSON object.

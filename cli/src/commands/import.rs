@@ -1,4 +1,4 @@
-//! `shoal import`: a folder, a tar or the strings of a server of Redis go into the store.
+//! `shoal import`: stores a folder, a tar or the strings of a server of Redis.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
     /// The folder.
     #[arg(required_unless_present_any = ["tar", "from_redis"])]
     dir: Option<PathBuf>,
-    /// Import what is in this tar, - for standard input.
+    /// Import the entries of this tar, - for standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "dir")]
     tar: Option<PathBuf>,
     #[command(flatten)]
@@ -75,8 +75,8 @@ pub(crate) struct Arguments {
     /// Batches of files that are read and sent at the same time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: u16,
-    /// With --tar and --from-redis: leave out, and name, what the store cannot hold: keys of more than 1,024 bytes; of Redis values
-    /// above 4 MiB, and all but strings.
+    /// With --tar and --from-redis: leave out, and name, all that the store cannot hold: keys of more than 1,024 bytes; of Redis
+    /// values above 4 MiB, and all but strings.
     #[arg(long, conflicts_with = "dir")]
     lossy: bool,
     /// Store nothing; print the keys that would be stored.
@@ -212,7 +212,7 @@ impl Work {
         }
     }
 
-    /// Does the work on a thread of its own, and says how it ends.
+    /// Does the work on a separate thread, and reports its result.
     async fn finish(&self, objects: Objects, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
         let progress = progress::start(&self.report);
         let worked = tokio::task::spawn_blocking(work).await;
@@ -225,7 +225,7 @@ impl Work {
     }
 }
 
-/// The note that a source has more than what is imported.
+/// The note that a source has more than the imported database.
 fn other_databases(db: u32, others: &[(u32, u64)]) -> String {
     let named = others.iter().take(DATABASES_NAMED_MAX);
     let mut named: Vec<_> = named.map(|(number, keys)| format!("{number} ({})", show_count(*keys))).collect();
@@ -238,7 +238,7 @@ fn other_databases(db: u32, others: &[(u32, u64)]) -> String {
     )
 }
 
-/// How much there will be: for the time that is left.
+/// Counts the files, for an estimate of the remaining time.
 fn count(walk: Walk, prefix_bytes: usize, filter: &Filter, report: &Report) {
     let (mut items, mut bytes) = (0, 0);
     for visit in walk {

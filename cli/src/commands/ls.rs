@@ -26,7 +26,7 @@ with \"damaged\" each, too), and the exit code is 1.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Only keys that begin with this.
+    /// Only keys that start with this.
     #[arg(default_value = "", hide_default_value = true)]
     prefix: OsString,
     /// Show size, modification time (UTC) and version too.
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     /// Print one JSON object a line.
     #[arg(long, conflicts_with = "long")]
     json: bool,
-    /// Show keys that have D behind the prefix as one line up to there: with / as in a file browser.
+    /// Show keys that have D after the prefix as one line up to there: with / as in a file browser.
     #[arg(short, long, value_name = "D", default_value = "", hide_default_value = true)]
     delimiter: OsString,
     #[command(flatten)]

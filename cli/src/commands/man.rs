@@ -17,7 +17,7 @@ Each command has a page: shoal.1, shoal-serve.1, shoal-bucket-ls.1 and so on.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The folder for the pages; created where it does not exist.
+    /// The folder for the pages; created if it does not exist.
     dir: PathBuf,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Arguments, program: Command) -> anyhow::Result<()>
     output.finish()
 }
 
-/// The commands `help` say nothing that --help does not say.
+/// The commands `help` add nothing to --help.
 fn without_help(command: Command) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|it| it.get_name().to_owned()).collect();
     let command = command.disable_help_subcommand(true);

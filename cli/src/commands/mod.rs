@@ -31,7 +31,7 @@ use std::sync::Arc;
 use crate::signals::stop_in_order;
 use crate::transfer::report::Report;
 
-/// Ends the work of `report` in order at Ctrl-C or SIGTERM, and the program at the second.
+/// Stops the work of `report` in order at Ctrl-C or SIGTERM, and the program at the second signal.
 fn stop_on_signal(report: &Arc<Report>) -> anyhow::Result<()> {
     let report = report.clone();
     stop_in_order(move || report.stop("interrupted"))

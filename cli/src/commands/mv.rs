@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     source: OsString,
     /// The new key, or with -r its beginning in place of SOURCE.
     destination: OsString,
-    /// Move all objects whose keys begin with SOURCE.
+    /// Move all objects whose keys start with SOURCE.
     #[arg(short, long)]
     recursive: bool,
     /// Replace objects that have the new key. Without it they are left alone, and the move fails with exit code 4.

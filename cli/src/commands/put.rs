@@ -103,7 +103,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     arguments.target.store.with(Access::Create, put).await
 }
 
-/// Tells the version. Scripts of people who do not ask for it see nothing new.
+/// Reports the version. Scripts that do not ask for it see no new output.
 fn say(bucket: &str, key: &[u8], (done, bytes): (PutResult, u64), json: bool) -> anyhow::Result<()> {
     if !json {
         if io::stderr().is_terminal() {
@@ -121,7 +121,7 @@ fn say(bucket: &str, key: &[u8], (done, bytes): (PutResult, u64), json: bool) ->
     output.finish()
 }
 
-/// Stores the value; gives its length, too.
+/// Stores the value; returns its length, too.
 async fn put(
     objects: &Objects,
     bucket: &str,
@@ -164,14 +164,14 @@ fn with_way_out(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// A value as it is read, by a thread of its own: reading may block for long.
+/// A value as it is read by a separate thread: a read may block for long.
 struct Pieces {
     receiver: mpsc::Receiver<anyhow::Result<Bytes>>,
 }
 
 impl Pieces {
-    /// Opens the file, or standard input if `path` is none or `-`. A person who left out the file by mistake would wait in
-    /// front of a terminal, so that is read only if it was asked for.
+    /// Opens the file, or standard input if `path` is none or `-`. If the file was left out by mistake, the command would wait at a
+    /// terminal, so a terminal is read only on request.
     fn read(path: Option<&Path>) -> anyhow::Result<Self> {
         if path.is_none() && io::stdin().is_terminal() {
             let problem = "name the FILE that holds the value, or - to type it: standard input is a terminal";

@@ -1,4 +1,4 @@
-//! `shoal relocation`: stops the relocation of values in a running server, and lets it go on.
+//! `shoal relocation`: pauses and resumes the relocation of values in a running server.
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -21,7 +21,7 @@ that is (relocation.*).";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Whether relocation goes on.
+    /// Whether relocation is paused or runs.
     what: What,
     /// Print a JSON object.
     #[arg(long)]
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
 enum What {
     /// Stop relocation.
     Pause,
-    /// Go on with relocation.
+    /// Resume relocation.
     Resume,
 }
 

@@ -2,7 +2,7 @@
 //! machine.
 //!
 //! The archive holds no secrets: options name files with passwords, tokens and keys, and these files are not read. Keys
-//! of objects may stand in the log's lines. `missing.txt` names each part that the report could not get.
+//! of objects may occur in the log's lines. `missing.txt` names each part that the report could not get.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     /// Print a JSON object.
     #[arg(long)]
     json: bool,
-    /// Add the end of this file, for a server whose log goes to a file.
+    /// Add the end of this file, for a server that logs into a file.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     #[command(flatten)]

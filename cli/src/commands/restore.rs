@@ -26,8 +26,8 @@ use crate::size::Size;
 use crate::store_file::{Access, NewStore, StoreOptions};
 use crate::target::{DEFAULT_CACHE, bucket};
 
-/// Versions of the new store begin so far behind those of the backup: no condition of a client on a version that the old store gave
-/// out after the backup holds by chance.
+/// Versions of the new store start this far above those of the backup: no client's condition on a version that the old store
+/// assigned after the backup holds by chance.
 const VERSIONS_BETWEEN: u64 = 1 << 40;
 /// Objects that are stored, or deleted, at the same time.
 const WRITES_AT_ONCE: usize = 128;
@@ -59,20 +59,20 @@ pub(crate) struct Arguments {
     /// Only objects of this bucket.
     #[arg(long, short, value_name = "B", value_parser = bucket)]
     bucket: Option<String>,
-    /// Only keys that begin with this, of all buckets or of --bucket.
+    /// Only keys that start with this, of all buckets or of --bucket.
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     prefix: OsString,
-    /// How large the store may grow [default: as of `shoal format`, and at least what the backup needs].
+    /// The maximum size of the store [default: as of `shoal format`, and at least the size that the backup needs].
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Restore what is whole in a damaged backup, too: all in front of the damage and behind it. Where an increment is damaged, an
-    /// object may be the one of the backup before, or come back although it was deleted.
+    /// Restore the whole parts of a damaged backup, too: all before and after the damage. If an increment is damaged, an object
+    /// may be the one of the backup before, or come back although it was deleted.
     #[arg(long)]
     past_damage: bool,
     /// Print one JSON object, and no progress.
     #[arg(long)]
     json: bool,
-    /// Memory for cached pages [default: 256M, or an eighth of the memory of the machine or of the program's control group where
+    /// Memory for cached pages [default: 256M, or an eighth of the memory of the machine or of the program's control group if
     /// that is less].
     #[arg(long, value_name = "SIZE")]
     cache: Option<Size>,
@@ -115,7 +115,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if found.damage.is_empty() && found.losses == 0 { Ok(()) } else { Err(Reported.into()) }
 }
 
-/// Opens the backups and checks that each follows on the one before; gives the last one's header, too. Nothing is written yet.
+/// Opens the backups and checks that each follows on the one before; also returns the last one's header. Nothing is written
+/// yet.
 fn open_links(arguments: &Arguments, damage: &mut Vec<Damage>) -> anyhow::Result<(Vec<Opened>, Header)> {
     if arguments.backups.iter().filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(Usage("standard input is one backup: name files for the others".into()).into());
@@ -154,7 +155,7 @@ fn find_header(
 }
 
 /// # Errors
-/// The damage, unless the user wants what is behind it.
+/// The damage, unless the user wants the data after it.
 fn see(found: Damage, path: &Path, past_damage: bool, damage: &mut Vec<Damage>) -> anyhow::Result<()> {
     let name = path.display();
     if !past_damage {
@@ -253,7 +254,7 @@ impl<'a> Restore<'a> {
         Self { store, arguments, prefix, found, writes: JoinSet::new(), long: None, is_increment: false }
     }
 
-    /// Restores the backups one after the other, and counts what is there then.
+    /// Restores the backups one after the other, and counts the objects that result.
     async fn chain(&mut self, links: Vec<Opened>, sofar: &Sofar) -> anyhow::Result<()> {
         let mut before = ((0, 0), 0);
         for mut opened in links {
@@ -341,7 +342,7 @@ impl<'a> Restore<'a> {
         Ok(())
     }
 
-    /// Begins a write, as soon as there are not too many.
+    /// Starts a write once fewer than [`WRITES_AT_ONCE`] run.
     async fn write(
         &mut self,
         write: impl Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -395,7 +396,7 @@ impl<'a> Restore<'a> {
         if self.is_increment { "; the copy of a backup in front of it stays, if there is one" } else { "" }
     }
 
-    /// Whether the object is one of those that are restored.
+    /// Returns true if the object is one to restore.
     fn is_of_part(&self, key: &ObjectKey) -> bool {
         let is_of_bucket = self.arguments.bucket.as_deref().is_none_or(|bucket| bucket == key.bucket());
         is_of_bucket && key.key().starts_with(self.prefix)
@@ -431,7 +432,7 @@ impl<'a> Restore<'a> {
 /// The fate of an object of a backup.
 enum Wanted {
     Put(Box<PutOptions>),
-    /// Its time is over: an older copy of it goes, too.
+    /// Its time is over: an older copy of it is removed, too.
     Expired,
     /// It is of another part of the store.
     No,

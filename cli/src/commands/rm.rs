@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// The keys.
     #[arg(required_unless_present_any = ["prefix", "all"], conflicts_with_all = ["prefix", "all"])]
     keys: Vec<OsString>,
-    /// Delete all keys that begin with this. The empty prefix means the whole bucket, and needs --all.
+    /// Delete all keys that start with this. The empty prefix means the whole bucket, and needs --all.
     #[arg(long, value_name = "P", conflicts_with_all = ["if_absent", "if_exists", "if_version"])]
     prefix: Option<OsString>,
     /// Delete the whole bucket if there is no --prefix or it is empty.
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     target: Target,
 }
 
-/// How things are deleted, and what is said about it.
+/// The options of a delete and of its reports.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct How {
     /// Delete nothing; print the keys that would be deleted.
@@ -74,7 +74,7 @@ impl How {
         if self.dry_run { Access::Read } else { Access::Write }
     }
 
-    /// Says at the end what was done.
+    /// Reports the totals at the end.
     fn conclude(self, output: &mut Output, deleted: Deleted, failures: &Failures) -> anyhow::Result<()> {
         if self.json {
             return output.json(&json!({
@@ -119,7 +119,7 @@ async fn remove_keys(objects: &Objects, arguments: &Arguments) -> anyhow::Result
         true => would_delete(objects, bucket, &keys, rules).await,
         false => {
             let results = objects.delete_many(bucket, keys.clone(), rules).await;
-            // Whether the object existed is known only where the store looked it up for a condition.
+            // The store knows if the object existed only if it looked it up for a condition.
             results.into_iter().map(|result| result.map(|_| true)).collect()
         }
     };
@@ -142,7 +142,7 @@ async fn remove_keys(objects: &Objects, arguments: &Arguments) -> anyhow::Result
     failures.conclude()
 }
 
-/// Whether each of `keys` is there to be deleted; `rules` reject as they would.
+/// Returns for each of `keys` true if it would be deleted; `rules` reject as they would.
 async fn would_delete(
     objects: &Objects,
     bucket: &str,
@@ -168,7 +168,7 @@ pub(crate) async fn remove_bucket(objects: &Objects, bucket: &str, how: How) -> 
     remove_prefix(objects, bucket, b"", how).await
 }
 
-/// Deletes all objects of `bucket` whose keys begin with `prefix`.
+/// Deletes all objects of `bucket` whose keys start with `prefix`.
 async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8], how: How) -> anyhow::Result<()> {
     let mut request =
         ListRequest { bucket: bucket.to_owned(), prefix: prefix.to_vec(), ..ListRequest::default() };

@@ -1,4 +1,4 @@
-//! `shoal space serve`: the disk-space allocator as a service of its own, for programs that lay out a device themselves.
+//! `shoal space serve`: the disk-space allocator as a separate service, for programs that lay out a device themselves.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ struct ServeArguments {
     /// The journal of allocations and leases; it is made at the first start.
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
-    /// For a new file: how much space there is to hand out.
+    /// For a new file: the space to hand out.
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
     /// The address to listen on; port 0 takes a free one.
@@ -53,7 +53,7 @@ struct ServeArguments {
     /// Let other machines in, although clients need no credentials and nothing is encrypted.
     #[arg(long)]
     insecure: bool,
-    /// Answer before the device has it: a killed process loses nothing then, a power failure may.
+    /// Answer before a change is on the device: a killed process loses nothing then, a power failure may.
     #[arg(long)]
     no_sync: bool,
 }

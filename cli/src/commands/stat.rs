@@ -196,7 +196,7 @@ pub(crate) fn store_json(stat: &Stat, map: Option<&SpaceMap>) -> Value {
     object
 }
 
-/// The last backup; null where there was none.
+/// The last backup; null if there was none.
 fn last_backup_json(stat: &Stat) -> Value {
     match stat.figure("backup.taken") {
         0 => Value::Null,

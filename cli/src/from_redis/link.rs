@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// How long a server may take to accept a connection.
+/// The maximum time of a server to accept a connection.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long a server may be silent.
+/// The maximum silence of a server.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Values of more bytes are read and dropped.
 const VALUE_BYTES_MAX: u64 = 8 << 20;
@@ -24,7 +24,7 @@ pub(crate) enum Reply {
     /// No value.
     Nil,
     Value(Bytes),
-    /// A value of so many bytes, which was dropped.
+    /// A value of this many bytes, which was dropped.
     Long(u64),
     Number(i64),
     Text(String),
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that says `replies`, whatever it is asked.
+    /// A server that sends `replies` to any request.
     struct Says(io::Cursor<Vec<u8>>, Vec<u8>);
 
     impl Read for Says {

@@ -18,7 +18,7 @@ use crate::transfer::extras::now_ns;
 use crate::transfer::feed::Feeder;
 use crate::transfer::work::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX};
 
-/// Keys that the server is asked for at a time.
+/// Keys requested from the server at a time.
 const SCAN_COUNT: &[u8] = b"1000";
 /// Bytes of commands that are sent without waiting: they have room in the buffers of the sockets.
 const REQUEST_BYTES_MAX: usize = 32 << 10;
@@ -26,14 +26,14 @@ const REQUEST_BYTES_MAX: usize = 32 << 10;
 /// The reply to PEXPIRETIME and PTTL for a key that does not exist.
 const NO_KEY: i64 = -2;
 
-/// A server, and how it is asked.
+/// A server, and the commands that it knows.
 pub(crate) struct Source<S> {
     link: Link<S>,
-    /// PEXPIRETIME, or PTTL where the server does not know it.
+    /// PEXPIRETIME is known; otherwise PTTL is used.
     has_expire_time: bool,
 }
 
-/// A string that is to be read.
+/// A string to read.
 struct Found {
     name: Bytes,
     key: Bytes,
@@ -67,8 +67,8 @@ impl<S: Read + Write> Source<S> {
         Ok(Self { link, has_expire_time })
     }
 
-    /// The databases of the server other than `db` that have keys, with the number of keys. A server that does not tell, or may
-    /// not, has none here.
+    /// The databases of the server other than `db` that have keys, with the number of keys. Empty if the server does not report
+    /// them, or may not.
     pub(crate) fn other_databases(&mut self, db: u32) -> Vec<(u32, u64)> {
         match self.link.ask(&[b"INFO", b"keyspace"]) {
             Ok(Reply::Value(text)) => databases(&text).filter(|&(number, _)| number != db).collect(),
@@ -76,7 +76,7 @@ impl<S: Read + Write> Source<S> {
         }
     }
 
-    /// Puts all strings of the database. The report has what became of each key.
+    /// Puts all strings of the database. The report has the outcome of each key.
     pub(crate) fn run(mut self, address: &str, feeder: &mut Feeder<'_>) {
         let (mut seen, mut cursor) = (0, b"0".to_vec());
         loop {
@@ -93,7 +93,7 @@ impl<S: Read + Write> Source<S> {
         }
     }
 
-    /// One page of keys: how many, and the next cursor.
+    /// One page of keys: their number, and the next cursor.
     fn page(&mut self, cursor: &[u8], feeder: &mut Feeder<'_>) -> anyhow::Result<(u64, Vec<u8>)> {
         let Reply::List(page) = self.ask(&[b"SCAN", cursor, b"COUNT", SCAN_COUNT])? else {
             return Err(no_reply("SCAN"));

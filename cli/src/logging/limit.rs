@@ -1,5 +1,5 @@
-//! Limits the log lines of each cause: whatever a peer does, the log grows by at most a line a second for it, and tells
-//! how many were left out.
+//! Limits the log lines of each cause: a peer makes the log grow by at most a line a second for each cause, and the log
+//! reports the number of lines left out.
 //!
 //! A cause is a place in the source. The limit holds for errors, warnings and notes; debugging output is complete, and
 //! bounded by the queue alone.
@@ -18,10 +18,10 @@ use tracing_subscriber::layer::Context;
 /// Lines of a cause at once, after a time without any.
 const BURST: u64 = 20;
 
-/// In the long run one line of a cause in so many nanoseconds.
+/// In the long run one line of a cause in this many nanoseconds.
 const PERIOD_NS: u64 = 1_000_000_000;
 
-/// One line in so many nanoseconds tells how many lines of a cause were left out.
+/// In this many nanoseconds at most one line reports the number of lines of a cause that were left out.
 const REPORT_NS: u64 = 10_000_000_000;
 
 /// Lines about the log itself, which are few.
@@ -30,7 +30,7 @@ const OWN_TARGET: &str = "shoal::logging";
 /// The access log, which the operator asked for line by line; the queue bounds it.
 const ACCESS_TARGET: &str = "shoal::access";
 
-/// The rate of one cause. A line pushes `free_ns` on by a period; where it is a burst ahead of now, the line is left out.
+/// The rate of one cause. A line pushes `free_ns` on by a period; if it is a burst ahead of now, the line is left out.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     free_ns: u64,
@@ -53,7 +53,7 @@ impl Rate {
         true
     }
 
-    /// How many were left out, where that is to be told now.
+    /// The number of lines left out, if it is due for a report.
     fn take_left_out(&mut self, now_ns: u64) -> Option<u64> {
         let is_due = self.left_out > 0 && now_ns.saturating_sub(self.since_ns) >= REPORT_NS;
         is_due.then(|| std::mem::take(&mut self.left_out))
@@ -63,10 +63,10 @@ impl Rate {
 /// The rate of every cause that there was.
 pub(super) struct Limit {
     began: Instant,
-    /// By its place: there are as many as places in the source.
+    /// By place: at most one entry for each place in the source.
     causes: Mutex<HashMap<Identifier, (&'static Metadata<'static>, Rate)>>,
-    /// True if lines were left out that the log does not tell yet. Set after the count, under the lock; a thread that
-    /// clears it counts afterwards.
+    /// True if lines were left out that the log does not report yet. Set after the count, under the lock; a thread
+    /// that clears it counts afterwards.
     owes: AtomicBool,
 }
 
@@ -95,7 +95,7 @@ impl Limit {
         admits
     }
 
-    /// Whether something is to be told sooner or later.
+    /// Returns true if there is something to report now or later.
     pub(super) fn owes(&self) -> bool {
         self.owes.load(Ordering::Relaxed)
     }
@@ -105,7 +105,7 @@ impl Limit {
         self.report_at(self.now_ns());
     }
 
-    /// Tells all that was left out.
+    /// Reports all lines left out.
     pub(super) fn report_all(&self) {
         self.report_at(u64::MAX);
     }
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(admitted(&mut rate, 1_000 * PERIOD_NS, 1_000), BURST, "after a long pause");
     }
 
-    /// A thousand lines of one cause: a burst comes through, and one line tells of the others.
+    /// A thousand lines of one cause: a burst comes through, and one line reports the number of the others.
     #[test]
     fn lines_left_out_are_counted_by_their_cause() {
         use tracing_subscriber::fmt::MakeWriter;

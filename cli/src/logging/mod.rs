@@ -1,6 +1,6 @@
 //! The program's log: lines on standard error, for people or as JSON.
 //!
-//! A server writes the lines on a thread of its own ([`queue`]), so that an unread standard error delays no other
+//! A server writes the lines on a separate thread ([`queue`]), so that an unread standard error delays no other
 //! thread. No cause may fill the log ([`limit`]), and the messages of libraries about the peer of a connection are
 //! below the default level.
 
@@ -33,7 +33,7 @@ const LIBRARIES: [&str; 8] =
 /// At the end of the program the longest wait without progress: then standard error is not being read.
 const FLUSH_SILENCE_MAX: Duration = Duration::from_secs(2);
 
-/// Where a server's lines go.
+/// The destination of a server's lines.
 static SERVER: OnceLock<Server> = OnceLock::new();
 
 struct Server {
@@ -53,14 +53,14 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Starts logging what `filter` says (a level, or filters by module), for a command: its lines are written at once. To be
+/// Starts logging with `filter` (a level, or filters by module), for a command: its lines are written at once. To be
 /// called once, as [`start_server`].
 pub(crate) fn start(filter: &str) -> anyhow::Result<()> {
     init(parse(filter)?, Arc::default(), LogFormat::Text, io::stderr);
     Ok(())
 }
 
-/// As [`start`], for a server: a line is written by a thread of its own. The program ends with [`finish`].
+/// As [`start`], for a server: a separate thread writes the lines. The program finishes with [`finish`].
 pub(crate) fn start_server(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let filter = parse(filter)?;
     let limit = Arc::<Limit>::default();
@@ -76,7 +76,7 @@ pub(crate) fn start_server(filter: &str, format: LogFormat) -> anyhow::Result<()
     Ok(())
 }
 
-/// Writes `line` behind those of a server; false where no server's log was started.
+/// Writes `line` after those of a server; false if no server's log was started.
 pub(crate) fn say(line: &str) -> bool {
     let Some(server) = SERVER.get() else { return false };
     match server.format {
@@ -98,7 +98,7 @@ pub(crate) fn recent() -> String {
     String::from_utf8_lossy(&lines).into_owned()
 }
 
-/// Waits until all logged lines are written, as long as standard error is being read.
+/// Waits until all logged lines are written, while standard error is being read.
 pub(crate) fn finish() {
     if let Some(server) = SERVER.get() {
         server.limit.report_all();

@@ -1,5 +1,5 @@
-//! Lines to standard error go into a bounded queue, and a thread writes them. A pipe that is not read stops only that
-//! thread. Lines that do not fit in the queue are dropped and counted; the count is logged when there is room again.
+//! Lines to standard error are put into a bounded queue, and a thread writes them. A pipe that is not read stops only
+//! that thread. Lines that do not fit in the queue are dropped and counted; the count is logged when there is room again.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,10 +20,10 @@ const QUEUE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the last lines that are kept for a report.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
-/// How often the thread looks whether there is something to tell of lines that were left out.
+/// The period in which the thread looks for lines left out to report.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Until standard error is tried again where it takes nothing and does not let us wait.
+/// The pause before the next try if standard error takes nothing and cannot be waited for.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The queue.
@@ -40,7 +40,7 @@ struct State {
     lines: VecDeque<Vec<u8>>,
     /// Of these, and of the line that is being written.
     bytes: usize,
-    /// Lines that found no room and were not told of.
+    /// Lines that found no room and were not reported.
     dropped: u64,
     /// Lines that left the queue, ever.
     written: u64,
@@ -64,7 +64,7 @@ impl State {
 impl LogQueue {
     /// A queue whose thread writes to standard error, and logs the lines that `limit` left out.
     pub(super) fn to_stderr(limit: Arc<Limit>) -> anyhow::Result<Arc<Self>> {
-        // A descriptor of its own: the standard library's lock is not held while this waits for the reader.
+        // A separate descriptor: the standard library's lock is not held while this waits for the reader.
         let stderr = io::stderr().as_fd().try_clone_to_owned().context("cannot write to standard error")?;
         let queue = Arc::new(Self::new());
         let (target, its) = (File::from(stderr), queue.clone());
@@ -111,7 +111,7 @@ impl LogQueue {
         }
     }
 
-    /// Writes lines for as long as the program runs.
+    /// Writes lines until the program exits.
     fn run(&self, mut target: impl Write, limit: &Limit) {
         loop {
             match self.next() {
@@ -128,7 +128,7 @@ impl LogQueue {
         }
     }
 
-    /// The next line; none where there is none for a while, or there is something to tell.
+    /// The next line; none if none comes for a while, or if there is something to report.
     fn next(&self) -> Option<Vec<u8>> {
         let mut state = self.state.lock();
         if state.lines.is_empty() && state.dropped == 0 {
@@ -137,7 +137,7 @@ impl LogQueue {
         state.lines.pop_front()
     }
 
-    /// Logs the dropped lines, and those that were left out. The queue is empty, so there is room.
+    /// Logs the number of dropped lines, and of lines left out. The queue is empty, so there is room.
     fn tell(&self, limit: &Limit) {
         let dropped = self.state.lock().dropped;
         if dropped > 0 {
@@ -168,7 +168,7 @@ fn write(target: &mut impl Write, mut line: &[u8]) {
     }
 }
 
-/// Gives the lines of `tracing` to the queue.
+/// Passes the lines of `tracing` to the queue.
 pub(super) struct QueueWriter(pub(super) Arc<LogQueue>);
 
 /// One line, which comes in one piece.
@@ -207,7 +207,7 @@ mod tests {
         let its = queue.clone();
         std::thread::spawn(move || its.run(writer, &Limit::default()));
         let line = |number: usize| format!("{number:0>999}\n").into_bytes();
-        // Twice as much as fits in the queue and in a pipe.
+        // Twice the room of the queue and a pipe.
         for number in 0..3_000 {
             queue.push(line(number));
         }
@@ -220,7 +220,7 @@ mod tests {
         let taken = 3_000 - dropped;
         let mut text = vec![0; taken * 1_000];
         reader.read_exact(&mut text).unwrap();
-        // The thread makes room while lines come, so a line may be taken behind one that was dropped.
+        // The thread makes room while lines come, so a line may be taken after one that was dropped.
         let mut next = 0;
         for whole in text.chunks(1_000) {
             let number: usize = str::from_utf8(whole).unwrap().trim().parse().unwrap();

@@ -14,9 +14,9 @@ use shoal_client::{
 use shoal_engine::{ObjectKey, Store};
 use tokio::task::JoinSet;
 
-/// How often a write is tried that the store is too busy for.
+/// Attempts of a write while the store is too busy.
 const BUSY_ATTEMPTS_MAX: u32 = 200;
-/// Between two attempts: about as long as the store needs to catch up a little.
+/// The pause between two attempts: about the time in which the store catches up a little.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone)]
@@ -154,7 +154,7 @@ impl EmbeddedGet {
     }
 }
 
-/// Makes a write; again and again where the store is too busy for it.
+/// Makes a write, and repeats it while the store is too busy.
 async fn not_busy<T, F>(write: impl Fn() -> F) -> Result<T>
 where
     F: Future<Output = shoal_engine::Result<T>>,
@@ -193,7 +193,7 @@ fn object_key(bucket: &str, key: &[u8]) -> Result<ObjectKey> {
     ObjectKey::new(bucket, key).map_err(from_error)
 }
 
-/// Without a copy where the value is in one piece.
+/// Copies only if the value is not in one piece.
 fn contiguous(value: Buffer) -> Bytes {
     if value.chunks().count() > 1 {
         return value.to_vec().into();
@@ -235,7 +235,7 @@ pub(super) fn from_error(error: shoal_engine::Error) -> Error {
         Engine::Poisoned(_) | Engine::ReadOnly | Engine::Closed => Error::ReadOnly(text),
         Engine::Changed { .. } => Error::Changed,
         Engine::SnapshotDropped { .. } => Error::SnapshotDropped(text),
-        // `Invalid`, `Unopenable`, and what later versions of the engine may add.
+        // `Invalid`, `Unopenable`, and the errors that later versions of the engine may add.
         _ => Error::Invalid(text),
     }
 }
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// A backup of a closed store whose snapshot was dropped said that the request was wrong.
+    /// A backup of a closed store whose snapshot was dropped was reported as a wrong request.
     #[test]
     fn a_dropped_snapshot_is_named() {
         let error = shoal_engine::Error::SnapshotDropped { version: shoal_engine::Lsn(7), why: "it was old" };

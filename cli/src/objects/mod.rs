@@ -19,8 +19,8 @@ use shoal_engine::Store;
 use crate::failure::Usage;
 use crate::objects::embedded::{Embedded, EmbeddedGet, from_error};
 
-/// How often a call is sent: for about ten seconds, so that a long import outlives a restart of the server. `--timeout` may end
-/// it sooner.
+/// Attempts of a call: for about ten seconds, so that a long import outlives a restart of the server. `--timeout` may stop it
+/// sooner.
 const ATTEMPTS: u32 = 14;
 
 /// A server, or an embedded store. Cheap to clone.
@@ -54,7 +54,7 @@ pub(crate) enum Backup {
     Embedded(Box<BackupStream>),
 }
 
-/// Free runs that an embedded store gives at a time.
+/// Free runs that an embedded store returns at a time.
 const FREE_RUNS_AT_ONCE: usize = 4096;
 
 impl Objects {
@@ -95,7 +95,7 @@ impl Objects {
         }
     }
 
-    /// Begins to store an object of any size.
+    /// Starts to store an object of any size.
     pub(crate) fn put_stream(&self, bucket: &str, key: &[u8], options: PutOptions) -> Result<PutStream> {
         Ok(match self {
             Self::Remote(client) => PutStream::Remote(Box::new(client.put_stream(bucket, key, options))),
@@ -111,7 +111,7 @@ impl Objects {
         }
     }
 
-    /// Begins to read an object, or the bytes of it in `range`; none where there is no such object.
+    /// Starts to read an object, or its bytes in `range`; none if there is no such object.
     pub(crate) async fn get_stream(
         &self,
         bucket: &str,
@@ -174,7 +174,7 @@ impl Objects {
         }
     }
 
-    /// The names of buckets that hold objects, behind `start_after`: one page.
+    /// The names of buckets that hold objects, after `start_after`: one page.
     pub(crate) async fn list_buckets(&self, start_after: &str) -> Result<BucketPage> {
         match self {
             Self::Remote(client) => client.list_buckets(start_after).await,
@@ -198,7 +198,7 @@ impl Objects {
         }
     }
 
-    /// Stops relocation, or lets it go on.
+    /// Pauses or resumes relocation.
     pub(crate) async fn pause_relocation(&self, pause: bool) -> Result<()> {
         match self {
             Self::Remote(client) => return client.pause_relocation(pause).await,
@@ -216,7 +216,7 @@ impl Objects {
         }
     }
 
-    /// A backup of all objects as they are now; or what changed since another one.
+    /// A backup of all objects as they are now, or of the changes since another one.
     pub(crate) async fn backup(&self, since: Option<&LastBackup>) -> Result<Backup> {
         match self {
             Self::Remote(client) => {
@@ -241,7 +241,7 @@ impl Objects {
         }
     }
 
-    /// The data file, where this program has it open.
+    /// The data file, if this program has it open.
     pub(crate) fn data_file(&self) -> Option<&PathBuf> {
         match self {
             Self::Remote(_) => None,
@@ -328,7 +328,7 @@ impl FreeSpace {
     }
 }
 
-/// Whether further requests would fail the same way, so that going on makes no sense.
+/// Returns true if further requests would fail the same way, so that it makes no sense to continue.
 pub(crate) fn is_lasting(error: &Error) -> bool {
     matches!(
         error,

@@ -18,7 +18,7 @@ use crate::transfer::work::BATCH_BYTES_MAX;
 /// A file with holes is another thing in a tar: a map, and the bytes between the holes.
 const SPARSE: &str = "it is a sparse file; make the tar without --sparse (bsdtar: with --no-read-sparse)";
 
-/// Puts everything that `input` has. The report has what became of it.
+/// Puts every entry of `input`. The report has the outcome of each.
 pub(crate) fn run(input: impl Read, feeder: &mut Feeder<'_>) {
     let mut reader = Reader::new(input);
     loop {
@@ -44,7 +44,7 @@ fn take(reader: &mut Reader<impl Read>, entry: &Entry, feeder: &mut Feeder<'_>) 
         return Ok(());
     }
     let Some(key) = feeder.key(&entry.name) else { return Ok(()) };
-    // Names in a tar of ours are keys, whoever chose them.
+    // Names in a tar of ours are keys, also if they look like temporary names.
     let own_name = entry.name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     if !reader.is_own() && is_temporary(own_name) {
         feeder.not_stored(&key);
@@ -68,7 +68,7 @@ fn take(reader: &mut Reader<impl Read>, entry: &Entry, feeder: &mut Feeder<'_>) 
 /// How an entry is stored.
 enum Taken {
     Put(Kind),
-    /// A hard link becomes an object of its own, with the value of the entry that it names.
+    /// A hard link becomes a separate object, with the value of the entry that it names.
     Copy,
 }
 

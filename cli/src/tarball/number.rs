@@ -1,7 +1,8 @@
 //! Numbers in the fields of a tar header.
 
 /// The number in `field`: octal digits between blanks, or base 256 (two's complement, the highest bit of the first byte set), which
-/// GNU tar writes when the digits do not suffice. An empty or blank field is 0. The bytes after the blank that ends the digits do not count.
+/// GNU tar writes when the digits do not suffice. An empty or blank field is 0. The bytes after the blank that follows the digits
+/// do not count.
 ///
 /// Returns none if the field has neither form. A field has at most 12 bytes, so every number fits.
 pub(crate) fn number(field: &[u8]) -> Option<i128> {

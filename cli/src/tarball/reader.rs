@@ -17,7 +17,7 @@ use crate::transfer::extras::Extras;
 const EXTENDED_BYTES_MAX: u64 = 1 << 20;
 /// Bytes that are read at a time.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Where the headers of sparse files of GNU say that another one follows.
+/// The place in headers of GNU's sparse files of the flag that another one follows.
 const SPARSE_MORE_OFFSET: usize = 504;
 
 /// The type of an entry.
@@ -38,10 +38,10 @@ pub(crate) enum Is {
     Unknown(char),
 }
 
-/// An entry, in front of its bytes.
+/// An entry, before its bytes.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// As a key: a folder's ends with `/`.
+    /// As a key: a folder's has a final `/`.
     pub(crate) name: Vec<u8>,
     pub(crate) is: Is,
     /// The target of a symlink, or the name of the entry that a hard link refers to.
@@ -81,7 +81,7 @@ pub(crate) struct Reader<R> {
     globals: Records,
 }
 
-/// The headers in front of an entry's own.
+/// The headers before an entry's main header.
 #[derive(Default)]
 struct Before {
     records: Records,
@@ -94,7 +94,7 @@ impl<R: Read> Reader<R> {
         Self { input, offset: 0, last: None, left: 0, padding: 0, globals: Records::default() }
     }
 
-    /// The next entry, behind the bytes of the one before; none at the end of the archive.
+    /// The next entry, after the bytes of the one before; none at the end of the archive.
     ///
     /// # Errors
     /// The tar is cut off or damaged.
@@ -121,7 +121,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Whether an export made this tar: names in it are keys, byte by byte.
+    /// Returns true if an export made this tar: names in it are keys, byte by byte.
     pub(crate) fn is_own(&self) -> bool {
         self.globals.get(b"comment") == Some(OWN_COMMENT)
     }
@@ -140,7 +140,7 @@ impl<R: Read> Reader<R> {
         Ok(Some(piece.into()))
     }
 
-    /// Reads what is behind the end of the archive, so that a program that writes it is not cut off.
+    /// Reads the bytes after the end of the archive, so that a program that writes it is not cut off.
     ///
     /// # Errors
     /// It is more than zeros.
@@ -291,7 +291,7 @@ fn without_slashes(name: &mut Vec<u8>) {
     }
 }
 
-/// Whether the checksum is that of the bytes, or, as some old programs compute it, that of signed ones.
+/// Returns true if the checksum is that of the bytes, or, as some old programs compute it, that of signed ones.
 fn is_whole(header: &Header) -> bool {
     let bytes = header.as_bytes().iter().enumerate();
     let counted = bytes.map(|(at, &byte)| if (148..156).contains(&at) { b' ' } else { byte });
@@ -303,13 +303,14 @@ fn is_whole(header: &Header) -> bool {
     number(&header.as_old().cksum).is_some_and(|own| [plain, signed].map(i128::from).contains(&own))
 }
 
-/// The type of the entry, as the header has it.
+/// The type of the entry, from its header.
 fn letter(header: &Header) -> u8 {
     header.as_old().linkflag.first().copied().unwrap_or_default()
 }
 
 impl Is {
-    /// Whether bytes may follow the header. The other types have none, whatever size the header or an extended header has.
+    /// Returns true if bytes may follow the header. The other types have none, even if the header or an extended header
+    /// has a size.
     fn has_content(self) -> bool {
         match self {
             Self::File | Self::Sparse | Self::Label | Self::Unknown(_) => true,
@@ -320,7 +321,7 @@ impl Is {
 
 fn kind(letter: u8, name: &[u8]) -> Is {
     match letter {
-        // Before ustar a folder was a file whose name ends with a slash.
+        // Before ustar a folder was a file whose name has a final slash.
         0 if name.ends_with(b"/") => Is::Folder,
         0 | b'0' | b'7' => Is::File,
         b'1' => Is::HardLink,

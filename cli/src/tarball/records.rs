@@ -1,4 +1,4 @@
-//! The records of extended headers in the format pax: `LENGTH KEY=VALUE\n`, where the length counts itself, too.
+//! The records of extended headers in the format pax: `LENGTH KEY=VALUE\n`. The length includes itself.
 
 use std::collections::HashSet;
 
@@ -32,7 +32,7 @@ impl Records {
         self.0.push((key.to_vec(), value.to_vec()));
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no records.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -55,7 +55,7 @@ impl Records {
         self.0.iter().rev().find(|(own, _)| own == key).map(|(_, value)| &value[..])
     }
 
-    /// Whether the key of a record begins with `start`.
+    /// Returns true if the key of a record starts with `start`.
     pub(crate) fn has_beginning(&self, start: &[u8]) -> bool {
         self.0.iter().any(|(key, _)| key.starts_with(start))
     }
@@ -75,7 +75,7 @@ impl Records {
     /// The extended attributes that are Shoal's.
     ///
     /// # Errors
-    /// An attribute of ours makes no sense.
+    /// One of Shoal's attributes makes no sense.
     pub(crate) fn extras(&self) -> Result<Extras, String> {
         let mut extras = Extras::default();
         for (key, value) in &self.0 {
@@ -108,7 +108,7 @@ fn decimals(number: usize) -> usize {
     number.to_string().len()
 }
 
-/// A time as a record has it: seconds, with a fraction where there is one.
+/// A time as in a record: seconds, with a fraction if there is one.
 pub(crate) fn show_time(time_ns: i128) -> String {
     let sign = if time_ns < 0 { "-" } else { "" };
     let (seconds, fraction) = (time_ns.abs() / SECOND, time_ns.abs() % SECOND);

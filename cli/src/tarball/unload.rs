@@ -44,7 +44,7 @@ struct Ahead {
 }
 
 impl Unload {
-    /// Writes all objects into `out`, reading at most `jobs` batches at the same time; gives `out` back.
+    /// Writes all objects into `out`, reading at most `jobs` batches at the same time; returns `out`.
     ///
     /// # Errors
     /// The tar is not whole: it cannot be written, or an object broke off in its middle, or the export was stopped.
@@ -83,7 +83,7 @@ impl Unload {
         tokio::task::block_in_place(|| writer.finish()).map_err(write_error)
     }
 
-    /// Tells what [`run`](Self::run) would write, and writes nothing.
+    /// Reports the entries that [`run`](Self::run) would write, and writes nothing.
     pub(crate) async fn run_dry(&self) -> anyhow::Result<()> {
         let mut request = self.all();
         let mut writer = Writer::begin(io::sink())?;
@@ -124,7 +124,7 @@ impl Unload {
         if self.report.is_stopped() { bail!("stopped") } else { Ok(()) }
     }
 
-    /// Begins to read `entries`; before that, writes what was read as far as there is no room for more.
+    /// Starts to read `entries`; before that, writes finished batches until there is room.
     async fn read(
         &self,
         entries: Vec<ListEntry>,
@@ -172,7 +172,7 @@ impl Unload {
         Ok(())
     }
 
-    /// Begins the entry of `key`; false: the tar cannot hold it.
+    /// Starts the entry of `key`; false: the tar cannot hold it.
     fn begin(
         &self,
         key: &[u8],
@@ -251,8 +251,8 @@ impl Unload {
     }
 }
 
-/// The entry that the object becomes. A tar holds as a file what is neither file nor folder nor symlink, a folder with a value
-/// and a symlink whose target is too long.
+/// The entry of the object. A tar holds as a file everything that is neither file nor folder nor symlink, a folder with a
+/// value and a symlink whose target is too long.
 fn shape(key: &[u8], info: &ObjectInfo) -> (Attributes, Extras) {
     let as_file = Attributes { kind: Kind::File, permissions: None, mtime_ns: i128::from(info.modified_ns) };
     let attributes = match Attributes::of_object(key, info) {

@@ -9,7 +9,7 @@ use crate::tarball::{BLOCK_BYTES, OWN_COMMENT, XATTR};
 use crate::transfer::attributes::{Attributes, Kind};
 use crate::transfer::extras::Extras;
 
-/// A tar ends at a multiple of this, as GNU tar writes it.
+/// The size of a tar is a multiple of this, as GNU tar writes it.
 const RECORD_BYTES: u64 = 10_240;
 /// The permissions of an object that has no mode.
 const FILE_MODE: u32 = 0o644;
@@ -19,7 +19,7 @@ const OCTAL_MAX: u64 = 0o777_7777_7777;
 
 /// An object that becomes an entry.
 pub(crate) struct Entry<'a> {
-    /// The key behind the prefix.
+    /// The key after the prefix.
     pub(crate) name: &'a [u8],
     pub(crate) attributes: Attributes,
     /// The target of a symlink.
@@ -36,7 +36,7 @@ pub(crate) struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins with the header that says whose tar it is.
+    /// Starts with the header that marks the tar as Shoal's.
     pub(crate) fn begin(out: W) -> io::Result<Self> {
         let mut records = Records::default();
         records.push(b"comment", OWN_COMMENT);
@@ -45,7 +45,7 @@ impl<W: Write> Writer<W> {
         Ok(own)
     }
 
-    /// Begins an entry: its bytes follow, with [`write`](Self::write), and then [`pad`](Self::pad).
+    /// Starts an entry: its bytes follow, with [`write`](Self::write), and then [`pad`](Self::pad).
     ///
     /// # Errors
     /// The tar cannot be written, or ([`io::ErrorKind::InvalidInput`]) it cannot hold this; then nothing was written.
@@ -65,12 +65,12 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends an entry.
+    /// Finishes an entry.
     pub(crate) fn pad(&mut self) -> io::Result<()> {
         self.zeros(BLOCK_BYTES as u64)
     }
 
-    /// Ends the tar.
+    /// Finishes the tar.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         self.write(&[0; 2 * BLOCK_BYTES])?;
         self.zeros(RECORD_BYTES)?;
@@ -97,7 +97,7 @@ impl<W: Write> Writer<W> {
 }
 
 impl Entry<'_> {
-    /// The records of all that the header alone does not hold.
+    /// The records of everything that the header alone does not hold.
     fn records(&self) -> io::Result<Records> {
         let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
         if self.name.is_empty() {
@@ -131,7 +131,7 @@ impl Entry<'_> {
         Ok(records)
     }
 
-    /// The modification time, where the header holds it exactly.
+    /// The modification time, if the header holds it exactly.
     fn header_seconds(&self) -> Option<u64> {
         let seconds = u64::try_from(self.attributes.mtime_ns / 1_000_000_000).ok()?;
         let is_whole = self.attributes.mtime_ns % 1_000_000_000 == 0;

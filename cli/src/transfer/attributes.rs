@@ -1,8 +1,8 @@
 //! The attributes of a file that a store keeps: the mode as user metadata `mode` (octal, with the type of the file, as
-//! rclone writes it), the modification time as the object's own, to the nanosecond (as user metadata `mtime` if it lies
+//! rclone writes it), the modification time as the object's own, to the nanosecond (as user metadata `mtime` if it is
 //! before 1970), the target of a symlink as the value. Owner and group are not kept.
 //!
-//! An object without `mode` is a file, or a folder if its key ends with `/` and it is empty.
+//! An object without `mode` is a file, or a folder if its key has a final `/` and it is empty.
 
 use bytes::Bytes;
 use rustix::fs::{FileType, Stat};
@@ -25,14 +25,14 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) kind: Kind,
-    /// The twelve permission bits, where known.
+    /// The twelve permission bits, if known.
     pub(crate) permissions: Option<u32>,
     /// Modification time in nanoseconds since the Unix epoch; negative before it.
     pub(crate) mtime_ns: i128,
 }
 
 impl Attributes {
-    /// Of a file on disk; its type's name where it is of a kind that is not kept.
+    /// Of a file on disk; the name of its type if that is not kept.
     pub(crate) fn of(stat: &Stat) -> Result<Self, &'static str> {
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Kind::File,
@@ -94,8 +94,8 @@ impl Attributes {
         (Metadata { content_type: String::new(), user }, Some(modified_ns.unwrap_or(0)))
     }
 
-    /// The permissions that are restored. Set-user-id and set-group-id of a file are not: its owner is not kept, so
-    /// they would give away the rights of the user who exports.
+    /// The permissions to restore. Set-user-id and set-group-id of a file are not: its owner is not kept, so they
+    /// would hand out the rights of the exporting user.
     pub(crate) fn permissions_to_restore(&self) -> Option<u32> {
         let mask = if self.kind == Kind::Folder { 0o3777 } else { 0o0777 };
         self.permissions.map(|permissions| permissions & mask)

@@ -21,7 +21,7 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// Tells that `name` could not be stored. A failure that others will have, too, ends the import.
+    /// Reports that `name` could not be stored. A failure that others will have, too, stops the import.
     pub(crate) fn failed(&self, name: &str, error: &Error) {
         self.report.failed(name, &error.to_string());
         if is_lasting(error) {

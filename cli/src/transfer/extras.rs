@@ -15,7 +15,7 @@ pub(crate) const NAMESPACE: &str = "user.shoal.";
 
 const CONTENT_TYPE: &str = "content-type";
 const EXPIRES: &str = "expires";
-/// Has the value [`NONE`] where the object has no metadata `mode`, so that an import does not add it.
+/// Has the value [`NONE`] if the object has no metadata `mode`, so that an import does not add it.
 const MODE: &str = "mode";
 const META: &str = "meta.";
 const NONE: &[u8] = b"none";
@@ -27,7 +27,7 @@ const SAME_MOMENT_NS: u64 = 1_000_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extras {
     content_type: String,
-    /// Without the metadata that [`Attributes`] give.
+    /// Without the metadata of [`Attributes`].
     user: Vec<(String, Bytes)>,
     /// Nanoseconds since the Unix epoch.
     expires_ns: Option<u64>,
@@ -47,12 +47,12 @@ impl Extras {
         }
     }
 
-    /// Whether nothing would be lost without them, but that an import gives the object a mode.
+    /// Returns true if nothing would be lost without them, except that an import sets the object's mode.
     pub(crate) fn is_plain(&self) -> bool {
         self.content_type.is_empty() && self.user.is_empty() && self.expires_ns.is_none()
     }
 
-    /// Whether there is no attribute at all.
+    /// Returns true if there is no attribute at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_plain() && !self.has_no_mode
     }
@@ -107,7 +107,7 @@ impl Extras {
         Ok(())
     }
 
-    /// Whether its time is over at `now_ns`.
+    /// Returns true if its time is over at `now_ns`.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.expires_ns.is_some_and(|at_ns| at_ns <= now_ns)
     }
@@ -129,7 +129,7 @@ impl Extras {
         }
     }
 
-    /// Whether the object is what a file with these and `attributes` would become, but for its value.
+    /// Returns true if a file with these and `attributes` would become this object, the value aside.
     pub(crate) fn is_of(&self, attributes: &Attributes, info: &ObjectInfo) -> bool {
         let put = self.put_options(attributes);
         put.modified_ns == Some(info.modified_ns)
@@ -138,7 +138,7 @@ impl Extras {
             && is_same_moment(self.expires_ns, info.expire_time_ns)
     }
 
-    /// Whether a file with `other` need not be written again for these.
+    /// Returns true if a file with `other` need not be written again for these.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.content_type == other.content_type
             && sorted(&self.user) == sorted(&other.user)

@@ -1,7 +1,7 @@
-//! Puts of what a source says one after the other and only once: a tar, or a server of Redis.
+//! Puts of the entries of a source that is read in order and only once: a tar, or a server of Redis.
 //!
 //! A copy takes the value of an object that this import put, never that of an older object: its version is at least the lowest one
-//! that a put of this import got, and its entry is not among those that were not stored.
+//! that a put of this import got, and its entry is not among the failed ones.
 //!
 //! Values up to a batch are put in batches, several at the same time; larger ones by the thread that reads the source, in pieces. The
 //! puts of one key keep their order: the next one waits until the one before is answered.
@@ -27,13 +27,13 @@ use crate::transfer::work::{self, BATCH_BYTES_MAX, Batches};
 /// Entries that were not stored and are remembered, eight bytes each. Beyond that no copy is made.
 const UNSTORED_MAX: usize = 1 << 20;
 
-/// A value that is to be put.
+/// A value to put.
 struct Item {
     put: PutItem,
     kind: Kind,
 }
 
-/// The keys whose puts are not answered yet, and what is known of those that were.
+/// The keys whose puts are not answered yet, and the results of the others.
 struct Pending {
     keys: Mutex<HashSet<Bytes>>,
     answered: Condvar,
@@ -80,13 +80,13 @@ impl Unstored {
         }
     }
 
-    /// Whether `key` may be one of them.
+    /// Returns true if `key` may be one of them.
     fn may_have(&self, key: &[u8]) -> bool {
         self.is_incomplete || self.hashes.contains(&self.hasher.hash_one(key))
     }
 }
 
-/// Where the thread that reads the source puts what it finds.
+/// Takes the items of the thread that reads the source.
 pub(crate) struct Feeder<'a> {
     to: &'a Destination,
     pending: &'a Pending,
@@ -135,7 +135,7 @@ impl Feeder<'_> {
         &self.to.report
     }
 
-    /// The key of what the source calls `name`; none: it does not take part, or no key can be made of it.
+    /// The key of the source's `name`; none: it does not take part, or no key can be made of it.
     pub(crate) fn key(&self, name: &[u8]) -> Option<Bytes> {
         if !self.to.filter.takes(name) {
             self.report().excluded();
@@ -167,7 +167,7 @@ impl Feeder<'_> {
         self.batches.add(Item { put: PutItem { key, value, options }, kind }, bytes);
     }
 
-    /// Puts a value in the pieces that `next` gives, none at the end.
+    /// Puts a value in the pieces that `next` returns, none at the end.
     ///
     /// # Errors
     /// That of `next`. Nothing is put then.
@@ -187,7 +187,7 @@ impl Feeder<'_> {
             }
         };
         let mut sent = 0;
-        // The pieces behind a failure are read, too: the source goes on behind them.
+        // The pieces after a failure are read, too: the next entry of the source follows them.
         while let Some(piece) = next().inspect_err(|_| to.report.take_back_bytes(sent))? {
             let Some(open) = &mut stream else { continue };
             let bytes = piece.len() as u64;
@@ -232,7 +232,7 @@ impl Feeder<'_> {
         self.pending.unstored.lock().add(key);
     }
 
-    /// Makes `key` a copy of the object that this import made of what the source calls `name`; a failure if it made none.
+    /// Makes `key` a copy of the object that this import made of the source's `name`; a failure if it made none.
     pub(crate) fn copy(&mut self, name: &[u8], key: Bytes) {
         let source = Bytes::from([&self.to.prefix, name].concat());
         if source == key || !self.to.filter.takes(name) {
@@ -266,7 +266,7 @@ impl Feeder<'_> {
         self.report().failed(&show_key(key), &format!("it is a hard link: {why}"));
     }
 
-    /// Ends the import early, after the puts of all that came so far.
+    /// Stops the import early, after the puts of all entries so far.
     pub(crate) fn stop(&mut self, why: &str) {
         self.batches.send();
         let mut waiting = self.pending.keys.lock();

@@ -3,20 +3,19 @@
 use clap::Args;
 use shoal_base::glob;
 
-/// The keys that take part. A pattern is about the whole key behind the prefix.
+/// The keys that take part. A pattern is about the whole key after the prefix.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Filter {
-    /// Only keys that match one of these, without the prefix: * any bytes (/ too), ? one byte, [a-z]. May be given several
-    /// times.
+    /// Only keys that match one of these, without the prefix: * any bytes (/ too), ? one byte, [a-z]. Repeatable.
     #[arg(long, value_name = "PATTERN", value_parser = whole)]
     include: Vec<String>,
-    /// No keys that match one of these, whatever --include says. May be given several times.
+    /// No keys that match one of these, even if they match --include. Repeatable.
     #[arg(long, value_name = "PATTERN", value_parser = whole)]
     exclude: Vec<String>,
 }
 
 impl Filter {
-    /// Whether the key that is `relative` behind the prefix takes part.
+    /// Returns true if the key that is `relative` after the prefix takes part.
     pub(crate) fn takes(&self, relative: &[u8]) -> bool {
         let is_one_of =
             |patterns: &[String]| patterns.iter().any(|pattern| glob::matches(pattern.as_bytes(), relative));
@@ -24,7 +23,7 @@ impl Filter {
     }
 }
 
-/// A pattern whose sets have their ends.
+/// A pattern whose sets are all closed.
 fn whole(pattern: &str) -> Result<String, String> {
     match glob::cut_at(pattern.as_bytes()) {
         None => Ok(pattern.to_owned()),

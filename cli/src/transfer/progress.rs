@@ -15,12 +15,12 @@ const ITEM_COST_BYTES: u64 = 32 << 10;
 /// Rates are of about this much time past.
 const RATE_TIME: Duration = Duration::from_secs(3);
 
-/// The bar, where standard error is a terminal and the summary is not for a program.
+/// The bar, if standard error is a terminal and the summary is not for a program.
 pub(crate) fn bar(as_json: bool) -> Option<ProgressBar> {
     if as_json { None } else { progress::drawn("{spinner} [{bar:20}] {wide_msg}") }
 }
 
-/// Shows `report` until it is dropped. Where the summary is for a program, nothing is shown.
+/// Shows `report` until it is dropped. If the summary is for a program, nothing is shown.
 pub(crate) fn start(report: &Arc<Report>) -> Option<Ticker> {
     let report = report.clone();
     let mut rate = Rate::new(report.started());

@@ -16,7 +16,7 @@ use crate::size::Size;
 use crate::transfer::attributes::Kind;
 use crate::transfer::extras::now_ns;
 
-/// Failures that are told one by one; the rest is only counted.
+/// Failures that are reported one by one; the rest is only counted.
 const FAILURES_TOLD_MAX: usize = 200;
 /// Of those, failures for the same reason.
 const SAME_REASON_TOLD_MAX: u32 = 20;
@@ -26,9 +26,9 @@ const SAME_REASON_TOLD_MAX: u32 = 20;
 pub(crate) struct Verb {
     pub(crate) name: &'static str,
     pub(crate) past: &'static str,
-    /// Where everything goes.
+    /// The name of the destination.
     pub(crate) place: &'static str,
-    /// Behind the reason of an early end.
+    /// Printed after the reason of an early stop.
     pub(crate) after_stop: &'static str,
     /// There are only objects, no files and folders.
     pub(crate) is_flat: bool,
@@ -55,16 +55,16 @@ pub(crate) const IMPORT_TAR: Verb = Verb { after_stop: "what is listed above was
 /// The words of an import of strings.
 pub(crate) const IMPORT_STRINGS: Verb = Verb { is_flat: true, ..IMPORT };
 
-/// How an import or export is done, and what is said about it.
+/// The manner of an import or export, and of its reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Manner {
     /// Print one JSON object at the end, and no progress.
     pub(crate) json: bool,
     /// Write nothing, and print the keys.
     pub(crate) dry_run: bool,
-    /// Go on without what cannot be held.
+    /// Continue without the parts that cannot be held.
     pub(crate) lossy: bool,
-    /// The summary goes to standard error, as standard output has other bytes.
+    /// The summary is written to standard error, as standard output has other bytes.
     pub(crate) on_error: bool,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Report {
 #[derive(Default)]
 struct State {
     counts: Counts,
-    /// Failures that were told.
+    /// Failures that were reported.
     failures: Vec<Value>,
     reasons: HashMap<String, u32>,
     /// The damaged ranges that a listing went past.
@@ -107,7 +107,7 @@ pub(crate) struct Counts {
     pub(crate) unchanged: u64,
     pub(crate) unchanged_bytes: u64,
     pub(crate) special: u64,
-    /// Temporary files that a killed command left behind.
+    /// Temporary files that a killed command left.
     pub(crate) leftovers: u64,
     /// Items that cannot be held and are left out.
     pub(crate) refused: u64,
@@ -127,12 +127,12 @@ impl Counts {
         done + self.unchanged + self.special + self.leftovers + self.refused + self.failed + self.expired
     }
 
-    /// Whether something that was to go there is not, or not whole.
+    /// Returns true if an item is missing or incomplete at its destination.
     pub(crate) fn is_lossy(&self) -> bool {
         self.refused + self.dropped > 0
     }
 
-    /// With those that were there already.
+    /// With the bytes of unchanged items.
     pub(crate) fn all_bytes(&self) -> u64 {
         self.bytes + self.unchanged_bytes
     }
@@ -210,7 +210,7 @@ impl Report {
         self.tell(name, "left out: a command of Shoal that was killed left this temporary file behind");
     }
 
-    /// One cannot be held where it is to go: it is left out, or the end without `--lossy`.
+    /// The destination cannot hold an item: it is left out, or the work stops without `--lossy`.
     pub(crate) fn refused(&self, name: &str, why: &str) {
         self.state.lock().counts.refused += 1;
         self.tell_loss(name, &format!("refused: {why}"));
@@ -222,7 +222,7 @@ impl Report {
         }
     }
 
-    /// One was done without a part of what it has. Only with `--lossy`.
+    /// An item was done without a part of its attributes. Only with `--lossy`.
     pub(crate) fn dropped(&self, name: &str, why: &str) {
         self.state.lock().counts.dropped += 1;
         self.tell_loss(name, &format!("written without its metadata and deadline: {why}"));
@@ -293,22 +293,22 @@ impl Report {
         }
     }
 
-    /// Ends the work early; items in progress are finished.
+    /// Stops the work early; items in progress are finished.
     pub(crate) fn stop(&self, why: &str) {
         self.state.lock().stopped.get_or_insert_with(|| why.to_owned());
     }
 
-    /// Whether it is to end early.
+    /// Returns true if it must stop early.
     pub(crate) fn is_stopped(&self) -> bool {
         self.state.lock().stopped.is_some()
     }
 
-    /// There are so many items and bytes in all.
+    /// Sets the number of all items and bytes.
     pub(crate) fn set_total(&self, items: u64, bytes: u64) {
         self.state.lock().total = Some((items, bytes));
     }
 
-    /// Items and bytes in all, where known.
+    /// All items and bytes, if known.
     pub(crate) fn total(&self) -> Option<(u64, u64)> {
         self.state.lock().total
     }
@@ -317,7 +317,7 @@ impl Report {
         self.state.lock().counts
     }
 
-    /// Prints the summary and says how the command ends.
+    /// Prints the summary and returns the result of the command.
     pub(crate) fn conclude(&self) -> anyhow::Result<()> {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

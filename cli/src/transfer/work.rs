@@ -1,6 +1,6 @@
 //! One thread that plans, several that work, and a bounded queue of batches between them.
 //!
-//! Reading and writing files blocks, so the workers are threads of their own; each waits for the store through the
+//! Reading and writing files blocks, so the workers are separate threads; each waits for the store through the
 //! runtime's handle. A worker has one batch, and its requests, under way at a time.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -43,7 +43,7 @@ pub(crate) fn run<T: Send, R>(
     })
 }
 
-/// Where the planner puts items.
+/// Takes the planner's items.
 pub(crate) struct Batches<T> {
     sender: SyncSender<Vec<T>>,
     items: Vec<T>,
@@ -51,7 +51,7 @@ pub(crate) struct Batches<T> {
 }
 
 impl<T> Batches<T> {
-    /// Adds an item with a value of `bytes` bytes. Waits while the workers are behind.
+    /// Adds an item with a value of `bytes` bytes. Waits while the queue is full.
     pub(crate) fn add(&mut self, item: T, bytes: u64) {
         if !self.items.is_empty() && self.bytes.saturating_add(bytes) > BATCH_BYTES_MAX {
             self.send();

@@ -20,7 +20,7 @@ pub(crate) struct Existing {
 }
 
 impl Existing {
-    /// Begins at the first key of `bucket` with `prefix`. [`find`](Self::find) waits on `handle`'s runtime.
+    /// Starts at the first key of `bucket` with `prefix`. [`find`](Self::find) waits on `handle`'s runtime.
     pub(crate) fn new(objects: Objects, handle: Handle, bucket: &str, prefix: &[u8]) -> Self {
         let request =
             ListRequest { bucket: bucket.to_owned(), prefix: prefix.to_vec(), ..ListRequest::default() };
@@ -75,8 +75,8 @@ fn before(key: &[u8]) -> Vec<u8> {
     start
 }
 
-/// Whether the object is what `found` would become, as far as size, type, permissions, modification time and extended attributes tell.
-/// A file without any of Shoal's attributes says nothing about metadata and deadline.
+/// Returns true if `found` would become this object, by size, type, permissions, modification time and extended attributes. A file
+/// without any of Shoal's attributes leaves metadata and deadline open.
 pub(crate) fn is_same(found: &Found, info: &ObjectInfo) -> bool {
     if info.bytes != found.bytes {
         return false;

@@ -1,7 +1,7 @@
 //! Folders below the target of an export, held open.
 //!
 //! Every folder is opened relative to its parent's descriptor and never through a symlink, so that nothing is written
-//! outside the target, whatever the keys are and whatever lies there. A folder's mode and time are restored when its
+//! outside the target, for any keys and any content of the target. A folder's mode and time are restored when its
 //! last holder drops it; each folder holds its parent, so the deepest come first.
 
 use std::collections::HashSet;
@@ -49,7 +49,7 @@ struct Restore {
 }
 
 impl Folder {
-    /// The target folder; created with its parents where it does not exist.
+    /// The target folder; created with its parents if it does not exist.
     pub(crate) fn target(path: &Path, report: Arc<Report>) -> io::Result<Arc<Self>> {
         fs::create_dir_all(path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -87,7 +87,7 @@ impl Folder {
         };
         drop(taken);
         if is_new && !self.missing(std::iter::once(name))?.is_empty() {
-            // Best effort: it is empty, and the error says more.
+            // Best effort: it is empty, and the returned error is more useful.
             let _ = rustix::fs::unlinkat(&self.descriptor, own_name, AtFlags::REMOVEDIR);
             return Err(altered());
         }
@@ -137,8 +137,8 @@ impl Folder {
         }
     }
 
-    /// Checks that `name` is free or the name of just the file that it leads to; to be called before the name is used, which ends
-    /// before the guard is dropped.
+    /// Checks that `name` is free or the name of exactly the file that it leads to; to be called before the name is used, and the
+    /// guard is held until that is done.
     ///
     /// # Errors
     /// The file system takes it for the name of another file.
@@ -146,7 +146,7 @@ impl Folder {
         self.names.take(&self.descriptor, name, &self.shared.file_systems)
     }
 
-    /// Whether `name`, which leads to something here, is its very name.
+    /// Returns true if the folder lists `name`, which leads to something here, in exactly these bytes.
     pub(crate) fn is_exact(&self, name: &[u8]) -> bool {
         self.names.is_exact(&self.descriptor, name, &self.shared.file_systems)
     }
@@ -197,7 +197,7 @@ pub(crate) fn timestamps(mtime_ns: i128) -> Timestamps {
 }
 
 /// The open folders from the target to the current one. Keys come in order, so a folder that the export has left is
-/// complete but for the writes of workers, and is dropped.
+/// complete except for the writes of workers, and is dropped.
 pub(crate) struct OpenPath {
     target: Arc<Folder>,
     levels: Vec<(Vec<u8>, Arc<Folder>)>,
@@ -234,7 +234,7 @@ impl OpenPath {
         self.target.shared.open.load(Ordering::Relaxed)
     }
 
-    /// Whether those are all on the way: then waiting for others is no use.
+    /// Returns true if all of these are on the way: then it makes no sense to wait for others.
     pub(crate) fn holds_all_open(&self) -> bool {
         self.count_open() <= self.levels.len() + 1
     }

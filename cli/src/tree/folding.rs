@@ -1,9 +1,9 @@
 //! Folders of file systems that fold names: exFAT, FAT, NTFS, SMB, or ext4 with the flag `casefold` take two names for one file, and
-//! some store another name than the one that is given.
+//! some store another name than the requested one.
 //!
-//! In such a folder a name that leads to something is used only if the folder lists the very bytes of the name; a new file is looked for
-//! in the folder's list afterwards. Whether a folder folds names is found out by a probe, once for each file system of an export (and once
-//! for each value of the flag, which folders inherit); elsewhere names cost nothing more.
+//! In such a folder a name that leads to something is used only if the folder lists the exact bytes of the name; a new file is looked for
+//! in the folder's list afterwards. A probe finds out if a folder folds names, once for each file system of an export (and once for each
+//! value of the flag, which folders inherit); elsewhere names cost nothing more.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -23,7 +23,7 @@ const NAMES_MAX: usize = 1 << 20;
 /// The flag `casefold` of a folder, as the kernel numbers it.
 const CASEFOLD: u32 = 0x4000_0000;
 
-/// The file systems that an export met: device and flag, and whether they fold names.
+/// The file systems that an export met: device and flag, and a mark if they fold names.
 #[derive(Default)]
 pub(crate) struct FileSystems(Mutex<HashMap<(u64, u32), bool>>);
 
@@ -44,8 +44,8 @@ struct Found {
 }
 
 impl FileSystems {
-    /// Whether the file system of `folder` folds names. If a probe is not possible, it is taken for one that does: then the names are
-    /// looked at, which needs no permission to write.
+    /// Returns true if the file system of `folder` folds names. Also if a probe is not possible: then the names are looked at, which
+    /// needs no permission to write.
     fn folds(&self, folder: &OwnedFd) -> bool {
         let Ok(stat) = rustix::fs::fstat(folder) else { return true };
         let flags = rustix::fs::ioctl_getflags(folder).map_or(0, |flags| flags.bits() & CASEFOLD);
@@ -82,7 +82,7 @@ fn probe(folder: &OwnedFd) -> Result<bool> {
 }
 
 impl Names {
-    /// Whether `folder`, whose names these are, folds names.
+    /// Returns true if `folder`, whose names these are, folds names.
     fn fold(&self, folder: &OwnedFd, file_systems: &FileSystems) -> bool {
         *self.folds.get_or_init(|| file_systems.folds(folder))
     }
@@ -110,7 +110,7 @@ impl Names {
         }
     }
 
-    /// Whether `name`, which leads to something in `folder`, is its very name.
+    /// Returns true if `folder` lists `name`, which leads to something in it, in exactly these bytes.
     pub(crate) fn is_exact(&self, folder: &OwnedFd, name: &[u8], file_systems: &FileSystems) -> bool {
         !self.fold(folder, file_systems) || self.lists(folder, name).unwrap_or(false)
     }
@@ -130,7 +130,8 @@ impl Names {
         Ok(missing)
     }
 
-    /// Whether `folder` had `name` when it was first read. Names that this export makes later are not among them: it makes each once.
+    /// Returns true if `folder` had `name` when it was first read. Names that this export makes later are not among them: it makes
+    /// each once.
     fn lists(&self, folder: &OwnedFd, name: &[u8]) -> Result<bool> {
         let found = match self.found.get() {
             Some(found) => found,

@@ -1,8 +1,7 @@
 //! Folders in and out of a store.
 //!
 //! The key of a file is the prefix and the file's path below the folder, byte by byte. A folder is an object too: an empty one
-//! whose key ends with `/`, so that empty folders, modes and times come back. [`xattr`] is where the rest of
-//! an object is kept.
+//! whose key has a final `/`, so that empty folders, modes and times come back. [`xattr`] keeps the rest of an object.
 //!
 //! In: [`walk`] returns a folder's content in the order of the keys, [`compare`] drops the objects that the store has
 //! already, [`load`] reads the files and puts them in batches. Out: [`names`] decides which keys are names below a

@@ -1,4 +1,4 @@
-//! The keys that are names below a folder. Any user who may write objects chooses keys, so none is trusted.
+//! The keys that are names below a folder. Any user with write access chooses keys, so none is trusted.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use crate::temporary::is_temporary;
 /// Longest name that Linux's file systems take, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// The names from the target folder down to the object; the last one is the object's own. `relative` is the key behind the
+/// The names from the target folder down to the object; the last one is the object's own. `relative` is the key after the
 /// prefix, for a folder without the `/` at its end.
 ///
 /// # Errors
@@ -51,11 +51,11 @@ pub(crate) fn components_of_file(relative: &[u8]) -> Result<Vec<&[u8]>, &'static
     }
 }
 
-/// The files above the present key: a key cannot be a file and a folder at once. Keys come in order, so all that begin with one come
-/// right behind it.
+/// The files above the present key: a key cannot be a file and a folder at once. Keys come in order, so the keys that start with a
+/// file's key follow it directly.
 #[derive(Default)]
 pub(crate) struct FilesAbove {
-    /// Each begins with those before it.
+    /// Each starts with those before it.
     keys: Vec<Bytes>,
 }
 

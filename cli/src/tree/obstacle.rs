@@ -21,7 +21,7 @@ impl From<Errno> for Obstacle {
     }
 }
 
-/// The obstacle where a call that makes a name fails with `error`.
+/// The obstacle if a call that makes a name fails with `error`.
 pub(crate) fn name_obstacle(error: Errno) -> Obstacle {
     match error {
         Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG => {

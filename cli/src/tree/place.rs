@@ -43,7 +43,7 @@ impl<'a> NewFile<'a> {
         self.file.write_all(bytes)
     }
 
-    /// Gives the file the rest of what its object has.
+    /// Sets the rest of the object's attributes on the file.
     ///
     /// # Errors
     /// Why the file cannot hold it.
@@ -51,7 +51,7 @@ impl<'a> NewFile<'a> {
         xattr::write(&self.file, extras)
     }
 
-    /// Gives the file its mode, its time and its name.
+    /// Sets the file's mode, time and name.
     pub(crate) fn finish(mut self, name: &[u8], attributes: &Attributes) -> Result<(), Obstacle> {
         if let Some(permissions) = attributes.permissions_to_restore() {
             rustix::fs::fchmod(&self.file, Mode::from_raw_mode(permissions))?;
@@ -105,8 +105,8 @@ fn link_obstacle(error: Errno) -> Obstacle {
     }
 }
 
-/// Whether the file `name`, below the folder `base`, is there already, as far as type, size, mode, modification time and extended
-/// attributes tell.
+/// Returns true if the file `name`, below the folder `base`, is there already, by type, size, mode, modification time and
+/// extended attributes.
 pub(crate) fn is_same(
     base: impl AsFd,
     name: &OsStr,
@@ -117,7 +117,7 @@ pub(crate) fn is_same(
     let Ok(stat) = rustix::fs::statat(&base, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
     let Ok(own) = Attributes::of(&stat) else { return false };
     let same_mode = match attributes.permissions_to_restore() {
-        // A symlink has no mode of its own.
+        // A symlink has no mode.
         Some(permissions) if attributes.kind == Kind::File => own.permissions == Some(permissions),
         _ => true,
     };
@@ -145,7 +145,7 @@ fn rename(folder: &Folder, temporary: &str, name: &[u8]) -> Result<(), Obstacle>
     }
 }
 
-/// Removes a file that this export made. Best effort: there is an error already that says more.
+/// Removes a file that this export made. Best effort: the error of the export is more useful.
 pub(crate) fn remove(folder: &Folder, name: impl Arg + Copy) {
     if let Err(error) = rustix::fs::unlinkat(folder.descriptor(), name, AtFlags::empty()) {
         tracing::warn!("cannot remove the file {}: {error}", name.to_string_lossy());

@@ -69,7 +69,7 @@ struct Planned<'a> {
 struct Written {
     kind: Kind,
     bytes: u64,
-    /// Those that the report has already, as they were written piece by piece.
+    /// Bytes that the report has already, as they were written piece by piece.
     counted_bytes: u64,
 }
 
@@ -110,7 +110,7 @@ impl Unload {
         work::run(jobs, |batch| self.write_batch(batch), plan);
     }
 
-    /// Tells what [`run`](Self::run) would write below `target`, and writes nothing.
+    /// Reports the files that [`run`](Self::run) would write below `target`, and writes nothing.
     pub(crate) fn run_dry(&self, target: &Path) {
         self.each(|entry, above| {
             let Planned { attributes, extras, names } = &self.judge(&entry, above)?;
@@ -166,7 +166,7 @@ impl Unload {
         self.filter.takes(key.get(self.prefix.len()..).unwrap_or_default())
     }
 
-    /// Decides whether an object can become a file, and which.
+    /// Decides if an object can become a file, and its kind.
     fn judge<'a>(&self, entry: &'a ListEntry, above: &mut FilesAbove) -> Result<Planned<'a>, Trouble> {
         let ListEntry { key, info } = entry;
         let unheld = |why: &str| Trouble::Target(Obstacle::Unheld(why.into()));
@@ -225,7 +225,7 @@ impl Unload {
         Ok(())
     }
 
-    /// The object `key` cannot have its metadata or deadline there: it goes on without them where that is allowed.
+    /// The object `key` cannot have its metadata or deadline there: the export continues without them if that is allowed.
     fn lose(&self, key: &[u8], why: String) -> Result<(), Trouble> {
         if !self.report.manner().lossy {
             return Err(Trouble::Target(Obstacle::Unheld(why)));
@@ -272,7 +272,7 @@ impl Unload {
         self.conclude(results.collect());
     }
 
-    /// Reports the results, after a look whether the new files have their names.
+    /// Reports the results, after a check that the new files have their names.
     fn conclude(&self, results: Vec<(Wanted, Result<Written, Trouble>)>) {
         let altered_keys = self.find_altered(&results);
         for (wanted, result) in results {
@@ -289,7 +289,7 @@ impl Unload {
         }
     }
 
-    /// The keys of written files that the file system gave other names.
+    /// The keys of written files that the file system renamed.
     fn find_altered(&self, results: &[(Wanted, Result<Written, Trouble>)]) -> HashSet<Bytes> {
         let mut keys = HashSet::new();
         for group in results.chunk_by(|(one, _), (other, _)| Arc::ptr_eq(&one.folder, &other.folder)) {

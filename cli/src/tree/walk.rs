@@ -40,7 +40,7 @@ pub(crate) enum Visit {
         path: PathBuf,
         what: &'static str,
     },
-    /// A temporary file, which a command that was killed left behind.
+    /// A temporary file that a killed command left.
     Leftover {
         key: Vec<u8>,
         path: PathBuf,
@@ -76,13 +76,13 @@ struct Level {
 }
 
 struct Name {
-    /// As in a key: a folder's ends with `/`.
+    /// As in a key: a folder's has a final `/`.
     bytes: Vec<u8>,
     is_folder: bool,
 }
 
 impl Walk {
-    /// Begins at the folder `root`, which may be a symlink to one.
+    /// Starts at the folder `root`, which may be a symlink to one.
     pub(crate) fn new(root: &Path, prefix: &[u8]) -> io::Result<Self> {
         Ok(Self { open: vec![Level::read(root.to_owned(), prefix.to_owned())?] })
     }
@@ -159,7 +159,7 @@ impl Level {
         let mut names = Vec::new();
         for entry in fs::read_dir(&path)? {
             let entry = entry?;
-            // Where it is gone already the visit says so.
+            // If it is gone already, the visit reports it.
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let mut bytes = entry.file_name().into_vec();
             if is_folder {
@@ -172,7 +172,7 @@ impl Level {
     }
 }
 
-/// Whether `mode` is that of a regular file.
+/// Returns true if `stat` is of a regular file.
 pub(crate) fn is_file(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }

@@ -1,4 +1,4 @@
-//! Extended attributes of files: where a folder holds what an object has beyond a file.
+//! Extended attributes of files: they hold the parts of an object that a file has not.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -37,7 +37,7 @@ pub(crate) fn read(holder: &Holder<'_>) -> std::result::Result<Extras, String> {
     Ok(extras)
 }
 
-/// Gives `file` just these attributes of Shoal's.
+/// Makes these the only attributes of Shoal's on `file`.
 ///
 /// # Errors
 /// Why the file cannot hold them. Without the mark that an object has no mode nothing is lost.

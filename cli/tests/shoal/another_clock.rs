@@ -24,7 +24,7 @@ fn ahead(inner: &Command) -> Command {
 }
 
 /// Symptom: an object with an hour to live was gone after the store was opened once in a time namespace. Cause: the boot
-/// id was the same, so the clock since boot counted. Fix: its offset is part of the clock's identity, and where the clocks
+/// id was the same, so the clock since boot counted. Fix: its offset is part of the clock's identity, and if the clocks
 /// disagree by much the shorter time counts.
 #[test]
 fn a_time_namespace_takes_no_time_to_live() {

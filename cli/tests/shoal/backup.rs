@@ -50,7 +50,7 @@ fn the_drill() {
     for which in 0..COUNT {
         runtime.block_on(put(which, 0)).unwrap();
     }
-    // The others change: key COUNT + n goes through the states 1, 2, ... under load, one after the other, in pairs of keys.
+    // The others change: key COUNT + n passes through the states 1, 2, ... under load, one after the other, in pairs of keys.
     let stop = AtomicBool::new(false);
     let written = std::sync::Mutex::new(Vec::new());
     let done = std::thread::scope(|scope| {
@@ -237,7 +237,7 @@ fn a_closed_store_and_a_rate() {
     assert_eq!((done.code, counted(&done)), (0, 1), "{}", done.stderr);
 }
 
-/// An object that the store could not read is missing in the backup, and no command says that all is well: not the backup, not its
+/// An object that the store could not read is missing in the backup, and no command reports success: not the backup, not its
 /// check, not a restore.
 #[test]
 fn an_unreadable_object_is_named_by_each_command() {
@@ -262,7 +262,7 @@ fn an_unreadable_object_is_named_by_each_command() {
             "{missing}"
         );
     }
-    // An object that the last backup lacks would be missing in every increment behind it, and named in none.
+    // An object that the last backup lacks would be missing in every increment after it, and named in none.
     let next = at("next");
     let refused =
         run(&["backup", text_of(&next), "--data", text_of(&data), "--incremental-from", text_of(&dest)]);
@@ -275,7 +275,7 @@ fn an_unreadable_object_is_named_by_each_command() {
     assert_eq!(restored.json()["missing"], 1);
 }
 
-/// A restore that is killed leaves no store at its place, and does not stand in the way of the next one.
+/// A restore that is killed leaves no store at its place, and does not block the next one.
 #[test]
 fn a_killed_restore_leaves_no_store() {
     let folder = tempfile::tempdir().unwrap();
@@ -303,7 +303,7 @@ fn a_killed_restore_leaves_no_store() {
     assert!(!unfinished.exists());
 }
 
-/// A restore right after a killed one said "in use": the lock of the killed one lives until its last write is done.
+/// A restore right after a killed one failed with "in use": the lock of the killed one lives until its last write is done.
 #[test]
 fn a_restore_waits_for_the_lock_of_a_killed_one() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The objects of one bucket behind both frontends, for tests that use them alike: gRPC by the client of this workspace, the
-//! Redis protocol by redis-rs. Every call is made once.
+//! The objects of one bucket through both frontends, for tests that use them alike: gRPC by the client of this workspace,
+//! the Redis protocol by redis-rs. Every call is made once.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use shoal_client::{
     ByteRange, Client, ConnectOptions, Error, GetItem, Lsn, PutItem, PutOptions, RejectRules, Result,
 };
 
-/// Longer than anything takes, short enough that a test ends.
+/// Longer than any call takes, short enough that a test finishes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
@@ -25,7 +25,7 @@ impl Objects {
         Self::Grpc(Client::connect(options).await.unwrap(), bucket.into())
     }
 
-    /// A connection to `server`; the bucket is the one that the server shows there.
+    /// A connection to `server`; the bucket is the one of the server's Redis clients.
     pub(crate) async fn redis(server: &str) -> Self {
         let client = redis::Client::open(format!("redis://{server}")).unwrap();
         let config = AsyncConnectionConfig::new()

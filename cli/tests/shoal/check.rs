@@ -102,8 +102,8 @@ fn a_file_that_is_no_store_is_refused() {
     assert_eq!(fs::read(&path).unwrap(), "Dear Ann,\n".repeat(10_000).as_bytes());
 }
 
-/// Seen as "the device holds no store: it is empty" for a file whose superblocks a mistake had zeroed: a user who believes
-/// that formats it.
+/// Symptom: "the device holds no store: it is empty" for a file whose superblocks a mistake had zeroed: a user would
+/// believe that, and format it.
 #[test]
 fn zeros_in_front_of_data_are_not_called_empty() {
     let folder = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ fn a_repair_with_losses_is_not_clean_until_acknowledged() {
     for key in ["kept", "behind"] {
         assert_eq!(run(&["get", key, "--data", path]).stdout, key.as_bytes());
     }
-    // It says so to every check, and to every server of it.
+    // The loss is reported to every check, and to every server of it.
     let done = check(&data, &["--repair"]);
     assert!(
         done.code == 1 && done.text().contains("repaired with losses: 1 lost (objects, or records"),

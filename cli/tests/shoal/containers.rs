@@ -4,7 +4,7 @@
 //! Symptom: with 512 MiB and default options the kernel killed the server after ten seconds. Cause: the cache was half of the limit, and
 //! the bounds of requests and answers were constants. Fix: all of them are parts of one figure.
 //!
-//! Where control groups cannot be made the server is told its memory, and its own memory is held to that.
+//! If control groups cannot be made the server gets its memory by option, and its own memory is held to that.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -33,10 +33,10 @@ const KEYS: u64 = 12;
 /// Commands of `shoal` that run at the same time.
 const IMPORTS: usize = 3;
 const FILES: usize = 12;
-/// A server that answers nothing for so long hangs.
+/// A server that answers nothing for this long hangs.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// What the clients have seen.
+/// The observations of the clients.
 #[derive(Default)]
 struct Seen {
     end: AtomicBool,
@@ -68,7 +68,7 @@ impl Connection {
         Self { stream: BufReader::new(stream) }
     }
 
-    /// None where the connection was closed.
+    /// None if the connection was closed.
     pub(crate) fn ask(&mut self, words: &[&[u8]]) -> Option<Answer> {
         self.stream.get_mut().write_all(&resp::encode(words)).ok()?;
         self.answer()
@@ -106,7 +106,7 @@ impl Connection {
     }
 }
 
-/// The value that the `turn`th write of a key gives it.
+/// The value that the `turn`th write of a key stores.
 fn value(key: u64, turn: u64, bytes: usize) -> Vec<u8> {
     let mut value = vec![(key * 31 + turn * 7) as u8; bytes];
     let head = format!("{key}:{turn}:");
@@ -114,7 +114,7 @@ fn value(key: u64, turn: u64, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// Writes and reads keys of its own until told to end; then everything acknowledged must be there.
+/// Writes and reads a separate set of keys until the end; then everything acknowledged must be there.
 fn client(address: SocketAddr, id: u64, longest: usize, seen: &Seen) {
     let dice = SeededEntropy::new(id);
     let name = |key: u64| format!("c{id}:{key}").into_bytes();
@@ -199,7 +199,7 @@ fn program(group: Option<&Group>) -> Command {
     shell
 }
 
-/// The command of a server with default options in the group, or with this memory where there is none.
+/// The command of a server with default options in the group, or with this memory if there is none.
 fn server(data: &Path, bytes: u64, group: Option<&Group>) -> Command {
     let mut command = program(group);
     command.args([
@@ -220,7 +220,7 @@ fn server(data: &Path, bytes: u64, group: Option<&Group>) -> Command {
     command
 }
 
-/// Runs commands until `end`, one after the other; gives how many.
+/// Runs commands until `end`, one after the other; returns their number.
 fn commands(url: &str, source: &Path, id: usize, seen: &Seen) -> u64 {
     let mut count = 0;
     while !seen.end.load(Ordering::Relaxed) {
@@ -278,7 +278,7 @@ fn survives(bytes: u64, source: &Path, folder: &Path, wanted: Duration) {
         let url = &url;
         let ran: Vec<_> =
             (0..IMPORTS).map(|id| scope.spawn(move || commands(url, source, id, seen))).collect();
-        // Also where it panics: the clients see the end.
+        // Also after a panic: the clients see the end.
         struct End<'a>(&'a AtomicBool);
         impl Drop for End<'_> {
             fn drop(&mut self) {
@@ -390,7 +390,7 @@ fn damage(data: &Path) {
     }
 }
 
-/// Below the least that works a server does not start, and says what it needs.
+/// Below its minimum memory a server does not start, and reports the memory that it needs.
 #[test]
 fn too_little_memory_is_refused_with_what_is_needed() {
     let folder = disk_folder();

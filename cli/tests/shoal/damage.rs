@@ -1,4 +1,4 @@
-//! Commands over a store of which one leaf is damaged on the file: they give the rest, name the range, and end with exit code 1.
+//! Commands over a store with one leaf that is damaged on the file: they return the rest, name the range, and exit with code 1.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -14,7 +14,7 @@ fn value(number: u32) -> String {
     format!("value-of-{number:05};")
 }
 
-/// A store that no server has open any more, of small objects, and a damaged leaf in it: the one of object 700.
+/// A closed store of small objects, with a damaged leaf: that of object 700.
 fn damaged(server: &mut Server) -> PathBuf {
     damaged_at(server, 700)
 }
@@ -64,7 +64,7 @@ fn listings_go_past_a_damaged_leaf_and_say_so() {
         .filter(|key| !listed.contains(&key[..]))
         .collect();
     assert!(lost.contains(&"small/00700".to_owned()) && lost.len() < 1_000, "{} are missing", lost.len());
-    // The log may say it first.
+    // The log may report it first.
     let warning = done.stderr.lines().find(|line| line.starts_with("shoal: ")).unwrap();
     assert!(
         warning.contains("warning: keys of tablet") && warning.contains("cannot be read"),
@@ -116,7 +116,7 @@ fn listings_go_past_a_damaged_leaf_and_say_so() {
     );
     server.child.stop();
 
-    // A key that is given up is absent: no damage is left, and the loss is counted until it is acknowledged, too.
+    // A key whose loss is accepted is absent: no damage is left, and the loss is counted until it is acknowledged, too.
     let done = check(&data, &["--acknowledge", "--json"]);
     let report = done.json();
     assert!(!report["acknowledged"].as_array().unwrap().is_empty(), "{report}");
@@ -128,7 +128,7 @@ fn listings_go_past_a_damaged_leaf_and_say_so() {
     assert!(done.code == 1 && done.text().contains("repaired with losses:"), "{}", done.text());
     assert_eq!(check(&data, &["--acknowledge"]).code, 0);
     assert_clean(&data);
-    // The log gave them back, or they do not exist; in either case that is known.
+    // The log restored them, or they do not exist; in either case that is known.
     for key in lost.iter().skip(1).take(5) {
         let done = on(&data, &["get", key]);
         let is_absent = done.code == 3 && done.stderr.contains("no such object");

@@ -35,7 +35,7 @@ impl Watched {
         read(&self.said)
     }
 
-    /// Stores `bytes` bytes under `key`; what the command said where it was refused.
+    /// Stores `bytes` bytes under `key`; returns the command's error if it was refused.
     fn put(&self, key: &str, bytes: usize) -> Result<(), String> {
         let mut put = command(&["put", key, "-", "--server"]);
         put.arg(&self.url);
@@ -62,7 +62,7 @@ fn read(path: &Path) -> String {
     text
 }
 
-/// A file system of so many MiB of its own, where this process may make one.
+/// A separate file system of a number of MiB, if this process may make one.
 struct Small {
     folder: PathBuf,
 }
@@ -95,8 +95,8 @@ fn free_bytes(folder: &Path) -> u64 {
     disk.f_bfree * disk.f_frsize
 }
 
-/// A file system of 272 MB held 47 MiB of objects: a step of 256 MiB did not fit, and the room that a failed step had taken
-/// stayed taken. And it was said 195 times.
+/// Symptom: a file system of 272 MB held 47 MiB of objects: a step of 256 MiB did not fit, and the room that a failed step
+/// had taken stayed taken. And the log had the error 195 times.
 #[test]
 fn a_small_file_system_is_used_up_and_said_to_be_full_once() {
     const OBJECT: usize = 4 << 20;
@@ -144,7 +144,7 @@ fn a_small_file_system_is_used_up_and_said_to_be_full_once() {
     );
     let lines = |words: &str| server.said().lines().filter(|line| line.contains(words)).count();
     assert_eq!(lines("cannot grow"), 1, "{}", server.said());
-    // Space that the owner frees is used, and used up again; that is not said again within a minute.
+    // Space that the owner frees is used, and used up again; that is not logged again within a minute.
     fs::remove_file(&own).unwrap();
     assert!(free_bytes(&small.folder) > 20 * MIB);
     let more = fill(count);
@@ -174,7 +174,7 @@ fn the_limit_of_file_sizes_is_a_full_disk() {
     server.stop();
 }
 
-/// A server went on for days over a file that somebody had deleted, and all was gone with it.
+/// A server continued for days over a file that was deleted, and all was gone with it.
 #[test]
 fn a_data_file_that_is_not_there_any_more_is_noticed() {
     type Change = fn(&Path);
@@ -208,7 +208,7 @@ fn a_data_file_that_is_not_there_any_more_is_noticed() {
     }
 }
 
-/// Writes to a file that had been cut were acknowledged for a minute, the stop said that nothing was lost, and the store did not open.
+/// Writes to a file that had been cut were acknowledged for a minute, the stop reported no loss, and the store did not open.
 #[test]
 fn a_data_file_that_is_cut_is_noticed() {
     for length in [0, 12 * MIB] {
@@ -217,7 +217,7 @@ fn a_data_file_that_is_cut_is_noticed() {
         let server =
             Watched::start(command(&["serve", "--size", "256M"]), &data, &folder.path().join("said"));
         (0..4).for_each(|which| server.put(&format!("key-{which}"), 4 << 20).unwrap());
-        // What was put is applied: nothing is going on.
+        // All puts are applied: nothing is running.
         std::thread::sleep(Duration::from_secs(4));
         fs::OpenOptions::new().write(true).open(&data).unwrap().set_len(length).unwrap();
         let began = Instant::now();
@@ -272,7 +272,7 @@ fn an_empty_store_takes_little_of_the_disk() {
         server.stop();
         assert!(taken() <= 32_000_000, "{} bytes after a stop", taken());
     }
-    // Then it grows by what is written, and takes values of every size at once.
+    // Then it grows by the bytes that are written, and takes values of every size at once.
     let server = start();
     for which in 0..12 {
         server.put(&format!("key-{which}"), 4 << 20).unwrap();

@@ -1,7 +1,7 @@
 //! The drill of `docs/operate/backup.md` with a disaster at its end: a store under load, a backup and an increment, a kill, a data file
-//! full of flipped bits, a restore, and every object compared with what was acknowledged up to the version of the increment.
+//! full of flipped bits, a restore, and every object compared with the acknowledged state at the version of the increment.
 //!
-//! `SHOAL_DRILL_MIB=2048` runs it with so many MiB of objects (24 without).
+//! `SHOAL_DRILL_MIB=2048` runs it with that many MiB of objects (24 without).
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -20,11 +20,11 @@ use crate::machine::disk_folder;
 /// Objects of 0 to 64 KiB, 32 KiB in the mean.
 const BYTES_MAX: u64 = 64 << 10;
 const BUCKET: &str = "drill";
-/// Writers at a time; each has keys of its own, so that it knows what they are.
+/// Writers at a time; each has separate keys, so that it knows their states.
 const WRITERS: u32 = 8;
 const FLIPS: u64 = 1_000;
 
-/// A state of an object: its version, its number, and the round that put it; none where it was deleted.
+/// A state of an object: its version, its number, and the round that put it; none if it was deleted.
 type State = (u64, u32, Option<u32>);
 
 fn mib() -> u32 {
@@ -45,7 +45,7 @@ async fn connect(url: &str) -> Client {
     Client::connect(ConnectOptions::new(url)).await.unwrap()
 }
 
-/// Puts the objects of a writer once, then overwrites, deletes and puts them until it is told to stop; notes what was acknowledged.
+/// Puts the objects of a writer once, then overwrites, deletes and puts them until the stop; notes the acknowledged states.
 async fn write(
     client: &Client,
     writer: u32,
@@ -87,7 +87,7 @@ fn state_at(version: u64, states: &[State]) -> BTreeMap<Vec<u8>, (u32, u32)> {
     expected
 }
 
-/// Compares all objects of a server with the state that is expected; returns how many there were.
+/// Compares all objects of a server with the expected state; returns their number.
 async fn compare(client: &Client, expected: &BTreeMap<Vec<u8>, (u32, u32)>) -> usize {
     let mut expected = expected.iter();
     let mut request = ListRequest { bucket: BUCKET.into(), ..ListRequest::default() };

@@ -32,7 +32,7 @@ struct System {
     name: &'static str,
     make: &'static [&'static str],
     mount: &'static [&'static str],
-    /// Whether a folder folds names only after `chattr +F`.
+    /// A folder folds names only after `chattr +F`.
     has_flag: bool,
 }
 
@@ -52,7 +52,7 @@ const SYSTEMS: [System; 3] = [
     },
 ];
 
-/// None where this machine does not make or mount it, which is printed.
+/// None if this machine does not make or mount it, which is printed.
 fn mount(root: &Path, system: &System) -> Option<Mount> {
     let System { name, make, mount, has_flag } = *system;
     let (image, folder) = (root.join("image"), root.join("mount"));
@@ -133,7 +133,7 @@ fn no_object_takes_the_place_of_another_where_names_are_folded() {
     }
 }
 
-/// A file of somebody else whose name differs in case only was replaced.
+/// Another user's file whose name differs in case only was replaced.
 #[test]
 fn a_file_that_was_there_under_another_name_stays() {
     for system in &SYSTEMS {

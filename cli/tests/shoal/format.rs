@@ -1,4 +1,4 @@
-//! `shoal format`, and that nothing else makes a store of what is there: a block device, or a file.
+//! `shoal format`, and that no other command makes a store of existing content: a block device, or a file.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -27,14 +27,14 @@ fn serve_once(data: &str, options: &[&str]) -> Done {
     run_with(command, b"")
 }
 
-/// A command that is refused, in one line that says this.
+/// A command that is refused, in one line with this text.
 fn refused(done: &Done, says: &str) {
     assert_eq!(done.code, 1, "{}", done.stderr);
     let last = done.stderr.lines().last().unwrap_or_default();
     assert!(last.contains(says), "{says:?} is missing in {last:?}");
 }
 
-/// A server runs on it, and keeps what it is told over a restart.
+/// A server runs on it, and keeps its objects over a restart.
 fn serves(data: &Path) {
     for round in 0..2 {
         let (mut child, url) = serve(data, &["--must-exist"]);
@@ -78,7 +78,7 @@ fn a_block_device_is_formatted_by_format_alone() {
     refused(&run(&["format", device]), "a Shoal store already");
     assert_eq!(run(&["get", "greeting", "--data", device]).text(), "hello", "it is the same store still");
 
-    // Somebody has it: a server of ours.
+    // It is in use: a Shoal server has it.
     let (mut child, _) = serve(Path::new(device), &[]);
     for arguments in [&["format", device][..], &["format", "--if-blank", device]] {
         refused(&run(arguments), "in use");
@@ -89,11 +89,11 @@ fn a_block_device_is_formatted_by_format_alone() {
     assert_eq!(run(&["get", "greeting", "--data", device]).code, 3, "a new store is empty");
 }
 
-/// Each of them was formatted over. A file goes the way of a device, and needs no rights.
+/// Each of them was formatted over. A file takes the path of a device, and needs no rights.
 #[test]
 fn existing_contents_are_named_and_kept() {
     let folder = tempfile::tempdir().unwrap();
-    // A store of ours without its superblocks and what is between them.
+    // A store of ours without its superblocks and the blocks between them.
     let store = blank(folder.path());
     assert_eq!(run(&["format", store.to_str().unwrap()]).code, 0);
     serves(&store);
@@ -165,7 +165,7 @@ fn a_missing_file_is_created_and_a_missing_device_is_not() {
     let report = done.json();
     assert_eq!((&report["bytes"], &report["tablets"]), (&(96 * MIB).into(), &3.into()), "{report}");
     serves(&data);
-    // A name that no device has is not the name of a file in the memory behind /dev.
+    // A name that no device has is not the name of a file in the memory under /dev.
     for arguments in [
         &["format", "/dev/shoal-no-device"][..],
         &["serve", "--listen", "127.0.0.1:0", "--data", "/dev/shoal-no-device"],
@@ -209,7 +209,7 @@ fn a_file_with_one_byte_in_it_is_no_blank_file() {
     serves(&data);
 }
 
-/// A file of somebody else's was deleted, because its name was that of a store that is being made.
+/// Another program's file was deleted, because its name was that of a store that is being made.
 #[test]
 fn a_foreign_file_under_the_temporary_name_stays() {
     let folder = tempfile::tempdir().unwrap();
@@ -243,7 +243,7 @@ fn a_foreign_file_under_the_temporary_name_stays() {
             assert!(fs::read(format!("{place}.unfinished")).unwrap() == bytes, "it was changed");
         }
     }
-    // What an interrupted run leaves is taken over: a restore, as it is killed.
+    // The file of an interrupted run is taken over: a restore, as it is killed.
     fs::remove_file(format!("{new}.unfinished")).unwrap();
     let big = shoal_testkit::bytes::random(30 << 20, 1);
     assert_eq!(run_with(command(&["put", "big", "-", "--data", &data]), &big).code, 0);

@@ -1,4 +1,4 @@
-//! Strings of a server of the Redis protocol become objects. Shoal's own frontend is one; a redis-server is another, where there is one.
+//! Strings of a server of the Redis protocol become objects. Shoal's own frontend is one; a redis-server is another, if there is one.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::harness::{Done, Frontends, Server, run};
 use crate::machine::free_port;
 
-/// A redis-server with a password, on a port of its own.
+/// A redis-server with a password, on a free port.
 struct Redis {
     child: Child,
     address: String,
@@ -21,7 +21,7 @@ struct Redis {
 }
 
 impl Redis {
-    /// None where no redis-server is installed.
+    /// None if no redis-server is installed.
     fn start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();
@@ -129,7 +129,7 @@ fn strings_come_with_their_deadlines_and_the_rest_is_named() {
         done.stderr
     );
 
-    // A source with several databases: only one of them comes, which was not said.
+    // A source with several databases: only one of them is imported, which was not reported.
     put(&mut redis.connection(3), "third", b"3", &[]);
     let done = with(&["--redis-db", "3"]);
     assert_eq!((done.code, done.json()["files"].as_u64()), (0, Some(1)), "{}", done.stderr);
@@ -227,8 +227,8 @@ fn a_connection_that_breaks_off_says_how_far_it_came() {
     assert_eq!(import(&server, "nowhere", &[]).code, 2);
 }
 
-/// Symptom: after an import from Redis, Redis clients of the new server found nothing. Cause: it went to the bucket of the other
-/// commands. Fix: it goes to the one that Redis clients see.
+/// Symptom: after an import from Redis, Redis clients of the new server found nothing. Cause: it stored into the bucket of the
+/// other commands. Fix: it stores into the bucket of Redis clients.
 #[test]
 fn an_import_goes_to_the_bucket_that_redis_clients_see() {
     let folder = tempfile::tempdir().unwrap();

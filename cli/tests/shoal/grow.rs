@@ -1,4 +1,5 @@
-//! Stores that grow: full ones go on, a kill at any moment leaves the old size or the new one, and impossible growth is reported.
+//! Stores that grow: full ones continue, a kill at any moment leaves the old size or the new one, and impossible growth is
+//! reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -225,7 +226,7 @@ fn a_kill_at_any_moment_leaves_the_old_size_or_the_new_one() {
     assert_whole(&data, 4);
 }
 
-/// The store of a running server becomes larger while a writer goes on.
+/// The store of a running server becomes larger while a writer continues.
 #[test]
 fn a_running_server_grows_its_store() {
     let folder = tempfile::tempdir().unwrap();
@@ -314,7 +315,8 @@ fn a_server_that_is_killed_while_it_grows_loses_nothing() {
 }
 
 /// Symptom: after a growth that had no room for the longer log, or was killed before it, another `shoal grow` of the same size changed
-/// nothing. Cause: it ended before it opened the store, and the log gets its ring at an opening. Fix: it opens the store in any case.
+/// nothing. Cause: it returned before it opened the store, and the log gets its ring at an opening. Fix: it opens the store in any
+/// case.
 #[test]
 fn a_growth_without_its_log_is_finished_by_the_next_one() {
     let folder = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use shoal_client::{Client, ConnectOptions};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// The binary, with nothing of the caller's environment that changes what it does.
+/// The binary, without the variables of the caller's environment that change its behaviour.
 pub(crate) fn command<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shoal"));
     for (name, _) in std::env::vars_os() {
@@ -70,7 +70,7 @@ pub(crate) fn run<A: AsRef<OsStr>>(arguments: &[A]) -> Done {
     run_with(command(arguments), b"")
 }
 
-/// Checks the store in `data`, which nobody has open.
+/// Checks the store in `data`, which is closed.
 pub(crate) fn check(data: &Path, options: &[&str]) -> Done {
     run(&[&["check", "--data", text_of(data)], options].concat())
 }
@@ -98,7 +98,7 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// A server as a child process. Killed where a test fails.
+/// A server as a child process. Killed if a test fails.
 pub(crate) struct Process {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -111,7 +111,7 @@ impl Process {
         Self { child, stdout }
     }
 
-    /// Waits for the next line of its standard output, which begins with `start`; the rest of it, which is where it listens.
+    /// Waits for the next line of its standard output, which starts with `start`; returns the rest of it, its address.
     pub(crate) fn says(&mut self, start: &str) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
@@ -156,7 +156,7 @@ impl Drop for Process {
     }
 }
 
-/// A running server on a new store, on a port of its own.
+/// A running server on a new store, on a free port.
 pub(crate) struct Server {
     pub(crate) child: Process,
     pub(crate) url: String,
@@ -170,7 +170,7 @@ impl Server {
         Self { child, url, folder }
     }
 
-    /// The binary, told where this server is.
+    /// The binary with the address of this server.
     pub(crate) fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
         let mut command = command(arguments);
         command.env("SHOAL_SERVER", &self.url);
@@ -182,7 +182,7 @@ impl Server {
         run_with(self.command(arguments), b"")
     }
 
-    /// As [`Self::run`] for what must succeed; gives its standard output.
+    /// As [`Self::run`] for a command that must succeed; returns its standard output.
     pub(crate) fn ok<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Vec<u8> {
         let done = self.run(arguments);
         assert_eq!(done.code, 0, "{}", done.stderr);
@@ -194,7 +194,7 @@ impl Server {
         self.run(&[&["import", text_of(source), "--json"], options].concat())
     }
 
-    /// Exports what begins with `prefix` to `target`; its figures are JSON.
+    /// Exports all objects whose keys start with `prefix` to `target`; its figures are JSON.
     pub(crate) fn export(&self, prefix: &str, target: &Path, options: &[&str]) -> Done {
         self.run(&[&["export", prefix, text_of(target), "--json"], options].concat())
     }
@@ -214,7 +214,7 @@ impl Server {
     }
 }
 
-/// Starts a server and waits until it says where it listens.
+/// Starts a server and waits until it prints its address.
 pub(crate) fn serve(data: &Path, options: &[&str]) -> (Process, String) {
     serve_sized(data, "256M", options)
 }
@@ -226,7 +226,7 @@ pub(crate) fn serve_sized(data: &Path, size: &str, options: &[&str]) -> (Process
     started(command)
 }
 
-/// Starts the server that `command` names and waits until it says where it listens.
+/// Starts the server that `command` names and waits until it prints its address.
 pub(crate) fn started(command: Command) -> (Process, String) {
     let mut child = Process::start(command);
     let url = child.says("gRPC  ");
@@ -243,7 +243,7 @@ pub(crate) struct Frontends {
 }
 
 impl Frontends {
-    /// Starts what `command` says, and waits until it says where it listens.
+    /// Starts `command`, and waits until it prints its addresses.
     pub(crate) fn start(command: Command) -> Self {
         let mut child = Process::start(command);
         let (grpc, resp) = (child.says("gRPC"), child.says("Redis "));
@@ -263,12 +263,12 @@ impl Frontends {
         self.child.id()
     }
 
-    /// Where gRPC listens.
+    /// The address of gRPC.
     pub(crate) fn grpc_address(&self) -> SocketAddr {
         self.grpc.split_once("://").unwrap().1.parse().unwrap()
     }
 
-    /// Where the Redis frontend listens.
+    /// The address of the Redis frontend.
     pub(crate) fn resp_address(&self) -> SocketAddr {
         self.resp.parse().unwrap()
     }

@@ -13,7 +13,7 @@ use crate::harness::{Done, Server, assert_clean, client_of, command, run, run_wi
 /// The objects of a store, by bucket and key.
 type State = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
-/// All objects of a data file that nobody has open.
+/// All objects of a closed data file.
 fn contents(data: &Path, folder: &Path) -> State {
     let (mut child, url) = serve(data, &[]);
     let (runtime, client) = client_of(&url);
@@ -70,7 +70,7 @@ fn a_chain_under_load_is_the_store_of_each_version() {
     let at = |name: &str| server.folder.path().join(name);
     let mut chain: Vec<PathBuf> = Vec::new();
     let mut states: Vec<(u64, State)> = Vec::new();
-    // Keys from STILL on go through states under load, and are deleted now and then; by version, what was written.
+    // Keys from STILL on pass through states under load, and are deleted now and then; the written states, by version.
     let written = std::sync::Mutex::new(Vec::<(u64, u32, Option<u32>)>::new());
     let stop = AtomicBool::new(false);
     let mut still: State = (0..STILL)
@@ -239,8 +239,8 @@ fn backups_that_are_no_chain_are_refused() {
     assert_eq!(fs::read(&three).unwrap(), whole);
 }
 
-/// An object whose time is over at the restore is absent, also where an older link of the chain has it for ever; one that a link damaged
-/// is never called clean.
+/// An object whose time is over at the restore is absent, also if an older link of the chain has it for ever; one that a link damaged is
+/// never called clean.
 #[test]
 fn expired_and_damaged_links() {
     let server = Server::start();
@@ -312,8 +312,8 @@ fn expired_and_damaged_links() {
     assert!(shown.code == 1 && shown.text().contains("those of the backup before"), "{shown:?}");
 }
 
-/// The snapshot of a backup that takes too long is dropped: the backup says so, and what to do; the part that there is stays for
-/// --resume.
+/// The snapshot of a backup that takes too long is dropped: the backup reports that and the next step; the existing part stays
+/// for --resume.
 #[test]
 fn a_dropped_snapshot_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -348,8 +348,8 @@ fn a_dropped_snapshot_is_told() {
     assert!(!dest.exists() && folder.path().join("dest.unfinished").exists());
 }
 
-/// A full backup that is killed goes on: objects that changed meanwhile, deletions in its finished part included, are as the
-/// store has them at the end.
+/// A full backup that is killed continues: objects that changed meanwhile, deletions in its finished part included, are as
+/// the store has them at the end.
 #[test]
 fn a_backup_that_was_killed_goes_on() {
     const COUNT: u32 = 6_000;
@@ -406,7 +406,7 @@ fn a_backup_that_was_killed_goes_on() {
         let found = (done.code == 0).then_some(done.stdout);
         assert_eq!(found.as_ref(), expected.get(&("b".into(), key(which))), "{which}");
     }
-    // An increment goes on from the resumed one as from any other.
+    // An increment continues the resumed one as any other.
     let next = at("next");
     server.ok(&["backup", text_of(&next), "--incremental-from", text_of(&dest)]);
     assert_eq!(verify(&[part, dest, next]).code, 0);

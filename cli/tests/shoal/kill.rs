@@ -1,9 +1,9 @@
-//! `kill -9` of the server in the middle of an import and of concurrent puts, overwrites and deletes, again and again on
-//! one store. An object that was acknowledged to another process is there with the right bytes, any other is wholly there or
-//! wholly absent, a check of what the kill left finds nothing wrong, and the store opens again soon.
+//! `kill -9` of the server in the middle of an import and of concurrent puts, overwrites and deletes, again and again on one
+//! store. An object that was acknowledged to another process is there with the right bytes, any other is wholly there or
+//! wholly absent, a check of the store after the kill finds nothing wrong, and the store opens again soon.
 //!
-//! The writers (this process) know each acknowledgement. An import does not tell its own one by one; a watcher lists
-//! what it stored so far: a listing shows durable objects only, so every object that it showed must survive.
+//! The writers (this process) know each acknowledgement. An import does not report its own one by one; a watcher lists
+//! the objects that it stored so far: a listing shows durable objects only, so every object that it showed must survive.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -30,19 +30,19 @@ const WRITERS: u64 = 8;
 const KEYS_PER_WRITER: u64 = 150;
 /// As the kernel shows it (x86-64).
 const O_DIRECT: u32 = 0o40000;
-/// An import that has not got as far as it is to be killed at by then hangs.
+/// An import that does not reach its point for the kill by then hangs.
 const IMPORT_WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// How much is done.
+/// The amount of work.
 struct Settings {
     rounds: u64,
     /// Files of the tree that each round imports.
     files: u64,
     /// An opening that takes longer, from the start of the process to its first answer, is reported as slow.
     reopen_max: Duration,
-    /// The data file or device; a file in a folder of its own where none is named.
+    /// The data file or device; by default a file in a separate folder.
     data: Option<PathBuf>,
-    /// Whether the kernel's cache must not be between.
+    /// The data file bypasses the kernel's cache.
     direct: bool,
     seed: u64,
 }
@@ -60,8 +60,8 @@ fn acknowledged_writes_survive_kills() {
     });
 }
 
-/// As many short rounds as the laboratory's number KILLS says, below the build's folder: that is on a disk. The laboratory's go past the kernel's
-/// cache.
+/// Runs a number of short rounds, the laboratory's KILLS, below the build's folder: that is on a disk. The laboratory's rounds
+/// bypass the kernel's cache.
 #[test]
 fn rounds_of_the_laboratory() {
     let folder = disk_folder();
@@ -76,7 +76,7 @@ fn rounds_of_the_laboratory() {
     });
 }
 
-/// As many rounds as `cargo x kill` says; an opening slower than is promised is reported.
+/// Runs the number of rounds that `cargo x kill` sets; an opening slower than is promised is reported.
 #[test]
 #[ignore = "takes minutes: `cargo x kill` runs it"]
 fn rounds_as_told() {
@@ -129,7 +129,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until it says where it listens.
+    /// Starts it and waits until it prints its address.
     pub(crate) fn start(data: &Path, listen: &str) -> Self {
         let cache = format!("{}M", CACHE_BYTES >> 20);
         let mut command = command(&["serve", "--size", "4G", "--cache", &cache, "--log", "error"]);
@@ -138,7 +138,7 @@ impl Server {
         Self { child, url }
     }
 
-    /// Whether it goes past the kernel's cache to its data: the flags of its descriptor say so.
+    /// Returns true if it bypasses the kernel's cache for its data, by the flags of its descriptor.
     fn is_direct(&self, data: &Path) -> bool {
         let (proc, data) =
             (PathBuf::from(format!("/proc/{}", self.child.id())), data.canonicalize().unwrap());
@@ -152,7 +152,7 @@ impl Server {
     }
 
     pub(crate) async fn client(&self) -> Client {
-        // One attempt: whether a write was acknowledged must not hang on a second one.
+        // One attempt: the acknowledgement of a write must not depend on a second one.
         Client::connect(ConnectOptions { attempts: 1, ..ConnectOptions::new(&self.url) }).await.unwrap()
     }
 }
@@ -161,11 +161,11 @@ impl Server {
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     acknowledged: Option<Value>,
-    /// A write that was begun and whose outcome nobody knows.
+    /// A write that was started and whose outcome is not known.
     in_flight: Option<Option<Value>>,
 }
 
-/// One client: its keys, and what it writes next.
+/// One client: its keys, and its next writes.
 struct Writer {
     id: u64,
     keys: HashMap<u64, Known>,
@@ -196,7 +196,7 @@ impl Writer {
                     *known = Known { acknowledged: what, in_flight: None };
                     self.acknowledged += 1;
                 }
-                // It was refused before anything was begun.
+                // It was refused before anything was started.
                 Err(Error::Busy(_)) => known.in_flight = None,
                 Err(Error::Unknown(_) | Error::Unavailable { .. }) => return self,
                 Err(error) => panic!("a write of {key} failed while the server was there: {error}"),
@@ -216,7 +216,7 @@ impl Writer {
         (self.dice.next_u64() % most) as usize
     }
 
-    /// Compares the store with what is known, and knows it exactly then.
+    /// Compares the store with the known states, and knows it exactly then.
     async fn verify(&mut self, client: &Client) {
         for (&key, known) in &mut self.keys {
             let found = client.get(BUCKET, &name(key), ByteRange::ALL).await.unwrap();
@@ -291,7 +291,7 @@ impl World {
 
     async fn round(&mut self, round: u64, settings: &Settings) {
         let prefix = format!("tree/{round}/");
-        // The import of the round before goes, so that its space is used again.
+        // The import of the round before is removed, so that its space is used again.
         let before = format!("tree/{}/", round.wrapping_sub(1));
         let mut remove = self.spawn(&["rm".into(), "--prefix".into(), before.into()]);
         let mut import = self.spawn(&self.import(&prefix));
@@ -349,13 +349,13 @@ impl World {
             println!("round {round}: SLOW: reopening took {reopened:?}, more than {:?}", settings.reopen_max);
         }
 
-        // Both lived through the kill, and may have given up; a second import goes on where the first one ended.
+        // Both lived through the kill, and may have stopped trying; a second import continues after the last object of the first.
         remove.wait().unwrap();
         import.wait().unwrap();
         self.finish_import(&prefix);
     }
 
-    /// The store that the kill left, before anybody opens it.
+    /// Checks the store after the kill, before it is opened.
     fn check(&self, when: &str) -> String {
         let done = harness::check(&self.data, &[]);
         assert_eq!(done.code, 0, "check {when}: {}{}", done.text(), done.stderr);
@@ -378,7 +378,7 @@ impl World {
         }
     }
 
-    /// The import goes on, and stores the whole tree.
+    /// The import continues, and stores the whole tree.
     fn finish_import(&mut self, prefix: &str) {
         let import = self.import(prefix);
         let mut run_here = |arguments: &[OsString]| {
@@ -418,7 +418,7 @@ fn make_tree(root: &Path, files: u64, dice: &SeededEntropy) -> HashMap<String, V
     made
 }
 
-/// Lists the keys under `prefix` again and again until the server is gone; gives all that were ever seen.
+/// Lists the keys under `prefix` again and again until the server is gone; returns all that were ever seen.
 async fn watch(client: Client, prefix: String, count: Arc<AtomicUsize>) -> HashSet<String> {
     let mut seen = HashSet::new();
     while let Ok(keys) = list(&client, &prefix).await {

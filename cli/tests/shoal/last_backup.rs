@@ -1,4 +1,4 @@
-//! The last backup, as a user is told of it: from the server, from its closed file, and after a kill.
+//! The last backup, as a user sees it: from the server, from its closed file, and after a kill.
 
 use rustix::process::Signal;
 

@@ -1,5 +1,5 @@
-//! Linearizability of what clients of both frontends are told, over `kill -9` (T11 of `docs/reliability.md`): four clients of gRPC
-//! and four of the Redis protocol use the same keys of one server, which is killed at random moments and started again.
+//! Linearizability of the answers to clients of both frontends, over `kill -9` (T11 of `docs/reliability.md`): four clients of
+//! gRPC and four of the Redis protocol use the same keys of one server, which is killed at random moments and started again.
 //!
 //! A write whose answer never came stays pending: it may have taken effect or not, but once. The checker is the testkit's.
 
@@ -56,7 +56,7 @@ fn serve(data: &Path) -> Frontends {
     Frontends::start(command)
 }
 
-/// One client: its number, its dice, what it noted.
+/// One client: its number, its dice, its notes.
 struct User {
     id: u64,
     world: Arc<World>,
@@ -69,7 +69,7 @@ impl User {
         self.history.push(&name_of(key), Entry { client: self.id, called, answered, action });
     }
 
-    /// Reads a key and notes it; nothing where the server is gone.
+    /// Reads a key and notes it; nothing if the server is gone.
     async fn read(&mut self, objects: &Objects, key: u64) -> Option<Option<(Lsn, u64)>> {
         let called = self.world.now();
         match objects.get_versioned(&name_of(key)).await {
@@ -84,7 +84,7 @@ impl User {
         }
     }
 
-    /// Notes how a write ended; false where the server is gone.
+    /// Notes the result of a write; false if the server is gone.
     fn ended(
         &mut self,
         key: u64,
@@ -156,7 +156,7 @@ impl User {
     }
 }
 
-/// One history of several lives; gives it with the number of kills.
+/// One history of several lives; returns it with the number of kills.
 async fn history(seed: u64, lives: u64) -> (History, u64) {
     let dice = SeededEntropy::new(seed);
     let folder = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ pub(crate) fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// A port that nobody listens on, for a program that cannot find one itself.
+/// A free port, for a program that cannot find one itself.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -27,7 +27,7 @@ pub(crate) fn disk_folder() -> TempDir {
 pub(crate) struct LoopDevice(pub(crate) String);
 
 impl LoopDevice {
-    /// None where this machine makes none, which is printed.
+    /// None if this machine makes none, which is printed.
     pub(crate) fn over(path: &Path, options: &[&str]) -> Option<Self> {
         let mut command = Command::new("losetup");
         let output = command.args(["--find", "--show"]).args(options).arg(path).output();

@@ -1,9 +1,9 @@
-//! Bounded memory (T7): a server under load in a control group with a limit. It lives, its memory stays level, and it ends in
-//! order.
+//! Bounded memory (T7): a server under load in a control group with a limit. It lives, its memory stays level, and it stops
+//! in order.
 //!
-//! The same bound is held against what the process has for itself, what was swapped included, at each look: where control groups
-//! cannot be made (no root, none mounted), nothing else holds it. The pages of the program's file are not its own: the kernel takes
-//! them back where memory is short.
+//! The same bound is checked against the process's private memory, swap included, at each look: if control groups cannot be made
+//! (no root, none mounted), nothing else checks it. The pages of the program's file are not private: the kernel takes them back
+//! when memory is short.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,13 +22,13 @@ use crate::machine::{disk_folder, runtime};
 use crate::process::{mib, middle, own_memory};
 
 /// Memory that a server with a small cache may take besides it: memtables, I/O memory that is kept, requests and answers of the clients,
-/// stacks, and what the allocator holds back.
+/// stacks, and memory that the allocator holds back.
 pub(crate) const BESIDE_CACHE_BYTES: u64 = 64 << 20;
 const CLIENTS: u64 = 8;
 const KEYS: u64 = 3_000;
 /// Between two looks at the memory.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How much the last quarter may lie above the one before, in hundredths: level, not growing.
+/// The maximum excess of the last quarter over the one before, in hundredths: level, not growing.
 pub(crate) const GROWTH_PERCENT_MAX: u64 = 5;
 /// A shorter run is still filling its cache: it is held to the limit only.
 pub(crate) const LEVEL_AFTER: Duration = Duration::from_secs(20);
@@ -36,18 +36,18 @@ pub(crate) const LEVEL_AFTER: Duration = Duration::from_secs(20);
 /// So often is memory that seems to grow looked at for as long again.
 const TIMES_MAX: u64 = 3;
 
-/// A control group of its own, and the process in it.
+/// A separate control group, and the process in it.
 pub(crate) struct Group(PathBuf);
 
 impl Group {
-    /// A group with the process. None where the machine does not let us.
+    /// A group with the process. None if the machine does not allow it.
     fn limit(pid: u32, bytes: u64) -> Option<Self> {
         let group = Self::of(&format!("shoal-test-{pid}"), bytes)?;
         fs::write(group.processes(), pid.to_string()).ok()?;
         Some(group)
     }
 
-    /// A group without processes. None where the machine does not let us.
+    /// A group without processes. None if the machine does not allow it.
     pub(crate) fn of(name: &str, bytes: u64) -> Option<Self> {
         let (first, second) = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup");
         let (root, limit) =
@@ -80,7 +80,7 @@ impl Drop for Group {
     }
 }
 
-/// Every kind of request, of values of every home, until told to end.
+/// Every kind of request, of values of every home, until `end`.
 async fn load(client: Client, id: u64, end: Arc<AtomicBool>, done: Arc<AtomicU64>) {
     let dice = SeededEntropy::new(id);
     while !end.load(Ordering::Relaxed) {

@@ -40,7 +40,7 @@ enum Kind {
     Overlay,
 }
 
-/// What takes the room.
+/// The cause of the missing room.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lack {
     /// Another program fills the file system.
@@ -82,7 +82,7 @@ const PLAIN: Case = Case {
     stops: false,
 };
 
-/// A file system of its own.
+/// A separate file system.
 struct Disk {
     root: TempDir,
     mounts: Vec<PathBuf>,
@@ -132,7 +132,7 @@ impl Disk {
         done(program, &[options, &[image]].concat()) && self.mount(&["-o", "loop", image])
     }
 
-    /// Mounts what `arguments` name at the data file's folder.
+    /// Mounts `arguments` at the data file's folder.
     fn mount(&mut self, arguments: &[&str]) -> bool {
         let is_done = done("mount", &[arguments, &[text_of(&self.folder)]].concat());
         if is_done {
@@ -271,7 +271,7 @@ fn limit(server: &Frontends, option: &str) {
     assert!(done("prlimit", &["--pid", &server.pid().to_string(), option]));
 }
 
-/// The store and what is known of it.
+/// The store and its known state.
 struct Run {
     case: Case,
     disk: Disk,
@@ -411,7 +411,7 @@ impl Run {
         self.disk.copy(self.case.copied);
     }
 
-    /// Deletes long objects, and waits until their blocks are given back to the file system.
+    /// Deletes long objects, and waits until their blocks are returned to the file system.
     fn free_blocks(&mut self, server: &Frontends) {
         let taken = |data: &Path| std::os::unix::fs::MetadataExt::blocks(&fs::metadata(data).unwrap()) * 512;
         let (data, before) = (self.disk.data(), taken(&self.disk.data()));
@@ -503,7 +503,7 @@ fn a_limit_of_file_sizes_below_the_length_stops_writes() {
     meet(&[limited, Case { kind: Kind::Xfs, ..limited }, Case { kind: Kind::Tmpfs, ..limited }]);
 }
 
-/// Another program takes the blocks that the store gave back.
+/// Another program takes the blocks that the store returned.
 #[test]
 fn given_back_blocks_are_taken_by_another_program() {
     meet(&[Case { discard: true, ..PLAIN }, Case { kind: Kind::Xfs, discard: true, ..PLAIN }]);
@@ -519,8 +519,8 @@ fn ready(address: &str) -> String {
 }
 
 /// Symptom: `/readyz` was ready while each write was refused, as the log had room and values had none. Cause: the standstill of writes
-/// counted only a store without free blocks. Fix: a value without room in the file counts, too; and the server tries for itself
-/// whether there is room again, since it may get no writes while it is not ready.
+/// counted only a store without free blocks. Fix: a value without room in the file counts, too; and the server itself tries if there
+/// is room again, since it may get no writes while it is not ready.
 #[test]
 fn a_server_whose_values_find_no_room_is_not_ready() {
     let Some(disk) = Disk::make(Kind::Ext4) else { return };
@@ -539,7 +539,7 @@ fn a_server_whose_values_find_no_room_is_not_ready() {
             // A long value of a new key: an overwrite makes room for the next one.
             run.next += 1;
             if run.write(connection, 1_000 + 2 * run.next, true).is_ok() {
-                // The store has given more blocks back since.
+                // The store has returned more blocks since.
                 run.disk.fill();
             }
             std::thread::sleep(Duration::from_millis(200));
@@ -552,7 +552,7 @@ fn a_server_whose_values_find_no_room_is_not_ready() {
     assert!(run.write(&mut connection, 1, true).is_ok(), "short writes are taken");
     eventually("a short write got through, so it is ready", || ready(&metrics).starts_with("HTTP/1.1 200"));
     until_not_ready(&mut run, &mut connection);
-    // Nobody writes any more.
+    // No client writes any more.
     run.disk.give_room(Lack::Full, &server);
     eventually("it is ready", || ready(&metrics).starts_with("HTTP/1.1 200"));
     assert!(run.write(&mut connection, 6, true).is_ok());

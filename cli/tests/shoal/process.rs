@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// In which Linux counts processor time for others, whatever it does itself (USER_HZ).
+/// Linux reports processor time in these units, independent of its internal ones (USER_HZ).
 const TICKS_A_SECOND: f64 = 100.0;
 
 /// A field of the process's status, in bytes.
@@ -13,7 +13,7 @@ pub(crate) fn status(pid: u32, field: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Its memory, what was swapped included, in bytes.
+/// Its memory, swap included, in bytes.
 pub(crate) fn memory(pid: u32) -> u64 {
     status(pid, "VmRSS").unwrap() + status(pid, "VmSwap").unwrap_or(0)
 }
@@ -33,8 +33,8 @@ pub(crate) fn open_files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-/// Its connections and listeners: of its files those that come and go with clients. (Threads open a ring of their own when they first go
-/// to the device, whenever that is.)
+/// Its connections and listeners: the files that come and go with clients. (Each thread opens a ring when it first uses the device, at
+/// any time.)
 pub(crate) fn sockets(pid: u32) -> usize {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());

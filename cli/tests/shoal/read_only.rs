@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::harness::{Done, Server, command, run, run_with, serve};
 use crate::machine::LoopDevice;
 
-/// Nobody's number, and that of nobody's group.
+/// The number of user nobody, and of its group.
 const NOBODY: u32 = 65_534;
 
 fn value(which: usize) -> Vec<u8> {
@@ -77,7 +77,7 @@ fn everything_is_shown(data: &Path, out: &Path, start: &dyn Fn(&[OsString]) -> C
     }
 }
 
-/// The user who runs the tests, or, where that is root, one whom permissions bind.
+/// The user of the tests, or, if that is root, another one, bound by permissions.
 fn unprivileged(arguments: &[OsString]) -> Command {
     let mut command = command(arguments);
     if rustix::process::geteuid().is_root() {
@@ -99,7 +99,7 @@ fn a_file_that_may_not_be_written_is_read_and_not_changed() {
     let out = tempfile::tempdir().unwrap();
     fs::set_permissions(out.path(), Permissions::from_mode(0o777)).unwrap();
     everything_is_shown(&data, out.path(), &unprivileged);
-    // A command that wants to write is told so.
+    // A command that wants to write is refused.
     let path = data.to_str().unwrap();
     let denied = |words: &[&str], code: i32, says: &str| {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
@@ -132,7 +132,7 @@ fn reading_changes_nothing_on_a_device_either() {
     assert!(put.code == 1 && put.stderr.contains("Read-only"), "{}", put.stderr);
     drop(device);
     assert!(fs::read(&data).unwrap() == before, "the device was changed");
-    // An opening for writing goes on from what the crash left.
+    // An opening for writing continues from the state after the crash.
     let (mut child, url) = serve(&data, &["--must-exist"]);
     assert!(run(&["get", &name(5), "--server", &url]).stdout == value(5));
     child.kill().unwrap();

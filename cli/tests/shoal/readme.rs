@@ -1,5 +1,5 @@
-//! The commands of the README and of the quick start run word for word in an empty folder; only the ports are others, because the machine may have a
-//! server already. A line with redis-cli is left out where there is none.
+//! The commands of the README and of the quick start run word for word in an empty folder; only the ports are
+//! others, because the machine may have a server already. A line with redis-cli is left out if there is none.
 
 use std::fs;
 use std::io::Read;
@@ -31,7 +31,7 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
 /// Waits until the server answers, half a minute at most.
 const WAIT: &str = "for _ in $(seq 300); do if shoal stat >/dev/null 2>&1; then break; fi; sleep 0.1; done\n";
 
-/// Runs the shell blocks of the page one behind the other in an empty folder; gives what they printed.
+/// Runs the shell blocks of the page one after the other in an empty folder; returns their output.
 fn run_page(page: &str) -> String {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page)).unwrap();
     let blocks = blocks(&text, "sh");
@@ -42,7 +42,7 @@ fn run_page(page: &str) -> String {
     let script: String = lines
         .filter(|line| has_redis || !line.contains("redis-cli"))
         .map(|line| {
-            // A machine that is busy may need longer than the second that the page gives the server.
+            // A machine that is busy may need longer than the second that the page allows for the server.
             let wait = if line.starts_with("shoal serve") { WAIT } else { "" };
             line.replace("7411", &grpc.to_string()).replace("7412", &resp.to_string()) + "\n" + wait
         })
@@ -53,7 +53,8 @@ fn run_page(page: &str) -> String {
     fs::create_dir(&bin).unwrap();
     symlink(env!("CARGO_BIN_EXE_shoal"), bin.join("shoal")).unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    // Servers of the page end with it, however it ends. A file takes the output: a server that is left would hold a pipe open.
+    // Servers of the page stop with it, after success and failure. A file takes the output: a server that is left would hold a
+    // pipe open.
     let script = format!("trap 'kill -KILL $(jobs -p) 2>/dev/null || true' EXIT\nset -e\n{script}");
     let output = fs::File::create(folder.path().join("output")).unwrap();
     // The environment of the harness, and the shell in place of the binary.

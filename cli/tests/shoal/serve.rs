@@ -1,4 +1,4 @@
-//! The server as a process: starting, stopping, and who may have the data file.
+//! The server as a process: starting, stopping, and the lock of the data file.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -25,9 +25,9 @@ fn stops_in_order_at_a_signal() {
     }
 }
 
-/// Symptom: a server that was paused for 70 s closed clients that did as they should. Cause: it counted its own standstill as their
-/// silence. Fix: a look at the clock that is late counts nothing. Here it is paused for longer than the 10 s in which a client
-/// must show the password, or begin to speak HTTP, to gRPC or to the metrics.
+/// Symptom: a server that was paused for 70 s closed well-behaved clients. Cause: it counted its own standstill as their silence.
+/// Fix: a look at the clock that is late counts nothing. Here it is paused for longer than the 10 s in which a client must show the
+/// password, or start to speak HTTP, to gRPC or to the metrics.
 #[test]
 fn a_paused_server_keeps_its_clients() {
     let folder = tempfile::tempdir().unwrap();
@@ -70,8 +70,8 @@ fn a_paused_server_keeps_its_clients() {
     server.stop();
 }
 
-/// Symptom: with `--listen localhost:7411` clients that tried ::1 were refused, or those that tried 127.0.0.1. Cause: only the first
-/// address of the name was taken. Fix: each frontend listens on all of them.
+/// Symptom: with `--listen localhost:7411` clients that tried ::1 were refused, or clients that tried 127.0.0.1. Cause: only the
+/// first address of the name was taken. Fix: each frontend listens on all of them.
 #[test]
 fn every_address_of_a_name_is_listened_on() {
     let addresses: Vec<_> = "localhost:0".to_socket_addrs().unwrap().map(|address| address.ip()).collect();
@@ -248,7 +248,7 @@ fn redis_clients_are_served_beside_grpc() {
     child.stop();
 }
 
-/// A root of certificates, and files with what it signed, in `folder`.
+/// A root of certificates, and files with a certificate that it signed, in `folder`.
 fn write_credentials(folder: &Path) {
     let root = Root::new();
     fs::write(folder.join("root.pem"), root.pem()).unwrap();
@@ -307,7 +307,7 @@ fn a_hang_up_ends_no_server() {
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
 }
 
-/// An open server said nothing, and clients that tried tokens or passwords left no trace.
+/// An open server logged nothing, and clients that tried tokens or passwords left no trace.
 #[test]
 fn open_addresses_and_strangers_are_logged() {
     let folder = tempfile::tempdir().unwrap();
@@ -353,7 +353,7 @@ fn open_addresses_and_strangers_are_logged() {
     }
     assert!(!asks.contains("the Redis protocol listens") && !asks.contains("horse"), "{asks}");
 
-    // An address that is asked for is served or refused, never ignored.
+    // A configured address is served or refused, never ignored.
     for resp in ["0.0.0.0:0", "127.0.0.1:0"] {
         let done = run(&[
             "serve",
@@ -369,8 +369,8 @@ fn open_addresses_and_strangers_are_logged() {
     }
 }
 
-/// The certificate that one command of openssl makes, which is its own root (the README has it). Where there is no openssl, a
-/// test of the server has one that is made alike.
+/// The certificate that one command of openssl makes, which is its own root (the README has it). Without openssl, a test of
+/// the server has one that is made alike.
 #[test]
 fn a_certificate_of_openssl_works_with_itself_as_root() {
     let folder = tempfile::tempdir().unwrap();

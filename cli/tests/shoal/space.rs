@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Server, command, run, serve, signal};
 
-/// The blocks of the runs in a dump, and how many runs there are; panics where they are not ascending and apart.
+/// The blocks of the runs in a dump, and the number of runs; panics if they are not ascending and apart.
 fn dumped(path: &str) -> (u64, u64) {
     let text = fs::read_to_string(path).unwrap();
     let (head, runs) = text.split_once('\n').unwrap();
@@ -49,7 +49,7 @@ fn free_space_is_mapped_and_dumped() {
     assert!(alone["blocks"].as_u64().unwrap() >= map["blocks"].as_u64().unwrap(), "{alone} {map}");
     let free = alone["free_blocks"].as_u64().unwrap();
     assert_eq!(dumped(&dump).0, free);
-    // At least the object is in use; closing the store wrote what the log held.
+    // At least the object is in use; closing the store wrote the records of the log.
     assert!(free <= alone["blocks"].as_u64().unwrap() - 768, "{alone}");
 
     let wrong = run(&["stat", "--dump-space", "/nonexistent/dump", "--data", &data]);
@@ -58,7 +58,7 @@ fn free_space_is_mapped_and_dumped() {
     assert_eq!(run(&["stat", "key", "--map", "--data", &data]).code, 2);
 }
 
-/// A bucket has groups of its own, before a restart and after it; its free space can be dumped.
+/// A bucket has separate groups, before a restart and after it; its free space can be dumped.
 #[test]
 fn a_bucket_has_its_own_groups() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! The store that a server leaves when it is stopped: nothing in its log, or, where the time was too short, a log that the next start
-//! replays.
+//! The store after a server is stopped: nothing in its log, or, if the time was too short, a log that the next start replays.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -71,7 +70,7 @@ fn a_bit_of_the_log_of_a_stopped_server_does_not_matter() {
     }
 }
 
-/// Supervisors kill what does not stop in time: a stop without time leaves the log, says so, and is no failure.
+/// Supervisors kill a process that does not stop in time: a stop without time leaves the log, reports that, and is no failure.
 #[test]
 fn a_stop_without_time_leaves_the_log_to_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
@@ -102,7 +101,7 @@ fn a_stop_without_time_leaves_the_log_to_the_next_start() {
 struct TaskGroup(PathBuf);
 
 impl TaskGroup {
-    /// A group with the process. None where the machine does not let us.
+    /// A group with the process. None if the machine does not allow it.
     fn around(pid: u32) -> Option<Self> {
         let (first, second) = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup");
         let root = if Path::new(first).exists() { first } else { second };

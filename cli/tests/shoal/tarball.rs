@@ -1,4 +1,4 @@
-//! Tars out and in: any key, all that an object has, tars of other programs, and tars that are cut off or damaged.
+//! Tars out and in: any key, all attributes of an object, tars of other programs, and tars that are cut off or damaged.
 
 use std::fs;
 use std::io::Read;
@@ -79,7 +79,7 @@ fn a_tar_holds_what_is_chosen_and_names_what_it_cannot_hold() {
         server.put(key, b"12345", &[]);
     }
     let tar = server.folder.path().join("some.tar");
-    // The key `p` has no byte behind the prefix.
+    // The key `p` has no byte after the prefix.
     let done = export(&server, "p", &tar, &[]);
     assert!(done.code == 1 && done.stderr.contains("the tar cannot hold \"p\""), "{}", done.stderr);
     assert!(fs::read_dir(server.folder.path()).unwrap().count() == 1, "no part of a tar is left");

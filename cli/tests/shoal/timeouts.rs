@@ -9,14 +9,14 @@ use shoal_testkit::certificates::Root;
 
 use crate::harness::{self, Frontends, Server, command, run, run_with, signal};
 
-/// A listener that takes connections and says nothing.
+/// A listener that takes connections and sends nothing.
 fn silent() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     (listener, address)
 }
 
-/// Symptom: `get` and `stat` waited 570 s for a server that took the connection and said nothing. Cause: attempts were bounded by
+/// Symptom: `get` and `stat` waited 570 s for a server that took the connection and sent nothing. Cause: attempts were bounded by
 /// their number only. Fix: a call has one time for all attempts (--timeout).
 #[test]
 fn a_silent_server_is_waited_for_as_long_as_asked() {
@@ -51,7 +51,7 @@ fn a_silent_server_is_waited_for_as_long_as_asked() {
     }
 }
 
-/// A server that stands still in the middle of a backup.
+/// A server that stalls in the middle of a backup.
 #[test]
 fn a_server_that_stops_answering_is_noticed() {
     let server = Server::start();

@@ -1,5 +1,5 @@
-//! Metadata, content type and deadline of objects go into a folder and come back, and parts that a folder cannot hold are not
-//! lost in silence.
+//! Metadata, content type and deadline of objects survive an export into a folder and an import, and the loss of parts that a
+//! folder cannot hold is reported.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use crate::harness::{Server, run_with};
 
-/// All objects that begin with `prefix`, without it, as `shoal ls --json` shows them, without what differs from copy to copy.
+/// All objects whose keys start with `prefix`, without it, as `shoal ls --json` shows them, without the fields that differ
+/// from copy to copy.
 pub(crate) fn objects(server: &Server, prefix: &str) -> Vec<Value> {
     let listed = String::from_utf8(server.ok(&["ls", prefix, "--json"])).unwrap();
     let clean = |line: &str| {
@@ -78,7 +79,7 @@ fn metadata_types_and_deadlines_travel_with_the_files() {
     assert_eq!(objects(&server, "to/"), objects(&server, "from/"));
     assert_eq!(server.ok(&["get", "to/large"]), vec![7; 2_500_000]);
 
-    // Again: nothing is to be done, in either direction. Another value of an attribute is to be done.
+    // Again: nothing to do, in either direction. Another value of an attribute is copied.
     assert_eq!(server.export("from/", &target, &[]).json()["files"], 0);
     let again = server.import(&target, &["--prefix", "to/", "--exclude", "sub/"]).json();
     assert_eq!((again["files"].as_u64(), again["unchanged"].as_u64()), (Some(0), Some(8)), "{again}");
@@ -216,8 +217,8 @@ fn patterns_choose_and_a_dry_run_changes_nothing() {
     assert_eq!(server.run(&["import", "x", "--include", "["]).code, 2);
 }
 
-/// In a container each command is process 1: a file that a killed command left behind was in the way of each later one, and an import
-/// stored it as an object.
+/// In a container each command is process 1: a file that a killed command left blocked each later one, and an import stored it as an
+/// object.
 #[test]
 fn temporary_files_of_killed_commands_are_in_nobodys_way() {
     let server = Server::start();
@@ -229,7 +230,7 @@ fn temporary_files_of_killed_commands_are_in_nobodys_way() {
     }
     fs::write(target.join("copy.1.tmp"), b"half").unwrap();
     server.put("a", b"hello", &[]);
-    // As process 1, where this process may make one.
+    // As process 1, if this process may make one.
     let in_container = |arguments: &[&str]| {
         let own = server.command(arguments);
         let mut command = std::process::Command::new("unshare");

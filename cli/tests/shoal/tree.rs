@@ -122,7 +122,7 @@ fn a_tree_comes_back_as_it_was() {
     let diff = Command::new("diff").args(["-r", "--no-dereference"]).args([&source, &target]).output();
     assert!(diff.unwrap().status.success());
 
-    // Again: nothing is to be done in either direction.
+    // Again: nothing to do in either direction.
     let again = server.import(&source, &["--prefix", "some/folder/"]).json();
     assert_eq!((again["unchanged"].as_u64(), again["files"].as_u64()), (Some(before.len() as u64), Some(0)));
     let again = server.export("some/folder/", &target, &[]).json();
@@ -156,7 +156,7 @@ fn only_changed_files_are_imported_again() {
     for name in ["grown", "newer", "mode", "same", "d/same"] {
         fs::write(source.join(name), b"12345").unwrap();
     }
-    // Keys of others lie before, between and behind ours.
+    // Keys of others are before, between and after ours.
     for key in ["aa", "d!", "n", "zz"] {
         server.put(key, b"", &[]);
     }

@@ -35,7 +35,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_wrong() {
 fn failures_end_with_1_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing").into_os_string().into_string().unwrap();
-    // A port that nobody listens on: it was free a moment ago.
+    // A port without a listener: it was free a moment ago.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);

@@ -92,7 +92,7 @@ impl Watched {
     }
 }
 
-/// A server that takes no writes any more says so to clients that send it requests, and goes on serving reads.
+/// A server that takes no more writes reports that to clients that send it requests, and continues to serve reads.
 #[test]
 fn a_read_only_server_is_not_ready() {
     let server = Watched::start(&[]);

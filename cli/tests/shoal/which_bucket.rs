@@ -31,7 +31,7 @@ fn ask<T: redis::FromRedisValue>(server: &Frontends, words: &[&str]) -> T {
 }
 
 /// Symptom: after `redis-cli set greeting` `shoal ls` printed nothing, and `shoal get greeting` found no object. Cause: each kind
-/// of client had a bucket of its own. Fix: one bucket for all.
+/// of client had a separate bucket. Fix: one bucket for all.
 #[test]
 fn redis_clients_and_commands_see_the_same_objects() {
     let folder = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ fn an_empty_bucket_names_the_others() {
             done.stderr
         );
     }
-    // Not where the bucket has objects, or no other has any.
+    // No hint if the bucket has objects, or no other has any.
     for words in [&["ls", "none", "--bucket", "films"][..], &["ls", "--bucket", "films"]] {
         assert_eq!(store(words).stderr, "", "{words:?}");
     }

@@ -15,7 +15,7 @@ fn filled() -> Server {
 }
 
 /// Symptom: `shoal rm --prefix "$P"` with an empty P deleted the whole bucket. Cause: the empty prefix was one like any other.
-/// Fix: whatever changes a whole bucket by prefix needs `--all`.
+/// Fix: each change of a whole bucket by prefix needs `--all`.
 #[test]
 fn an_empty_prefix_needs_all() {
     let server = filled();
@@ -47,7 +47,7 @@ fn an_empty_prefix_needs_all() {
 fn all_means_the_whole_bucket_and_a_prefix_is_still_a_prefix() {
     let server = filled();
     assert_eq!(server.run(&["rm", "a", "--all"]).code, 2, "keys or all of them");
-    // As a script has it: rm --prefix "$P" --all
+    // As in a script: rm --prefix "$P" --all
     assert_eq!(server.ok(&["rm", "--prefix", "b/", "--all"]), b"2 deleted\n");
     assert_eq!(server.keys(), ["a"]);
     assert_eq!(server.ok(&["cp", "-r", "", "", "--to-bucket", "other", "--all"]), b"1 copied, 1 B\n");

@@ -1,12 +1,12 @@
 //! `scale`: the load of `shoal bench scale` into one store after the other, on the same disk.
 //!
-//! Each store runs in a process of its own, so that memory and written bytes are its own; that process prints a line of figures at
-//! each mark, and this one the report. Written bytes are counted twice: by the process (`/proc/self/io`), and by the disk, where
-//! other programs are in it. The files of a store are removed before the next one begins.
+//! Each store runs in a separate process, so that memory and written bytes are its own; that process prints a line of figures at
+//! each mark, and this one the report. Written bytes are counted twice: by the process (`/proc/self/io`), and by the disk, whose
+//! count includes other programs. The files of a store are removed before the next one starts.
 
 pub mod peer;
 #[cfg(feature = "rocksdb")]
-mod rocksdb;
+pub mod rocksdb;
 pub mod stores;
 
 use std::fs;
@@ -66,13 +66,13 @@ pub struct Arguments {
     /// Puts of a batch, which are durable together.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     batch: u64,
-    /// Memory of each store's cache: bytes, or with K, M or G behind it.
+    /// Memory of each store's cache: bytes, or with the suffix K, M or G.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     cache: u64,
     /// Free space that must stay on the disk, likewise.
     #[arg(long, value_name = "SIZE", default_value = "15G", value_parser = size)]
     leave: u64,
-    /// Where to write; everything is removed in the end.
+    /// The folder for the stores; everything is removed in the end.
     #[arg(long, default_value = ".")]
     folder: PathBuf,
     /// 20,000 objects.
@@ -84,6 +84,9 @@ pub struct Arguments {
     /// Draw puts a second against objects into this SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Draw the table in this file, and measure nothing.
+    #[arg(long, value_name = "FILE", requires = "plot")]
+    from: Option<PathBuf>,
     /// This is the process of the only store.
     #[arg(long, hide = true)]
     child: bool,
@@ -104,7 +107,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 impl Arguments {
-    /// Looks whether there can be such a run; says what is wrong, for the user.
+    /// Checks that such a run is possible; returns the problem, for the user.
     fn check(&self, objects: u64) -> Result<(), String> {
         check_load(&[self.order], objects, self.value, self.batch)?;
         self.stores.iter().enumerate().try_for_each(|(at, name)| match name {
@@ -117,6 +120,10 @@ impl Arguments {
 
 /// Runs all stores, or, as a child, one.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if let (Some(from), Some(plot)) = (&arguments.from, &arguments.plot) {
+        let table = fs::read_to_string(from).with_context(|| format!("cannot read {}", from.display()))?;
+        return chart::draw(plot, &chart::curves_of(&table));
+    }
     let objects = arguments.objects.unwrap_or(if arguments.quick { 20_000 } else { 10_000_000 });
     if let Err(wrong) = arguments.check(objects) {
         eprintln!("scale: {wrong}");
@@ -181,7 +188,7 @@ fn parent(arguments: &Arguments, objects: u64, work: &Path) -> Result<()> {
     arguments.plot.as_deref().map_or(Ok(()), |path| chart::draw(path, &curves))
 }
 
-/// Ends a child that is still there, whatever happens.
+/// Kills a child that is still there, on every way out.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -192,7 +199,7 @@ impl Drop for Guard {
     }
 }
 
-/// Runs one store in a process of its own, and gives its points of the chart.
+/// Runs one store in a separate process, and returns its points of the chart.
 fn one(
     arguments: &Arguments,
     objects: u64,

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use shoal_bench::scale::Target;
 
-/// A store that a load goes into, that answers, and that is closed in order.
+/// A store that takes a load, answers gets, and is closed in order.
 pub trait Peer: Target {
-    /// Whether there is an object of this key; its value is read.
+    /// Returns true if there is an object of this key; its value is read.
     fn get(&mut self, key: &[u8]) -> Result<bool>;
 
     /// Deletes these objects; that is durable when this returns.

@@ -18,18 +18,23 @@ pub struct Rocks {
 
 impl Rocks {
     pub fn create(folder: &Path, cache: u64) -> Result<Self> {
-        let mut blocks = BlockBasedOptions::default();
-        blocks.set_block_cache(&Cache::new_lru_cache(usize::try_from(cache)?)?);
-        blocks.set_bloom_filter(FILTER_BITS, false);
-        let mut options = Options::default();
-        options.create_if_missing(true);
-        options.set_block_based_table_factory(&blocks);
-        options.set_compression_type(DBCompressionType::Lz4);
-        options.increase_parallelism(2);
         let mut durable = WriteOptions::default();
         durable.set_sync(true);
-        Ok(Self { database: DB::open(&options, folder.join("rocksdb"))?, durable })
+        Ok(Self { database: DB::open(&options(cache)?, folder.join("rocksdb"))?, durable })
     }
+}
+
+/// The options of a database with `cache` bytes of cache.
+pub fn options(cache: u64) -> Result<Options> {
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_cache(&Cache::new_lru_cache(usize::try_from(cache)?)?);
+    blocks.set_bloom_filter(FILTER_BITS, false);
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_block_based_table_factory(&blocks);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.increase_parallelism(2);
+    Ok(options)
 }
 
 impl Target for Rocks {

@@ -31,7 +31,7 @@ pub const CONFIGURED: &str = "all: one client, a flush for each batch, the cache
 /// Bytes that Shoal's file and LMDB's map may grow to.
 const SIZE_MAX: u64 = 64 << 30;
 
-/// Pages of SQLite's log at which it is taken over: as much as Shoal's log has.
+/// Pages of SQLite's log at which it is taken over: the size of Shoal's log.
 const CHECKPOINT_PAGES: u32 = 65_536;
 
 /// A new store in `folder`, with `cache` bytes of cache.
@@ -53,7 +53,7 @@ pub fn create(name: &str, folder: &Path, cache: u64) -> Result<Box<dyn Peer>> {
     })
 }
 
-/// Whether this program can run a store of that name.
+/// Returns true if this program can run a store of that name.
 pub fn is_known(name: &str) -> bool {
     STORES.iter().any(|(known, _)| *known == name) && (cfg!(feature = "rocksdb") || name != "rocksdb")
 }

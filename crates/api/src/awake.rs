@@ -1,6 +1,6 @@
-//! Timeouts of peers for asynchronous code: they do not count the time in which this process stood still
-//! ([`shoal_base::awake_time`]). A process that was stopped, or whose machine was, reads what its peers sent meanwhile
-//! before it calls them silent.
+//! Timeouts of peers for asynchronous code: they do not count the time in which this process was suspended
+//! ([`shoal_base::awake_time`]). A process that was stopped, or whose machine was, reads the bytes that its peers sent
+//! meanwhile before it treats them as silent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use shoal_base::awake_time;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Looks at the clock during one timeout. A standstill prolongs the timeout by its own length and at most one look.
+/// Number of looks at the clock during one timeout. A suspension prolongs the timeout by its own length and at most one look.
 const LOOKS: u32 = 4;
 
-/// A sleep of a duration in which this process runs. Ends late by a standstill, never early.
+/// A sleep of a duration in which this process runs. It completes late by a suspension, never early.
 #[derive(Debug)]
 pub struct AwakeSleep {
     /// The rest of the sleep after [`Self::since`].
@@ -61,7 +61,7 @@ impl Future for AwakeSleep {
     }
 }
 
-/// The result of `work`, or none if it takes longer than `duration` in which this process runs.
+/// The result of `work`, or `None` if it takes longer than `duration` in which this process runs.
 pub async fn within<T>(duration: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
@@ -76,8 +76,8 @@ mod tests {
 
     use super::*;
 
-    /// Symptom: a server that was stopped for 70 s cut its clients when it ran again. Cause: a timer that ran on meanwhile. Fix: the
-    /// sleep looks at the clock several times, and a late look counts nothing.
+    /// Symptom: a server that was stopped for 70 s disconnected its clients when it ran again. Cause: the timer kept running
+    /// meanwhile. Fix: the sleep looks at the clock several times, and a late look counts nothing.
     #[tokio::test]
     async fn a_standstill_does_not_count() {
         let (began, limit) = (Instant::now(), Duration::from_secs(2));
@@ -87,7 +87,7 @@ mod tests {
         std::thread::sleep(limit);
         assert!(tokio::time::timeout(Duration::from_millis(1), &mut sleep).await.is_err());
         sleep.await;
-        // On a machine that is too busy for this test it lasts longer.
+        // On a machine that is too busy for this test, it takes longer.
         assert!(began.elapsed() >= limit * 2, "{:?}", began.elapsed());
     }
 

@@ -1,5 +1,5 @@
-//! How a failure travels: as `google.rpc.Status` in the trailer `grpc-status-details-bin`, which holds one
-//! [`Failure`]. Programs in other languages find it with their gRPC library's "rich error" helpers.
+//! Encoding of failures: as `google.rpc.Status` in the trailer `grpc-status-details-bin`, which holds one [`Failure`]. Programs
+//! in other languages find it with their gRPC library's "rich error" helpers.
 
 use bytes::Bytes;
 use prost::Message;
@@ -51,8 +51,8 @@ impl Described {
         tonic::Status::with_details(self.code, self.message, details.encode_to_vec().into())
     }
 
-    /// The failure that `status` carries. Where its details are no [`Failure`] (the status comes from another server, or the
-    /// details are garbled), the failure is of the unspecified kind.
+    /// The failure in `status`. If its details are not a [`Failure`] (the status comes from another server, or the details are
+    /// garbled), the failure is of the unspecified kind.
     #[must_use]
     pub fn from_status(status: &tonic::Status) -> Self {
         let details = RpcStatus::decode(status.details()).unwrap_or_default().details;

@@ -1,5 +1,5 @@
-//! The fields of a message in one piece, one by one, where they lie: for messages of many short parts, of which prost would
-//! make a structure each.
+//! The fields of a message in one piece, parsed one by one in place: for messages of many short parts, because prost would
+//! allocate a structure for each.
 
 use prost::encoding::{WireType, decode_key, decode_varint};
 use tonic::Status;
@@ -15,14 +15,14 @@ pub enum Field<'a> {
     Fixed,
 }
 
-/// The fields of `message`, in the order in which they were sent; ends after the first error.
+/// The fields of `message`, in the order in which they were sent; stops after the first error.
 #[derive(Clone)]
 pub struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    /// Those of a message.
+    /// The fields of a message.
     pub fn of(message: &'a [u8]) -> Self {
         Self { rest: message }
     }
@@ -71,12 +71,12 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// The refusal of a message that is none.
+/// The refusal of bytes that are not a message.
 pub fn not_protobuf(why: impl std::fmt::Display) -> Status {
     Status::internal(format!("the message is not protobuf: {why}"))
 }
 
-/// The bytes of a field that has some.
+/// The bytes of a field of bytes.
 pub fn bytes_of(field: Field<'_>) -> Result<&[u8], Status> {
     match field {
         Field::Bytes(bytes) => Ok(bytes),
@@ -84,12 +84,12 @@ pub fn bytes_of(field: Field<'_>) -> Result<&[u8], Status> {
     }
 }
 
-/// The text of a field that has some.
+/// The text of a field of text.
 pub fn text_of(field: Field<'_>) -> Result<&str, Status> {
     std::str::from_utf8(bytes_of(field)?).map_err(|_| not_protobuf("a text is not UTF-8"))
 }
 
-/// The number of a field that has one.
+/// The number of a numeric field.
 pub fn number_of(field: Field<'_>) -> Result<u64, Status> {
     match field {
         Field::Number(number) => Ok(number),
@@ -121,7 +121,7 @@ mod tests {
             prop_assert_eq!(&fields[..], &[(1, Field::Number(number)), (3, Field::Bytes(&key))]);
         }
 
-        /// Reading any bytes ends, and the reader refuses the forms that prost refuses.
+        /// Reading any bytes terminates, and the reader refuses the forms that prost refuses.
         #[test]
         fn damage_is_refused_as_prost_does(
             bytes in prop::collection::vec(any::<u8>(), 0..60), cut in 0..60_usize

@@ -1,7 +1,7 @@
-//! Shoal's messages on the wire, shared by server and client: the protobuf schema of `proto/` as Rust types, one
-//! marker type a method, how a failure travels, and the timeouts that both keep.
+//! Shoal's messages on the wire, shared by server and client: the protobuf schema of `proto/` as Rust types, one marker type a
+//! method, the encoding of failures, and the timeouts that both keep.
 //!
-//! Nothing here does I/O or decides anything. The rules that a schema cannot say are in `docs/format/grpc.md`.
+//! Nothing here does I/O or decides anything. The rules that a schema cannot express are in `docs/format/grpc.md`.
 
 mod awake;
 mod failure;

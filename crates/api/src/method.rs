@@ -12,13 +12,13 @@ pub trait Method: Send + Sync + 'static {
     type Response: Message + Default + 'static;
 }
 
-/// One message there, one message back.
+/// One message to the server, one message back.
 pub trait Unary: Method {}
 
-/// A stream of messages there, one message back.
+/// A stream of messages to the server, one message back.
 pub trait ClientStreaming: Method {}
 
-/// One message there, a stream of messages back.
+/// One message to the server, a stream of messages back.
 pub trait ServerStreaming: Method {}
 
 /// Streams both ways.

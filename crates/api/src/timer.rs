@@ -1,4 +1,4 @@
-//! The timer of hyper: its pings and its wait for headers do not count the time in which this process stood still.
+//! The timer of hyper: its pings and its wait for headers do not count the time in which this process was suspended.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,7 +1,7 @@
 //! A backup from a cold cache: `cargo bench -p shoal-backup --bench cold -- FILE [DELAY_US [ROUNDS]]`.
 //!
 //! FILE is one that `--bench cold` of `shoal-engine` made. The cache has 1 MiB, the bytes of the backup are thrown away, and every read
-//! takes the given delay longer than the file does.
+//! takes longer by the delay than from the file.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

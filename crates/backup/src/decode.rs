@@ -1,4 +1,4 @@
-//! A backup is read: bytes in, records out. Bytes of any kind give a record, or a damage with its place.
+//! Reads a backup: bytes in, records out. Any bytes lead to a record, or to a damage with its place.
 
 use std::ops::Range;
 
@@ -16,29 +16,29 @@ use crate::record::{Contents, End, Header, Loss, ObjectHead, ObjectRecord, Wrong
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("damaged in frame {frame}, at byte {offset}: {why}")]
 pub struct Damage {
-    /// The number that the frame has, or would have.
+    /// The number of the frame.
     pub frame: u64,
     /// The offset in the backup, bytes.
     pub offset: u64,
-    /// The damage in words.
+    /// The damage, in words.
     pub why: &'static str,
 }
 
-/// A damaged place that was passed.
+/// A damaged place that was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// Frames that are missing.
     pub frames: u64,
     /// Bytes that belong to no frame.
     pub bytes: u64,
-    /// The place where the backup goes on, bytes.
+    /// The place where the backup continues, in bytes.
     pub to: u64,
 }
 
 /// The next part of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Its header; the second copy of it gives no event where the first did.
+    /// Its header; the second copy of it is no event if the first one was.
     Header(Header),
     /// Whole objects.
     Objects(Vec<ObjectRecord>),
@@ -51,21 +51,21 @@ pub enum Event {
         /// It is the last one.
         is_last: bool,
     },
-    /// Something that the store could not read when the backup was made. An object in pieces ends with it.
+    /// An object or a range that the store could not read when the backup was made. It is the last event of an object in pieces.
     Loss(Loss),
     /// Keys that are alive at the backup's version.
     Index(IndexKeys),
     /// Objects of the backup before that do not exist any more.
     Deleted(Vec<ObjectKey>),
-    /// A damaged place was passed, and the object in pieces, if any, is not complete.
+    /// A damaged place was skipped, and the object in pieces, if any, is not complete.
     Skipped(Skipped),
-    /// The end. Where no damage was passed, everything before agrees with it.
+    /// The end. If no damage was skipped, everything before agrees with it.
     End(End),
 }
 
-/// Reads a backup, of which the bytes are [pushed](Self::push) as they come.
+/// Reads a backup, whose bytes are [pushed](Self::push) as they come.
 ///
-/// After a [`Damage`], [`next`](Self::next) goes on with the next frame that is whole: [`Event::Skipped`] comes first.
+/// After a [`Damage`], [`next_event`](Self::next_event) continues with the next whole frame: [`Event::Skipped`] comes first.
 pub struct Decoder {
     bytes: BytesMut,
     is_complete: bool,
@@ -81,11 +81,11 @@ pub struct Decoder {
     is_changes: bool,
     /// The last key of the index so far.
     indexed: Option<(TabletId, Vec<u8>)>,
-    /// Where the last frame lies that was taken.
+    /// The place of the last frame that was taken.
     frame: Range<u64>,
     /// Length of the value that comes in pieces, and the next byte of it.
     long: Option<(u64, u64)>,
-    /// Bytes were passed since the last whole frame: so many.
+    /// The number of bytes skipped since the last whole frame, while one is searched.
     passing: Option<u64>,
     was_damaged: bool,
     is_over: bool,
@@ -130,19 +130,19 @@ impl Decoder {
         self.is_complete = true;
     }
 
-    /// Bytes that were read.
+    /// The number of bytes read.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The random number of the backup; none: no frame was read.
+    /// The random number of the backup; `None` if no frame was read.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         self.backup
     }
 
-    /// Where the frame of the last event lies.
+    /// The place of the last event's frame.
     #[must_use]
     pub fn last_frame(&self) -> Range<u64> {
         self.frame.clone()
@@ -154,7 +154,7 @@ impl Decoder {
         (self.seen.objects, self.seen.value_bytes)
     }
 
-    /// The next part; `None`: more bytes are needed, or, after [`complete`](Self::complete), there is nothing more.
+    /// The next part; `None` if more bytes are needed or, after [`complete`](Self::complete), at the end.
     ///
     /// # Errors
     /// A damaged place.
@@ -180,7 +180,7 @@ impl Decoder {
                     (self.passing, self.is_over) = (None, true);
                     return Err(error);
                 }
-                // A damaged length says so, too: whole frames may follow.
+                // A damaged length may cause this, too: whole frames may follow.
                 FrameStart::Short(_) => {
                     return Err(self.damage("the frame is cut off, or its length is damaged"));
                 }
@@ -198,7 +198,7 @@ impl Decoder {
                 Ok(Some(event)) => return Ok(Some(event)),
                 Ok(None) => {}
                 Err(why) => {
-                    // The frame was taken; its number and its place are those of the damage.
+                    // The frame was taken; the damage has its number and its place.
                     self.was_damaged = true;
                     self.long = None;
                     let offset = self.offset - (FRAME_HEAD_BYTES + head.body_bytes) as u64;
@@ -214,7 +214,7 @@ impl Decoder {
         Damage { frame: self.number, offset: self.offset, why }
     }
 
-    /// Passes bytes up to the next whole frame of this backup; `None`: more bytes are needed, or there is none.
+    /// Skips bytes up to the next whole frame of this backup; `None` if more bytes are needed, or there is none.
     fn pass(&mut self) -> Option<Skipped> {
         loop {
             let passed = self.passing?;
@@ -234,7 +234,7 @@ impl Decoder {
             }
             if self.bytes.is_empty() {
                 if self.is_complete && !self.is_over {
-                    // The end was among what was passed: the caller is told once more.
+                    // The end was among the skipped bytes: the caller gets one more event.
                     self.passing = None;
                     let skipped = Skipped { frames: 0, bytes: passed, to: self.offset };
                     self.long = None;
@@ -350,7 +350,7 @@ impl Decoder {
 
     fn take_piece(&mut self, mut body: Bytes) -> Result<Option<Event>, Wrong> {
         let Some((bytes, next)) = self.long else {
-            // The rest of an object whose begin is damaged.
+            // The rest of an object whose head is damaged.
             return if self.was_damaged { Ok(None) } else { Err("a piece of no value") };
         };
         if body.len() <= 8 || body.get_u64_le() != next {

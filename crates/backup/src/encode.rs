@@ -1,4 +1,4 @@
-//! A snapshot becomes a backup: frame after frame, a few at a time.
+//! Writes a snapshot as a backup: frame after frame, a few at a time.
 
 use std::collections::VecDeque;
 
@@ -25,28 +25,28 @@ const READ_BYTES_MAX: u64 = 512 << 10;
 /// A frame of whole objects is full from this length of its body on.
 const OBJECTS_FRAME_BYTES: usize = 192 << 10;
 
-/// The index follows the objects after so many bytes, and a page of keys.
+/// The index follows the objects after this number of bytes, and a page of keys.
 const INDEX_EVERY_BYTES: u64 = 4 << 20;
 /// Pages of a [`LastBackup`] at most.
 pub const PAGES_MAX: usize = 300_000;
 /// Bytes of a page among [`LastBackup::pages_as_bytes`].
 const PAGE_BYTES: usize = 12;
 
-/// The backup that an increment goes on from, as the store must know it.
+/// The backup that an increment is based on, with all facts that the store needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastBackup {
     /// The identity of its store.
     pub store: [u8; 16],
     /// Its version.
     pub version: Lsn,
-    /// The pages that its index names, up to [`PAGES_MAX`]. A page that is left out costs reads, and nothing else.
+    /// The pages that its index names, up to [`PAGES_MAX`]. A page that is left out only costs reads.
     pub pages: Vec<TreePage>,
-    /// The last key of a part, encoded, with its tablet; none: the backup has all keys.
+    /// The last key of a part, encoded, with its tablet; `None` if the backup has all keys.
     pub up_to: Option<(TabletId, Vec<u8>)>,
 }
 
 impl LastBackup {
-    /// The pages as bytes: of each its block (8 bytes) and its checksum (4), little-endian.
+    /// The pages as bytes: the block (8 bytes) and the checksum (4) of each, little-endian.
     #[must_use]
     pub fn pages_as_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.pages.len() * PAGE_BYTES);
@@ -57,7 +57,7 @@ impl LastBackup {
         out
     }
 
-    /// The same from such bytes; none where they are no pages, or too many.
+    /// The same from such bytes; `None` if they are no pages, or too many.
     #[must_use]
     pub fn of_bytes(store: [u8; 16], version: Lsn, pages: &[u8]) -> Option<Self> {
         if !pages.len().is_multiple_of(PAGE_BYTES) || pages.len() > PAGES_MAX * PAGE_BYTES {
@@ -72,30 +72,30 @@ impl LastBackup {
     }
 }
 
-/// All objects of a snapshot as a backup; or its changes, of which an [`IncrementWriter`](crate::IncrementWriter) makes one.
+/// All objects of a snapshot as a backup; or its changes, from which an [`IncrementWriter`](crate::IncrementWriter) makes one.
 pub struct BackupStream {
     snapshot: Snapshot,
     since: Option<Since>,
     frames: FrameWriter,
     index: IndexWriter,
-    /// Keys that were listed, and whose objects are on their way: the index gets them when these are there.
+    /// Keys that were listed, and whose objects are on their way: the index gets them after these.
     indexed_next: Vec<(TabletId, PlacedKey)>,
-    /// The bytes in front of which all objects are in the index.
+    /// The offset up to which all objects are in the index.
     indexed_at: u64,
-    /// Where the snapshot is read on; none: at its end.
+    /// The place from which the snapshot is read on; `None` at its end.
     place: Option<ChangesPlace>,
     /// Listed, and not read.
     listed: VecDeque<ChangedObject>,
     /// The object whose pieces are on their way, with its length and the next byte.
     long: Option<(ObjectKey, u64, u64)>,
-    /// Ranges that were told already.
+    /// Ranges that were reported already.
     ranges: Vec<DamagedRange>,
     header: Option<Header>,
     is_done: bool,
 }
 
 impl BackupStream {
-    /// Takes a snapshot of `store`, and begins a backup of it. `backup` is a random number.
+    /// Takes a snapshot of `store`, and starts a backup of it. `backup` is a random number.
     ///
     /// # Errors
     /// As [`Store::snapshot`].
@@ -106,16 +106,16 @@ impl BackupStream {
         Ok(Self::of(snapshot, backup, None))
     }
 
-    /// The same for what changed since `last`.
+    /// The same for the changes since `last`.
     ///
     /// # Errors
-    /// As [`Store::snapshot`]; [`Error::Invalid`] where `last` is no backup of this store, or newer than the store.
+    /// As [`Store::snapshot`]; [`Error::Invalid`] if `last` is no backup of this store, or newer than the store.
     pub async fn begin_since(store: &Store, backup: u64, last: &LastBackup) -> Result<Self> {
         if last.store != store.identity() {
             let why = "the last backup is one of another store: an increment goes on from a backup of the same store";
             return Err(Error::Invalid(why.into()));
         }
-        // The header counts objects alone.
+        // The header counts only objects.
         store.count_results().await?;
         let snapshot = store.snapshot().await?;
         if last.version > snapshot.version() {
@@ -171,7 +171,7 @@ impl BackupStream {
         self.snapshot.version()
     }
 
-    /// Notes the backup with its store, where it is at its end and the store could read everything.
+    /// Notes the backup with its store, if it is at its end and the store could read everything.
     ///
     /// # Errors
     /// As [`Store::note_backup`].
@@ -183,10 +183,10 @@ impl BackupStream {
         self.snapshot.store().note_backup(BackupNote { version, taken_ns }).await
     }
 
-    /// The next bytes, a frame or some; `None` at the end.
+    /// The next bytes, of one or more frames; `None` at the end.
     ///
-    /// Objects that the store cannot read are told in the backup, which goes on behind them. Where keys cannot be read, changes end with
-    /// an error: nobody knows which of them were deleted.
+    /// The backup lists objects that the store cannot read, and continues after them. If keys cannot be read, a stream of changes fails:
+    /// nobody knows which of them were deleted.
     ///
     /// # Errors
     /// [`Error::SnapshotDropped`]; [`Error::Corrupt`] for changes; as the device.
@@ -234,7 +234,7 @@ impl BackupStream {
         self.place = page.next;
         self.listed.extend(page.objects);
         self.put_keys(out);
-        // A run that is broken off can go on from here.
+        // A broken-off run can continue from here.
         if self.frames.end.bytes - self.indexed_at > INDEX_EVERY_BYTES {
             let some = self.index.finish();
             self.put_index(out, some);
@@ -258,7 +258,7 @@ impl BackupStream {
         Ok(())
     }
 
-    /// Puts some of the listed objects where the first one is short; begins with the first one where it is long.
+    /// Puts some of the listed objects if the first one is short; starts the first one if it is long.
     async fn put_objects(&mut self, out: &mut Vec<u8>) -> Result<()> {
         let mut some = Vec::new();
         let mut bytes = 0;
@@ -299,7 +299,7 @@ impl BackupStream {
         Ok(())
     }
 
-    /// Puts the next piece of a long value; in front of the first one the head of the object.
+    /// Puts the next piece of a long value; before the first one, the head of the object.
     async fn put_piece(&mut self, out: &mut Vec<u8>, key: ObjectKey, bytes: u64, at: u64) -> Result<()> {
         let count = PIECE_BYTES_MAX.min(bytes - at);
         let range = ByteRange { first: at, bytes: Some(count) };

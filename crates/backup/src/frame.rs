@@ -5,7 +5,7 @@ use shoal_base::codec::Reader;
 
 use crate::record::{End, Header, Loss};
 
-/// Bytes of a frame in front of its body.
+/// Bytes of a frame before its body.
 pub const FRAME_HEAD_BYTES: usize = 32;
 /// Bytes of a frame's body at most.
 pub const FRAME_BODY_BYTES_MAX: usize = 1 << 19;
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Begin = 3,
     /// A piece of that value.
     Piece = 4,
-    /// Something that could not be read from the store.
+    /// An object or a range that could not be read from the store.
     Loss = 5,
     /// The [`End`](crate::End).
     End = 6,
@@ -47,7 +47,7 @@ impl Kind {
 /// The head of a frame whose checksum is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHead {
-    /// The kind; none: of a later version of the format.
+    /// The kind; `None` for one of a later version of the format.
     pub kind: Option<Kind>,
     pub backup: u64,
     pub number: u64,
@@ -61,7 +61,7 @@ pub(crate) struct FrameWriter {
     /// The next frame.
     number: u64,
     crc: Crc32c,
-    /// Everything so far.
+    /// Totals so far.
     pub(crate) end: End,
 }
 
@@ -118,18 +118,18 @@ pub(crate) fn put_frame(out: &mut Vec<u8>, kind: Kind, backup: u64, number: u64,
     out.extend_from_slice(body);
 }
 
-/// The beginning of `bytes`.
+/// The start of `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameStart {
     /// A frame, in its first bytes.
     Frame(FrameHead),
-    /// Perhaps a frame, of which more bytes are needed: so many in all.
+    /// Perhaps a frame, which needs this number of bytes in all.
     Short(usize),
     /// No frame, or a damaged one.
     Wrong(&'static str),
 }
 
-/// Looks at the frame at the start of `bytes`.
+/// Checks the frame at the start of `bytes`.
 pub(crate) fn frame_start(bytes: &[u8]) -> FrameStart {
     let known = bytes.len().min(MAGIC.len());
     if bytes[..known] != MAGIC[..known] {
@@ -155,8 +155,8 @@ pub(crate) fn frame_start(bytes: &[u8]) -> FrameStart {
     }
 }
 
-/// Whether `start`, the first bytes of a file, and `end`, its last ones, are those of a backup that was not finished: its header is
-/// there, and its end is not.
+/// Returns true if `start`, the first bytes of a file, and `end`, its last ones, are those of an unfinished backup: its header exists, and
+/// its end does not.
 #[must_use]
 pub fn is_unfinished(start: &[u8], end: &[u8]) -> bool {
     let is_backup = matches!(frame_start(start), FrameStart::Frame(head) if head.kind == Some(Kind::Header));

@@ -1,8 +1,8 @@
-//! Changes become an increment: they are merged with the index of the backup that it goes on from.
+//! Turns changes into an increment: merges them with the index of the backup that it is based on.
 //!
-//! A key of that index lives on where the changes give it, or where its page was kept and the changes do not say that it is gone. Every
-//! other key of it was deleted. A store that tells changes names a page that it kept before each key that is not below all keys of the
-//! page, so one pass over both is enough. The reasons are at the top of `crates/engine/src/read/changes.rs`.
+//! A key of that index is still alive if the changes contain it, or if its page was kept and the changes do not delete it. Every other key
+//! of the index was deleted. A store that reports changes names a page that it kept before each key that is not below all keys of the page,
+//! so one pass over both is enough. The reasons are at the top of `crates/engine/src/read/changes.rs`.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -14,14 +14,14 @@ use crate::frame::{FrameWriter, Kind};
 use crate::index::{DeletedWriter, IndexKeys, IndexWriter};
 use crate::record::{Contents, Header, ObjectHead};
 
-/// The stream is none of changes.
+/// The stream is not one of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the answer is no stream of changes: the server is older than increments; update it, or make a full backup"
 )]
 pub struct NotChanges;
 
-/// Makes an increment of a stream of changes, event by event.
+/// Makes an increment from a stream of changes, event by event.
 pub struct IncrementWriter {
     frames: FrameWriter,
     index: IndexWriter,
@@ -34,9 +34,9 @@ pub struct IncrementWriter {
     /// The place of the next piece in its value.
     piece_at: u64,
     has_header: bool,
-    /// A part is made of a full backup.
+    /// A part is made from a full backup.
     is_part: bool,
-    /// The number of the part that the increment goes on from.
+    /// The number of the part that the increment is based on.
     part: u64,
 }
 
@@ -58,21 +58,21 @@ impl IncrementWriter {
         }
     }
 
-    /// The same for an increment that goes on from the part with this random number.
+    /// The same for an increment that is based on the part with this random number.
     #[must_use]
     pub fn behind_part(self, part: u64) -> Self {
         Self { part, ..self }
     }
 
     /// A writer of a part with this random number. It takes the events of a full backup that was broken off, up to the last one of its
-    /// index, and an end; there is no backup before.
+    /// index, and an end; it is based on no other backup.
     #[must_use]
     pub fn of_part(backup: u64) -> Self {
         Self { is_part: true, ..Self::new(backup) }
     }
 
-    /// Takes the next event of the stream, and appends what the increment gets of it to `out`. `last` gives the index of the last backup,
-    /// frame by frame; none at its end.
+    /// Takes the next event of the stream, and appends the increment's share of it to `out`. `last` returns the index of the last backup,
+    /// frame by frame; `None` at its end.
     ///
     /// # Errors
     /// [`NotChanges`]; those of `last`.
@@ -129,7 +129,7 @@ impl IncrementWriter {
                 self.put_keys(out, Kind::Deleted, rest);
                 self.frames.put_end(out);
             }
-            // Changes have no deletions of their own, and damage ends an increment.
+            // Changes contain no deletions, and damage stops an increment.
             Event::Deleted(_) | Event::Skipped(_) => return Err(NotChanges.into()),
         }
         Ok(())
@@ -187,7 +187,7 @@ impl IncrementWriter {
         Ok(self.last.pop_front())
     }
 
-    /// Decides about a key of the last backup of which the changes say nothing.
+    /// Decides about a key of the last backup that the changes do not mention.
     fn decide(&mut self, tablet: TabletId, old: PlacedKey, out: &mut Vec<u8>) {
         match old.place {
             KeyPlace::Page(page) if self.kept.contains(&page) => {

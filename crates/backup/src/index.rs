@@ -1,7 +1,7 @@
 //! The index: all keys that are alive at a backup's version, each with its place in the store; and lists of deleted keys.
 //!
-//! Keys stand in the order of tablets, and in each tablet in their own. Neighbours share their beginning, and the place stands once in
-//! front of all keys that have it.
+//! Keys are in the order of tablets, and in each tablet in byte order. Neighbours share their first bytes, and the place is stored once
+//! before all keys that have it.
 
 use shoal_base::TabletId;
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
@@ -12,7 +12,7 @@ use crate::record::Wrong;
 
 /// A frame of keys is full from this length of its body on.
 const KEYS_FRAME_BYTES: usize = 128 << 10;
-/// A frame of keys is full from so many bytes of whole keys on, too: neighbours share their beginnings, so a short body may stand for many.
+/// A frame of keys is also full from this number of bytes of whole keys on: neighbours share bytes, so a short body may decode to many.
 const WHOLE_KEYS_BYTES: usize = 4 << 20;
 /// Bytes of an encoded key at most: bucket, a zero byte, key.
 const KEY_BYTES_MAX: usize = 63 + 1 + 1_024;
@@ -47,7 +47,7 @@ pub(crate) struct IndexWriter {
 }
 
 impl IndexWriter {
-    /// Adds a key, or a page that was kept. Gives the body of a frame that is full.
+    /// Adds a key, or a page that was kept. Returns the body of a full frame.
     pub(crate) fn push(&mut self, tablet: TabletId, place: KeyPlace, key: &[u8]) -> Option<Vec<u8>> {
         let held = self.body.len() + self.run.as_ref().map_or(0, |(_, _, bytes)| bytes.len());
         let is_full = held >= KEYS_FRAME_BYTES || self.whole_keys_bytes >= WHOLE_KEYS_BYTES;
@@ -93,7 +93,7 @@ impl IndexWriter {
         self.body.extend_from_slice(&keys);
     }
 
-    /// The body of the last frame, where there is something in it.
+    /// The body of the last frame, if it is not empty.
     pub(crate) fn finish(&mut self) -> Option<Vec<u8>> {
         self.end_run();
         let body = std::mem::take(self).body;
@@ -110,7 +110,7 @@ pub(crate) struct DeletedWriter {
 }
 
 impl DeletedWriter {
-    /// Adds an encoded key. Gives the body of a frame that is full.
+    /// Adds an encoded key. Returns the body of a full frame.
     pub(crate) fn push(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         let is_full = self.body.len() >= KEYS_FRAME_BYTES || self.whole_keys_bytes >= WHOLE_KEYS_BYTES;
         let full = if is_full { self.finish() } else { None };
@@ -119,14 +119,14 @@ impl DeletedWriter {
         full
     }
 
-    /// The body of the last frame, where there is something in it.
+    /// The body of the last frame, if it is not empty.
     pub(crate) fn finish(&mut self) -> Option<Vec<u8>> {
         let body = std::mem::take(self).body;
         (!body.is_empty()).then_some(body)
     }
 }
 
-/// Appends what `key` does not share with `last`, which becomes it.
+/// Appends the bytes of `key` that it does not share with `last`, and sets `last` to it.
 fn put_key(out: &mut Vec<u8>, last: &mut Vec<u8>, key: &[u8]) {
     let shared = last.iter().zip(key).take_while(|(one, other)| one == other).count();
     put_varint(out, shared as u64);
@@ -212,7 +212,7 @@ pub(crate) fn decode_deleted(body: &[u8]) -> Result<Vec<ObjectKey>, Wrong> {
 /// The keys of one frame of the index, read again from its place ([`Decoder::last_frame`](crate::Decoder::last_frame)).
 ///
 /// # Errors
-/// The damage in words.
+/// The damage, in words.
 pub fn index_of_frame(frame: &[u8]) -> Result<IndexKeys, &'static str> {
     match frame_start(frame) {
         FrameStart::Frame(head) if head.kind == Some(Kind::Index) => {
@@ -233,7 +233,7 @@ mod tests {
         [b"bucket\0".as_slice(), &[b'k'; 1_000], &number.to_be_bytes()].concat()
     }
 
-    /// Keys of 1,011 bytes that share 1,009 of them: four bytes of a body stand for each.
+    /// Keys of 1,011 bytes that share 1,009 of them: each takes four bytes of a body.
     #[test]
     fn frames_of_keys_that_share_much_stay_short() {
         let (mut index, mut deleted) = (IndexWriter::default(), DeletedWriter::default());
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!((keys, gone, frames), (10_000, 10_000, 3));
     }
 
-    /// A body that no writer makes: 80 KiB of it stand for 20 MB.
+    /// A body that no writer makes: 80 KiB of it decode to 20 MB.
     #[test]
     fn a_body_that_stands_for_too_much_is_damage() {
         let mut body = Vec::new();

@@ -1,8 +1,8 @@
-//! Backups: all objects of a snapshot, or what changed since another one, as one stream of bytes, and such a stream read again.
+//! Backups: all objects of a snapshot, or the changes since another backup, as one stream of bytes; and the reader of such streams.
 //!
 //! The format, to the byte, is in `docs/format/backup.md`. Reading order: [`record`] (an object and a loss, as bytes), [`index`] (all keys
 //! of a version), `frame` (the envelope of everything), [`BackupStream`] (a snapshot becomes frames), [`Decoder`] (frames become records,
-//! whatever the bytes hold), [`IncrementWriter`] (changes become an increment).
+//! for any bytes), [`IncrementWriter`] (changes become an increment).
 //! The crate touches no file and no network: the server sends the stream, the command line writes and reads it.
 
 mod decode;

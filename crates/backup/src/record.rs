@@ -18,22 +18,22 @@ const FLAG_DEADLINE: u8 = 1;
 pub enum Contents {
     /// All objects.
     Full,
-    /// An increment: what changed since a version, deletions included, and the index of all keys.
+    /// An increment: the changes since a version, deletions included, and the index of all keys.
     Increment {
-        /// The version of the backup that it goes on from.
+        /// The version of the backup that it is based on.
         from: Lsn,
     },
-    /// The front of a full backup that was broken off: the objects of its index, which has not all keys.
+    /// The front of a full backup that was broken off: the objects of its index, which does not have all keys.
     Part,
-    /// The changes since a version, as a store tells them: an [`IncrementWriter`](crate::IncrementWriter) makes an increment of them and of
-    /// the index of the backup of that version. It is no backup.
+    /// The changes since a version, as a store reports them: an [`IncrementWriter`](crate::IncrementWriter) makes an increment from them
+    /// and the index of the backup of that version. It is no backup.
     Changes {
         /// That version.
         from: Lsn,
     },
 }
 
-/// Begins a backup. It stands there twice, so that one damaged place does not take it.
+/// The first frame of a backup. It is stored twice, so that one damaged place does not destroy it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The version of the format.
@@ -44,13 +44,13 @@ pub struct Header {
     pub version: Lsn,
     /// The wall clock's time at that version, in nanoseconds since the Unix epoch.
     pub taken_ns: u64,
-    /// About how many objects there are; for a display of progress.
+    /// The approximate number of objects, for a display of progress.
     pub objects: u64,
-    /// About how many bytes their values have.
+    /// The approximate number of bytes of their values.
     pub value_bytes: u64,
     /// All of the store, or changes.
     pub contents: Contents,
-    /// The random number of the part that an increment goes on from; 0: it goes on from a whole backup.
+    /// The random number of the part that an increment is based on; 0 if it is based on a whole backup.
     pub part: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct Header {
 pub struct ExpiresAt {
     /// The wall clock's time then, in nanoseconds since the Unix epoch.
     pub at_ns: u64,
-    /// Whether the write gave a time to live, and not a moment of the wall clock.
+    /// True if the write had a time to live, not a moment of the wall clock.
     pub is_relative: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct ObjectRecord {
     pub value: Bytes,
 }
 
-/// Something that the store has, or had, and that could not be read for the backup.
+/// An object or a range of the store that could not be read for the backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// The value of an object, which is not in the backup, or only its first pieces.
@@ -103,7 +103,7 @@ pub enum Loss {
     Range(DamagedRange),
 }
 
-/// Ends a backup.
+/// The last frame of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
     /// Whole objects in it.
@@ -114,9 +114,9 @@ pub struct End {
     pub unreadable: u64,
     /// Ranges of keys that could not be read.
     pub ranges: u64,
-    /// Frames in front of the end's.
+    /// Frames before the end's.
     pub frames: u64,
-    /// Bytes in front of the end's frame.
+    /// Bytes before the end's frame.
     pub bytes: u64,
     /// CRC-32C of these bytes.
     pub crc: u32,
@@ -126,7 +126,7 @@ pub struct End {
     pub keys: u64,
 }
 
-/// The bytes of a part make no sense.
+/// The reason why the bytes of a part are invalid.
 pub(crate) type Wrong = &'static str;
 
 fn truncated(_: Truncated) -> Wrong {

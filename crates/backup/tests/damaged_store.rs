@@ -1,4 +1,4 @@
-//! Backups of a store whose index is damaged: a full one has the rest and names what is missing; changes are refused.
+//! Backups of a store whose index is damaged: a full one has the rest and names the missing ranges; changes are refused.
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used)]
@@ -70,7 +70,7 @@ fn a_full_backup_has_the_rest_and_changes_are_refused() {
     );
 }
 
-/// Where the first piece of a long value is damaged, the value has no beginning in the backup, only its loss.
+/// If the first piece of a long value is damaged, the backup has no head of the value, only its loss.
 #[test]
 fn a_long_value_is_lost_as_a_whole_wherever_it_is_damaged() {
     const LONG_BYTES: usize = 3 << 20;

@@ -1,5 +1,5 @@
-//! Backups of a small store, byte by byte: one of format 1, a full one and an increment of format 2; and what a reader makes of each
-//! damage to them.
+//! Backups of a small store, byte by byte: one of format 1, a full one and an increment of format 2; and a reader's result for each damage
+//! to them.
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used)]
@@ -44,7 +44,7 @@ fn index(events: &[Event]) -> Vec<IndexKeys> {
     events.iter().filter_map(keys).collect()
 }
 
-/// The increment that goes on from `last`.
+/// The increment that is based on `last`.
 fn increment(store: &Store, last: &[u8]) -> Vec<u8> {
     let (events, _) = read(last, 1_000);
     let Some(Event::Header(header)) = events.first() else { panic!("{events:?}") };
@@ -145,7 +145,7 @@ fn read(bytes: &[u8], piece: usize) -> (Vec<Event>, Vec<Damage>) {
     }
 }
 
-/// The objects in `events`; those in pieces with what came of them.
+/// The objects in `events`; an object in pieces with the pieces that came.
 fn objects(events: &[Event]) -> Vec<ObjectRecord> {
     let mut all: Vec<ObjectRecord> = Vec::new();
     for event in events {
@@ -233,7 +233,7 @@ fn read_full(format: u32, image: &[u8]) {
     assert_eq!((end.objects, end.value_bytes, end.unreadable, end.ranges), (3, 6, 0, 0));
 }
 
-/// Damage of every kind of frame: there is no bit whose change is not noticed, or takes more than its frame.
+/// Damage of every kind of frame: every changed bit is noticed, and costs no more than its frame.
 #[test]
 fn every_flipped_bit_is_noticed_and_the_rest_is_read() {
     for image in [FORMAT_1, FULL, INCREMENT] {
@@ -270,7 +270,7 @@ fn every_cut_is_noticed() {
     }
 }
 
-/// A backup in the value of another one is no part of it, wherever that is damaged.
+/// A backup in the value of another one is no part of it, for any damage.
 #[test]
 fn a_long_value_comes_in_pieces() {
     let bytes = backup(true);
@@ -279,7 +279,7 @@ fn a_long_value_comes_in_pieces() {
     let all = objects(&events);
     let long = all.iter().find(|object| object.head.key.key() == b"long").unwrap();
     assert_eq!(long.value[..], long_value()[..]);
-    // The begin of the long object is lost: its pieces are passed, and all else is there.
+    // The head of the long object is lost: its pieces are skipped, and all else is there.
     let begin = bytes.windows(5).position(|window| window == b"SHBK\x03").unwrap();
     let mut cut = bytes.clone();
     cut[begin + 40] ^= 1;

@@ -102,7 +102,7 @@ proptest! {
         some in 1..50_usize,
     ) {
         let place = |number: u8| if number == 0 { KeyPlace::Above } else { KeyPlace::Page(page(number)) };
-        // Some of the keys that are told are those of before.
+        // Some of the keys in the changes are known from the last backup.
         let mut told = told;
         let of_last: Vec<_> = last.keys().cloned().collect();
         for (key, _) in of_last.iter().zip(again).filter(|(_, again)| *again) {
@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// A full backup that was cut behind a frame of its index is complete up to there.
+/// A full backup that was cut after a frame of its index is complete up to there.
 #[test]
 fn the_objects_of_an_index_frame_stand_in_front_of_it() {
     let store = StoreKit::steady(16_384, &Arc::new(ManualClock::new(1_000))).in_memory();

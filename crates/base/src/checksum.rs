@@ -7,7 +7,7 @@
 
 use crc_fast::CrcAlgorithm;
 
-/// In a build for fuzzing all checksums are 0: behind a checksum a fuzzer finds nothing.
+/// In a build for fuzzing all checksums are 0: a fuzzer does not get past a real checksum.
 const IS_OFF: bool = cfg!(fuzzing);
 
 /// CRC-32C of `bytes`.
@@ -36,7 +36,7 @@ impl Crc32c {
         Self(crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Adds `bytes` to what is summed.
+    /// Adds `bytes` to the sum.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }

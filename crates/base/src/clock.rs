@@ -1,8 +1,8 @@
 //! Time as an argument.
 //!
-//! Three clocks. The *wall clock* says what people say, and is set forth and back while programs run. *Monotonic time* measures how long
-//! something took within one process. *Boot time* is elapsed time that goes on while the machine is suspended, and that two processes of
-//! the same boot share, unless they are in different time namespaces: with the clock's identity it tells how long a store was closed.
+//! Three clocks. The *wall clock* shows civil time, and is set forward and back while programs run. *Monotonic time* measures durations
+//! within one process. *Boot time* is elapsed time that continues while the machine is suspended, and that two processes of the same boot
+//! share, unless they are in different time namespaces: with the clock's identity it measures the time for which a store was closed.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -16,31 +16,30 @@ use crate::hash::hash64;
 
 /// Source of wall-clock, monotonic and boot time.
 pub trait Clock: Send + Sync {
-    /// Nanoseconds since the Unix epoch; goes back where somebody sets the clock.
+    /// Nanoseconds since the Unix epoch; goes back when the clock is set.
     fn wall_ns(&self) -> u64;
     /// Nanoseconds since an arbitrary moment; never goes back.
     fn monotonic_ns(&self) -> u64;
     /// Nanoseconds since the machine was started, suspension included; never goes back.
     fn boot_ns(&self) -> u64;
-    /// The identity of the clock behind [`Self::boot_ns`]; zeros if it is unknown. Two readings with the same identity
-    /// have the same origin: the same start of the machine, and the same offset of the time namespace.
+    /// The identity of the clock of [`Self::boot_ns`]; zeros if it is unknown. Two readings with the same identity have the same origin:
+    /// the same start of the machine, and the same offset of the time namespace.
     fn boot_id(&self) -> [u8; 16];
 }
 
-/// A process that looks at the clock this much later than it meant to stood still: it was stopped, or had no CPU.
+/// A process that reads the clock this much later than intended was stopped, or had no CPU.
 pub const STALL: Duration = Duration::from_secs(1);
 
 /// Returns the part of `elapsed` that counts as silence of a peer, between two looks at the clock that were meant to be at most
 /// `period` apart.
 ///
-/// A look that is late by [`STALL`] counts nothing: bytes that came while this process stood still have not been read yet.
+/// A reading that is late by [`STALL`] counts nothing: bytes that came while this process was stopped have not been read yet.
 #[must_use]
 pub fn awake_time(elapsed: Duration, period: Duration) -> Duration {
     if elapsed >= period.saturating_add(STALL) { Duration::ZERO } else { elapsed.min(period) }
 }
 
-/// A clock for the timeouts of peers: it stands still while this process does. Its owner looks at the clock at least once a
-/// period.
+/// A clock for the timeouts of peers: it stops while this process is stopped. Its owner reads it at least once a period.
 #[derive(Clone, Copy, Debug)]
 pub struct AwakeClock {
     period: Duration,
@@ -49,13 +48,13 @@ pub struct AwakeClock {
 }
 
 impl AwakeClock {
-    /// A clock that shows `now_ns`, the monotonic time, and is looked at once in `period` or more often.
+    /// A clock that shows `now_ns`, the monotonic time, and is read once in `period` or more often.
     #[must_use]
     pub fn new(now_ns: u64, period: Duration) -> Self {
         Self { period, looked_ns: now_ns, awake_ns: now_ns }
     }
 
-    /// Looks at the clock when monotonic time is `now_ns`; returns the nanoseconds that it shows.
+    /// Reads the clock when monotonic time is `now_ns`; returns the nanoseconds that it shows.
     pub fn look(&mut self, now_ns: u64) -> u64 {
         let elapsed = Duration::from_nanos(now_ns.saturating_sub(self.looked_ns));
         self.looked_ns = now_ns;
@@ -148,13 +147,13 @@ fn clock_id(boot: [u8; 16], offset: &str) -> [u8; 16] {
     (u128::from_be_bytes(boot) ^ u128::from(hash64(offset.as_bytes()))).to_be_bytes()
 }
 
-/// The id that a text of 32 hexadecimal digits, with hyphens, stands for; zeros where it is none.
+/// The id in a text of 32 hexadecimal digits, with hyphens; zeros if it is not one.
 fn id_of(text: &str) -> [u8; 16] {
     let digits: String = text.trim().chars().filter(|&digit| digit != '-').collect();
     if digits.len() == 32 { u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes() } else { [0; 16] }
 }
 
-/// Clocks that move only when told to.
+/// Clocks that move only by calls.
 pub struct ManualClock {
     wall: AtomicU64,
     /// Boot time; monotonic time, too.
@@ -169,24 +168,24 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// Clocks that all stand at `ns`.
+    /// Clocks that all show `ns`.
     #[must_use]
     pub fn new(ns: u64) -> Self {
         Self { wall: AtomicU64::new(ns), boot: AtomicU64::new(ns), boots: AtomicU64::new(1) }
     }
 
-    /// `ns` nanoseconds go by, on all clocks.
+    /// Lets `ns` nanoseconds pass, on all clocks.
     pub fn advance(&self, ns: u64) {
         self.wall.fetch_add(ns, Ordering::Relaxed);
         self.boot.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Somebody sets the wall clock; no time goes by.
+    /// Sets the wall clock; no time passes.
     pub fn set_wall(&self, ns: u64) {
         self.wall.store(ns, Ordering::Relaxed);
     }
 
-    /// Somebody sets the wall clock `by_ns` nanoseconds forth, or back to the epoch at most; no time goes by.
+    /// Sets the wall clock `by_ns` nanoseconds forward, or back to the epoch at most; no time passes.
     pub fn step_wall(&self, by_ns: i64) {
         let _ = self
             .wall
@@ -206,7 +205,7 @@ impl ManualClock {
         let _ = self.boot.try_update(Ordering::Relaxed, Ordering::Relaxed, skewed);
     }
 
-    /// The machine starts anew: boot time begins at 0. Monotonic time, too, so no store may be open.
+    /// The machine restarts: boot time starts at 0. Monotonic time, too, so no store may be open.
     pub fn reboot(&self) {
         self.boots.fetch_add(1, Ordering::Relaxed);
         self.boot.store(0, Ordering::Relaxed);
@@ -292,8 +291,8 @@ mod tests {
         assert_eq!(one.boot_id(), other.boot_id());
     }
 
-    /// Symptom: a server that was stopped for 70 s closed clients as silent. Cause: timers counted its own standstill. Fix: a late
-    /// look counts nothing.
+    /// Symptom: a server that was stopped for 70 s closed clients as silent. Cause: timers counted the time for which it was stopped. Fix:
+    /// a late reading counts nothing.
     #[test]
     fn a_standstill_is_no_silence_of_a_peer() {
         const SECOND_NS: u64 = 1_000_000_000;

@@ -1,6 +1,6 @@
-//! Reading and writing of little-endian fields and LEB128 numbers in byte slices that come from outside.
+//! Reads and writes little-endian fields and LEB128 numbers in byte slices that come from outside.
 //!
-//! A [`Reader`] never panics: whatever the bytes hold, it gives a value or [`Truncated`].
+//! A [`Reader`] never panics: for any bytes, it returns a value or [`Truncated`].
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ impl<'a> Reader<'a> {
         self.0
     }
 
-    /// Whether everything has been read.
+    /// Returns true if everything has been read.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
     /// The next `count` bytes.
     ///
     /// # Errors
-    /// [`Truncated`] where fewer are left.
+    /// [`Truncated`] if fewer are left.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], Truncated> {
         let (head, rest) = self.0.split_at_checked(count).ok_or(Truncated)?;
         self.0 = rest;
@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
     /// The next two bytes, little-endian.
     ///
     /// # Errors
-    /// [`Truncated`] where fewer are left.
+    /// [`Truncated`] if fewer are left.
     #[inline]
     pub fn u16(&mut self) -> Result<u16, Truncated> {
         self.array().map(u16::from_le_bytes)
@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
     /// The next four bytes, little-endian.
     ///
     /// # Errors
-    /// [`Truncated`] where fewer are left.
+    /// [`Truncated`] if fewer are left.
     #[inline]
     pub fn u32(&mut self) -> Result<u32, Truncated> {
         self.array().map(u32::from_le_bytes)
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
     /// The next eight bytes, little-endian.
     ///
     /// # Errors
-    /// [`Truncated`] where fewer are left.
+    /// [`Truncated`] if fewer are left.
     #[inline]
     pub fn u64(&mut self) -> Result<u64, Truncated> {
         self.array().map(u64::from_le_bytes)
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
     /// The next LEB128 number.
     ///
     /// # Errors
-    /// [`Truncated`] where it does not end, or does not fit in 64 bits.
+    /// [`Truncated`] if it is incomplete, or does not fit in 64 bits.
     #[inline]
     pub fn varint(&mut self) -> Result<u64, Truncated> {
         let mut value = 0_u64;
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
     /// A LEB128 length and that many bytes.
     ///
     /// # Errors
-    /// [`Truncated`] where fewer are left.
+    /// [`Truncated`] if fewer are left.
     pub fn prefixed(&mut self) -> Result<&'a [u8], Truncated> {
         let count = usize::try_from(self.varint()?).map_err(|_| Truncated)?;
         self.bytes(count)

@@ -21,7 +21,7 @@ pub fn copy_past_cache(to: &mut [u8], from: &[u8]) {
     let (mut to, mut from) = (to.chunks_exact_mut(LINE_BYTES), from.chunks_exact(LINE_BYTES));
     for (to, from) in to.by_ref().zip(from.by_ref()) {
         let (to, from) = (to.as_mut_ptr().cast::<__m128i>(), from.as_ptr().cast::<__m128i>());
-        // SAFETY: both chunks have four times 16 bytes, and `to` lies at a multiple of 64. SSE2 is part of x86-64.
+        // SAFETY: both chunks have four times 16 bytes, and `to` is aligned to 64. SSE2 is part of x86-64.
         unsafe {
             let line = [
                 _mm_loadu_si128(from),
@@ -35,7 +35,7 @@ pub fn copy_past_cache(to: &mut [u8], from: &[u8]) {
         }
     }
     to.into_remainder().copy_from_slice(from.remainder());
-    // SAFETY: SSE is part of x86-64. The written bytes are visible to other threads before what this thread writes next.
+    // SAFETY: SSE is part of x86-64. The written bytes are visible to other threads before later writes of this thread.
     unsafe { _mm_sfence() };
 }
 

@@ -34,7 +34,7 @@ impl SeededEntropy {
         Self(Mutex::new(seed))
     }
 
-    /// The next number below `bound`; 0 where `bound` is 0.
+    /// The next number below `bound`; 0 if `bound` is 0.
     pub fn below(&self, bound: u64) -> u64 {
         if bound == 0 {
             return 0;

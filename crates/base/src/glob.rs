@@ -1,13 +1,13 @@
-//! Patterns of keys: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and a backslash before what is meant literally. They are those of KEYS and SCAN of Redis, and
-//! match bytes: a star also stands for slashes.
+//! Patterns of keys: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and a backslash before a literal character. They are the patterns of KEYS and SCAN
+//! of Redis, and match bytes: a star also matches slashes.
 
-/// Whether `text` matches `pattern`.
+/// Returns true if `text` matches `pattern`.
 ///
-/// Takes at most the product of their lengths: after a `*` only the newest one is ever tried again.
+/// Takes at most the product of their lengths: only the last `*` is ever retried.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // Where to go on when something behind the newest star does not match.
+    // The places to continue from if a byte after the last star does not match.
     let mut star: Option<(usize, usize)> = None;
     loop {
         let rest = pattern.get(at..).unwrap_or(&[]);
@@ -32,7 +32,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// How much of `pattern` stands for one byte, where `byte` is such a one.
+/// The length of the element at the start of `pattern` if it matches `byte`.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,
@@ -43,7 +43,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// How long a set is, where `byte` is in it. One that does not end reaches to the end of the pattern.
+/// The length of a set if `byte` is in it. A set without its end reaches to the end of the pattern.
 fn in_set(set: &[u8], byte: u8) -> Option<usize> {
     let negated = set.first() == Some(&b'^');
     let mut at = usize::from(negated);
@@ -73,7 +73,7 @@ fn in_set(set: &[u8], byte: u8) -> Option<usize> {
     (found != negated).then_some(at)
 }
 
-/// The place of a set without its end, or of a last backslash: a person that wrote one meant something else.
+/// The place of a set without its end, or of a last backslash: probably a mistake of its author.
 #[must_use]
 pub fn cut_at(pattern: &[u8]) -> Option<usize> {
     let (mut at, mut set) = (0, None);
@@ -100,7 +100,7 @@ pub fn cut_at(pattern: &[u8]) -> Option<usize> {
     }
 }
 
-/// The bytes with which every text that matches begins.
+/// The bytes at the start of every text that matches.
 #[must_use]
 pub fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
     let mut prefix = Vec::new();

@@ -12,8 +12,7 @@ pub fn hash64(bytes: &[u8]) -> u64 {
     hash(bytes, A, B)
 }
 
-/// The same with numbers that this process chose at random: for tables that would become slow if somebody could choose keys that
-/// have one hash.
+/// The same with numbers that this process chose at random: for tables that would become slow if an attacker chose keys with equal hashes.
 #[must_use]
 pub fn hash64_secret(bytes: &[u8]) -> u64 {
     if cfg!(shoal_shuttle) {

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bounds in a decade, in hundredths of its begin: powers of the tenth root of ten, as exact decimals.
+/// Bounds in a decade, in hundredths of its start: powers of the tenth root of ten, as exact decimals.
 const STEPS: [u64; 10] = [100, 125, 160, 200, 250, 315, 400, 500, 630, 800];
 /// Decades from a microsecond on.
 const DECADES: usize = 7;

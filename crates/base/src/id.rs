@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Log sequence number: the number of a record in the log, growing, never used twice, and the version of what the
-/// record wrote. 0 stands for "nothing yet".
+/// Log sequence number: the number of a record in the log, growing, never used twice, and the version of the objects that the record wrote.
+/// 0 means "nothing yet".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
@@ -24,7 +24,7 @@ impl fmt::Display for Lsn {
     }
 }
 
-/// A version in the words of an error: "none" where the object does not exist.
+/// A version in the words of an error: "none" if the object does not exist.
 pub struct Current(pub Option<Lsn>);
 
 impl fmt::Display for Current {
@@ -46,7 +46,7 @@ impl fmt::Display for TabletId {
     }
 }
 
-/// The id of a request to write: a repetition with the same id is done once.
+/// The id of a request to write: a repetition with the same id is applied once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     /// The session: a random number that no other session has.

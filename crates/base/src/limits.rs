@@ -9,7 +9,7 @@ pub const BUCKET_BYTES_MAX: usize = 63;
 /// Largest value, in bytes (as S3's single upload): 5 GiB.
 pub const VALUE_BYTES_MAX: u64 = 5 << 30;
 
-/// Values up to here travel in one message and one piece of memory; larger ones are streamed.
+/// Values up to this size travel in one message and one piece of memory; larger ones are streamed.
 pub const VALUE_BYTES_SINGLE_MAX: u64 = 4 << 20;
 
 /// Longest content type, in bytes.
@@ -24,12 +24,11 @@ pub const VALUE_UNIT_BYTES: usize = 64 << 10;
 /// Keys in one page of a listing.
 pub const LIST_PAGE_MAX: usize = 1000;
 
-/// Keys whose objects were deleted or have expired that one page of a listing passes. The page ends there, short or
-/// empty, and the next one continues.
+/// Keys whose objects were deleted or have expired that one page of a listing skips. After them the page is returned, short or empty, and
+/// the next one continues.
 pub const LIST_PASSED_MAX: usize = 4096;
 
-/// A scan lets the other work of its thread have its turn after this many nanoseconds, and reads the clock after every
-/// [`SCAN_LOOK_KEYS`] keys.
+/// A scan yields to the other work of its thread after this many nanoseconds, and reads the clock after every [`SCAN_LOOK_KEYS`] keys.
 pub const SCAN_TURN_NS: u64 = 1_000_000;
 
 /// See [`SCAN_TURN_NS`].

@@ -7,15 +7,15 @@ use crate::TabletId;
 pub struct ListRequest {
     /// The bucket, 1 to 63 bytes. A server takes an empty name for [`DEFAULT_BUCKET`](crate::object::DEFAULT_BUCKET).
     pub bucket: String,
-    /// Only keys that begin with this prefix are listed; at most 1,024 bytes.
+    /// Only keys with this prefix are listed; at most 1,024 bytes.
     pub prefix: Vec<u8>,
-    /// Keys that contain this after the prefix are rolled up into one common prefix, which ends with the delimiter.
-    /// At most 1,024 bytes; empty: no rolling up.
+    /// Keys that contain this after the prefix are rolled up into one common prefix, with the delimiter as its last bytes. At most 1,024
+    /// bytes; empty: no rolling up.
     pub delimiter: Vec<u8>,
     /// Only keys after this one are listed; at most 1,024 bytes. If it is a common prefix of an earlier page, everything
     /// under it is skipped.
     pub start_after: Vec<u8>,
-    /// Keys and common prefixes in all, at most; up to 1,000. 0 stands for 1,000.
+    /// The most keys and common prefixes in all; up to 1,000. 0 means 1,000.
     pub limit: usize,
 }
 
@@ -28,9 +28,9 @@ pub struct Page<Entry> {
     pub common_prefixes: Vec<Vec<u8>>,
     /// The `start_after` of the next page, if there may be more. A page may be shorter than its limit and yet have this.
     pub next: Option<Vec<u8>>,
-    /// The damaged ranges that the page skips, in order: objects stored there, and not written since, are not among its
-    /// keys. Keys are those of the bucket; a range that reaches beyond the bucket begins with the empty key, or has no
-    /// end. Each page lists the ranges that overlap it, so several pages may list the same one.
+    /// The damaged ranges that the page skips, in order: objects stored there, and not written since, are not among its keys. Keys are
+    /// those of the bucket; a range that reaches beyond the bucket starts with the empty key, or has no end. Each page lists the ranges
+    /// that overlap it, so several pages may list the same one.
     pub damaged: Vec<DamagedRange>,
 }
 
@@ -39,7 +39,7 @@ pub struct Page<Entry> {
 pub struct BucketPage {
     /// The names.
     pub names: Vec<String>,
-    /// Whether there are more after the last one.
+    /// True if there are more after the last one.
     pub is_cut: bool,
     /// Damaged ranges of keys that the listing skipped: a bucket with objects in nothing else is missing.
     pub damaged: u32,
@@ -62,13 +62,13 @@ pub struct DamagedRange {
 }
 
 impl DamagedRange {
-    /// Returns true if the range has a key from `from` on and, if `to` is given, below it.
+    /// Returns true if the range has a key from `from` on and, if there is a `to`, below it.
     #[must_use]
     pub fn overlaps(&self, from: &[u8], to: Option<&[u8]>) -> bool {
         self.to.as_deref().is_none_or(|end| end > from) && to.is_none_or(|to| self.from[..] < *to)
     }
 
-    /// Returns true if the key lies in the range; the caller checks the tablet.
+    /// Returns true if the key is in the range; the caller checks the tablet.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.from[..] <= *key && self.to.as_deref().is_none_or(|to| key < to)

@@ -14,20 +14,20 @@ pub struct RejectRules {
     pub if_exists: bool,
     /// Reject if the object does not exist.
     pub if_missing: bool,
-    /// Reject unless the object exists with just this version.
+    /// Reject unless the object exists with exactly this version.
     pub if_version_not: Option<Lsn>,
     /// Reject if the object exists with this version or an older one.
     pub if_version_at_most: Option<Lsn>,
 }
 
 impl RejectRules {
-    /// Whether there is no condition at all.
+    /// Returns true if there is no condition at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether an object at `current` (none: it does not exist) makes these rules reject.
+    /// Returns true if an object at `current` (`None`: it does not exist) makes these rules reject.
     #[must_use]
     pub fn reject(&self, current: Option<Lsn>) -> bool {
         match current {
@@ -44,7 +44,7 @@ impl RejectRules {
 /// The user's data of an object besides its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// MIME type; empty where unknown. At most 255 bytes.
+    /// MIME type; empty if unknown. At most 255 bytes.
     pub content_type: String,
     /// Names and values, kept in this order; together at most 2 KiB.
     pub user: Vec<(String, Bytes)>,
@@ -60,19 +60,19 @@ pub struct PutResult {
 /// The result of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeleteResult {
-    /// The version that was deleted, where the store had to look it up to evaluate a condition; for a delete without
-    /// conditions whether the object existed is not looked up, and this is none.
+    /// The version that was deleted, if the store had to look it up to evaluate a condition; `None` for a delete without conditions, which
+    /// does not check that the object existed.
     pub deleted: Option<Lsn>,
     /// The version of the delete itself.
     pub version: Lsn,
 }
 
-/// Which bytes of a value are wanted.
+/// A range of the bytes of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteRange {
     /// The first byte.
     pub first: u64,
-    /// How many; none for all up to the end. Bytes behind the end of the value are left out.
+    /// Their number; `None` for all up to the end. Bytes past the end of the value are omitted.
     pub bytes: Option<u64>,
 }
 
@@ -80,8 +80,7 @@ impl ByteRange {
     /// The whole value.
     pub const ALL: Self = Self { first: 0, bytes: None };
 
-    /// The part of a value of `value_bytes` bytes that is meant: first byte and length. The length is 0 where the
-    /// range begins behind the end.
+    /// The range's part of a value of `value_bytes` bytes: first byte and length. The length is 0 if the range starts past the end.
     #[must_use]
     pub fn within(self, value_bytes: u64) -> (u64, u64) {
         let first = self.first.min(value_bytes);

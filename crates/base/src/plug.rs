@@ -1,31 +1,30 @@
-//! A plug holds back, until the end of a thread's turn, the requests of a device and the bells of other threads: so each starts
-//! together with its like, or rings once.
+//! A plug holds back, until the end of a thread's turn, the requests of a device and the bells of other threads: so the requests start
+//! together, and each bell rings once.
 //!
-//! A write costs an entry into the kernel, a request of the device, a doorbell and an interrupt. Writes that start with
-//! one entry share these, because the kernel merges adjacent ones. A thread that is rung for the first of many answers
-//! takes the core, gives that answer, and sleeps again before the next. Name and idea are those of the plugs in the block
-//! layer of Linux, and so is the rule that a thread starts what it holds back before it blocks: another thread, for which
-//! it waits, may wait for it.
+//! A write costs an entry into the kernel, a request of the device, a doorbell and an interrupt. Writes that start with one entry share
+//! these, because the kernel merges adjacent ones. A thread that is rung for the first of many answers takes the core, delivers that
+//! answer, and sleeps again before the next. Name and idea come from the plugs in the block layer of Linux, and so does the rule that a
+//! thread starts the held requests before it blocks: another thread, for which it waits, may wait for them.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::sync::thread_local;
 
-/// The requests that a device holds back at most: with more it would idle while the thread works. 16 values of 64 KiB
-/// are as long as one request of usual devices.
+/// The most requests that a device holds back: with more it would idle while the thread works. 16 values of 64 KiB have the length of one
+/// request of usual devices.
 pub const HELD_MAX: usize = 16;
 
 /// A device that can hold requests back, or the bell of a thread.
 pub trait Hold {
-    /// Starts the requests that are held back, or rings.
+    /// Starts the held requests, or rings.
     fn start_held(&self);
 }
 
 type Holders = Vec<Arc<dyn Hold>>;
 
 thread_local! {
-    /// Those that hold something of this thread back; `None` while the thread is not plugged.
+    /// The holders of requests and bells of this thread; `None` while the thread is not plugged.
     static PLUG: RefCell<Option<Holders>> = const { RefCell::new(None) };
 }
 
@@ -37,7 +36,7 @@ fn start(holders: Option<Holders>) {
     holders.into_iter().flatten().for_each(|holder| holder.start_held());
 }
 
-/// Plugs the thread again when dropped, or ends its plug. It does so after a panic, too: the requests must start.
+/// Plugs the thread again when dropped, or releases its plug. Also after a panic: the requests must start.
 struct Restore {
     is_plugged: bool,
 }
@@ -48,8 +47,8 @@ impl Drop for Restore {
     }
 }
 
-/// Runs `work`. A device may hold writes that `work` submits back until its end, so that they start together, and a thread
-/// that `work` wakes may be rung at its end. `work` waits for none of them, unless by [`block_on`](crate::task::block_on()).
+/// Runs `work`. A device may hold writes of `work` back until it returns, so that they start together, and a thread that `work` wakes may
+/// be rung only then. `work` waits for none of them, unless by [`block_on`](crate::task::block_on()).
 pub fn plug<T>(work: impl FnOnce() -> T) -> T {
     let is_plugged = PLUG.with(|plug| plug.borrow().is_some());
     if is_plugged {
@@ -60,7 +59,7 @@ pub fn plug<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Starts what is held back, and runs `work`, which may block, without a plug.
+/// Starts the held requests, and runs `work`, which may block, without a plug.
 pub(crate) fn unplugged<T>(work: impl FnOnce() -> T) -> T {
     let Some(devices) = replace(None) else { return work() };
     let _restore = Restore { is_plugged: true };
@@ -68,7 +67,7 @@ pub(crate) fn unplugged<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Returns true if `holder` may hold something of this thread back: [`Hold::start_held`] will start it.
+/// Returns true if `holder` may hold requests or bells of this thread back: [`Hold::start_held`] will start them.
 pub fn may_hold(holder: &Arc<impl Hold + 'static>) -> bool {
     PLUG.with(|plug| {
         let mut plug = plug.borrow_mut();

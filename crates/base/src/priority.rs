@@ -7,13 +7,13 @@ use std::ptr;
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::gettid;
 
-/// A thread with this much more of a nice value gets a third of the time of another one that wants the same core.
+/// A thread whose nice value is higher by this gets a third of the time of another one that wants the same core.
 const NICE_STEP: i32 = 5;
 /// A short time slice, in nanoseconds. Usual ones are longer: 1.4 ms on a machine with two cores.
 const SHORT_SLICE_NS: u64 = 300_000;
 
-/// Lowers the priority of this thread beside the other threads of its process. Linux has a nice value for each thread, whatever POSIX
-/// says (setpriority(2)). Raising it needs no right; where the system refuses it all the same, the priority stays.
+/// Lowers the priority of this thread beside the other threads of its process. Linux has a nice value for each thread, unlike POSIX
+/// (setpriority(2)). Raising it needs no right; if the system refuses it all the same, the priority stays.
 pub fn give_way() {
     let thread = Some(gettid());
     if let Ok(nice) = getpriority_process(thread) {
@@ -21,9 +21,9 @@ pub fn give_way() {
     }
 }
 
-/// Gives this thread a short time slice: where it wakes, it takes the core from a thread with a longer one at once, and not at the
-/// end of that slice. Its share of the time stays the same: a thread that has used up its share waits as before. Linux knows slices of
-/// threads from 6.12 on (sched_setattr(2), `Documentation/scheduler/sched-eevdf.rst`); where a system has none, or refuses it, nothing changes.
+/// Sets a short time slice for this thread: when it wakes, it takes the core from a thread with a longer one at once, and not at the end of
+/// that slice. Its share of the time stays the same: a thread that has used up its share waits as before. Linux knows slices of threads
+/// from 6.12 on (sched_setattr(2), `Documentation/scheduler/sched-eevdf.rst`); if a system has none, or refuses it, nothing changes.
 pub fn shorten_slice() {
     if let Ok(mut attributes) = attributes() {
         attributes.sched_runtime = attributes.sched_runtime.min(SHORT_SLICE_NS);
@@ -31,7 +31,7 @@ pub fn shorten_slice() {
     }
 }
 
-/// How the system runs this thread.
+/// The scheduling attributes of this thread.
 fn attributes() -> io::Result<libc::sched_attr> {
     let mut attributes = libc::sched_attr {
         size: 0,
@@ -50,7 +50,7 @@ fn attributes() -> io::Result<libc::sched_attr> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
 }
 
-/// Sets what [`attributes`] gives.
+/// Sets the attributes that [`attributes`] returns.
 fn set_attributes(attributes: &libc::sched_attr) -> io::Result<()> {
     // SAFETY: the kernel reads `attributes.size` bytes at most, which it wrote there itself; 0 is this thread.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, ptr::from_ref(attributes), 0) };

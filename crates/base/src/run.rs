@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Run {
     /// The first block.
     pub block: u64,
-    /// How many blocks; at least 1.
+    /// The number of blocks; at least 1.
     pub blocks: u32,
 }
 
@@ -18,13 +18,13 @@ impl Run {
         Self { block, blocks }
     }
 
-    /// The first block behind the run.
+    /// The first block after the run.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.block + self.blocks as u64
     }
 
-    /// Whether the two share a block.
+    /// Returns true if the two share a block.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         self.block < other.end() && other.block < self.end()

@@ -1,7 +1,7 @@
-//! Hash slots as Redis Cluster's clients compute them: CRC-16/XMODEM of the key modulo 16,384, or of the part
-//! between the first `{` and the next `}` where that part is not empty (a "hash tag").
+//! Hash slots as Redis Cluster's clients compute them: CRC-16/XMODEM of the key modulo 16,384, or of the part between the first `{` and the
+//! next `}` if that part is not empty (a "hash tag").
 
-/// How many slots there are.
+/// The number of slots.
 pub const SLOT_COUNT: u16 = 16_384;
 
 const TABLE: [u16; 256] = {

@@ -1,9 +1,9 @@
 //! Locks, atomics and thread locals: the means by which threads share state.
 //!
 //! They are parking_lot's and the standard library's. A build with `--cfg shoal_shuttle` has shuttle's in their place, which runs the same
-//! code one schedule after another (T10, `cargo x lab --only schedules`). There everything on the way of a put and of a get must come from
+//! code one schedule after another (T10, `cargo x lab --only schedules`). There everything on the path of a put and of a get must come from
 //! here: a thread that waits in any other way waits for ever, because all threads of a schedule are one thread of the system.
-//! A lock under which nothing of this module is touched may stay what it is, and so may a count that orders nothing.
+//! A lock that covers no use of this module may stay as it is, and so may a count that orders nothing.
 
 #[cfg(not(shoal_shuttle))]
 pub use parking_lot::{Mutex, MutexGuard};
@@ -19,7 +19,7 @@ pub struct Mutex<T: ?Sized>(shuttle::sync::Mutex<T>);
 
 #[cfg(shoal_shuttle)]
 impl<T> Mutex<T> {
-    /// A free one.
+    /// A free lock.
     pub const fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
@@ -27,12 +27,12 @@ impl<T> Mutex<T> {
 
 #[cfg(shoal_shuttle)]
 impl<T: ?Sized> Mutex<T> {
-    /// Waits until it is free, and takes it.
+    /// Waits until the lock is free, and takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The value, which nobody else can reach.
+    /// The value, which no other thread can reach.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -49,7 +49,8 @@ pub fn pause(duration: std::time::Duration) {
     }
 }
 
-/// Of how many locks or counters the one of a key is chosen by its hash: `count`; few in schedules, each of which makes all of them anew.
+/// The number of locks or counters from which a key's is chosen by its hash: `count`; few in schedules, each of which makes all of them
+/// anew.
 #[must_use]
 pub const fn stripes(count: usize) -> usize {
     if cfg!(shoal_shuttle) && count > 8 { 8 } else { count }

@@ -20,16 +20,16 @@ thread_local! {
     static MAY_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread runs under [`block_on`], so that I/O may block it.
+/// Returns true if the calling thread runs under [`block_on`], so that I/O may block it.
 #[must_use]
 pub fn may_block() -> bool {
     MAY_BLOCK.with(Cell::get)
 }
 
-/// A future behind a plain function: the crate of that function compiles it, once.
+/// A future of a plain function: the crate of that function compiles it, once.
 ///
-/// The code of an `async fn` is compiled by each crate that awaits it, with all that it awaits. Work off the hot paths is given out in
-/// such a box instead.
+/// The code of an `async fn` is compiled by each crate that awaits it, with all that it awaits. Work off the hot paths is returned in such
+/// a box instead.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Lets the other tasks of the thread run before this one continues.
@@ -53,7 +53,7 @@ impl Drop for Restore {
     }
 }
 
-/// Runs `future` to its end on this thread; device requests inside run on this thread too. It may be called while another future is
+/// Runs `future` to completion on this thread; device requests inside run on this thread too. It may be called while another future is
 /// polled under it.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
@@ -65,7 +65,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// The future lies behind a pointer: this function and what it calls are compiled once, and not again for each future.
+/// The future is passed by reference: this function and its callees are compiled once, and not again for each future.
 fn drive(future: &mut Polled<'_>) {
     let restore = Restore(MAY_BLOCK.with(|may_block| may_block.replace(true)));
     unplugged(|| run(future));
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// A future that is woken while it is polled, and another one runs to its end in the same poll, on the same thread.
+    /// A future that is woken while it is polled, and another one completes in the same poll, on the same thread.
     #[test]
     fn a_wake_is_not_lost_in_a_run_within() {
         let (sender, receiver) = mpsc::channel();

@@ -1,6 +1,6 @@
-//! Draws the chart of puts a second against objects from a table that `shoal-compare scale` printed earlier:
-//! `cargo run -p shoal-bench --example chart -- TABLE docs/charts/growth.svg`; into a folder the
-//! charts of the five questions: `... -- TABLE docs/charts`
+//! Draws the chart of puts a second against objects from a table that `shoal-compare scale` printed:
+//! `cargo run -p shoal-bench --example chart -- TABLE docs/charts/growth.svg`; with a folder, the charts of the five questions:
+//! `... -- TABLE docs/charts`
 
 use std::path::Path;
 

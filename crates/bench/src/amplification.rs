@@ -1,9 +1,9 @@
-//! `bench amplification`: how much room objects take, and how much is written for them.
+//! `bench amplification`: the space that objects take, and the bytes written for them.
 //!
-//! Each row is a store of its own in a new data file. A load is put by some clients; when the trees hold everything, the
-//! allocated bytes over the live ones are noted (tree pages in, log and superblocks out). Then a random half is deleted,
-//! and the store's work on it is watched for at most a minute. The written bytes are counted by kind, in bytes of the device for
-//! each byte that was put.
+//! Each row is a separate store in a new data file. A load is put by some clients; when the trees hold everything, the
+//! allocated bytes over the live ones are recorded (including tree pages, without log and superblocks). Then a random half is
+//! deleted, and the store's work on it is watched for at most a minute. The written bytes are counted by kind, in bytes of the
+//! device for each byte of the puts.
 
 use std::fs;
 use std::io::Write;
@@ -35,9 +35,9 @@ const CASES: [&str; 2] = ["alloc-live-tree", "alloc-live-logn"];
 /// Clients that put and delete.
 const VARIANTS: [(&str, u64); 2] = [("c1", 1), ("c16", 16)];
 
-/// How long the store is watched after the deletes.
+/// Time limit for watching the store after the deletes.
 const WATCHED_MAX: Duration = Duration::from_secs(60);
-/// No apply for so long: nothing is left to do.
+/// Without an apply for this time, nothing is left to do.
 const QUIET: Duration = Duration::from_secs(6);
 /// The goal after the deletes.
 const GOAL: f64 = 1.08;
@@ -59,30 +59,30 @@ const METRICS: &[Metric] = &[
     Metric { name: "moves_per_user_byte", unit: "1", head: "moves" },
 ];
 
-/// The cases to measure, and the way to.
+/// The selected cases, and their parameters.
 #[derive(Clone, Debug)]
 pub struct AmplificationOptions {
     /// Version of the program, for the header.
     pub version: String,
     /// JSON lines instead of a table.
     pub json: bool,
-    /// Cases by name, or by beginning and `*`; none: all.
+    /// Cases by name, or by prefix and `*`; none: all.
     pub cases: Vec<String>,
     /// Variants likewise.
     pub variants: Vec<String>,
     /// The data file, which must not exist and is removed at the end; none: a temporary one in the current folder.
     pub data: Option<PathBuf>,
-    /// Bytes of values that are put, at least.
+    /// Minimum bytes of values to put.
     pub bytes: u64,
     /// Bytes of cache.
     pub cache: u64,
-    /// The folder whose files are put, as often as it takes.
+    /// The folder whose files are put, repeatedly if necessary.
     pub tree: PathBuf,
     /// How the device is driven.
     pub io: IoMode,
 }
 
-/// Measures what `options` select and prints it to `out`. Must not run on a runtime's thread.
+/// Runs the cases of `options` and prints the results to `out`. Must not run on a runtime's thread.
 ///
 /// # Errors
 /// An unknown case or variant; the store, the device, the folder or the output failed.
@@ -119,7 +119,7 @@ pub fn run(options: &AmplificationOptions, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Objects by number, as many as one likes.
+/// Objects by number, without a limit.
 enum Load {
     /// Paths below a folder; object n is file n modulo their number, under another key each time.
     Tree {
@@ -226,7 +226,7 @@ impl Row<'_> {
         ])
     }
 
-    /// Puts objects until they have the wanted bytes; says how many objects and bytes.
+    /// Puts objects until they have the requested bytes; returns the number of objects and bytes.
     fn put(&self, store: &Store) -> Result<(u64, u64)> {
         let (next, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         self.in_threads(|| {
@@ -276,7 +276,7 @@ impl Row<'_> {
     }
 }
 
-/// Waits until the trees hold everything; allocated over live bytes then.
+/// Waits until the trees hold everything; returns the allocated bytes over the live ones.
 fn settled_ratio(store: &Store) -> f64 {
     settle(store);
     ratio(&store.stat())
@@ -288,7 +288,7 @@ struct Watched {
     seconds_to_goal: Option<f64>,
 }
 
-/// Looks at an idle store until nothing happens any more.
+/// Watches an idle store until nothing happens any more.
 fn watch(store: &Store) -> Watched {
     let began = Instant::now();
     let first = settled_ratio(store);

@@ -1,4 +1,4 @@
-//! A data file of a benchmark's own: new, and gone when it is not needed any more.
+//! The data file of a benchmark: new, and removed when it is no longer needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use shoal_device::{Device, FileOptions, IoMode};
 /// The file; it is removed with this.
 pub struct NewFile(PathBuf);
 
-/// The name of a temporary data file of `bench` in the current folder, the same in the whole process. It is made of a random number: in
-/// a container each command is process 1, and the file of a killed one may be there.
+/// The name of a temporary data file of `bench` in the current folder, the same in the whole process. It contains a random
+/// number: in a container each command is process 1, and the file of a killed one may still exist.
 #[must_use]
 pub fn temporary(bench: &str) -> PathBuf {
     static NUMBER: OnceLock<u64> = OnceLock::new();
@@ -21,10 +21,10 @@ pub fn temporary(bench: &str) -> PathBuf {
 }
 
 impl NewFile {
-    /// Makes the file at `path`, or a temporary one of `bench` in the current folder, and opens it as a device.
+    /// Creates the file at `path`, or a temporary one of `bench` in the current folder, and opens it as a device.
     ///
     /// # Errors
-    /// Where something is there already: it is left alone. As the device.
+    /// If the file exists: it is left alone. Those of the device.
     pub fn create(path: Option<&Path>, bench: &str, io: IoMode) -> Result<(Device, Self)> {
         let path = path.map_or_else(|| temporary(bench), Path::to_path_buf);
         if path.exists() {
@@ -36,7 +36,7 @@ impl NewFile {
         Ok((device, Self(path)))
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -45,7 +45,7 @@ impl NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        // There is nobody to tell that it stays.
+        // There is no way to report that it stays.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! The disk under a folder: its free room, and the kernel's counters for it. The counters are of the whole disk: the work of other
-//! programs is in them.
+//! The disk of a folder: its free space, and the kernel's counters for it. The counters are of the whole disk and include the
+//! work of other programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The counts of the disk that holds `folder`; none where the kernel does not tell, as for memory and networks.
+    /// The counts of the disk that holds `folder`; `None` if the kernel has none, as for memory and networks.
     ///
     /// # Errors
     /// There is no such folder.
@@ -47,7 +47,7 @@ impl Disk {
 /// Bytes that may still be written below `folder`.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel does not report it.
 pub fn free_bytes(folder: &Path) -> Result<u64> {
     let system = rustix::fs::statvfs(folder);
     let system = system.with_context(|| format!("cannot ask for the free space of {}", folder.display()))?;

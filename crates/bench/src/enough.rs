@@ -1,11 +1,11 @@
-//! When a row was measured for long enough: its time is over, and it has enough operations for figures.
+//! The end of a row's measurement: its time is over, and it has enough operations for figures.
 //!
-//! The time alone would leave a row without figures where one operation takes longer than all of it, as on a busy machine. Tests give
-//! no time at all: then a row ends by the count, however fast the machine is.
+//! The time alone would leave a row without figures if one operation takes longer than all of it, as on a busy machine. Tests
+//! set the time to zero: then the count alone stops a row, on any machine.
 
 use std::time::{Duration, Instant};
 
-/// Operations that a row, or each of its clients, has at least.
+/// Minimum number of operations of a row, or of each of its clients.
 pub const OPERATIONS_MIN: u64 = 16;
 
 /// The end of a row.
@@ -17,22 +17,22 @@ pub struct Enough {
 }
 
 impl Enough {
-    /// A row that begins now and is measured for `time`.
+    /// A row that starts now and is measured for `time`.
     pub fn after(time: Duration) -> Self {
         Self { began: Instant::now(), time, operations: OPERATIONS_MIN }
     }
 
-    /// A row that begins now, in which each client has this many operations, however long they take.
+    /// A row that starts now, in which each client has this number of operations, without a time limit.
     pub fn of(operations: u64) -> Self {
         Self { began: Instant::now(), time: Duration::ZERO, operations }
     }
 
-    /// Whether the row may end after `operations`. The clock is not read before they are enough.
+    /// Returns true if the row may stop after `operations`. The clock is not read before they are enough.
     pub fn is_reached(&self, operations: u64) -> bool {
         operations >= self.operations && self.began.elapsed() >= self.time
     }
 
-    /// Time since the beginning.
+    /// Time since the start.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }

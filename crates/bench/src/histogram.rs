@@ -1,10 +1,10 @@
 //! A small log-linear histogram of latencies: 64 buckets to each power of two, so a quantile is at most 1.6 % off.
 //!
-//! Counts only grow. It keeps no time itself.
+//! Counts only grow. It does not measure time itself.
 
 use std::time::Duration;
 
-/// Buckets to each power of two are two to this.
+/// Two to this power is the number of buckets for each power of two.
 const FINE_BITS: u32 = 6;
 
 /// Values below this have a bucket each.
@@ -30,7 +30,7 @@ impl Histogram {
         self.count += 1;
     }
 
-    /// Adds everything that `other` holds.
+    /// Adds everything in `other`.
     pub fn merge(&mut self, other: &Self) {
         if other.buckets.len() > self.buckets.len() {
             self.buckets.resize(other.buckets.len(), 0);
@@ -41,13 +41,13 @@ impl Histogram {
         self.count += other.count;
     }
 
-    /// How many latencies were added.
+    /// The number of latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The latency that `permille` thousandths of all do not exceed, in microseconds; 0 where there are none.
+    /// The latency that `permille` thousandths of all do not exceed, in microseconds; 0 if there are none.
     #[must_use]
     pub fn quantile_us(&self, permille: u64) -> f64 {
         let rank = (self.count * permille).div_ceil(1000).max(1);

@@ -1,10 +1,11 @@
 //! The measurements of `shoal bench`, and the parts that the experiments share with them.
 //!
-//! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
-//! figure depends on), [`disk`] (the kernel's counters), [`cores`] (where clients and servers run), [`report`] (table or lines),
-//! [`mod@plot`] (charts), [`select()`] (names of cases), [`questions`] (the charts for those who choose a store), then the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`] and [`scale`].
+//! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (the
+//! surroundings of a figure), [`disk`] (the kernel's counters), [`cores`] (the cores of clients and servers), [`report`] (table
+//! or lines), [`mod@plot`] (charts), [`select()`] (names of cases), [`questions`] (the charts for the choice of a store), then
+//! the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`] and [`scale`].
 //!
-//! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
+//! Only figures from the `release` profile are meaningful. Nothing here decides whether a figure is good.
 
 pub mod amplification;
 pub mod cores;

@@ -1,5 +1,5 @@
-//! The surroundings of a figure: the machine, other work on it, and what this process takes of it: processor time, memory, and
-//! bytes that it writes.
+//! The surroundings of a figure: the machine, other work on it, and the resources of this process: processor time, memory, and
+//! written bytes.
 
 use std::fs;
 use std::time::Duration;
@@ -32,14 +32,14 @@ pub fn cpu_time() -> Duration {
 /// Memory of this process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// All that is resident: also the pages of files that are mapped.
+    /// All resident memory, including the pages of mapped files.
     pub resident: u64,
     /// The resident part that belongs to no file.
     pub anonymous: u64,
 }
 
 impl Memory {
-    /// The memory now; zeros where the kernel does not tell.
+    /// The current memory; zeros if the kernel does not report it.
     #[must_use]
     pub fn now() -> Self {
         let status = read("/proc/self/status");
@@ -48,13 +48,14 @@ impl Memory {
     }
 }
 
-/// Bytes that this process has written to block devices or handed to the kernel for that; none where the kernel does not tell.
+/// Bytes that this process has written to block devices or handed to the kernel for that; `None` if the kernel does not report
+/// them.
 #[must_use]
 pub fn written_bytes() -> Option<u64> {
     figure(&read("/proc/self/io"), "write_bytes:")
 }
 
-/// The number behind `name` in lines of a name and a number.
+/// The number after `name` in lines of a name and a number.
 fn figure(lines: &str, name: &str) -> Option<u64> {
     let rest = lines.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()

@@ -1,7 +1,7 @@
 //! Objects whose key, length and bytes follow from a seed and their number, so that nothing has to be remembered.
 //!
-//! Values are slices of one region of random bytes that is prepared beforehand: making one costs nothing while it is
-//! measured, and a value that comes back is recognised by its length and its first and last 8 bytes.
+//! Values are slices of one region of random bytes that is prepared beforehand: making one costs nothing during a measurement,
+//! and a returned value is recognised by its length and its first and last 8 bytes.
 
 use std::f64::consts::TAU;
 
@@ -9,16 +9,16 @@ use anyhow::{Result, ensure};
 use bytes::Bytes;
 use shoal_base::{Entropy, SeededEntropy};
 
-/// Bytes of the region that values are cut from; more than the longest value.
+/// Bytes of the region that contains all values; more than the longest value.
 const POOL_BYTES: usize = 16 << 20;
 
 /// The longest value of a log-normal workload.
 const LOG_NORMAL_BYTES_MAX: f64 = (4 << 20) as f64;
 
-/// Bytes at both ends of a value that are compared.
+/// Compared bytes at the start and at the end of a value.
 const END_BYTES: usize = 8;
 
-/// How long the values of a workload are.
+/// The lengths of the values of a workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sizes {
     /// All the same, in bytes.
@@ -58,7 +58,7 @@ impl Sizes {
     }
 }
 
-/// Random bytes that values are cut from. Cheap to clone.
+/// Random bytes that contain all values. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Pool {
     seed: u64,
@@ -98,7 +98,7 @@ impl ObjectSet {
         format!("{:02x}/{:02x}/{}-{number:08}", folders as u8, (folders >> 8) as u8, self.name).into_bytes()
     }
 
-    /// How long the values are.
+    /// The lengths of the values.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         self.sizes
@@ -112,7 +112,7 @@ impl ObjectSet {
         self.pool.bytes.slice(place..place + bytes)
     }
 
-    /// Checks what came back as object `number`.
+    /// Checks the returned bytes of object `number`.
     ///
     /// # Errors
     /// Length, first or last bytes are not those of the object.
@@ -128,14 +128,14 @@ impl ObjectSet {
 pub struct Ends {
     /// Length of the value.
     pub bytes: u64,
-    /// Its first 8 bytes, zeros behind a shorter value's end.
+    /// Its first 8 bytes, padded with zeros.
     pub first: [u8; END_BYTES],
     /// Its last 8 bytes, likewise.
     pub last: [u8; END_BYTES],
 }
 
 impl Ends {
-    /// Of a value in one piece.
+    /// Those of a value in one piece.
     #[must_use]
     pub fn of(value: &[u8]) -> Self {
         let mut ends = Self { bytes: value.len() as u64, ..Self::default() };
@@ -146,7 +146,7 @@ impl Ends {
     }
 }
 
-/// A seed for what is called `name` in a run with the seed `seed`.
+/// A seed for `name` in a run with the seed `seed`.
 #[must_use]
 pub fn salt(seed: u64, name: &str) -> u64 {
     name.bytes().fold(seed, |seed, byte| mix(seed, u64::from(byte)))

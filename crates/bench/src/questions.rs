@@ -1,6 +1,6 @@
-//! The charts for those who choose a store: one for each question, drawn from the table that `shoal-compare charts` printed.
+//! The charts for the choice of a store: one for each question, drawn from the table that `shoal-compare charts` printed.
 //!
-//! A row of the table is a question's word, a store, and the answer; a row of growth has the store in front, as
+//! A row of the table is a question's word, a store, and the answer; a row of growth starts with the store, as
 //! `shoal-compare scale` prints it. Stores whose names have spaces are written with underscores.
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct Question {
     /// The title of the axis, and its unit.
     axis: (&'static str, &'static str),
     is_more_better: bool,
-    /// Around the answer of a store, in the title: of the first, and of all others.
+    /// The text around the answer of a store, in the title: of the first, and of all others.
     says: [&'static str; 2],
     label: fn(f64) -> String,
 }
@@ -66,7 +66,7 @@ fn whole(number: f64) -> String {
 }
 
 impl Question {
-    /// The answers in a table, the best first; those that are equal in the table's order.
+    /// The answers in a table, the best first; equal ones in the table's order.
     fn answers(&self, table: &str) -> Vec<(String, f64)> {
         let answer = |line: &str| {
             let mut words = line.split_whitespace();
@@ -100,7 +100,7 @@ impl Question {
     }
 }
 
-/// Draws a chart into `directory` for each question that `table` answers; gives their paths.
+/// Draws a chart into `directory` for each question that `table` answers; returns their paths.
 ///
 /// # Errors
 /// A chart cannot be drawn or written.
@@ -152,7 +152,7 @@ mod tests {
             ["question-puts.svg", "question-room.svg", "question-flips.svg", "question-growth.svg"]
         );
         let flips = std::fs::read_to_string(folder.path().join("charts/question-flips.svg")).unwrap();
-        // The values stand above the bars: one of 0 has no other sign.
+        // The values are printed above the bars: a bar of 0 has no other sign.
         assert!(flips.contains("1327") && flips.matches(">\n0\n<").count() >= 2, "{flips}");
         assert!(draw_all(folder.path(), "nothing").unwrap().is_empty());
     }

@@ -1,6 +1,6 @@
-//! How figures are printed: a table for people, plain lines for pipes, or one JSON object a line for programs.
+//! The output of figures: a table for people, plain lines for pipes, or one JSON object a line for programs.
 //!
-//! Every row is printed as soon as it is there. A figure that a case does not measure is a dash, or no line.
+//! Every row is printed as soon as it is measured. A figure that a case does not measure is a dash, or no line.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// Width of a column of figures.
 const WIDTH: usize = 9;
 
-/// A figure that a benchmark gives for each case and variant.
+/// A figure of a benchmark for each case and variant.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Its name in the JSON lines.
@@ -25,7 +25,7 @@ pub struct Metric {
 pub enum Format {
     /// People: a table.
     Table,
-    /// Tools that work by lines: case, variant, name, value and unit of a figure on each.
+    /// Line-based tools: case, variant, name, value and unit of a figure on each line.
     Lines,
     /// Programs: one JSON object a line.
     Json,
@@ -59,7 +59,7 @@ impl<'a> Report<'a> {
     /// A fact about the run as a whole: machine, load, version, parameters, seed.
     ///
     /// # Errors
-    /// As the output.
+    /// Those of the output.
     pub fn fact(&mut self, name: &str, value: &str) -> io::Result<()> {
         if self.format == Format::Json {
             writeln!(self.out, "{}", json!({ "bench": self.bench, "header": name, "value": value }))?;
@@ -72,7 +72,7 @@ impl<'a> Report<'a> {
     /// The figures of one case and variant, one for each metric.
     ///
     /// # Errors
-    /// As the output.
+    /// Those of the output.
     pub fn row(&mut self, case: &str, variant: &str, figures: &[Option<f64>]) -> io::Result<()> {
         assert_eq!(figures.len(), self.metrics.len(), "a row has a place for every metric");
         if self.format != Format::Table {
@@ -109,7 +109,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// With as many digits as say something.
+/// With a reasonable number of digits.
 fn shown(figure: Option<f64>) -> String {
     match figure {
         None => "-".into(),

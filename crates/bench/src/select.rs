@@ -1,8 +1,8 @@
-//! `--case` and `--variant`: which of a benchmark's names a run wants.
+//! `--case` and `--variant`: the selected names of a benchmark.
 
 use anyhow::{Result, bail};
 
-/// Those of `names` that `wanted` selects: exact names, or beginnings followed by `*`. Nothing wanted selects all.
+/// The names in `names` that `wanted` selects: exact names, or prefixes followed by `*`. An empty `wanted` selects all.
 ///
 /// # Errors
 /// An entry of `wanted` selects nothing.

@@ -1,4 +1,4 @@
-//! Waiting until a store's trees hold everything, so that the next measurement begins alike.
+//! Waiting until a store's trees hold everything, so that every measurement starts in the same state.
 
 use std::thread;
 use std::time::{Duration, Instant};

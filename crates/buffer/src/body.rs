@@ -1,6 +1,6 @@
-//! Reading a buffer from front to back, as its owner: as a [`Buf`] and as the body of an HTTP message.
+//! Consuming a buffer from front to back: as a [`Buf`] and as the body of an HTTP message.
 //!
-//! A chunk is released as soon as it is consumed: a frame of the pool is not pinned until the whole value was sent.
+//! A chunk is released as soon as it is consumed, so a frame of the pool is not pinned until the whole value is sent.
 
 use std::convert::Infallible;
 use std::io::IoSlice;
@@ -33,17 +33,17 @@ impl Buf for Buffer {
     }
 
     /// # Panics
-    /// Where fewer than `count` bytes remain, as [`Buf`] demands.
+    /// If fewer than `count` bytes remain, as [`Buf`] demands.
     #[inline]
     fn advance(&mut self, count: usize) {
         assert!(count <= self.len(), "advancing {count} bytes where {} remain", self.len());
         self.truncate_front(count);
     }
 
-    /// The next `count` bytes, copied only where they are built in or lie in several chunks.
+    /// The next `count` bytes. Copied only if they are built in or span several chunks.
     ///
     /// # Panics
-    /// Where fewer remain, as [`Buf`] demands.
+    /// If fewer than `count` bytes remain, as [`Buf`] demands.
     fn copy_to_bytes(&mut self, count: usize) -> Bytes {
         assert!(count <= self.len(), "taking {count} bytes where {} remain", self.len());
         if count <= self.first_chunk().len() {
@@ -60,7 +60,7 @@ impl Buf for Buffer {
     }
 }
 
-/// One frame with everything: the sender asks for the chunks.
+/// One frame with the whole buffer: the sender asks for the chunks.
 impl Body for Buffer {
     type Data = Self;
     type Error = Infallible;

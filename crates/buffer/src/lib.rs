@@ -1,12 +1,12 @@
 //! The message buffer: a logically linear byte array made of chunks, after RAMCloud's Buffer (`docs/sources.md`).
 //!
-//! *Internal* chunks hold bytes that were copied in, the first thousand in storage that is built into the buffer, so
-//! that a short message needs no allocation. *External* chunks refer to memory that somebody else owns (a pool frame,
-//! a received message, a mapped file: whatever [`bytes::Bytes`] can own) and release it by dropping. A value travels
-//! from the pool to the socket as external chunks: it is never copied.
+//! *Internal* chunks hold bytes that were copied in, the first thousand in storage that is built into the buffer, so that a short message
+//! needs no allocation. *External* chunks refer to memory of another owner (a pool frame, a received message, a mapped file: any memory
+//! that [`bytes::Bytes`] can own) and release it when they are dropped. A value travels from the pool to the socket as external chunks: it
+//! is never copied.
 //!
-//! `buffer` is the buffer's memory and its critical paths, with all of the crate's `unsafe`; `range` is what is built on
-//! them; `body` gives a buffer to code that consumes a [`bytes::Buf`] or an [`http_body::Body`].
+//! `buffer` is the buffer's memory and its critical paths, with all of the crate's `unsafe`; `range` builds on them; `body` passes a buffer
+//! to code that consumes a [`bytes::Buf`] or an [`http_body::Body`].
 
 mod body;
 mod buffer;

@@ -3,7 +3,7 @@
 //! Every offset and count is checked against the length without an overflow; a range that does not fit is an error, never a
 //! panic. (RAMCloud's Buffer adds offset and length in 32 bits unchecked, and crashes or reads foreign memory.)
 //!
-//! Not here: memory and `unsafe`, which are `raw`'s.
+//! Not here: memory and `unsafe` (`buffer`).
 
 use std::borrow::Cow;
 use std::io::IoSlice;
@@ -13,26 +13,25 @@ use bytes::Bytes;
 use crate::Buffer;
 use crate::buffer::Part;
 
-/// [`Buffer::append`] copies up to so many bytes and refers to more. Measured (`experiments message-buffer --case
-/// 'refer-*'`): referring to shared memory costs 17 ns whatever its length (two atomic counts), copying 4 ns for 64 bytes
-/// and 8 to 12 for 256 to 768, but 41 once the built-in storage is full. Half of that storage leaves room for the bytes
-/// around the chunk.
+/// [`Buffer::append`] copies a chunk of at most this size and refers to a longer one. Measured (`experiments message-buffer --case
+/// 'refer-*'`): referring to shared memory costs 17 ns at any length (two atomic counts), copying 4 ns for 64 bytes and 8 to 12 for 256 to
+/// 768, but 41 once the built-in storage is full. Half of that storage leaves room for the bytes around the chunk.
 pub const COPY_BYTES_MAX: usize = 512;
 
-/// A range reaches behind the end of the buffer.
+/// A range reaches past the end of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes {offset}+{count} are out of range: the buffer has {len}")]
 pub struct OutOfRange {
-    /// The first byte that was asked for.
+    /// The first byte of the range.
     pub offset: usize,
-    /// How many bytes were asked for.
+    /// The length of the range.
     pub count: usize,
     /// Length of the buffer.
     pub len: usize,
 }
 
 impl Buffer {
-    /// Appends `chunk`: by copying where it is short (at most [`COPY_BYTES_MAX`]), else by referring to its memory.
+    /// Appends `chunk`: by copying if it is short (at most [`COPY_BYTES_MAX`]), else by referring to its memory.
     #[inline]
     pub fn append(&mut self, chunk: Bytes) {
         if chunk.len() <= COPY_BYTES_MAX {
@@ -42,8 +41,8 @@ impl Buffer {
         }
     }
 
-    /// Appends everything that `other` holds: its external chunks and its long internal ones as they are, its short
-    /// internal ones (at most [`COPY_BYTES_MAX`]) and its built-in ones by copying.
+    /// Appends the contents of `other`: its external chunks and its long internal ones as they are; copies its short internal ones (at most
+    /// [`COPY_BYTES_MAX`]) and its built-in ones.
     pub fn append_buffer(&mut self, mut other: Self) {
         while !other.is_empty() {
             let first = other.first_chunk();
@@ -62,7 +61,7 @@ impl Buffer {
     /// Appends the `count` bytes of `other` from `offset` on: refers to its external chunks, copies its internal ones.
     ///
     /// # Errors
-    /// [`OutOfRange`] where fewer are there; nothing is appended then.
+    /// [`OutOfRange`] if there are fewer; nothing is appended then.
     pub fn append_range(&mut self, other: &Self, offset: usize, count: usize) -> Result<(), OutOfRange> {
         other.check_range(offset, count)?;
         let (mut skip, mut rest) = (offset, count);
@@ -87,20 +86,20 @@ impl Buffer {
         Ok(())
     }
 
-    /// The `count` bytes from `offset` on as a buffer of their own: refers to external chunks, copies internal ones.
+    /// The `count` bytes from `offset` on as a separate buffer: refers to external chunks, copies internal ones.
     ///
     /// # Errors
-    /// [`OutOfRange`] where fewer are there.
+    /// [`OutOfRange`] if there are fewer.
     pub fn range(&self, offset: usize, count: usize) -> Result<Self, OutOfRange> {
         let mut out = Self::new();
         out.append_range(self, offset, count)?;
         Ok(out)
     }
 
-    /// The `count` bytes from `offset` on as one slice: copied only where they lie in several chunks.
+    /// The `count` bytes from `offset` on as one slice: copied only if they span several chunks.
     ///
     /// # Errors
-    /// [`OutOfRange`] where fewer are there.
+    /// [`OutOfRange`] if there are fewer.
     #[inline(always)]
     pub fn contiguous(&self, offset: usize, count: usize) -> Result<Cow<'_, [u8]>, OutOfRange> {
         if let Some(bytes) = self.range_of_short(offset, count) {
@@ -109,14 +108,14 @@ impl Buffer {
         if let Some(bytes) = self.range_of_one(offset, count) {
             return Ok(Cow::Borrowed(bytes));
         }
-        // A type of its own, so that the short way above need not put its answer where this one does: in memory.
+        // A separate result type, so that the fast path above need not return its result in memory, as this one does.
         match self.range_copied(offset, count) {
             Ok(bytes) => Ok(Cow::Owned(bytes)),
             Err(error) => Err(error),
         }
     }
 
-    /// The `count` bytes from `offset` on, where they lie in one chunk.
+    /// The `count` bytes from `offset` on, if one chunk holds them.
     #[cold]
     #[inline(never)]
     fn range_of_one(&self, offset: usize, count: usize) -> Option<&[u8]> {
@@ -142,7 +141,7 @@ impl Buffer {
         Ok(out)
     }
 
-    /// The bytes from `offset` on that lie in one chunk: never empty before the end, empty from the end on.
+    /// The bytes from `offset` to the end of their chunk: empty only at the end of the buffer or after it.
     #[inline]
     #[must_use]
     pub fn peek(&self, offset: usize) -> &[u8] {
@@ -156,7 +155,7 @@ impl Buffer {
         &[]
     }
 
-    /// Everything as one slice, where it lies in one chunk or is nothing.
+    /// All bytes as one slice, if there is at most one chunk.
     #[inline]
     #[must_use]
     pub fn as_contiguous(&self) -> Option<&[u8]> {
@@ -164,14 +163,14 @@ impl Buffer {
         (first.len() == self.len()).then_some(first)
     }
 
-    /// Whether everything lies in one chunk.
+    /// Returns true if there is at most one chunk.
     #[inline]
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.as_contiguous().is_some()
     }
 
-    /// Whether the first chunk is external.
+    /// Returns true if the first chunk is external.
     fn is_external(&self) -> bool {
         !matches!(self.parts().next(), None | Some(Part::Internal(_)))
     }
@@ -179,7 +178,7 @@ impl Buffer {
     /// Copies the bytes from `offset` on until `target` is full.
     ///
     /// # Errors
-    /// [`OutOfRange`] where fewer are there; `target` is untouched then.
+    /// [`OutOfRange`] if there are fewer; `target` is untouched then.
     #[inline]
     pub fn copy_out(&self, offset: usize, target: &mut [u8]) -> Result<(), OutOfRange> {
         self.check_range(offset, target.len())?;
@@ -200,11 +199,10 @@ impl Buffer {
         Ok(())
     }
 
-    /// Writes `source` over the bytes from `offset` on. External memory is not written to: a chunk that refers to some
-    /// becomes an internal copy first.
+    /// Writes `source` over the bytes from `offset` on. External memory is not written to: its chunk is replaced by an internal copy first.
     ///
     /// # Errors
-    /// [`OutOfRange`] where fewer bytes than `source` has are there; nothing is written then.
+    /// [`OutOfRange`] if there are fewer bytes than `source` has; nothing is written then.
     pub fn copy_in(&mut self, offset: usize, source: &[u8]) -> Result<(), OutOfRange> {
         self.check_range(offset, source.len())?;
         self.overwrite(offset, source);
@@ -240,7 +238,7 @@ impl Buffer {
         if count > len || offset > len - count { Err(OutOfRange { offset, count, len }) } else { Ok(()) }
     }
 
-    /// The parts of the chunks that lie in the range; none is empty.
+    /// The parts of the chunks in the range; none is empty.
     #[inline]
     fn pieces(&self, offset: usize, count: usize) -> Result<impl Iterator<Item = &[u8]>, OutOfRange> {
         self.check_range(offset, count)?;
@@ -263,8 +261,8 @@ impl Buffer {
     }
 }
 
-/// Copies a piece as long as `target`. Short ones, which fields of messages are, by two words that may overlap: a call would cost
-/// more than they do.
+/// Copies a piece of the length of `target`. Short pieces, such as the fields of messages, by two words that may overlap: a call would cost
+/// more.
 #[inline]
 fn copy(target: &mut [u8], source: &[u8]) {
     fn by_words<const N: usize>(target: &mut [u8], source: &[u8]) {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::{BUILT_IN_BYTES, Buffer, COPY_BYTES_MAX, OutOfRange, PREPEND_BYTES};
 
-/// Fewer cases where each takes long.
+/// Fewer cases under Miri, which is slow.
 pub(crate) const fn cases(count: u32) -> u32 {
     if cfg!(miri) { count / 200 } else { count }
 }

@@ -9,40 +9,41 @@ use crate::error::Result;
 use crate::object::Lsn;
 use crate::transport::Parts;
 
-/// The backup that an increment goes on from.
+/// The backup that an increment continues.
 #[derive(Clone, Debug)]
 pub struct BackupSince {
     /// The identity of its store.
     pub store: [u8; 16],
     /// Its version.
     pub version: Lsn,
-    /// Pages that its index names: of each the block (8 bytes) and the checksum (4), little-endian; at most 300,000.
+    /// The pages named by its index: for each, the block (8 bytes) and the checksum (4), little-endian; at most 300,000.
     pub pages: Bytes,
-    /// The tablet and the encoded key behind which it was broken off; none: it has all keys.
+    /// The tablet and the encoded key after which it was interrupted; `None` if it is complete.
     pub up_to: Option<(u16, Bytes)>,
 }
 
-/// A backup on its way from the server, in the format of `docs/format/backup.md`. A connection that breaks ends it with an error.
+/// A backup on its way from the server, in the format of `docs/format/backup.md`. A broken connection terminates it with an
+/// error.
 pub struct Backup {
     client: Client,
     parts: Parts<v1::Backup>,
 }
 
 impl Client {
-    /// A backup of all objects as they are now. The server serves two such calls at a time.
+    /// A backup of all objects in their current state. The server serves two such calls at a time.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Busy`](crate::Error::Busy) while two others make
-    /// backups, [`Error::Denied`](crate::Error::Denied).
+    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Busy`](crate::Error::Busy) while two others make backups,
+    /// [`Error::Denied`](crate::Error::Denied).
     pub fn backup(&self) -> Boxed<'_, Result<Backup>> {
         self.open_backup(None)
     }
 
-    /// The changes since another backup: a stream of changes, of which `shoal backup --incremental-from` makes an increment.
+    /// The changes since another backup: a stream of changes, from which `shoal backup --incremental-from` makes an increment.
     ///
     /// # Errors
-    /// As [`backup`](Self::backup); [`Error::Invalid`](crate::Error::Invalid) where that is no backup of this store, or newer than the
-    /// store.
+    /// As [`backup`](Self::backup); [`Error::Invalid`](crate::Error::Invalid) if the other one is not a backup of this store,
+    /// or is newer than the store.
     pub fn backup_since(&self, since: BackupSince) -> Boxed<'_, Result<Backup>> {
         let BackupSince { store, version, pages, up_to } = since;
         let store = Bytes::copy_from_slice(&store);
@@ -61,7 +62,7 @@ impl Client {
 }
 
 impl Backup {
-    /// The next bytes; none where the stream ended. The backup is whole where its end record came.
+    /// The next bytes; `None` at the end of the stream. The backup is complete if its end record came.
     ///
     /// # Errors
     /// As [`Client::backup`].

@@ -10,23 +10,23 @@ use crate::request_id::{RequestId, RequestIds};
 use crate::retry::{Failed, Retry};
 use crate::transport::Transport;
 
-/// A client of one server. Cheap to clone; clones share their connections. Needs a running tokio runtime with time and
-/// I/O enabled. A call that is dropped is cancelled: a write is then wholly done or wholly not.
+/// A client of one server. Cheap to clone; clones share their connections. Needs a running tokio runtime with time and I/O
+/// enabled. A dropped call is cancelled: a write is then done completely or not at all.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) transport: Arc<Transport>,
     pub(crate) retry: Retry,
-    /// Where writes are to be done once.
+    /// The request ids, if writes are done once.
     request_ids: Option<Arc<RequestIds>>,
 }
 
 impl Client {
-    /// Connects to the server at `options` (an address as a string, or [`ConnectOptions`]). Connections that break later
-    /// are opened again by the calls that need them.
+    /// Connects to the server at `options` (an address as a string, or [`ConnectOptions`]). Connections that break later are
+    /// reopened by the calls that need them.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for the address, [`Error::Unavailable`](crate::Error::Unavailable) where
-    /// no server answers.
+    /// [`Error::Invalid`](crate::Error::Invalid) for the address, [`Error::Unavailable`](crate::Error::Unavailable) if no
+    /// server answers.
     pub fn connect(options: impl Into<ConnectOptions>) -> Boxed<'static, Result<Self>> {
         Self::connect_to(options.into())
     }
@@ -42,7 +42,7 @@ impl Client {
         })
     }
 
-    /// Sends a write again where that is safe: one with an id like a read, others only where they were not applied.
+    /// Repeats a write if that is safe: one with an id like a read, others only if they were not applied.
     pub(crate) async fn write<T, F>(&self, attempt: impl Fn(Option<RequestId>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,

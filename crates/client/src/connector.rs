@@ -1,5 +1,5 @@
-//! How the client opens a TCP connection, and what it watches on it: that bytes move, and that a server that is called without TLS
-//! does not answer in TLS.
+//! Opens TCP connections and watches two things on them: that bytes move, and that a server that is called without TLS does not
+//! answer in TLS.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,13 +16,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tower::{Service, ServiceExt};
 
-/// Fewer bytes than this in the time of a timeout are no progress: pings of HTTP/2 are shorter.
+/// Fewer bytes than this within a timeout are no progress: pings of HTTP/2 are shorter.
 const PROGRESS_BYTES_MIN: u64 = 4 << 10;
 
-/// The first two bytes of an alert of TLS, with which a server that speaks TLS answers plain text.
+/// The first two bytes of a TLS alert, with which a TLS server answers plain text.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
-/// The bytes that moved over all connections to one server, in both directions; and whether it answered plain text in TLS.
+/// The bytes that moved over all connections to one server, in both directions; and whether it answered plain text with TLS.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress(Arc<Seen>);
 
@@ -33,17 +33,17 @@ struct Seen {
 }
 
 impl Progress {
-    /// The present count, to be compared later.
+    /// The current count, for a later comparison.
     pub(crate) fn mark(&self) -> u64 {
         self.0.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether enough has moved since `mark`.
+    /// Returns true if enough bytes have moved since `mark`.
     pub(crate) fn is_past(&self, mark: u64) -> bool {
         self.mark().wrapping_sub(mark) >= PROGRESS_BYTES_MIN
     }
 
-    /// The result of `work`, or none after `limit` in which there was no progress.
+    /// The result of `work`, or `None` after `limit` without progress.
     pub(crate) async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut work = std::pin::pin!(work);
         loop {
@@ -55,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// Whether the server speaks TLS, and this client does not: it takes no call then.
+    /// Returns true if the server speaks TLS, and this client does not: then it accepts no call.
     pub(crate) fn is_tls(&self) -> bool {
         self.0.tls_alert.load(Ordering::Relaxed)
     }
@@ -69,7 +69,7 @@ impl Progress {
 pub(crate) struct Connection {
     stream: TcpStream,
     progress: Progress,
-    /// Nothing came yet on a connection without TLS.
+    /// Nothing has been received yet on a connection without TLS.
     awaits_first: bool,
 }
 
@@ -133,8 +133,8 @@ impl AsyncWrite for Connection {
 }
 
 /// Opens TCP connections for an [`Endpoint`](tonic::transport::Endpoint), as [`Client`](crate::Client) does: without Nagle's
-/// delay, and without a pace on this machine ([`shoal_base::set_congestion_control`]). The addresses of a name share
-/// `timeout`, so that one that does not answer leaves time for the next.
+/// delay, and without a pace on this machine ([`shoal_base::set_congestion_control`]). The addresses of a name share `timeout`,
+/// so that an unresponsive address leaves time for the next.
 #[must_use]
 pub fn connector(
     timeout: Option<Duration>,
@@ -172,7 +172,7 @@ pub(crate) fn counting(
 
 fn opened(stream: TokioIo<TcpStream>) -> TokioIo<TcpStream> {
     let socket = stream.inner();
-    // A connection that has ended has no address, and the first call notices it.
+    // A closed connection has no address, and the first call notices it.
     if let Ok(peer) = socket.peer_addr() {
         shoal_base::set_congestion_control(socket, peer);
     }
@@ -187,7 +187,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(200);
 
-    /// A slow link is no silent server.
+    /// A slow link is not a silent server.
     #[tokio::test]
     async fn work_that_makes_progress_is_not_cut() {
         let progress = Progress::default();

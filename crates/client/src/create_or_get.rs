@@ -1,4 +1,4 @@
-//! Stores an object where there is none, and gives the one that is there otherwise, in one call.
+//! Stores an object if there is none, and otherwise returns the existing one, in one call.
 
 use bytes::Bytes;
 use shoal_api::v1;
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::object::{ByteRange, Lsn, Object, PutOptions, PutResult, RejectRules};
 use crate::{put, wire};
 
-/// How often it is tried while others create and delete a large object all the time.
+/// Number of attempts while others keep creating and deleting a large object.
 const ATTEMPTS_MAX: usize = 5;
 
 /// The outcome of [`Client::create_or_get`].
@@ -17,17 +17,16 @@ const ATTEMPTS_MAX: usize = 5;
 pub enum CreateOrGet {
     /// There was no object: it is stored now.
     Created(PutResult),
-    /// There was one, and it stays.
+    /// There was one, and it is unchanged.
     Existing(Object),
 }
 
 impl Client {
-    /// Stores `value` (at most 4 MiB) where there is no object, and gives the one that is there otherwise. The rules of
-    /// `options` are not looked at: this is one itself.
+    /// Stores `value` (at most 4 MiB) if there is no object, and otherwise returns the existing one. The rules of `options` are
+    /// ignored: this call is a rule itself.
     ///
     /// # Errors
-    /// As [`Client::put`] and [`Client::get`]; [`Error::Changed`] where others create and delete a value over 4 MiB all the
-    /// time.
+    /// As [`Client::put`] and [`Client::get`]; [`Error::Changed`] if others keep creating and deleting a value over 4 MiB.
     pub fn create_or_get<'a>(
         &'a self,
         bucket: &'a str,

@@ -10,7 +10,7 @@ use crate::object::{DeleteResult, Lsn, RejectRules};
 use crate::wire;
 
 impl Client {
-    /// Deletes an object; deleting what does not exist succeeds, unless the rules say otherwise. Durable when it returns.
+    /// Deletes an object; deleting a missing object succeeds, unless the rules forbid it. Durable when it returns.
     ///
     /// # Errors
     /// As [`Self::put`].

@@ -1,22 +1,22 @@
-//! Errors of calls, sorted by what the caller can do about it.
+//! Errors of calls, sorted by the action that the caller can take.
 
 use shoal_base::id::Current;
 
 use crate::object::{Lsn, Rule};
 
-/// Why a call failed. A write that fails with anything but [`Error::Unknown`] had no effect.
+/// The reason why a call failed. A write that fails with any error except [`Error::Unknown`] had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A condition of the write does not hold.
     #[error("the condition does not hold: the object's current version is {}", Current(*current))]
     ConditionFailed {
-        /// The rule that rejected, where the server said so.
+        /// The rule that rejected, if the server named it.
         rule: Option<Rule>,
-        /// The object's version now; none where it does not exist.
+        /// The object's current version; `None` if it does not exist.
         current: Option<Lsn>,
     },
-    /// There is no such object. (Where that is an ordinary answer, a call gives none instead.)
+    /// There is no such object. (If that is an ordinary answer, a call returns `None` instead.)
     #[error("there is no such object")]
     NotFound,
     /// The request itself is wrong.
@@ -25,7 +25,7 @@ pub enum Error {
     /// The device is full.
     #[error("{0}")]
     Full(String),
-    /// Too much is going on, also after several attempts; try again later.
+    /// The server is overloaded, even after several attempts; try again later.
     #[error("{0}")]
     Busy(String),
     /// Stored bytes are damaged.
@@ -54,10 +54,10 @@ pub enum Error {
     Unavailable {
         /// The server's address.
         server: String,
-        /// The failure as it was seen.
+        /// The observed failure.
         reason: String,
     },
-    /// The server answered something that this client does not understand.
+    /// The server's answer is not valid for this client.
     #[error("the server's answer is not understood: {0}; are client and server of the same version?")]
     Protocol(String),
     /// The caller's source of the value failed.
@@ -77,7 +77,7 @@ pub(crate) fn silent(server: &str, waited: std::time::Duration) -> Error {
     Error::Unavailable { server: server.into(), reason }
 }
 
-/// The words of the innermost cause of an error: "Connection refused", not "transport error".
+/// The text of the innermost cause of an error: "Connection refused", not "transport error".
 pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

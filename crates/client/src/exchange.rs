@@ -1,5 +1,5 @@
-//! A stream of operations and its answers: what waits to be sent, what is under way, and the link to the server, which is opened
-//! again where it broke. [`Pipeline`](crate::Pipeline) has one for itself; the users of an
+//! A stream of operations and its answers: operations to send, operations in flight, and the link to the server, which is
+//! reopened when it breaks. [`Pipeline`](crate::Pipeline) has one for itself; the users of an
 //! [`OperationStream`](crate::OperationStream) share one.
 
 use std::collections::VecDeque;
@@ -19,12 +19,12 @@ use crate::retry::{Failed, Outcome};
 use crate::transport::Transport;
 use crate::wire;
 
-/// Operations on one bucket; each has a note of type `T`, which its end gives back.
+/// Operations on one bucket; each has a note of type `T`, which is returned with its result.
 pub(crate) struct Exchange<T> {
     transport: Arc<Transport>,
     outgoing: Arc<Mutex<Outgoing>>,
     places: Places<Noted<T>>,
-    /// The units of the operations under way.
+    /// The units of the operations in flight.
     units: u32,
     link: Link,
     /// The rest of the last message of answers.
@@ -32,11 +32,11 @@ pub(crate) struct Exchange<T> {
     /// Operations that failed with their stream, or before they were sent.
     failed: VecDeque<Ended<T>>,
     silence: Option<Silence>,
-    /// Messages that came.
+    /// Number of received messages.
     heard: u64,
 }
 
-/// An operation under way.
+/// An operation in flight.
 struct Noted<T> {
     note: T,
     action: Action,
@@ -45,11 +45,11 @@ struct Noted<T> {
     units: u32,
 }
 
-/// How an operation ended.
+/// The end of an operation.
 pub(crate) struct Ended<T> {
     pub(crate) note: T,
     pub(crate) action: Action,
-    /// The units that it had while it was under way.
+    /// Its units while it was in flight.
     pub(crate) units: u32,
     pub(crate) result: Result<Done, Failed>,
 }
@@ -59,13 +59,13 @@ type Opening = Pin<Box<dyn Future<Output = Result<Streaming<Bytes>, Failed>> + S
 /// The way to the server.
 enum Link {
     None,
-    /// With how many operations were sent before it: some leave before the server says that the stream is open.
+    /// With the number of operations sent before it: some leave before the server reports that the stream is open.
     Opening(Opening, u64),
     /// With the same.
     Open(Box<Streaming<Bytes>>, u64),
 }
 
-/// A wait for the server, and what there was when it began.
+/// A wait for the server, and the counts at its start.
 struct Silence {
     bell: AwakeSleep,
     heard: u64,
@@ -91,17 +91,17 @@ impl<T> Exchange<T> {
         self.transport.server()
     }
 
-    /// Whether a further operation keeps to the limits.
+    /// Returns true if a further operation keeps to the limits.
     pub(crate) fn has_room(&self) -> bool {
         self.units < UNITS_MAX && self.failed.len() < UNITS_MAX as usize
     }
 
-    /// How many operations were begun whose ends were not taken.
+    /// Number of started operations whose results were not taken.
     pub(crate) fn under_way(&self) -> usize {
         self.places.len() + self.failed.len()
     }
 
-    /// Whether a stream is open, or being opened.
+    /// Returns true if a stream is open, or being opened.
     pub(crate) fn is_linked(&self) -> bool {
         !matches!(self.link, Link::None)
     }
@@ -122,7 +122,7 @@ impl<T> Exchange<T> {
         }
     }
 
-    /// The next operation that ended; none where nothing is under way.
+    /// The next completed operation; `None` if none is in flight.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Ended<T>>> {
         loop {
             if let Some(ended) = self.failed.pop_front() {
@@ -183,7 +183,7 @@ impl<T> Exchange<T> {
         Poll::Ready(())
     }
 
-    /// Ends where the server said nothing for as long as it may be silent, though it was asked for something.
+    /// Ready if the server sent nothing for the longest silence allowed, although an operation waits for it.
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             let (heard, sent) = (self.heard, locked(&self.outgoing).sent());
@@ -209,13 +209,12 @@ impl<T> Exchange<T> {
         Ended { note, action, units, result }
     }
 
-    /// The server breaks the rules.
+    /// The server violated the protocol.
     fn broken(&mut self, what: &str) {
         self.fail(&Failed { outcome: Outcome::Open, ..wire::protocol(what) }, true);
     }
 
-    /// The stream is over: operations that were sent have failed, and the others, too, where they are not `kept` for another
-    /// stream.
+    /// The stream is over: operations that were sent fail, and the others also fail unless they are `kept` for another stream.
     fn fail(&mut self, failed: &Failed, is_kept: bool) {
         (self.link, self.results, self.silence) = (Link::None, Results::default(), None);
         let (sender, sent) = {
@@ -244,7 +243,7 @@ fn messages(outgoing: &Arc<Mutex<Outgoing>>) -> impl Stream<Item = Bytes> + Send
 }
 
 impl<T> Drop for Exchange<T> {
-    /// The connection drops what is left of the request, with its waker.
+    /// The connection drops the rest of the request, with its waker.
     fn drop(&mut self) {
         let sender = locked(&self.outgoing).close();
         if let Some(sender) = sender {
@@ -265,7 +264,7 @@ pub(crate) mod tests {
     pub(crate) const GET: Operation<'static> =
         Operation { action: Action::Get, key: b"k", value: &[], extras: None };
 
-    /// One whose stream is never open.
+    /// An exchange whose stream is never open.
     pub(crate) fn exchange<T>() -> Exchange<T> {
         let mut exchange = Exchange::new(Arc::new(Transport::nowhere()), "b");
         exchange.link = Link::Opening(Box::pin(std::future::pending()), 0);
@@ -279,12 +278,12 @@ pub(crate) mod tests {
     }
 
     impl<T> Exchange<T> {
-        /// The number of the operation that is begun next.
+        /// The number of the next operation.
         pub(crate) fn next_number(&self) -> u64 {
             self.places.next_number()
         }
 
-        /// A message of answers came.
+        /// Receives a message of answers.
         pub(crate) fn receive(&mut self, message: Bytes) {
             self.results = Results::of(message);
         }
@@ -298,7 +297,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Operations that were sent over a stream that ended have failed; the others wait for the next one, if there may be one.
+    /// Operations that were sent over a closed stream have failed; the others wait for the next one, if there may be one.
     #[test]
     fn the_end_of_a_stream_is_the_end_of_what_was_sent() {
         let mut exchange = exchange();
@@ -322,7 +321,7 @@ pub(crate) mod tests {
         assert!(matches!(exchange.next(), Poll::Ready(None)));
     }
 
-    /// An answer that comes twice, or to nothing, or that is no protobuf, ends the stream.
+    /// An answer that comes twice, belongs to no operation, or is not protobuf breaks the stream.
     #[test]
     fn answers_that_nobody_asked_for_break_the_stream() {
         for message in [results(&[0, 0]), results(&[7]), Bytes::from_static(b"\x0a")] {

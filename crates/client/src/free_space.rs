@@ -10,7 +10,7 @@ use crate::retry::Failed;
 use crate::transport::Parts;
 use crate::wire;
 
-/// The free runs of one moment, on their way from the server. A connection that breaks ends them with an error.
+/// The free runs of one moment, on their way from the server. A broken connection terminates them with an error.
 pub struct FreeSpace {
     client: Client,
     parts: Parts<v1::FreeSpace>,
@@ -22,16 +22,16 @@ pub struct FreeSpace {
     pub group_blocks: u32,
     /// The runs of the first message.
     first: Vec<u64>,
-    /// The end of the run before.
+    /// The end of the previous run.
     end: u64,
 }
 
 impl Client {
-    /// The free runs as they are now. The server serves one such call at a time.
+    /// The current free runs. The server serves one such call at a time.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Busy`](crate::Error::Busy) while another caller reads
-    /// them, [`Error::Denied`](crate::Error::Denied).
+    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Busy`](crate::Error::Busy) while another caller reads them,
+    /// [`Error::Denied`](crate::Error::Denied).
     pub fn free_space(&self) -> Boxed<'_, Result<FreeSpace>> {
         Box::pin(async move {
             let open = || async {
@@ -58,7 +58,7 @@ impl Client {
 }
 
 impl FreeSpace {
-    /// The next free runs, in ascending order; none at the end.
+    /// The next free runs, in ascending order; `None` at the end.
     ///
     /// # Errors
     /// As [`Client::free_space`], and [`Error::Protocol`](crate::Error::Protocol).
@@ -75,7 +75,7 @@ impl FreeSpace {
     }
 }
 
-/// The runs that `numbers` are, behind `end`.
+/// The runs encoded in `numbers`, after `end`.
 fn decode(numbers: &[u64], end: &mut u64) -> Result<Vec<Run>, Failed> {
     let wrong = || wire::protocol("its free runs make no sense");
     let (pairs, rest) = numbers.as_chunks::<2>();

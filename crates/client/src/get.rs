@@ -10,19 +10,19 @@ use crate::object::{ByteRange, Object, ObjectInfo};
 use crate::retry::Failed;
 use crate::wire;
 
-/// How often an object that changes while it is read in pieces is read again.
+/// Number of times that an object is read again because it changed while it was read in pieces.
 const CHANGES_MAX: u32 = 5;
 
-/// Memory that is set aside on the word of the server alone, in bytes.
+/// Memory that is reserved on the length in the server's answer alone, in bytes.
 const RESERVE_BYTES_MAX: u64 = 64 << 20;
 
 impl Client {
-    /// The object, or the bytes of it in `range`; none where there is no such object. All bytes are of one version. A value of
-    /// more than 1 MiB travels as a stream; [`Self::get_stream`] reads it in constant memory.
+    /// The object, or the bytes of it in `range`; `None` if there is no such object. All bytes are of one version. A value over
+    /// 1 MiB is streamed; [`Self::get_stream`] reads it in constant memory.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], [`Error::Device`], [`Error::Invalid`], [`Error::Busy`], [`Error::Unavailable`];
-    /// [`Error::Changed`] where the object changed again and again while it was read.
+    /// [`Error::Corrupt`], [`Error::Device`], [`Error::Invalid`], [`Error::Busy`], [`Error::Unavailable`]; [`Error::Changed`]
+    /// if the object changed again and again while it was read.
     pub fn get<'a>(
         &'a self,
         bucket: &'a str,
@@ -54,7 +54,7 @@ impl Client {
         Ok(Some(Object { info, value }))
     }
 
-    /// The first bytes of the range, as many as one message takes.
+    /// The first bytes of the range, up to the size of one message.
     async fn get_message(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<Object>> {
         let request = v1::GetRequest {
             bucket: bucket.into(),
@@ -79,7 +79,7 @@ impl Client {
             .await
     }
 
-    /// `value` with the bytes of `rest` behind it, of the same version.
+    /// `value` followed by the bytes of `rest`, of the same version.
     async fn get_rest(
         &self,
         bucket: &str,
@@ -100,7 +100,7 @@ impl Client {
     }
 }
 
-/// The server gave another number of bytes than it must.
+/// The server returned a wrong number of bytes.
 pub(crate) fn wrong_length(bytes: u64, expected: u64) -> Failed {
     wire::protocol(&format!("{bytes} byte(s) of the value came instead of {expected}"))
 }

@@ -12,7 +12,7 @@ use crate::retry::{Failed, Outcome};
 use crate::transport::Parts;
 use crate::wire;
 
-/// A value on its way from the server. A connection that breaks is replaced, and reading goes on where it stopped.
+/// A value on its way from the server. A broken connection is replaced, and reading continues at the same place.
 pub struct GetStream {
     client: Client,
     bucket: String,
@@ -21,14 +21,14 @@ pub struct GetStream {
     parts: Parts<v1::GetStream>,
     /// The part of the value that came with the info.
     first: Bytes,
-    /// The bytes that were not given out yet.
+    /// The bytes that were not returned yet.
     rest: ByteRange,
     /// Bytes of `rest`.
     rest_bytes: u64,
 }
 
 impl Client {
-    /// The object to be read piece by piece, or the bytes of it in `range`; none where there is no such object.
+    /// The object to read piece by piece, or the bytes of it in `range`; `None` if there is no such object.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -41,7 +41,7 @@ impl Client {
         Box::pin(async move { self.get_version(bucket, key, range, None).await })
     }
 
-    /// As [`Self::get_stream`], with [`Error::Changed`] where the object has another version.
+    /// As [`Self::get_stream`], with [`Error::Changed`] if the object has another version.
     pub(crate) async fn get_version(
         &self,
         bucket: &str,
@@ -97,7 +97,7 @@ impl GetStream {
         &self.info
     }
 
-    /// The next piece, at most 1 MiB; none at the end. The pieces that were given so far are of the version of [`Self::info`].
+    /// The next piece, at most 1 MiB; `None` at the end. All returned pieces are of the version of [`Self::info`].
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -143,7 +143,7 @@ impl GetStream {
         Ok(piece)
     }
 
-    /// Opens the stream again where it broke, for the same version.
+    /// Reopens a broken stream, for the same version.
     async fn reopen(&mut self) -> Result<()> {
         let again =
             self.client.get_version(&self.bucket, &self.key, self.rest, Some(self.info.version.0)).await?;

@@ -9,21 +9,22 @@ use crate::error::Result;
 /// The result of a growth, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
-    /// The largest size that the store could have before.
+    /// The cap before.
     pub before: u64,
-    /// The largest size that it may have now.
+    /// The cap now.
     pub now: u64,
-    /// How large its file could become with what its file system has free now; `None`: a block device, or not known.
+    /// The size that its file could reach with the current free space of its file system; `None`: a block device, or unknown.
     pub room: Option<u64>,
 }
 
 impl Client {
-    /// Lets the store grow to `bytes`; without a size, to all of the block device that it lies on. It goes on serving meanwhile. A repeated
-    /// call changes nothing more. With `force` it takes a size that its file system has no room for, too.
+    /// Raises the cap of the store to `bytes`; without a size, to all of its block device. It keeps serving meanwhile. A
+    /// repeated call changes nothing more. With `force`, it also accepts a size for which its file system has no room.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the store cannot have that size, as it cannot shrink, or its file system has no room
-    /// for it; [`Error::Denied`](crate::Error::Denied) if the credentials do not allow administration; as [`Self::stat`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if the store cannot have that size, because it cannot shrink, or its file
+    /// system has no room for it; [`Error::Denied`](crate::Error::Denied) if the credentials do not allow administration; as
+    /// [`Self::stat`].
     pub fn grow(&self, bytes: Option<u64>, force: bool) -> Boxed<'_, Result<Grown>> {
         Box::pin(async move {
             let grow = || async {

@@ -10,7 +10,7 @@ use crate::object::ObjectInfo;
 use crate::wire;
 
 impl Client {
-    /// The attributes of an object; none where there is no such object.
+    /// The attributes of an object; `None` if there is no such object.
     ///
     /// # Errors
     /// As [`Self::get`].

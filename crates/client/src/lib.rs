@@ -12,8 +12,8 @@
 //! # }
 //! ```
 //!
-//! Read it in this order: [`Client`] and its options; the verbs, one file each; what they take and give; how calls are
-//! repeated; the transport, the only place that knows gRPC. Everything runs on the caller's tokio runtime.
+//! Read it in this order: [`Client`] and its options; the verbs, one file each; their arguments and results; the repetition of
+//! calls; the transport, the only module that knows gRPC. Everything runs on the caller's tokio runtime.
 
 mod backup;
 mod client;

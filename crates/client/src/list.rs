@@ -71,7 +71,7 @@ fn damaged(range: v1::DamagedRange) -> Result<DamagedRange, Failed> {
     Ok(DamagedRange { tablet: TabletId(tablet), from: from.into(), to: to.map(Into::into), block, why })
 }
 
-/// The pages of a listing. No common snapshot: an object that is written meanwhile behind the last page given may be seen.
+/// The pages of a listing. They are not one snapshot: an object written meanwhile after the last returned page may be seen.
 pub struct ListAll {
     client: Client,
     /// The request for the next page; none at the end.
@@ -79,7 +79,7 @@ pub struct ListAll {
 }
 
 impl ListAll {
-    /// The next page; none at the end. After a failure the same page is asked for again.
+    /// The next page; `None` at the end. After a failure, the same page is requested again.
     ///
     /// # Errors
     /// As [`Client::list`].
@@ -87,7 +87,7 @@ impl ListAll {
         let Some(request) = &self.request else { return Ok(None) };
         let page = self.client.list(request).await?;
         match &page.next {
-            // Without progress the listing would never end.
+            // Without progress, the listing would never stop.
             Some(next) if *next <= request.start_after => {
                 return Err(Error::Protocol(
                     "a page of the listing does not lie behind the one before".into(),

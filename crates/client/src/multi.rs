@@ -1,7 +1,7 @@
-//! Many objects of one bucket in few requests, each with an outcome of its own.
+//! Many objects of one bucket in few requests, each with a separate outcome.
 //!
-//! Items are sent in batches that fit in a message. Items that the server left out of an answer, and those that failed but may be
-//! sent again, go into a later batch; so each item ends like a single call would.
+//! Items are sent in batches that fit in a message. Items that the server left out of an answer, and failed items that may be
+//! repeated, go into a later batch; so each item has the outcome of a single call.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ const BATCH_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize;
 pub struct GetItem {
     /// The key.
     pub key: Bytes,
-    /// The bytes that are wanted.
+    /// The requested bytes.
     pub range: ByteRange,
 }
 
@@ -70,7 +70,7 @@ fn message(item: &PutItem) -> v1::MultiPutItem {
 }
 
 impl Client {
-    /// Several objects; none where there is no such object. No common snapshot. In the order of `items`.
+    /// Several objects; `None` for a missing object. They are not one snapshot. In the order of `items`.
     pub fn multi_get<'a>(
         &'a self,
         bucket: &'a str,
@@ -83,7 +83,7 @@ impl Client {
         })
     }
 
-    /// Several puts at the same time; no order among them, and not all or nothing. In the order of `items`.
+    /// Several puts at the same time, without an order and not atomic. In the order of `items`.
     pub fn multi_put<'a>(
         &'a self,
         bucket: &'a str,
@@ -97,8 +97,8 @@ impl Client {
         })
     }
 
-    /// Several puts as one batch: where one condition does not hold none is done, and after a crash all of them are there or none.
-    /// At most 1,000, and 4 MiB in all. In the order of `items`; readers of several keys may still come between.
+    /// Several puts as one batch: if one condition does not hold, none is done, and after a crash either all of them exist or
+    /// none. At most 1,000, and 4 MiB in all. In the order of `items`; a reader of several keys may still see a part.
     ///
     /// # Errors
     /// As [`Self::put`]: nothing was done, unless the outcome is unknown.
@@ -150,7 +150,7 @@ impl Client {
         let request = v1::MultiGetRequest { bucket: bucket.into(), items: select(items, &batch, item) };
         let answer = self.transport.call::<v1::MultiGet>(request).await?;
         let mut replies: Vec<_> = answer.results.into_iter().map(|result| self.got(result)).collect();
-        // The first of a batch that was left out is too long for any batch: so that each batch settles at least one.
+        // If the first item of a batch was left out, it is too long for any batch: so each batch settles at least one.
         if let (Some(reply @ Reply::Omitted), Some(item)) =
             (replies.first_mut(), batch.first().and_then(|&i| items.get(i)))
         {
@@ -212,8 +212,8 @@ impl Client {
         if status.code == Code::Ok as i32 { Ok(()) } else { Err(wire::key_failed(status, self.server())) }
     }
 
-    /// Sends batches until each of `count` items is done. `bytes` says what an item adds to a request; `again`, what is
-    /// sent again; `ask` sends the items with these indices.
+    /// Sends batches until each of `count` items is done. `bytes` returns the size that an item adds to a request, `again`
+    /// returns true if a failed item is sent again, and `ask` sends the items with these indices.
     async fn settle<T, F>(
         &self,
         count: usize,
@@ -269,11 +269,11 @@ fn next_batch(pending: &mut VecDeque<usize>, bytes: impl Fn(usize) -> usize) -> 
     batch
 }
 
-/// One reply an item, whatever the answer was.
+/// One reply an item, for any answer.
 fn replies<T>(answer: Result<Vec<Reply<T>>, Failed>, count: usize) -> Vec<Reply<T>> {
     let failed = match answer {
         Ok(replies) if replies.len() == count => return replies,
-        // The outcome is not known then.
+        // Then the outcome is unknown.
         Ok(_) => Failed { outcome: Outcome::Open, ..wire::protocol("it has not one result an item") },
         Err(failed) => failed,
     };
@@ -284,7 +284,7 @@ fn select<I, M>(items: &[I], batch: &[usize], message: impl FnMut(&I) -> M) -> V
     batch.iter().filter_map(|&index| items.get(index)).map(message).collect()
 }
 
-/// Bytes that an item adds to a request; one that travels as a stream fills it alone.
+/// Bytes that an item adds to a request; a streamed value fills it alone.
 fn weight(item: &PutItem) -> usize {
     if item.value.len() > CHUNK_BYTES_MAX {
         return BATCH_BYTES_MAX + 1;

@@ -1,5 +1,5 @@
-//! Arguments and results of the client's calls. The engine has the types of [`shoal_base::object`] and [`shoal_base::list`], too; a
-//! program that only uses the client does not link the engine.
+//! Arguments and results of the client's calls. The engine also has the types of [`shoal_base::object`] and
+//! [`shoal_base::list`]; a program that only uses the client does not link the engine.
 
 use std::time::Duration;
 
@@ -16,39 +16,39 @@ pub enum Rule {
     IfExists,
     /// The object does not exist.
     IfMissing,
-    /// It does not have the version that was named.
+    /// It does not have the named version.
     IfVersionNot,
-    /// It has the version that was named, or an older one.
+    /// It has the named version, or an older one.
     IfVersionAtMost,
 }
 
-/// How to put.
+/// The options of a put.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
     /// Conditions.
     pub rules: RejectRules,
     /// Content type and user metadata.
     pub metadata: Metadata,
-    /// Modification time in nanoseconds since the Unix epoch; the server's clock where it is none.
+    /// Modification time in nanoseconds since the Unix epoch; `None`: the server's clock.
     pub modified_ns: Option<u64>,
-    /// When the object's time is over.
+    /// The expiry of the object.
     pub expiry: Expiry,
 }
 
-/// When an object's time is to be over; from then on it does not exist.
+/// The expiry of an object; from then on it does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expiry {
     /// Never.
     #[default]
     Never,
-    /// So long after the store took it, in elapsed time, whatever becomes of the wall clock; above 0.
+    /// This time after the store accepted it, in elapsed time, independent of the wall clock; above 0.
     After(Duration),
-    /// When the server's wall clock shows this, in nanoseconds since the Unix epoch.
+    /// When the server's wall clock reaches this time, in nanoseconds since the Unix epoch.
     At(u64),
 }
 
 impl Expiry {
-    /// As the messages say it: a time to live, or a moment, both in nanoseconds.
+    /// As fields of a message: a time to live, or a point in time, both in nanoseconds.
     pub(crate) fn fields(self) -> (Option<u64>, Option<u64>) {
         match self {
             Self::Never => (None, None),
@@ -69,9 +69,9 @@ pub struct ObjectInfo {
     pub modified_ns: u64,
     /// Content type and user metadata.
     pub metadata: Metadata,
-    /// Nanoseconds that its time had left when the store answered; none: its time does not end.
+    /// The remaining time to live when the store answered, in nanoseconds; `None`: it does not expire.
     pub ttl_ns: Option<u64>,
-    /// The time of the wall clock when the object ends, unless somebody sets the clock before, in nanoseconds since the Unix epoch.
+    /// The wall-clock time at which the object expires, unless the clock is set before, in nanoseconds since the Unix epoch.
     pub expire_time_ns: Option<u64>,
 }
 
@@ -80,7 +80,7 @@ pub struct ObjectInfo {
 pub struct Object {
     /// The attributes of the whole object.
     pub info: ObjectInfo,
-    /// The bytes that were asked for.
+    /// The requested bytes.
     pub value: Bytes,
 }
 
@@ -101,13 +101,13 @@ pub type ListPage = Page<ListEntry>;
 pub struct Stat {
     /// The server's version, as "0.1.0".
     pub server_version: String,
-    /// Why the store refuses writes, where it does since its device failed.
+    /// The reason why the store refuses writes since its device failed, if it does.
     pub read_only: Option<String>,
     /// Since the server started, in nanoseconds.
     pub uptime_ns: u64,
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// Objects, where counted.
+    /// Objects, if counted.
     pub objects: u64,
     /// Blocks that are in use or usable now.
     pub blocks: u64,
@@ -126,7 +126,7 @@ impl Stat {
         self.figures.iter().find(|figure| figure.name == name).map_or(0, |figure| figure.value)
     }
 
-    /// The bucket that all clients of this frontend use; none if the frontend is off, or each request names one.
+    /// The bucket used by all clients of this frontend; `None` if the frontend is off, or each request names one.
     #[must_use]
     pub fn bucket_of(&self, frontend: &str) -> Option<&str> {
         let names = self.figures.iter().map(|figure| figure.name.as_str());
@@ -157,7 +157,7 @@ pub struct RequestFigures {
 /// One figure about the store or the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figure {
-    /// As "server.connections": the part that it belongs to first.
+    /// As "server.connections": the component first.
     pub name: String,
     /// As "count", "bytes", "ns".
     pub unit: String,

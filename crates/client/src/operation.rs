@@ -1,5 +1,5 @@
-//! One operation of a stream, and its result, on the wire: by hand, for there are a million of them a second. Fields that most of
-//! them do not have are left to prost.
+//! One operation of a stream, and its result, on the wire: encoded by hand, because there are a million of them a second. Rare
+//! fields are left to prost.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
@@ -15,7 +15,7 @@ use crate::request_id::RequestId;
 use crate::retry::Failed;
 use crate::wire;
 
-/// The fields of an operation that are written by hand.
+/// The fields of an operation that are encoded by hand.
 const NUMBER: u32 = 1;
 const ACTION: u32 = 2;
 const KEY: u32 = 3;
@@ -24,7 +24,7 @@ const VALUE: u32 = 15;
 /// The operations of a message.
 const OPERATIONS: u32 = 2;
 
-/// An operation to be sent, where its parts lie.
+/// An operation to send, borrowed from its parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation<'a> {
     pub(crate) action: Action,
@@ -34,11 +34,11 @@ pub(crate) struct Operation<'a> {
     pub(crate) extras: Option<&'a v1::Operation>,
 }
 
-/// Bytes of an operation without its value: far more than the server takes, and so few that a message keeps to its limit.
+/// Bytes of an operation without its value: far more than the server accepts, and few enough that a message keeps to its limit.
 const EXTRAS_BYTES_MAX: usize = 32 << 10;
 
 impl Operation<'_> {
-    /// Refuses what would not only fail itself, but break its stream.
+    /// Refuses an operation that would not only fail itself, but break its stream.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.value.len() > OPERATION_VALUE_BYTES_MAX {
             return Err(Error::Invalid(format!(
@@ -57,12 +57,12 @@ impl Operation<'_> {
         self.key.len() + self.value.len() + self.extras.map_or(0, prost::Message::encoded_len)
     }
 
-    /// Its units while it is under way, of [`UNITS_MAX`](crate::outgoing::UNITS_MAX).
+    /// Its units while it is in flight, of [`UNITS_MAX`](crate::outgoing::UNITS_MAX).
     pub(crate) fn units(&self) -> u32 {
         4 + (self.bytes() / 1024) as u32
     }
 
-    /// Adds it to the message `out`, with its number.
+    /// Appends it to the message `out`, with its number.
     pub(crate) fn encode(&self, number: u64, out: &mut BytesMut) {
         let action = self.action as u64;
         let bytes_len = |field, bytes: &[u8]| match bytes.len() {
@@ -147,14 +147,14 @@ pub(crate) struct Done {
     deleted: Option<Lsn>,
     pub(crate) info: Option<ObjectInfo>,
     pub(crate) value_omitted: bool,
-    /// Where it was received.
+    /// A part of the received message.
     pub(crate) value: Bytes,
-    /// Why it was not done.
+    /// The reason why it was not done.
     pub(crate) status: Option<Box<v1::KeyStatus>>,
 }
 
 impl Done {
-    /// Itself, or why it was not done.
+    /// Itself, or the reason why it was not done.
     pub(crate) fn or_failed(self, server: &str) -> Result<Self, Failed> {
         match self.status {
             Some(status) if status.code != 0 => Err(wire::key_failed(*status, server)),
@@ -173,7 +173,7 @@ impl Done {
     }
 }
 
-/// The results of a message, taken apart one by one where they lie.
+/// The results of a message, parsed one by one in place.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     rest: Bytes,
@@ -184,7 +184,7 @@ impl Results {
         Self { rest: message }
     }
 
-    /// The next one with its number; none at the end.
+    /// The next one with its number; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<(u64, Done)>, Status> {
         loop {
             let mut fields = Fields::of(&self.rest);
@@ -205,7 +205,7 @@ impl Results {
 /// The results of a message.
 const RESULTS: u32 = 1;
 
-/// Takes `result` apart, which lies in `message`.
+/// Parses `result`, a part of `message`.
 fn parse(message: &Bytes, result: &[u8]) -> Result<(u64, Done), Status> {
     let (mut number, mut done) = (0, Done::default());
     for field in Fields::of(result) {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// The bytes sent are those that prost would have sent.
+        /// The sent bytes are the ones that prost would have sent.
         #[test]
         fn operations_are_as_prost_writes_them(
             number in any::<u64>(), action in 1..4_i32, key in bytes(200), value in bytes(300),
@@ -285,7 +285,7 @@ mod tests {
             prop_assert_eq!(v1::OperationsRequest::decode(&sent[..]).unwrap(), request);
         }
 
-        /// The results read are those that prost would have read, and the value is not copied.
+        /// The results are the ones that prost would have read, and the value is not copied.
         #[test]
         fn results_are_as_prost_reads_them(
             number in any::<u64>(), value in bytes(300), version in any::<u64>(), deleted in any::<Option<u64>>(),
@@ -327,7 +327,7 @@ mod tests {
             prop_assert_eq!(results.next().unwrap(), None);
         }
 
-        /// Reading any bytes ends.
+        /// Reading any bytes terminates.
         #[test]
         fn garbage_is_an_error_or_results(bytes in bytes(80)) {
             let mut results = Results::of(bytes);

@@ -1,9 +1,9 @@
-//! Many small operations over one stream: each is a call of its own for its caller, but they travel together.
+//! Many small operations over one stream: each is a separate call for its caller, but they travel together.
 //!
-//! Operations that are submitted while the connection is busy go into one message; there is no waiting for more. A task of the stream
-//! takes the answers, and opens the stream again where it broke: operations that were not sent yet go over the new one, and the
-//! others are repeated where that is safe (`retry.rs`), as with calls of their own. [`Pipeline`](crate::Pipeline) is the same for
-//! one task, at a fraction of the cost.
+//! Operations that are submitted while the connection is busy go into one message; there is no waiting for more. A task of the
+//! stream takes the answers, and reopens the stream when it breaks: unsent operations go over the new one, and the others are
+//! repeated if that is safe (`retry.rs`), as with separate calls. [`Pipeline`](crate::Pipeline) is the same for one task, at a
+//! fraction of the cost.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -23,18 +23,18 @@ use crate::outgoing::{UNITS_MAX, locked};
 use crate::retry::{Failed, Outcome};
 use crate::wire;
 
-/// Operations whose callers are told at a time.
+/// Number of operations whose callers are notified at a time.
 const TOLD_MAX: usize = 256;
 
 /// The answer to an operation.
 type Answer = Result<Done, Failed>;
 
-/// A stream of operations on one bucket. Cheap to clone: clones share it. It ends with its last clone; until then it takes a
-/// few megabytes of what its connection may hold at the server.
+/// A stream of operations on one bucket. Cheap to clone: clones share it. It closes with its last clone; until then it takes a
+/// few megabytes of its connection's share at the server.
 ///
-/// Operations that are under way at the same time have no order, also not those on one key: a caller who needs one waits for the
-/// first. Values lie in the memory in which they were received, with those around them: a caller who keeps few of them for long
-/// copies them.
+/// Operations that are in flight at the same time have no order, not even those on one key: a caller that needs one waits for
+/// the first. Values share the received memory with their neighbours: a caller that keeps a few of them for a long time should
+/// copy them.
 #[derive(Clone)]
 pub struct OperationStream {
     client: Client,
@@ -43,8 +43,8 @@ pub struct OperationStream {
 }
 
 impl Client {
-    /// Opens a stream of operations on `bucket`: for programs that have many small ones under way at the same time. Must be
-    /// called on a tokio runtime. That no server answers is said by the operations.
+    /// Opens a stream of operations on `bucket`: for programs that have many small ones in flight at the same time. Must be
+    /// called on a tokio runtime. If no server answers, the operations fail.
     #[must_use]
     pub fn operations(&self, bucket: &str) -> OperationStream {
         let exchange = Exchange::new(Arc::clone(&self.transport), bucket);
@@ -129,22 +129,22 @@ impl std::fmt::Debug for OperationStream {
     }
 }
 
-/// The runtime ended the stream's task.
+/// The runtime terminated the stream's task.
 fn ended() -> Failed {
     Failed { error: Error::Unknown("the stream of operations was ended".into()), outcome: Outcome::Open }
 }
 
 /// The state that the users of a stream share with its task.
 struct Shared {
-    /// Of what may be under way, in units of [`Operation::units`].
+    /// Limits the operations in flight, in units of [`Operation::units`].
     permits: Semaphore,
     state: Mutex<State>,
 }
 
 struct State {
-    /// None where the task of the stream is gone: nobody would answer.
+    /// `None` if the task of the stream is gone: then nobody would answer.
     exchange: Option<Exchange<oneshot::Sender<Answer>>>,
-    /// The task of the stream, while nothing is under way.
+    /// The task of the stream, while nothing is in flight.
     idle: Option<Waker>,
     /// The last user is gone.
     is_closed: bool,
@@ -158,7 +158,7 @@ impl Shared {
 
     async fn submit(&self, operation: Operation<'_>) -> Answer {
         operation.check().map_err(Failed::refused)?;
-        // The task gives them back with the answer, whether somebody takes that or not.
+        // The task returns them with the answer, whether or not it is taken.
         let units = operation.units();
         match self.permits.try_acquire_many(units) {
             Ok(permits) => permits.forget(),
@@ -181,7 +181,7 @@ impl Shared {
         Ok(answered)
     }
 
-    /// The next operations that ended; none at the end of the stream.
+    /// The next completed operations; `None` at the end of the stream.
     fn poll_ended(&self, context: &mut Context<'_>) -> Poll<Option<Vec<Ended<oneshot::Sender<Answer>>>>> {
         let mut state = locked(&self.state);
         let State { exchange: Some(exchange), idle, is_closed } = &mut *state else {
@@ -193,7 +193,7 @@ impl Shared {
                 Poll::Ready(Some(ended)) => all.push(ended),
                 Poll::Ready(None) if !all.is_empty() => break,
                 Poll::Ready(None) if *is_closed => return Poll::Ready(None),
-                // A stream that breaks while nothing is under way is noticed now, and not by the next operation.
+                // A stream that breaks while nothing is in flight is noticed now, and not by the next operation.
                 Poll::Ready(None) if exchange.is_linked() && exchange.poll_link(context).is_ready() => {}
                 Poll::Ready(None) => {
                     *idle = Some(context.waker().clone());
@@ -206,7 +206,7 @@ impl Shared {
     }
 }
 
-/// Ends the stream when its last user is gone.
+/// Closes the stream when its last user is gone.
 struct Handle(Arc<Shared>);
 
 impl Drop for Handle {
@@ -221,25 +221,25 @@ impl Drop for Handle {
     }
 }
 
-/// The hold of a stream's task on the stream: where the runtime ends the task, nobody waits for ever.
+/// The task's reference to its stream: if the runtime terminates the task, nobody waits forever.
 struct Driven(Arc<Shared>);
 
 impl Drop for Driven {
     fn drop(&mut self) {
         let exchange = locked(&self.0.state).exchange.take();
         self.0.permits.close();
-        // With the notes of all operations: their callers are told that there is no answer.
+        // With the notes of all operations: their callers get the error that there is no answer.
         drop(exchange);
     }
 }
 
-/// Tells the callers of operations how they ended.
+/// Sends the results of operations to their callers.
 async fn drive(driven: Driven) {
     let shared = &driven.0;
     while let Some(all) = poll_fn(|context| shared.poll_ended(context)).await {
         shared.permits.add_permits(all.iter().map(|ended| ended.units as usize).sum());
         for Ended { note, result, .. } in all {
-            // A caller who gave up needs no answer.
+            // A cancelled caller needs no answer.
             let _ = note.send(result);
         }
     }
@@ -273,7 +273,7 @@ mod tests {
         submitted.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Does as the stream's task when these answers came.
+    /// Acts as the stream's task after these answers.
     fn answer(shared: &Shared, numbers: &[u64]) {
         locked(&shared.state).exchange.as_mut().unwrap().receive(results(numbers));
         let Poll::Ready(Some(all)) = shared.poll_ended(&mut Context::from_waker(Waker::noop())) else {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        /// Answers come in any order, and each goes to its caller, once; a caller that gave up is not missed, and room is given back.
+        /// Answers come in any order, and each goes to its caller, once; a cancelled call does no harm, and its room is freed.
         #[test]
         fn answers_find_their_callers(
             steps in prop::collection::vec((0..4_u8, any::<prop::sample::Index>()), 1..200)
@@ -329,7 +329,7 @@ mod tests {
         }
     }
 
-    /// Where the runtime ends the stream's task, callers are told, those that come later too.
+    /// If the runtime terminates the stream's task, callers get an error, and so do later ones.
     #[test]
     fn without_its_task_a_stream_answers_that_it_ended() {
         let shared = Arc::new(shared());

@@ -1,4 +1,4 @@
-//! Where the server is and how the client talks to it.
+//! The address of the server, and the options of the connection.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use http::Uri;
 
 use crate::error::{Error, Result};
 
-/// The port of a server where its address names none.
+/// The port of a server whose address names none.
 pub const DEFAULT_PORT: u16 = 7411;
 
-/// HTTP/2 connections where nothing else is said. One connection is one mutex and one window; from two on neither is
-/// what limits a client with small values.
+/// The default number of HTTP/2 connections. One connection is one mutex and one window; with two or more, neither limits a
+/// client with small values.
 const CONNECTIONS_DEFAULT: usize = 2;
 
 /// Most HTTP/2 connections of one client.
 const CONNECTIONS_MAX: usize = 64;
 
-/// A credential that the client shows to the server. It is not shown to anybody else: not in debugging output.
+/// A credential for the server. It is never printed, not even in debugging output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
@@ -38,32 +38,32 @@ impl<T: Into<Vec<u8>>> From<T> for Secret {
     }
 }
 
-/// How to reach a server. A string ("host:port", "host", "http://host:port", "https://host:port") is one with defaults.
+/// The address and options of a server. A string ("host:port", "host", "http://host:port", "https://host:port") is one with
+/// defaults.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// "host:port", "host" (then [`DEFAULT_PORT`]), or either with "http://" or, for TLS, "https://" in front.
+    /// "host:port", "host" (then [`DEFAULT_PORT`]), or either with the prefix "http://" or, for TLS, "https://".
     pub server: String,
-    /// For TLS: the roots that are believed, as PEM. Absent: those of the system.
+    /// For TLS: the trusted roots, as PEM. Absent: those of the system.
     pub ca_pem: Option<Vec<u8>>,
-    /// For TLS: the certificate that is shown to the server, and its key, as PEM.
+    /// For TLS: the certificate for the server, and its key, as PEM.
     pub identity_pem: Option<(Vec<u8>, Secret)>,
-    /// The token that is shown with every call.
+    /// The token sent with every call.
     pub token: Option<Secret>,
     /// HTTP/2 connections that calls are spread over, 1 to 64.
     pub connections: usize,
-    /// How long opening a connection may take.
+    /// Time limit for opening a connection.
     pub connect_timeout: Duration,
-    /// How long the server may be silent: the longest wait for an answer, and for each part of a stream, while no bytes move.
+    /// The longest silence of the server: the longest wait for an answer, and for each part of a stream, while no bytes move.
     pub answer_timeout: Duration,
-    /// How long a call may take with all its attempts and pauses while no bytes move. None: attempts and
-    /// [`Self::answer_timeout`] bound it.
+    /// Time limit for a call with all its attempts and pauses while no bytes move. None: attempts and [`Self::answer_timeout`]
+    /// bound it.
     pub call_timeout: Option<Duration>,
-    /// How often a call is sent at most: reads, writes with an id, and writes of which it is known that they were not
-    /// applied.
+    /// Maximum number of attempts of a call: of reads, writes with an id, and writes that are known not to be applied.
     pub attempts: u32,
-    /// Gives each write an id, by which the server does it once: then it is sent again after a broken connection, too.
-    /// Costs the server a second, small record for each write, so it is off where nothing else is said. Values that travel as
-    /// streams, and several puts or deletes that are not one batch, have none.
+    /// Adds an id to each write, with which the server does it once: then it is also repeated after a broken connection. Costs
+    /// the server a second, small record for each write, so it is off by default. Streamed values, and several puts or deletes
+    /// that are not one batch, have none.
     pub dedup: bool,
 }
 
@@ -116,7 +116,7 @@ impl ConnectOptions {
         }
     }
 
-    /// Checks what is not the address.
+    /// Checks the options except for the address.
     pub(crate) fn check(&self) -> Result<()> {
         if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
             return Err(Error::Invalid(format!(

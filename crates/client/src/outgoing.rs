@@ -1,5 +1,5 @@
 //! The sending side of a stream of operations: operations are written into one growing message, which leaves as it is when the
-//! transport is ready for one. So what is submitted meanwhile travels together, and there is no waiting for more.
+//! transport is ready for one. So operations submitted meanwhile travel together, and there is no waiting for more.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,29 +13,29 @@ use crate::operation::Operation;
 /// Operations in one message.
 const MESSAGE_OPERATIONS_MAX: u64 = 256;
 
-/// Bytes after which a message is full; the last operation may be as long as a value and its key. Under the server's limit.
+/// Bytes after which a message is full; the last operation may add a whole value and its key. Below the server's limit.
 const MESSAGE_BYTES_FULL: usize = 128 << 10;
 
-/// Memory that a message begins with, in bytes: some tens of short operations.
+/// Initial capacity of a message, in bytes: some tens of short operations.
 const MESSAGE_BYTES_GUESS: usize = 8 << 10;
 
-/// Units of one stream that may be under way: about 1,000 short operations, as many as the server begins, or 4 MiB of values.
+/// Units of one stream that may be in flight: about 1,000 short operations, which is the server's limit, or 4 MiB of values.
 pub(crate) const UNITS_MAX: u32 = 4096;
 
 /// Operations that are not sent yet, of one stream after the other.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// The beginning of each message: its bucket.
+    /// The start of each message: its bucket.
     head: Bytes,
     /// The last one is being written.
     messages: VecDeque<Message>,
-    /// How many operations were ever queued.
+    /// Number of operations ever queued.
     queued: u64,
-    /// How many of them were sent: the first so many.
+    /// Number of them that were sent, in order.
     sent: u64,
-    /// The connection, where it waits for something to send.
+    /// The connection, if it waits for something to send.
     sender: Option<Waker>,
-    /// Grows with each stream; the rest of an earlier one sends nothing more.
+    /// Incremented for each stream; the rest of an earlier one sends nothing more.
     stream: u64,
     is_closed: bool,
 }
@@ -61,8 +61,8 @@ impl Outgoing {
         }
     }
 
-    /// Adds an operation with its number. Gives its place in the order of all operations, and the waker of the connection that
-    /// sends it.
+    /// Adds an operation with its number. Returns its place in the order of all operations, and the waker of the connection
+    /// that sends it.
     pub(crate) fn push(&mut self, number: u64, operation: &Operation<'_>) -> (u64, Option<Waker>) {
         let has_room = |message: &&mut Message| {
             message.operations < MESSAGE_OPERATIONS_MAX && message.bytes.len() < MESSAGE_BYTES_FULL
@@ -83,7 +83,7 @@ impl Outgoing {
         (self.queued, self.sender.take())
     }
 
-    /// The next message of stream number `stream`: all that is queued and fits.
+    /// The next message of stream number `stream`: all queued operations that fit.
     pub(crate) fn poll_message(&mut self, stream: u64, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.stream != stream {
             return Poll::Ready(None);
@@ -99,18 +99,18 @@ impl Outgoing {
         Poll::Ready(Some(message.bytes.freeze()))
     }
 
-    /// How many operations were sent: those whose place is at most this.
+    /// Number of operations sent: those with a place up to this number.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// The number of the stream that sends now.
+    /// The number of the current stream.
     pub(crate) fn stream(&self) -> u64 {
         self.stream
     }
 
-    /// The stream is over: the rest of it sends nothing more. Operations that were not sent are kept for the next one, or are
-    /// not. Gives the waker to call.
+    /// The stream is over: the rest of it sends nothing more. Unsent operations are kept for the next one, or dropped. Returns
+    /// the waker to call.
     pub(crate) fn end_stream(&mut self, is_kept: bool) -> Option<Waker> {
         self.stream += 1;
         if !is_kept {
@@ -120,20 +120,20 @@ impl Outgoing {
         self.sender.take()
     }
 
-    /// Closes the queue: no operation is added any more. Gives the waker to call.
+    /// Closes the queue: no more operations are added. Returns the waker to call.
     pub(crate) fn close(&mut self) -> Option<Waker> {
         self.is_closed = true;
         self.sender.take()
     }
 }
 
-/// The state behind `mutex`: nobody leaves it half changed.
+/// The content of `mutex`: no holder leaves it half changed, so poisoning is ignored.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The numbers of operations under way, and what is noted for each. A number is a place, and how often the place was used
-/// before: so an answer that comes twice is nobody's.
+/// The numbers of operations in flight, and a note for each. A number consists of a place and the number of earlier uses of
+/// that place: so a repeated answer matches nothing.
 #[derive(Debug)]
 pub(crate) struct Places<T> {
     places: Vec<OutgoingSlot<T>>,
@@ -152,18 +152,18 @@ impl<T> Default for Places<T> {
     }
 }
 
-/// The bits of a number that say the place.
+/// The bits of a number for the place.
 const PLACE_BITS: u32 = 32;
 
 impl<T> Places<T> {
-    /// The number that the next [`Self::add`] gives.
+    /// The number that the next [`Self::add`] returns.
     pub(crate) fn next_number(&self) -> u64 {
         let index = self.free.last().map_or(self.places.len() as u64, |&index| index.into());
         let used_before = self.places.get(index as usize).map_or(0, |place| place.used_before);
         u64::from(used_before) << PLACE_BITS | index
     }
 
-    /// Notes `held`; the number by which it is found again.
+    /// Adds `held`; returns its number.
     pub(crate) fn add(&mut self, held: T) -> u64 {
         let number = self.next_number();
         match self.free.pop().and_then(|index| self.places.get_mut(index as usize)) {
@@ -173,7 +173,7 @@ impl<T> Places<T> {
         number
     }
 
-    /// The note under this number; none where it was taken, or never given.
+    /// The note with this number; `None` if it was taken, or never added.
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         let place = self.places.get_mut((number & u64::from(u32::MAX)) as usize)?;
         place.held.as_mut().filter(|_| u64::from(place.used_before) == number >> PLACE_BITS)
@@ -184,23 +184,23 @@ impl<T> Places<T> {
         self.get_mut(number)?;
         let index = (number & u64::from(u32::MAX)) as usize;
         let place = self.places.get_mut(index)?;
-        // After so many uses nobody waits for an answer of the first ones.
+        // After the count wraps around, nobody waits for an answer of the first uses.
         place.used_before = place.used_before.wrapping_add(1);
         self.free.push(index as u32);
         place.held.take()
     }
 
-    /// How many are held.
+    /// Number of notes.
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// All that are held.
+    /// All notes.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().filter_map(|place| place.held.as_mut())
     }
 
-    /// The numbers of those that are held.
+    /// The numbers of all notes.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         let used = self.places.iter().enumerate().filter(|(_, place)| place.held.is_some());
         used.map(|(index, place)| u64::from(place.used_before) << PLACE_BITS | index as u64)
@@ -245,7 +245,7 @@ mod tests {
         let second = message(&mut outgoing, 1).unwrap();
         assert_eq!(second.operations.iter().map(|one| one.number).collect::<Vec<_>>(), [3, 4]);
         assert_eq!((message(&mut outgoing, 1), outgoing.sent()), (None, 5));
-        // The connection that found nothing is woken by the next one, once.
+        // The connection that found nothing is woken by the next operation, once.
         assert!(outgoing.push(5, &put(b"")).1.is_some());
         assert!(outgoing.push(6, &put(b"")).1.is_none());
         assert!(outgoing.end_stream(false).is_none());

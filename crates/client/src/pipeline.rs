@@ -1,9 +1,9 @@
-//! Many small operations over one stream, made by one task and answered to it in the order in which they end: without a future,
-//! a waker or a channel for each.
+//! Many small operations over one stream, made by one task and answered to it in the order of their completion: without a
+//! future, a waker or a channel for each.
 //!
-//! An operation is written into the message that leaves next; answers are taken apart where they were received, when they are
-//! asked for. [`OperationStream`](crate::OperationStream) is the same with a future for each operation, and repeats what is safe
-//! to repeat; here each operation is sent once, and its outcome is said.
+//! An operation is written into the message that leaves next; answers are parsed in place, when they are requested.
+//! [`OperationStream`](crate::OperationStream) is the same with a future for each operation, and repeats operations if that is
+//! safe; here each operation is sent once, and its outcome is reported.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::wire;
 /// The result of an operation of a [`Pipeline`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Of a get: the object; none where there is none.
+    /// Of a get: the object; `None` if it does not exist.
     Got(Option<Object>),
-    /// Of a get: the value is longer than 64 KiB, and does not fit: get it with [`Client::get`].
+    /// Of a get: the value is longer than 64 KiB, and does not fit: read it with [`Client::get`].
     TooLong(ObjectInfo),
     /// Of a put, which is durable.
     Put(PutResult),
@@ -32,8 +32,8 @@ pub enum Answer {
     Deleted(DeleteResult),
 }
 
-/// A stream of operations on one bucket, for one task that keeps many small ones under way. Each has a note of the caller's,
-/// which its answer gives back.
+/// A stream of operations on one bucket, for one task that keeps many small ones in flight. Each has a note of the caller,
+/// which is returned with its answer.
 ///
 /// ```no_run
 /// # async fn example() -> shoal_client::Result<()> {
@@ -43,7 +43,7 @@ pub enum Answer {
 /// let mut pipeline = client.pipeline("default");
 /// let mut names = (0..100_000).map(|number| format!("object-{number}"));
 /// loop {
-///     // As many as there is room for; the rest when answers have come.
+///     // Fills the free room; the rest follows when answers have come.
 ///     while pipeline.has_room()
 ///         && let Some(name) = names.next()
 ///     {
@@ -59,19 +59,19 @@ pub enum Answer {
 /// # }
 /// ```
 ///
-/// Operations under way at the same time have no order, also not those on one key: a caller that needs one waits for the answer
-/// of the first. Nothing is sent again: where the stream breaks, every operation that was sent fails, a write with
-/// [`Error::Unknown`], and the next operations go over a new stream. An operation leaves while [`Pipeline::next`] is awaited. A
-/// pipeline that is dropped cancels what is under way: each write is then wholly done or wholly not. Values of answers lie in the
-/// memory in which they were received, with those around them: a caller that keeps few of them for long copies them.
+/// Operations in flight at the same time have no order, not even those on one key: a caller that needs one waits for the answer
+/// of the first. Nothing is repeated: if the stream breaks, every operation that was sent fails, a write with
+/// [`Error::Unknown`], and the next operations go over a new stream. An operation leaves while [`Pipeline::next`] is awaited.
+/// Dropping a pipeline cancels its operations: each write is then done completely or not at all. Values of answers share the
+/// received memory with their neighbours: a caller that keeps a few of them for a long time should copy them.
 pub struct Pipeline<T> {
     exchange: Exchange<T>,
     bucket: Box<str>,
 }
 
 impl Client {
-    /// A stream of operations on `bucket` for one task, which gives each operation a note of type `T`. It is opened with the
-    /// first operation.
+    /// A stream of operations on `bucket` for one task, which attaches a note of type `T` to each operation. It is opened with
+    /// the first operation.
     #[must_use]
     pub fn pipeline<T>(&self, bucket: &str) -> Pipeline<T> {
         Pipeline { exchange: Exchange::new(Arc::clone(&self.transport), bucket), bucket: bucket.into() }
@@ -79,28 +79,28 @@ impl Client {
 }
 
 impl<T> Pipeline<T> {
-    /// Begins to read an object, or a part of it.
+    /// Starts to read an object, or a part of it.
     ///
     /// # Errors
-    /// The note, where there is no room: take an answer first.
+    /// The note, if there is no room: take an answer first.
     pub fn get(&mut self, key: &[u8], range: ByteRange, note: T) -> Result<(), T> {
         let extras = operation::extras_of_get(range);
         self.begin(Operation { action: Action::Get, key, value: &[], extras: extras.as_ref() }, note)
     }
 
-    /// Begins to store an object: `value` has at most 64 KiB.
+    /// Starts to store an object: `value` has at most 64 KiB.
     ///
     /// # Errors
-    /// The note, where there is no room: take an answer first.
+    /// The note, if there is no room: take an answer first.
     pub fn put(&mut self, key: &[u8], value: &[u8], options: &PutOptions, note: T) -> Result<(), T> {
         let extras = operation::extras_of_put(options, None);
         self.begin(Operation { action: Action::Put, key, value, extras: extras.as_ref() }, note)
     }
 
-    /// Begins to delete an object.
+    /// Starts to delete an object.
     ///
     /// # Errors
-    /// The note, where there is no room: take an answer first.
+    /// The note, if there is no room: take an answer first.
     pub fn delete(&mut self, key: &[u8], rules: RejectRules, note: T) -> Result<(), T> {
         let extras = operation::extras_of_delete(rules, None);
         self.begin(Operation { action: Action::Delete, key, value: &[], extras: extras.as_ref() }, note)
@@ -114,19 +114,19 @@ impl<T> Pipeline<T> {
         Ok(())
     }
 
-    /// Whether there is room for an operation: about a thousand small ones, or 4 MiB of values.
+    /// Returns true if there is room for an operation: about a thousand small ones, or 4 MiB of values.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.exchange.has_room()
     }
 
-    /// How many operations were begun whose answers were not taken.
+    /// Number of started operations whose answers were not taken.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.exchange.under_way()
     }
 
-    /// Waits for the next answer; none where nothing is under way. Dropping the future loses nothing.
+    /// Waits for the next answer; `None` if nothing is in flight. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<(T, Result<Answer>)> {
         poll_fn(|context| self.poll_next(context)).await
     }

@@ -14,7 +14,7 @@ use crate::wire;
 const READ_BYTES: usize = 256 << 10;
 
 impl Client {
-    /// Stores `value` under `key`. Durable when it returns. A value over 1 MiB travels as a stream.
+    /// Stores `value` under `key`. Durable when it returns. A value over 1 MiB is streamed.
     ///
     /// # Errors
     /// [`Error::ConditionFailed`], [`Error::Invalid`], [`Error::Full`], [`Error::Busy`], [`Error::ReadOnly`],
@@ -41,10 +41,10 @@ impl Client {
         })
     }
 
-    /// Stores what `reader` gives up to its end, in constant memory: up to 5 GiB.
+    /// Stores the bytes of `reader` up to its end, in constant memory: up to 5 GiB.
     ///
     /// # Errors
-    /// As [`Self::put`]; [`Error::Source`] where `reader` fails: nothing is stored then.
+    /// As [`Self::put`]; [`Error::Source`] if `reader` fails: then nothing is stored.
     pub async fn put_reader(
         &self,
         bucket: &str,

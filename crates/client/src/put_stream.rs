@@ -1,7 +1,7 @@
 //! Stores one object whose value arrives in pieces.
 //!
-//! Nothing is stored before the last message, which only [`PutStream::finish`] sends: whatever happens earlier, the
-//! write was not applied.
+//! Nothing is stored before the last message, which only [`PutStream::finish`] sends: after any earlier failure, the write was
+//! not applied.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -39,8 +39,8 @@ pub struct PutStream {
 }
 
 impl Client {
-    /// Begins to store a value that arrives in pieces: up to 5 GiB, in constant memory. The first [`PutStream::write`] that
-    /// notices an error of the request gives it.
+    /// Starts to store a value that arrives in pieces: up to 5 GiB, in constant memory. The first [`PutStream::write`] that
+    /// notices an error of the request returns it.
     #[must_use]
     pub fn put_stream(&self, bucket: &str, key: &[u8], options: PutOptions) -> PutStream {
         let (ttl_ns, expire_time_ns) = options.expiry.fields();
@@ -67,7 +67,7 @@ impl Client {
 }
 
 impl PutStream {
-    /// Takes the next bytes of the value. Waits where the server is slower than the caller.
+    /// Takes the next bytes of the value. Waits if the server is slower than the caller.
     ///
     /// # Errors
     /// As [`Client::put`], but never [`Error::Unknown`](crate::Error::Unknown): nothing is stored yet.
@@ -110,7 +110,7 @@ impl PutStream {
         if gathered.is_empty() { Ok(()) } else { self.send_part(Part::Chunk(gathered)).await }
     }
 
-    /// Hands one message to the connection; fails where the answer comes first, for it can only be a failure then.
+    /// Hands one message to the connection; fails if the answer comes first, because it can only be a failure then.
     async fn send_part(&mut self, part: Part) -> Result<(), Failed> {
         let room = pin!(self.parts.reserve());
         let step = async {
@@ -131,7 +131,7 @@ impl PutStream {
     }
 }
 
-/// Before the end was sent an open outcome is none.
+/// Before the end was sent, an open outcome means that nothing was applied.
 fn not_applied(failed: Failed) -> Failed {
     match failed.outcome {
         Outcome::Open => Failed { outcome: Outcome::NotApplied, ..failed },

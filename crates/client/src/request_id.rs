@@ -1,20 +1,21 @@
-//! Ids of writes: a session, and a number in it, by which the server does a repeated write once (R17).
+//! Ids of writes: a session and a number in it, with which the server does a repeated write once (R17).
 //!
 //! The server keeps the results of a session's writes in 64 places, by the number modulo 64. So a session is used as 64
-//! *lanes*: a write takes a free lane, whose numbers are its own modulo 64, and nobody else uses it until the write has ended.
-//! So no result is overwritten whose write may still be repeated. A lane whose write was given up goes on with its next number.
-//! From then on the server refuses what is left of the old write, but only where the lane's next write went to the same tablet:
-//! results are kept by tablet. In another tablet what is left of a write that was given up may still be done, once.
+//! *lanes*: a write takes a free lane, the numbers with the same remainder modulo 64, and no other write uses it until the
+//! write has completed. So no result is overwritten while its write may still be repeated. A lane whose write was abandoned
+//! continues with its next number. From then on the server refuses repetitions of the old write, but only if the lane's next
+//! write went to the same tablet, because results are kept by tablet. In another tablet, a repetition of an abandoned write may
+//! still be done, once.
 
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use shoal_base::RequestId;
 use shoal_base::{Entropy, SystemEntropy};
 
-/// Lanes of a session: as many as the server keeps results.
+/// Lanes of a session: the number of results that the server keeps.
 const LANES: u64 = 64;
 
-/// Sessions of one client: with more writes than lanes under way, a further write does not wait: it has no id.
+/// Sessions of one client. If more writes than lanes are in flight, a further write does not wait: it has no id.
 const SESSIONS_MAX: usize = 64;
 
 /// The lanes of a client.
@@ -23,19 +24,19 @@ pub(crate) struct RequestIds(Mutex<Free>);
 
 #[derive(Default)]
 struct Free {
-    /// The next id of each free lane; the one that was used last is used first, so that few results are kept.
+    /// The next id of each free lane; the most recently used one is used first, so that few results are kept.
     lanes: Vec<RequestId>,
     sessions: usize,
 }
 
-/// The id of a write under way; its lane is free again when this is dropped.
+/// The id of a write in flight; its lane is free again when this is dropped.
 pub(crate) struct Lane<'a> {
     ids: &'a RequestIds,
     pub(crate) id: RequestId,
 }
 
 impl RequestIds {
-    /// An id that no write had; none where too many writes are under way.
+    /// An id that no write had; `None` if too many writes are in flight.
     pub(crate) fn take(&self) -> Option<Lane<'_>> {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if free.lanes.is_empty() && free.sessions < SESSIONS_MAX {

@@ -1,9 +1,8 @@
-//! When a call is sent again, and after which pause.
+//! The repetition of calls, and the pauses between attempts.
 //!
-//! A read may always be sent again. A write is sent again only where it is known that it was not applied: the connection
-//! could not be opened, or the server said so. Otherwise it ends as `Unknown`: a second attempt could undo what another
-//! client wrote in between, or fail its own condition. With an id (`request_id.rs`) that is safe, and a write is sent again
-//! like a read.
+//! A read may always be repeated. A write is repeated only if it is known not to be applied: the connection could not be
+//! opened, or the server reported it. Otherwise it fails as `Unknown`: a second attempt could undo another client's write in
+//! between, or fail its own condition. With an id (`request_id.rs`) that is safe, and a write is repeated like a read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +19,10 @@ const PAUSE_FIRST: Duration = Duration::from_millis(10);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Whether a failed attempt may have been applied.
+/// The possible effect of a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Not applied, and it would be no different the next time.
+    /// Not applied, and a repetition would fail in the same way.
     Refused,
     /// Not applied, and the next attempt may succeed.
     NotApplied,
@@ -43,7 +42,7 @@ impl Failed {
         Self { error, outcome: Outcome::Refused }
     }
 
-    /// The error of a write that ends with this attempt.
+    /// The error of a write for which this is the last attempt.
     pub(crate) fn of_write(self) -> Error {
         match (self.outcome, self.error) {
             (Outcome::Open, error @ Error::Unknown(_)) => error,
@@ -53,7 +52,7 @@ impl Failed {
     }
 }
 
-/// How often and for how long a call is sent.
+/// The limits of the attempts of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Retry {
     server: Arc<str>,
@@ -62,24 +61,24 @@ pub(crate) struct Retry {
     time: Option<Duration>,
 }
 
-/// The attempts and the time that are left for one call, or for one step of a stream.
+/// The remaining attempts and time of one call, or of one step of a stream.
 pub(crate) struct Budget<'a> {
     retry: &'a Retry,
     attempt: u32,
-    /// The rest of the time when the attempt under way began.
+    /// The remaining time at the start of the current attempt.
     left: Option<Duration>,
     began: Instant,
     mark: u64,
 }
 
 impl Budget<'_> {
-    /// Whether a further attempt is due; waits for its time.
+    /// Returns true if a further attempt is due; waits for its time.
     pub(crate) async fn again(&mut self) -> bool {
         let now = Instant::now();
         if self.retry.progress.is_past(self.mark) {
             self.left = self.retry.time;
         } else {
-            // Time in which this process stood still is not the server's.
+            // Time in which this process was suspended is not the server's.
             self.left = self.left.map(|left| left - awake_time(now - self.began, left));
         }
         (self.began, self.mark) = (now, self.retry.progress.mark());
@@ -104,7 +103,7 @@ impl Retry {
         Budget { retry: self, attempt: 1, left: self.time, began: Instant::now(), mark: self.progress.mark() }
     }
 
-    /// Runs `attempt` until it succeeds, it cannot, or it was made often enough. For calls that change nothing.
+    /// Runs `attempt` until it succeeds, cannot succeed, or has no attempts left. For calls that change nothing.
     pub(crate) async fn read<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,
@@ -112,7 +111,7 @@ impl Retry {
         self.run(attempt, |outcome| outcome != Outcome::Refused).await.map_err(|failed| failed.error)
     }
 
-    /// As [`Self::read`] for writes: stops also where one was perhaps applied.
+    /// As [`Self::read`] for writes: also stops if one was perhaps applied.
     pub(crate) async fn write<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,
@@ -120,8 +119,8 @@ impl Retry {
         self.run(attempt, |outcome| outcome == Outcome::NotApplied).await.map_err(Failed::of_write)
     }
 
-    /// As [`Self::read`] for writes that the server does once. Where an attempt was perhaps applied, only a success and a
-    /// condition that did not hold are certain afterwards.
+    /// As [`Self::read`] for writes that the server does once. If an attempt was perhaps applied, only a success and a failed
+    /// condition are certain afterwards.
     pub(crate) async fn write_with_id<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,
@@ -168,8 +167,8 @@ impl Retry {
     }
 }
 
-/// The pause after attempt number `attempt` (from 1), give or take half: clients that failed together must not come
-/// back together.
+/// The pause after attempt number `attempt` (from 1), plus or minus half: clients that failed together must not return
+/// together.
 fn pause(attempt: u32) -> Duration {
     let steps = attempt.saturating_sub(1).min(8);
     let pause = PAUSE_FIRST.saturating_mul(4_u32.saturating_pow(steps)).min(PAUSE_MAX);
@@ -214,7 +213,8 @@ mod tests {
         }
     }
 
-    /// The failure that follows an attempt with an open outcome does not say that nothing happened, unless it is the write's own answer.
+    /// After an attempt with an open outcome, a later failure does not prove that nothing happened, unless it is the write's
+    /// own answer.
     #[test]
     fn a_write_with_an_id_is_sent_again_until_it_is_known() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -246,15 +246,15 @@ mod tests {
         assert!(!block_on(retry(1).budget().again()));
     }
 
-    /// Symptom: a command waited for 570 s for a server that took its connection and said nothing. Cause: attempts were bounded by
-    /// their number only. Fix: they have a time in common.
+    /// Symptom: a command waited for 570 s for a server that accepted its connection and sent nothing. Cause: attempts were
+    /// bounded only by their number. Fix: they share a time limit.
     #[test]
     fn attempts_end_with_the_time_of_the_call() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let limit = Duration::from_millis(600);
         let retry = Retry::new("nowhere", Progress::default(), 1_000_000, Some(limit));
         let count = Cell::new(0);
-        // Some fail, then one hears nothing.
+        // Some fail, then one gets no answer.
         let attempt = || {
             count.set(count.get() + 1);
             let number = count.get();
@@ -270,7 +270,7 @@ mod tests {
         for word in ["nowhere", "0.6 s", "--timeout"] {
             assert!(error.contains(word), "{word}: {error}");
         }
-        // Those that fail at once end, too.
+        // Attempts that fail at once also stop.
         let refused = || async { Err::<(), _>(failed(Outcome::NotApplied)) };
         assert_eq!(runtime.block_on(retry.write(refused)), Err(Error::Busy("b".into())));
     }

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::object::{Figure, FrontendFigures, RequestFigures, Stat};
 
 impl Client {
-    /// Stops the relocation of values in the background until the server's next start, or lets it go on.
+    /// Stops the relocation of values in the background until the server's next start, or resumes it.
     ///
     /// # Errors
     /// As [`Self::stat`].

@@ -1,8 +1,7 @@
-//! How calls reach the server: the only place that knows gRPC. The verbs speak in methods and their messages
-//! ([`shoal_api::Method`]); another way of carrying these messages belongs in here, behind the same three calls.
+//! The transport of calls to the server: the only module that knows gRPC. The verbs use methods and their messages
+//! ([`shoal_api::Method`]); another way of carrying these messages belongs in here, with the same three calls.
 //!
-//! Several HTTP/2 connections are used in turn. A connection that breaks fails the calls on it and is opened again by
-//! the next one.
+//! Several HTTP/2 connections are used in turn. A broken connection fails the calls on it and is reopened by the next one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,10 +35,10 @@ const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 /// HTTP/2 window of one connection, in bytes: 100 values of 64 KiB on their way at once.
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 
-/// The longest HTTP/2 frame that is accepted, in bytes: as the server's, where it was measured.
+/// The longest HTTP/2 frame that is accepted, in bytes: the same as the server's, which was measured.
 const FRAME_BYTES_MAX: u32 = 32 << 10;
 
-/// A peer that does not answer pings for so long is gone.
+/// A peer that does not answer pings for this time is gone.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// Connections to one server.
@@ -88,7 +87,7 @@ impl Transport {
         })
     }
 
-    /// One without a server.
+    /// A transport without a server.
     #[cfg(test)]
     pub(crate) fn nowhere() -> Self {
         let (channels, next) = (Box::default(), AtomicUsize::new(0));
@@ -101,17 +100,17 @@ impl Transport {
         &self.server
     }
 
-    /// The bytes that move.
+    /// The progress of its connections.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// One message there, one message back.
+    /// One message to the server, one message back.
     pub(crate) async fn call<M: Unary>(&self, request: M::Request) -> Result<M::Response, Failed> {
         self.call_as::<M>(None, request).await
     }
 
-    /// As [`Self::call`] for a write; the server does one with an id once.
+    /// As [`Self::call`] for a write; with an id, the server does it once.
     pub(crate) async fn call_as<M: Unary>(
         &self,
         id: Option<RequestId>,
@@ -131,8 +130,8 @@ impl Transport {
         Ok(self.within(answer).await?.into_inner())
     }
 
-    /// A stream of messages there, one message back. The future must be polled for the messages to leave. How long it may take
-    /// depends on the caller, which watches it ([`Self::within`]).
+    /// A stream of messages to the server, one message back. The future must be polled for the messages to leave. The caller
+    /// limits its time ([`Self::within`]).
     pub(crate) async fn send<M: ClientStreaming>(
         &self,
         parts: impl Stream<Item = M::Request> + Send + 'static,
@@ -143,7 +142,7 @@ impl Transport {
         Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
     }
 
-    /// One message there, a stream of messages back.
+    /// One message to the server, a stream of messages back.
     pub(crate) async fn receive<M: ServerStreaming>(&self, request: M::Request) -> Result<Parts<M>, Failed> {
         let mut grpc = self.grpc();
         let answer = async {
@@ -155,7 +154,7 @@ impl Transport {
         Ok(Parts(self.within(answer).await?.into_inner()))
     }
 
-    /// Streams both ways: the messages of the answer. Those who use this write and read messages themselves.
+    /// Streams both ways: the messages of the answer. The callers write and read messages themselves.
     pub(crate) async fn exchange<M: Bidirectional>(
         &self,
         parts: impl Stream<Item = Bytes> + Send + 'static,
@@ -169,12 +168,12 @@ impl Transport {
         Ok(self.within(answer).await?.into_inner())
     }
 
-    /// How long the server may be silent.
+    /// The longest silence of the server.
     pub(crate) fn answer_timeout(&self) -> Duration {
         self.answer_timeout
     }
 
-    /// A request that shows who sends it.
+    /// A request with the client's token.
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(authorization) = &self.authorization {
@@ -183,7 +182,7 @@ impl Transport {
         request
     }
 
-    /// Waits for `answer` as long as the server may be silent; bytes that move are no silence.
+    /// Waits for `answer` for the longest silence of the server; moving bytes are not silence.
     pub(crate) async fn within<T>(
         &self,
         answer: impl Future<Output = Result<T, Failed>>,
@@ -192,12 +191,12 @@ impl Transport {
         self.progress.within(self.answer_timeout, answer).await.unwrap_or_else(silent)
     }
 
-    /// The failure that `status` stands for.
+    /// The failure of `status`.
     pub(crate) fn failed(&self, status: &Status) -> Failed {
         self.speaks_tls().unwrap_or_else(|| wire::failed(status, &self.server))
     }
 
-    /// The failure of a server that answered in TLS. It has understood nothing.
+    /// The failure of a server that answered in TLS. It has not parsed the request.
     fn speaks_tls(&self) -> Option<Failed> {
         self.progress.is_tls().then(|| {
             let reason = format!("it speaks TLS: try https://{}", self.server);
@@ -220,7 +219,7 @@ impl Transport {
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// Waits until the connection takes a call. Nothing was sent where this fails.
+    /// Waits until the connection accepts a call. If this fails, nothing was sent.
     async fn ready(&self, grpc: &mut Grpc<Channel>) -> Result<(), Failed> {
         grpc.ready().await.map_err(|error| {
             self.speaks_tls().unwrap_or_else(|| {
@@ -235,7 +234,7 @@ impl Transport {
 pub(crate) struct Parts<M: ServerStreaming>(Streaming<M::Response>);
 
 impl<M: ServerStreaming> Parts<M> {
-    /// The next message; none at the end.
+    /// The next message; `None` at the end.
     pub(crate) async fn next(&mut self, transport: &Transport) -> Result<Option<M::Response>, Failed> {
         transport.within(async { self.0.message().await.map_err(|status| transport.failed(&status)) }).await
     }
@@ -304,7 +303,7 @@ impl Decoder for Written {
     type Error = Status;
 
     fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        // Nothing is copied here: the message lies in one piece.
+        // Nothing is copied here: the message is in one piece.
         Ok(Some(source.copy_to_bytes(source.remaining())))
     }
 }

@@ -1,8 +1,8 @@
-//! Which server is believed where roots are given: one whose certificate leads to one of them, or is one of them.
+//! The trusted servers if the options have roots: a server whose certificate leads to one of them, or is one of them.
 //!
-//! The latter is what `openssl req -x509` makes: one certificate that signs itself and calls itself an authority (CA:TRUE). TLS
-//! libraries do not take one of an authority for a server's own, but a client that names this very certificate means this very
-//! server. Its name and its validity count as for others.
+//! The latter is the result of `openssl req -x509`: one certificate that signs itself and calls itself an authority (CA:TRUE).
+//! TLS libraries do not accept an authority's certificate as a server's own, but a client that names exactly this certificate
+//! means exactly this server. Its name and its validity are checked as for others.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// The message about a server that shows an authority's certificate which was not given.
+/// The message about a server with an authority's certificate that is not among the roots.
 const AUTHORITY: &str = "the server shows the certificate of an authority (CA:TRUE); it is believed only where this very certificate \
                          is given as a root (--ca-file)";
 
-/// The roots that were given.
+/// The roots of the options.
 #[derive(Debug)]
 pub(crate) struct Trust {
     roots: Arc<WebPkiServerVerifier>,
@@ -28,7 +28,7 @@ pub(crate) struct Trust {
 
 impl Trust {
     /// # Errors
-    /// In words, where `pem` has no certificate that can be a root.
+    /// A text, if `pem` has no certificate that can be a root.
     pub(crate) fn new(pem: &[u8]) -> Result<Self, String> {
         let given: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         let given = given.map_err(|error| format!("the roots are no PEM file: {error}"))?;
@@ -52,7 +52,7 @@ impl ServerCertVerifier for Trust {
         let verified =
             self.roots.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
-            // Found after the validity was looked at, and before the name is.
+            // Reported after the check of the validity, and before the check of the name.
             Err(error) if is_of_authority(&error) => {
                 if !self.given.contains(end_entity) {
                     return Err(Error::General(AUTHORITY.into()));
@@ -87,12 +87,12 @@ impl ServerCertVerifier for Trust {
     }
 }
 
-/// The transport's words about a connection, where the system's roots are believed and it says it in words of its own.
+/// The transport's text about a connection, or a clearer one if the system's roots reject the certificate of an authority.
 pub(crate) fn explained(reason: String) -> String {
     if reason.contains("CaUsedAsEndEntity") { AUTHORITY.into() } else { reason }
 }
 
-/// Whether the only thing that was found wrong is that an authority's certificate is a server's.
+/// Returns true if the only error is that an authority's certificate is a server's.
 fn is_of_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
     other.0.downcast_ref::<webpki::Error>() == Some(&webpki::Error::CaUsedAsEndEntity)
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate that signs itself, for `localhost` and the years 2000 to 2100: as `openssl req -x509` makes it, or of no
+    /// A self-signed certificate for `localhost` and the years 2000 to 2100: as `openssl req -x509` makes it, or not of an
     /// authority.
     fn certificate(is_ca: bool) -> (CertificateDer<'static>, String) {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -133,13 +133,13 @@ mod tests {
             (&own, "other.example", year(2026), "not valid for name"),
             (&own, "localhost", year(1999), "not valid yet"),
             (&own, "localhost", year(2101), "expired"),
-            // As good, and another one.
+            // Equally valid, but a different one.
             (&certificate(true).0, "localhost", year(2026), "--ca-file"),
         ] {
             let error = verify(&trust, shown, name, now).unwrap_err().to_string();
             assert!(error.contains(why), "{why}: {error}");
         }
-        // One of a server that signs itself is a root as well.
+        // The certificate of a server that signs itself is also a root.
         let (own, pem) = certificate(false);
         assert!(verify(&Trust::new(pem.as_bytes()).unwrap(), &own, "localhost", year(2026)).is_ok());
     }

@@ -1,4 +1,4 @@
-//! Between the client's types and the messages.
+//! Conversions between the client's types and the messages.
 
 use shoal_api::v1::failure::{Kind, Rule as WireRule};
 use shoal_api::{Code, Described, v1};
@@ -27,7 +27,7 @@ pub(crate) fn range(range: ByteRange) -> Option<v1::ByteRange> {
     (range != ByteRange::ALL).then_some(v1::ByteRange { first: range.first, bytes: range.bytes })
 }
 
-/// The attributes of an object as the server says them; an answer without it is not understood.
+/// The attributes of an object in the server's answer; an answer without them is invalid.
 pub(crate) fn info(info: Option<v1::ObjectInfo>) -> Result<ObjectInfo, Failed> {
     let info = info.ok_or_else(no_info)?;
     Ok(ObjectInfo {
@@ -51,12 +51,12 @@ pub(crate) fn metadata_of(message: v1::Metadata) -> Metadata {
     }
 }
 
-/// An answer that breaks the rules. Sending the request again would not help.
+/// An answer that violates the protocol. Repeating the request would not help.
 pub(crate) fn protocol(what: &str) -> Failed {
     Failed::refused(Error::Protocol(what.into()))
 }
 
-/// Where the failure says that there is no such object, none.
+/// `None` for a failure because there is no such object.
 pub(crate) fn found<T>(result: Result<T, Failed>) -> Result<Option<T>, Failed> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -65,10 +65,11 @@ pub(crate) fn found<T>(result: Result<T, Failed>) -> Result<Option<T>, Failed> {
     }
 }
 
-/// The HTTP/2 library's words for a stream that the server refused. A refused stream was not processed and may be sent again (RFC 9113, 8.7).
+/// The HTTP/2 library's text for a stream that the server refused. A refused stream was not processed and may be repeated (RFC
+/// 9113, 8.7).
 const REFUSED_STREAM: &str = "refused stream before processing any application logic";
 
-/// The failure that `status` stands for.
+/// The failure of `status`.
 pub(crate) fn failed(status: &Status, server: &str) -> Failed {
     let described = Described::from_status(status);
     if described.failure.kind != i32::from(Kind::Unspecified) {
@@ -76,7 +77,7 @@ pub(crate) fn failed(status: &Status, server: &str) -> Failed {
     }
     // Not from our handlers: from the transport, or from another program.
     let unavailable = || Error::Unavailable { server: server.into(), reason: reason(status) };
-    // Where the answer is a stream, the library gives another code.
+    // If the answer is a stream, the library returns another code.
     if reason(status).contains(REFUSED_STREAM) {
         return Failed { error: Error::Busy(reason(status)), outcome: Outcome::NotApplied };
     }
@@ -140,7 +141,7 @@ fn rule(rule: WireRule) -> Option<Rule> {
     }
 }
 
-/// Whether the connection could not even be opened.
+/// Returns true if the connection could not even be opened.
 fn never_sent(status: &Status) -> bool {
     let mut error: Option<&(dyn std::error::Error + 'static)> = Some(status);
     while let Some(now) = error {

@@ -1,8 +1,8 @@
 //! The price of the first write of allocated blocks, of the file system alone: `cargo bench -p shoal-device --bench first_write -- FILE [MIB [ROUNDS]]`.
 //!
-//! Clients write values of 64 KiB side by side into a file that was allocated, without Shoal; then one of them writes a block of a log
-//! and flushes for all, as a commit does. The second pass writes the same places again. The ratio is the most that a store
-//! can have on this file system for values on a fresh file, unless it writes zeros ahead.
+//! Clients write values of 64 KiB side by side into an allocated file, without Shoal; then one of them writes a block of a log and flushes
+//! for all, as a commit does. The second pass writes the same blocks again. The ratio is the most that a store can reach on this file
+//! system for values on a fresh file, unless it writes zeros ahead.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -16,10 +16,10 @@ use shoal_device::{FileOptions, IoBuf};
 
 const VALUE_BLOCKS: usize = 16;
 const VALUE_BYTES: usize = VALUE_BLOCKS * BLOCK_BYTES;
-/// The log at the beginning of the file, which is written before.
+/// The log at the start of the file, which is written before.
 const LOG_BLOCKS: usize = 4096;
 
-/// Puts a second of `clients` that put `values` values in all behind the log.
+/// Writes `values` values by `clients` clients to the blocks after the log, and returns puts a second.
 fn pass(file: &File, clients: usize, values: usize) -> f64 {
     let (barrier, began) = (Barrier::new(clients), Instant::now());
     let rounds = values / clients;

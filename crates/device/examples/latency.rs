@@ -70,7 +70,7 @@ impl Bench {
         way.run(self.device.flush()).result
     }
 
-    /// Runs `operation`, which does `count` operations, again and again and prints what one run takes.
+    /// Runs `operation`, which performs `count` operations, repeatedly and prints the cost of one run.
     fn measure(
         &self,
         name: &str,

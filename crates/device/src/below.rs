@@ -66,7 +66,7 @@ pub(crate) fn loop_device_in_use(file: &File) -> Option<PathBuf> {
     let mut over =
         devices.filter(is_over).filter_map(|folder| Some(Path::new("/dev").join(folder.file_name()?)));
     over.find(|device| {
-        // The kernel refuses an exclusive opening of a device that is mounted or that somebody else has exclusively.
+        // The kernel refuses an exclusive opening of a device that is mounted or that another process has exclusively.
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device);
         opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
     })
@@ -80,7 +80,7 @@ fn folder_of(device: &File) -> Option<PathBuf> {
     fs::canonicalize(name).ok()
 }
 
-/// The devices that a device is a part of, or is made of.
+/// The devices that a device is a part of or consists of.
 fn parts_of(folder: &Path) -> Vec<PathBuf> {
     let disk = folder.join("partition").exists().then(|| folder.parent().map(Path::to_owned)).flatten();
     let slaves = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();

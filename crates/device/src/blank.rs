@@ -1,9 +1,9 @@
-//! Whether a device is blank, before somebody lays something new out on it.
+//! The check that a device is blank, before a new layout is written to it.
 //!
-//! Blank is what reads as zeros, to the last byte: the bytes after the last whole block count, too. A file is read whole, except for
-//! its holes. Of a device the first and the last 16 MiB are read whole, which hold the signatures of file systems and the like.
-//! Of what is between, 64 KiB are read at each of 4,096 places, a random one in each of as many parts of equal size, so that no
-//! regular layout escapes, and the places where copies of superblocks are known to lie. A device of up to 288 MiB is read whole.
+//! A device is blank if all of it reads as zeros, to the last byte: the bytes after the last whole block count, too. A file is read whole,
+//! except for its holes. Of a device, the first and the last 16 MiB are read whole, which hold the signatures of file systems and the like.
+//! From the middle, the check reads 64 KiB at each of 4,096 places, a random one in each of 4,096 parts of equal size, so that no regular
+//! layout escapes, and the known places of superblock copies. A device of up to 288 MiB is read whole.
 //! A small piece of data in the middle of a large device can be missed: data that cover a share s of it are found with a
 //! probability of at least 1 - (1 - s)^4096 (a thousandth of it: 98 %).
 
@@ -26,10 +26,10 @@ pub const SPREAD_PLACES: u64 = 4096;
 /// Blocks that are read at each of these places.
 const PLACE_BLOCKS: u64 = 16;
 
-/// Blocks that one request reads where all are read.
+/// Blocks of one request when all are read.
 const BLOCKS_PER_READ: u64 = 256;
 
-/// Places that are asked for at a time.
+/// Places that are read at a time.
 const READS_AT_ONCE: usize = 32;
 
 /// Signatures that are kept, at most.
@@ -37,19 +37,19 @@ const SIGNATURES_MAX: usize = 8;
 
 static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
-/// The result of a look at a device.
+/// The result of the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     /// The first byte that was read and is not zero.
     pub first_byte: Option<u64>,
-    /// The known formats that lie there, in the order of the device; each once.
+    /// The known formats on the device, in its order; each once.
     pub signatures: Vec<Signature>,
     /// Blocks that were read.
     pub blocks_read: u64,
 }
 
 impl Content {
-    /// Whether everything that was read was zero.
+    /// Returns true if all bytes read were zero.
     #[must_use]
     pub fn is_blank(&self) -> bool {
         self.first_byte.is_none()
@@ -92,7 +92,7 @@ impl fmt::Display for Content {
     }
 }
 
-/// Reads all of a file, and enough of a device to see what it holds. Writes nothing.
+/// Reads all of a file, and enough of a device to recognise its contents. Writes nothing.
 ///
 /// # Errors
 /// As the device: a block that cannot be read is not known to be blank.
@@ -103,7 +103,7 @@ pub async fn look(device: &Device, entropy: &dyn Entropy) -> Result<Content, Dev
     let end = blocks.saturating_sub(DENSE_BLOCKS).max(start);
     read_all(device, 0, start, &mut content).await?;
     read_all(device, end, blocks, &mut content).await?;
-    // XFS has four allocation groups of equal size unless told otherwise, and each begins with a superblock.
+    // XFS has four allocation groups of equal size by default, and each starts with a superblock.
     let quarters = (1..4).map(|quarter| blocks.div_ceil(4) * quarter);
     let mut known: Vec<u64> =
         known_blocks().chain(quarters).filter(|block| (start..end).contains(block)).collect();
@@ -118,8 +118,8 @@ pub async fn look(device: &Device, entropy: &dyn Entropy) -> Result<Content, Dev
     Ok(content)
 }
 
-/// [`PLACE_BLOCKS`] blocks at a random place in each of [`SPREAD_PLACES`] parts of what lies between `start` and `end`; all of it
-/// where there is no more.
+/// [`PLACE_BLOCKS`] blocks at a random place in each of [`SPREAD_PLACES`] parts of the blocks from `start` to `end`; all of them if there
+/// are no more.
 fn spread(start: u64, end: u64, entropy: &dyn Entropy) -> impl Iterator<Item = Run> {
     let blocks = end - start;
     let parts = SPREAD_PLACES.min(blocks.div_ceil(PLACE_BLOCKS));
@@ -132,14 +132,14 @@ fn spread(start: u64, end: u64, entropy: &dyn Entropy) -> impl Iterator<Item = R
     })
 }
 
-/// Reads all of `blocks` but the holes of a file, as long as all that is found is zeros. False if the device knows no holes: then nothing
-/// was read.
+/// Reads all of `blocks` except the holes of a file, until it finds a byte that is not zero. Returns false, and reads nothing, if the
+/// device knows no holes.
 async fn read_data(device: &Device, blocks: Range<u64>, content: &mut Content) -> Result<bool, DeviceError> {
     let mut at = blocks.start;
     while at < blocks.end && content.is_blank() {
         let Some(data) = device.inner().data_after(at) else { return Ok(false) };
         let data = data.map_err(|error| unread(at, &error))?;
-        // A long run of data that is not blank is found out early.
+        // Data in a long run is found early.
         let end = data.end.min(blocks.end).min(data.start.saturating_add(DENSE_BLOCKS));
         read_all(device, data.start.min(end), end, content).await?;
         at = if data.is_empty() { blocks.end } else { end };
@@ -169,7 +169,7 @@ async fn read_all(device: &Device, from: u64, to: u64, content: &mut Content) ->
     Ok(())
 }
 
-/// Reads these places, as long as all that was found is zeros.
+/// Reads these places, until it finds a byte that is not zero.
 async fn read_each(
     device: &Device,
     mut places: impl Iterator<Item = Run>,

@@ -1,8 +1,8 @@
 //! A regular file or a raw block device: opened with checks, a lock, direct I/O and the choice of the driver.
 //!
-//! The lock is taken on the descriptor that does the I/O, so that it lives exactly as long as the last request. A raw
-//! device is moreover opened with `O_EXCL`: the kernel then refuses one that is mounted or part of something else. A reader
-//! shares the lock with other readers, and asks the kernel the same without keeping the device for itself.
+//! The lock is taken on the descriptor of the I/O, so that it lives exactly until the last request completes. A raw device is also opened
+//! with `O_EXCL`: the kernel then refuses one that is mounted or part of something else. A reader shares the lock with other readers, and
+//! tests for exclusive users without keeping the device for itself.
 
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
@@ -23,20 +23,20 @@ use crate::transfer::Transfer;
 use crate::uring::Uring;
 use crate::{BlockDevice, Device, DeviceCounters, DeviceError, IoBuf, Op, Request, Ticket, sys};
 
-/// How often a lock that somebody holds is asked for again. A process that was killed with requests in an io_uring
-/// lets go of its lock only when the kernel has finished them, shortly after the process is gone.
+/// Attempts for a lock that is held. A process that was killed with requests in an io_uring releases its lock only when the kernel has
+/// finished them, shortly after the process is gone.
 const LOCK_ATTEMPTS: u32 = 50;
 
-/// Between two attempts.
+/// The pause between two attempts.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// A new data file is its owner's alone.
+/// Only its owner has access to a new data file.
 const FILE_MODE: u32 = 0o600;
 
 /// How requests are run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoMode {
-    /// By io_uring, or by threads where the system refuses it (with one line in the log).
+    /// By io_uring, or by threads if the system refuses it (with one line in the log).
     #[default]
     Auto,
     /// By io_uring or not at all.
@@ -48,16 +48,15 @@ pub enum IoMode {
 /// How to open a file or block device.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// Create the file, empty, where there is none. Not with `read_only`.
+    /// Create the file, empty, if there is none. Not with `read_only`.
     pub create: bool,
-    /// Only reads: works on what cannot be written, and beside others who only read. Every other request fails.
+    /// Only read: works on read-only files and devices, and beside other readers. Every other request fails.
     pub read_only: bool,
     /// How requests are run.
     pub io: IoMode,
-    /// Bypass the page cache (`O_DIRECT`). Where the file system refuses, the page cache is used, with one line in the
-    /// log.
+    /// Bypass the page cache (`O_DIRECT`). If the file system refuses, the page cache is used, with one line in the log.
     pub direct: bool,
-    /// Threads of the pool where threads run the requests; at least 1.
+    /// Threads of the pool if threads run the requests; at least 1.
     pub threads: usize,
 }
 
@@ -67,16 +66,16 @@ impl Default for FileOptions {
     }
 }
 
-/// Why a file or block device could not be opened.
+/// The reason why a file or block device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such file, and it was not to be created.
+    /// There is no such file, and `create` is not set.
     #[error("{} does not exist", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// Somebody else has it open, or the system uses it (a mounted device).
+    /// Another process has it open, or the system uses it (a mounted device).
     #[error("{} is in use by another process{}", path.display(), below::words(through.as_deref()))]
     InUse {
         /// The file.
@@ -98,13 +97,13 @@ pub enum OpenError {
         /// Its sectors.
         sector_bytes: u64,
     },
-    /// io_uring was asked for and cannot be had.
+    /// io_uring was required, and the system refuses it.
     #[error("io_uring is not available ({source}); `threads` or `auto` work without it")]
     UringRefused {
         /// The system's error.
         source: io::Error,
     },
-    /// The system refused something else.
+    /// Another error of the system.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// The action that failed.
@@ -116,17 +115,17 @@ pub enum OpenError {
     },
 }
 
-/// Has a file that reaches the process's limit of file sizes (`RLIMIT_FSIZE`) give an error, as a full disk does; without it the
-/// system ends the process by a signal. For programs, at their start: it holds for the whole process.
+/// Makes a file that reaches the process's limit of file sizes (`RLIMIT_FSIZE`) return an error, as a full disk does; without it the system
+/// kills the process by a signal. For programs, at their start: it holds for the whole process.
 pub fn survive_size_limit() {
     sys::ignore_size_signal();
 }
 
-/// Opens `path`, locks it and starts what runs its requests. Blocks while a lock is being let go, half a second at
-/// most. A part of a block at the end of the file is left alone.
+/// Opens `path`, locks it and starts the driver of its requests. Blocks while a lock is being released, half a second at most. Ignores a
+/// part of a block at the end of the file.
 ///
 /// # Errors
-/// As [`OpenError`] says.
+/// As [`OpenError`] lists them.
 pub fn open(path: &Path, options: &FileOptions) -> Result<Device, OpenError> {
     open_with(path, options, ring::shared)
 }
@@ -134,7 +133,7 @@ pub fn open(path: &Path, options: &FileOptions) -> Result<Device, OpenError> {
 /// Opens the file under which the new file `path` is made, and creates it if there is none. Returns its name, too.
 ///
 /// # Errors
-/// As [`open`]; [`OpenError::WrongKind`] if the name is not that of a file itself, but of a link, say.
+/// As [`open`]; [`OpenError::WrongKind`] if the name is not of a file itself but of a link, for instance.
 pub fn open_unfinished(path: &Path, options: &FileOptions) -> Result<(PathBuf, Device), OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".unfinished");
@@ -146,10 +145,10 @@ pub fn open_unfinished(path: &Path, options: &FileOptions) -> Result<(PathBuf, D
     Ok((name, device))
 }
 
-/// Gives the file at `from` the name `to`, durably. A file that has that name already stays, and so does the one at `from`.
+/// Renames the file `from` to `to`, durably. If `to` exists already, both files stay.
 ///
 /// # Errors
-/// [`OpenError::Io`]; its source is [`io::ErrorKind::AlreadyExists`] where there is a file of that name.
+/// [`OpenError::Io`]; its source is [`io::ErrorKind::AlreadyExists`] if there is a file of that name.
 pub fn give_name(from: &Path, to: &Path) -> Result<(), OpenError> {
     // Unlike a rename, a link never replaces a file that another process made meanwhile.
     match std::fs::hard_link(from, to) {
@@ -166,7 +165,7 @@ pub fn give_name(from: &Path, to: &Path) -> Result<(), OpenError> {
     File::open(folder_of(to)).and_then(|folder| folder.sync_all()).map_err(at(to, "make durable the name of"))
 }
 
-/// [`open`] with a say in how the ring is made: tests let it be refused.
+/// [`open`] with a choice of the ring's constructor: tests make it fail.
 fn open_with(path: &Path, options: &FileOptions, make_ring: MakeRing) -> Result<Device, OpenError> {
     let storage = Arc::new(open_storage(path, options)?);
     if options.io != IoMode::Threads {
@@ -183,13 +182,13 @@ fn open_with(path: &Path, options: &FileOptions, make_ring: MakeRing) -> Result<
     Ok(FileDevice::driven(storage, Driver::Threads(pool)))
 }
 
-/// How requests are run.
+/// The driver of the requests.
 enum Driver {
     Uring(Uring),
     Threads(Pool),
 }
 
-/// An open file or block device, and what runs its requests.
+/// An open file or block device, and the driver of its requests.
 struct FileDevice {
     storage: Arc<Storage>,
     driver: Driver,
@@ -330,7 +329,7 @@ fn check_sectors(sector_bytes: u64, path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Opens and locks, again and again for a while where somebody else has it. Returns the locked files under a block device, too.
+/// Opens and locks, with repeats for a while if another process holds it. Returns the locked files under a block device, too.
 fn open_locked(path: &Path, options: &FileOptions) -> Result<(File, Kind, Vec<File>), OpenError> {
     for attempt in 1.. {
         match try_open_locked(path, options) {
@@ -385,19 +384,19 @@ fn open_descriptor(path: &Path, options: &FileOptions) -> Result<(File, Kind), O
         (Kind::Regular, _) => open(0)?,
         (Kind::Raw, false) => open(libc::O_EXCL)?,
         (Kind::Raw, true) => {
-            // Several may read: whether somebody has it exclusively is asked, and the answer not kept.
+            // Several may read: the test for an exclusive user is made, and its result not kept.
             drop(open(libc::O_EXCL)?);
             open(0)?
         }
     };
-    // Somebody may have put something else there meanwhile.
+    // The path may name another file by now.
     let found = kind_of(file.metadata().map_err(at(path, "look at"))?.file_type());
     let kind = found.filter(|kind| *kind == expected).ok_or_else(wrong_kind)?;
     Ok((file, kind))
 }
 
 fn not_opened(error: io::Error, path: &Path) -> OpenError {
-    // A block device that is mounted, or that somebody else has exclusively.
+    // A block device that is mounted or that another process has exclusively.
     if error.raw_os_error() == Some(libc::EBUSY) {
         return OpenError::InUse { path: path.to_owned(), through: None };
     }
@@ -417,14 +416,14 @@ fn kind_of(file_type: FileType) -> Option<Kind> {
 /// Creates an empty file and makes its name durable.
 fn create_file(path: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path) {
-        // Overwrites that need room would fail on a full disk. The store has checksums of its own.
+        // Overwrites that need room would fail on a full disk. The store has its own checksums.
         Ok(file) if sys::is_copied_on_write(&file).unwrap_or(false) => {
             if let Err(error) = sys::overwrite_in_place(&file) {
                 tracing::info!(path = %path.display(), %error, "the data file is copied on write");
             }
         }
         Ok(_) => {}
-        // Somebody was faster: the lock decides who gets it.
+        // Another process was faster: the lock decides which one gets it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         Err(error) => return Err(error),
     }

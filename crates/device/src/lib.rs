@@ -1,14 +1,13 @@
 //! The only code that touches disks: one asynchronous interface and its implementations.
 //!
-//! Reading order: [`memory`] (who owns the bytes of a request), [`request`] (a request, its future, a batch),
-//! this file (the interface), then the implementations: [`file`] opens files and raw devices, which are driven by
-//! [`uring`] or [`threads`]; [`mem`] keeps blocks in memory; [`sim`] does so too, and records what a crash could leave.
-//! [`blank`] says whether a device holds anything.
+//! Reading order: [`memory`] (ownership of the bytes of a request), [`request`] (a request, its future, a batch), this file (the
+//! interface), then the implementations: [`file`] opens files and raw devices, which are driven by [`uring`] or [`threads`]; [`mem`] keeps
+//! blocks in memory; [`sim`] does so too, and records the states that a crash could leave. [`blank`] checks that a device is empty.
 //!
-//! Two ways of running a request, chosen by who runs the future: on a thread that may block
-//! ([`shoal_base::task::block_on`]) the request is executed by the calling thread, without a hand-off; elsewhere it is
-//! submitted and completes on another thread. Memory that the kernel may still touch belongs to the request, never to
-//! the future: dropping a future leaves the request and its memory to the device until it completed.
+//! A request runs in one of two ways, by the thread that polls the future: on a thread that may block ([`shoal_base::task::block_on`]) the
+//! calling thread executes it, without a hand-off; elsewhere it is submitted and completes on another thread. Memory that the kernel may
+//! still touch belongs to the request, never to the future: dropping a future leaves the request and its memory to the device until it
+//! completed.
 
 pub mod blank;
 pub mod file;
@@ -44,11 +43,11 @@ pub use recycle::keep_at_most;
 pub use request::{Batch, IoFuture, Op, Outcome, Request, Ticket};
 pub use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
 
-/// Submitted requests of one device that wait for their turn. Their callers hold memory for each, so this many mean that
-/// somebody forgot a limit of their own: further ones fail.
+/// Submitted requests of one device that wait for their turn. Their callers hold memory for each, so this number means that a caller forgot
+/// its own limit: further ones fail.
 pub const WAITING_MAX: usize = 1 << 16;
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The device or the kernel refused it.
@@ -60,12 +59,12 @@ pub enum DeviceError {
         block: u64,
         /// Blocks of the request.
         blocks: u64,
-        /// The system's error code, where there is one.
+        /// The system's error code, if there is one.
         code: Option<i32>,
         /// The system's words.
         message: String,
     },
-    /// The request lies (partly) behind the end of the device.
+    /// The request reaches past the end of the device.
     #[error("{op} of {blocks} block(s) at block {block}, but the device has {device_blocks} blocks")]
     OutOfRange {
         /// The operation.
@@ -77,7 +76,7 @@ pub enum DeviceError {
         /// Size of the device.
         device_blocks: u64,
     },
-    /// The device was shut down before the request completed; whether it took effect is not known.
+    /// The device was shut down before the request completed; its effect is unknown.
     #[error("the device was shut down while {op} at block {block} was under way; its outcome is not known")]
     Abandoned {
         /// The operation.
@@ -88,15 +87,15 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// Whether the request was to change what the device holds, or to make changes durable.
+    /// Returns true if the request changes the contents of the device, or makes changes durable.
     #[must_use]
     pub fn is_write(&self) -> bool {
         let (Self::Io { op, .. } | Self::OutOfRange { op, .. } | Self::Abandoned { op, .. }) = self;
         *op != Op::Read.name()
     }
 
-    /// Whether a write found no room: in the file system, in a quota, or below a limit of file sizes. The blocks that were not
-    /// written keep their contents and are not written later; a read shows which ones were.
+    /// Returns true if a write found no room: in the file system, in a quota, or below a limit of file sizes. The blocks that were not
+    /// written keep their contents and are not written later; a read shows which ones were written.
     #[must_use]
     pub fn is_no_room(&self) -> bool {
         let Self::Io { op, code: Some(code), .. } = self else { return false };
@@ -104,7 +103,7 @@ impl DeviceError {
     }
 }
 
-/// Whether a system error says that there is no room for a write: `ENOSPC`, `EDQUOT` or `EFBIG`.
+/// Returns true if a system error means that there is no room for a write: `ENOSPC`, `EDQUOT` or `EFBIG`.
 #[must_use]
 pub const fn is_no_room(code: i32) -> bool {
     matches!(code, libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
@@ -127,18 +126,18 @@ pub struct DeviceCounters {
     pub errors: u64,
 }
 
-/// One device or file that is ours as a whole. Sizes and addresses are blocks of 4 KiB.
+/// One device or file that belongs to the store as a whole. Sizes and addresses are blocks of 4 KiB.
 pub trait BlockDevice: Send + Sync {
-    /// Starts the requests and returns at once; they complete on another thread or (in memory) before this returns, in
-    /// any order. Never fails: a request that cannot be started completes with an error. Writes of a plugged thread may start at
-    /// the end of its plug ([`shoal_base::plug`]).
+    /// Starts the requests and returns at once; they complete on another thread or (in memory) before this returns, in any order. Never
+    /// fails: a request that cannot be started completes with an error. Writes of a plugged thread may start only when its plug is released
+    /// ([`shoal_base::plug`]).
     fn submit(&self, tickets: Vec<Ticket>);
 
     /// Runs the requests on this thread and returns when all of them completed.
     fn execute(&self, tickets: Vec<Ticket>);
 
-    /// Runs one request on this thread, without what a hand-off needs; `None` where that is no shorter way here, and
-    /// nothing was done.
+    /// Runs one request on this thread, without the cost of a hand-off. Returns `None`, and does nothing, if the device has no such short
+    /// cut.
     fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
         let _ = request;
         None
@@ -147,8 +146,8 @@ pub trait BlockDevice: Send + Sync {
     /// Blocks that may be addressed now.
     fn blocks(&self) -> u64;
 
-    /// Asks the system how large the device is now, and returns that in blocks: a raw device may have become larger since it was opened.
-    /// All of it may be addressed then.
+    /// Asks the system for the present size of the device, and returns it in blocks: a raw device may have grown since it was opened. All
+    /// of it may be addressed then.
     ///
     /// # Errors
     /// The system's error.
@@ -156,7 +155,8 @@ pub trait BlockDevice: Send + Sync {
         Ok(self.blocks())
     }
 
-    /// Blocks that the file could have with what its file system has free now; none of a raw device, and where that is not known.
+    /// The size in blocks that the file could reach with the present free space of its file system; `None` for a raw device, and if
+    /// unknown.
     fn room(&self) -> Option<u64> {
         None
     }
@@ -169,27 +169,27 @@ pub trait BlockDevice: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// The next blocks from `block` on that may hold anything but zeros; empty if there are none. `None` if the device does not know,
-    /// as every device but a file.
+    /// The next blocks from `block` on that may hold anything but zeros; empty if there are none. `None` if the device does not know, like
+    /// every device except a file.
     fn data_after(&self, block: u64) -> Option<io::Result<Range<u64>>> {
         let _ = block;
         None
     }
 
-    /// Makes the file at least `blocks` long; a raw device cannot grow. The new blocks read as zeros or as anything: the caller
-    /// writes them before relying on them (R21).
+    /// Makes the file at least `blocks` long; a raw device cannot grow. The new blocks read as zeros or as anything: the caller writes them
+    /// before relying on them (R21).
     ///
     /// # Errors
-    /// The system's error; a raw device that is shorter gives one too.
+    /// The system's error; an error also for a raw device that is shorter.
     fn grow(&self, blocks: u64) -> io::Result<()>;
 
-    /// Whether [`grow`](Self::grow) takes the room of what is new at once, which then reads as zeros until it is written: nothing
-    /// needs to be written there before it is used.
+    /// Returns true if [`grow`](Self::grow) takes the room of the new blocks at once, which then read as zeros until they are written: they
+    /// can be used without writing zeros first.
     fn allocates(&self) -> bool {
         false
     }
 
-    /// As [`grow`](Self::grow), but the file system need not have room for what is new before it is written.
+    /// As [`grow`](Self::grow), but the file system need not have room for the new blocks before they are written.
     ///
     /// # Errors
     /// As [`grow`](Self::grow).
@@ -197,8 +197,7 @@ pub trait BlockDevice: Send + Sync {
         self.grow(blocks)
     }
 
-    /// Gives back what lies behind block `blocks`, which nobody uses: a growth that was begun and failed. A device that cannot
-    /// get shorter keeps it.
+    /// Cuts off the unused blocks from `blocks` on, after a growth that failed halfway. A device that cannot shrink keeps them.
     ///
     /// # Errors
     /// The system's error.
@@ -207,31 +206,30 @@ pub trait BlockDevice: Send + Sync {
         Ok(())
     }
 
-    /// Takes the room of `blocks` for this file alone: fills holes, and copies what it shares with other files where the file system
-    /// can do that. The contents stay. A device that has its room anyway does nothing. Returns false if the file system cannot
-    /// allocate: a hole gets its room when it is written.
+    /// Takes the room of `blocks` for this file alone: fills holes, and copies extents that it shares with other files if the file system
+    /// can do that. The contents stay. A device that has its room anyway does nothing. Returns false if the file system cannot allocate: a
+    /// hole gets its room when it is written.
     ///
     /// # Errors
-    /// The system's error; the file may have the room of a part.
+    /// The system's error; a part of the room may be taken.
     fn hold_room(&self, blocks: Range<u64>) -> io::Result<bool> {
         let _ = blocks;
         Ok(true)
     }
 
-    /// Whether each write needs new room in the file system, also one to blocks that were written before.
+    /// Returns true if each write needs new room in the file system, even to blocks that were written before.
     fn is_copied_on_write(&self) -> bool {
         false
     }
 
-    /// The fate of the file that it was opened by, where that is not at its place any more: it was deleted, renamed or
-    /// replaced. Later writes would be gone with this process, or be missed by the next one. Asks the file system, so it
-    /// may block.
+    /// The fate of the file that was opened, if it is not at its path any more: it was deleted, renamed or replaced. Later writes would be
+    /// gone with this process, or be missed by the next one. Asks the file system, so it may block.
     fn displaced(&self) -> Option<String> {
         None
     }
 
-    /// Why the file or device is not whole any more, if it has fewer than the `needed` blocks that its store uses or a request found
-    /// it shorter than it was: somebody cut the file, or made the device smaller. Asks the file system, so it may block.
+    /// The reason why the file or device is not whole any more, if it has fewer than the `needed` blocks that its store uses or a request
+    /// found it shorter than before: the file was cut, or the device became smaller. Asks the file system, so it may block.
     fn shortened(&self, needed: u64) -> Option<String> {
         let _ = needed;
         None
@@ -240,16 +238,16 @@ pub trait BlockDevice: Send + Sync {
     /// The kind of the device and of its driver, in a few words for the log.
     fn describe(&self) -> String;
 
-    /// The file or block device that it was opened by; none where there is no such thing.
+    /// The path of the file or block device; `None` if it has none.
     fn path(&self) -> Option<PathBuf> {
         None
     }
 
-    /// Whether [`grow`](Self::grow) can succeed (a file) or not (a raw device, an image in memory).
+    /// Returns true if [`grow`](Self::grow) can succeed (a file), false if it cannot (a raw device, an image in memory).
     fn can_grow(&self) -> bool;
 
-    /// Whether it may hold what others wrote (a file, a raw device), and is to be [looked at](crate::blank::look) before
-    /// anything new is laid out on it. A device in memory is its maker's.
+    /// Returns true if it may hold foreign data (a file, a raw device), and has to be [checked](crate::blank::look) before a new layout is
+    /// written to it. A device in memory belongs to its maker.
     fn may_hold_foreign(&self) -> bool {
         false
     }
@@ -319,11 +317,10 @@ impl Device {
         }
     }
 
-    /// Writes `memory` from `block` on and makes it durable: it, and nothing else.
+    /// Writes `memory` from `block` on and makes it durable: this memory, and no other write.
     ///
-    /// On a file this is a write with `RWF_DSYNC`: the kernel follows the write with a flush of the device, or marks it
-    /// "force unit access". The latter says nothing of earlier writes, so callers use it only when this request is
-    /// all that must become durable.
+    /// On a file this is a write with `RWF_DSYNC`: the kernel follows the write with a flush of the device, or marks it "force unit
+    /// access". The latter has no effect on earlier writes, so callers use it only if this request alone must become durable.
     pub fn write_durable<M: IoMemory>(&self, block: u64, memory: M) -> IoFuture<M> {
         IoFuture::new(self.clone(), Op::WriteDurable, block, memory)
     }
@@ -333,7 +330,7 @@ impl Device {
         IoFuture::new(self.clone(), Op::Flush, 0, ())
     }
 
-    /// Tells the device that `blocks` blocks from `block` on hold nothing of value. They read as anything afterwards.
+    /// Discards `blocks` blocks from `block` on, whose contents have no value. They read as anything afterwards.
     pub fn discard(&self, block: u64, blocks: u64) -> IoFuture<()> {
         IoFuture::new(self.clone(), Op::Discard { blocks }, block, ())
     }

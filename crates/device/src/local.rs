@@ -1,7 +1,7 @@
 //! Batches that the calling thread runs itself: one ring a thread, one entry into the kernel for a whole batch.
 //!
-//! The ring is made when a thread first needs it and serves every device. Where it cannot be had, the caller falls
-//! back to plain system calls. A batch longer than the ring goes in pieces, each waited for as a whole.
+//! The ring is made when a thread first needs it and serves every device. If the system refuses one, the caller falls back to plain system
+//! calls. A batch longer than the ring is run in pieces, each waited for as a whole.
 
 use std::cell::RefCell;
 use std::io;
@@ -32,7 +32,7 @@ thread_local! {
     static RING: RefCell<Slot> = const { RefCell::new(Slot::Untried) };
 }
 
-/// Runs the requests of an admitted batch and completes them. Requests that are not for a ring are given back.
+/// Runs the requests of an admitted batch and completes them. Returns the requests that are not for a ring.
 pub(crate) fn run(storage: &Storage, batch: Vec<Ticket>) -> Vec<Ticket> {
     let Some(mut ring) = take() else { return batch };
     let mut others = Vec::new();
@@ -47,7 +47,7 @@ pub(crate) fn run(storage: &Storage, batch: Vec<Ticket>) -> Vec<Ticket> {
     while !waiting.is_empty() {
         ring.run_some(storage, &mut waiting, &mut finished);
     }
-    // The ring is back in its place before wakers run: they might do I/O on this thread.
+    // The ring is back in its slot before wakers run: they might do I/O on this thread.
     put_back(ring);
     for (ticket, result) in finished {
         storage.finish(ticket, result);
@@ -56,7 +56,7 @@ pub(crate) fn run(storage: &Storage, batch: Vec<Ticket>) -> Vec<Ticket> {
 }
 
 fn take() -> Option<Box<LocalRing>> {
-    // A thread that is ending has no place for a ring any more.
+    // A thread that is exiting has no slot for a ring any more.
     let slot = RING.try_with(|slot| slot.replace(Slot::Empty)).ok()?;
     match slot {
         Slot::Untried => LocalRing::new().map(Box::new).ok(),
@@ -66,7 +66,7 @@ fn take() -> Option<Box<LocalRing>> {
 }
 
 fn put_back(ring: Box<LocalRing>) {
-    // Where the thread is ending, the ring goes, too.
+    // If the thread is exiting, the ring is dropped, too.
     let _ = RING.try_with(|slot| slot.replace(Slot::Ready(ring)));
 }
 
@@ -77,8 +77,7 @@ impl LocalRing {
         Ok(Self { submissions, completions, gate, landed: Vec::new() })
     }
 
-    /// Submits as many requests as fit, from the end of `waiting`, and waits for all of them. A request that has to go on is put
-    /// back.
+    /// Submits as many requests as fit, from the end of `waiting`, and waits for all of them. Puts back a request that has to continue.
     fn run_some(
         &mut self,
         storage: &Storage,

@@ -18,8 +18,8 @@ use crate::recycle;
 /// Memory that a write request reads from.
 ///
 /// # Safety
-/// While the value lives: every segment stays valid and initialised at the same address, whatever happens to the value (moves
-/// included); its address and length are multiples of the block size; nobody writes to it.
+/// While the value lives: every segment stays valid and initialised at the same address, even if the value moves; its address and length
+/// are multiples of the block size; nobody writes to it.
 pub unsafe trait IoMemory: Send + 'static {
     /// Calls `each` with the address and length in bytes of every segment, in order.
     fn segments(&self, each: &mut dyn FnMut(*mut u8, usize));
@@ -55,8 +55,8 @@ impl IoBuf {
         buf
     }
 
-    /// `blocks` blocks that hold anything, perhaps what others wrote before. For a read that fills them, or a writer that
-    /// fills all of it or clears the rest.
+    /// `blocks` blocks with any contents, perhaps those of an earlier user. For a read that fills them, or a writer that fills all of it or
+    /// clears the rest.
     #[must_use]
     pub fn unfilled(blocks: usize) -> Self {
         Self { allocation: ManuallyDrop::new(recycle::take(blocks).0), blocks }
@@ -142,8 +142,8 @@ unsafe impl IoMemory for Vec<IoBuf> {
 // SAFETY: owned, so nobody else can reach the bytes.
 unsafe impl ReadMemory for Vec<IoBuf> {}
 
-/// Memory together with something that must live until the request completed: a request that was forgotten gives its
-/// extent back only when the device is through with it (R8).
+/// Memory together with a guard that must live until the request completed: a forgotten request releases its extent only after the device
+/// finished with it (R8).
 #[derive(Debug)]
 pub struct Guarded<M, G> {
     /// The memory.

@@ -12,30 +12,29 @@ use shoal_base::BLOCK_BYTES;
 
 use crate::allocation::Allocation;
 
-/// Bytes that are kept for later at most, in the whole process, unless it was told to keep less.
+/// The most bytes that are kept in the whole process, unless [`keep_at_most`] lowers it.
 pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// The most bytes that are kept; see [`keep_at_most`].
+/// The limit in force; see [`keep_at_most`].
 static KEPT_LIMIT: AtomicUsize = AtomicUsize::new(KEPT_BYTES_MAX);
 
-/// Keeps at most so many bytes of I/O memory for later in this process from now on, and never more than 16 MiB. For a program
-/// that wants to take little memory.
+/// Sets the most bytes of I/O memory that this process keeps for later, never more than 16 MiB. For a program that should use little
+/// memory.
 pub fn keep_at_most(bytes: usize) {
     KEPT_LIMIT.store(bytes.min(KEPT_BYTES_MAX), Ordering::Relaxed);
 }
 
-/// Pieces above this size are not kept: they are rare, and a few of them would be everything.
+/// Longer pieces are not kept: they are rare, and a few of them would take all of the limit.
 const KEPT_BLOCKS_MAX: usize = 1024;
 /// Classes: 1 to 8 blocks exactly, then four a doubling up to [`KEPT_BLOCKS_MAX`].
 const CLASSES: usize = 8 + 4 * 7;
 
 static SHELVES: [Mutex<Vec<Allocation>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The class that gives room next where too much is kept.
+/// The class that releases a piece next when too much is kept.
 static VICTIM: AtomicUsize = AtomicUsize::new(0);
 
-/// A piece of a class up to this many above is taken where the class itself has none: three blocks more, or less than
-/// twice the size.
+/// A piece of a class up to this many above is taken if the class itself has none: three blocks more, or less than twice the size.
 const CLASSES_ABOVE: usize = 3;
 
 /// The class that holds pieces for `blocks` blocks, and the size of its pieces in blocks.
@@ -54,7 +53,7 @@ fn class_of(blocks: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// Memory of at least `blocks` blocks, and whether all of it is zero.
+/// Memory of at least `blocks` blocks, and true if all of it is zero.
 pub(crate) fn take(blocks: usize) -> (Allocation, bool) {
     let Some((class, size)) = class_of(blocks) else { return (Allocation::zeroed(blocks), true) };
     match SHELVES.iter().skip(class).take(1 + CLASSES_ABOVE).find_map(pop) {
@@ -69,7 +68,7 @@ fn pop(shelf: &Mutex<Vec<Allocation>>) -> Option<Allocation> {
     Some(allocation)
 }
 
-/// Keeps a piece for later, where there is room.
+/// Keeps a piece for later, if there is room.
 pub(crate) fn keep(allocation: Allocation) {
     let blocks = allocation.blocks();
     let Some((class, size)) = class_of(blocks) else { return };
@@ -81,7 +80,7 @@ pub(crate) fn keep(allocation: Allocation) {
         if kept <= limit {
             break;
         }
-        // Pieces that were kept for yesterday's sizes make room for today's.
+        // Pieces of earlier sizes make room for the present ones.
         let victim = VICTIM.fetch_add(1, Ordering::Relaxed) % CLASSES;
         drop(SHELVES.get(victim).and_then(pop));
         kept = KEPT_BYTES.load(Ordering::Relaxed);
@@ -124,9 +123,9 @@ mod tests {
         keep_at_most(1 << 20);
         let pieces: Vec<Allocation> = (0..100).map(|_| take(64).0).collect();
         pieces.into_iter().for_each(keep);
-        // The pieces that were kept before go one by one.
+        // The pieces that were kept before are released one by one.
         (0..10 * CLASSES).for_each(|_| keep(take(1).0));
-        // Other tests are about to put a piece on its shelf, perhaps.
+        // Other tests may be about to put a piece on its shelf.
         assert!(KEPT_BYTES.load(Ordering::Relaxed) <= 9 << 20);
         keep_at_most(usize::MAX);
         assert_eq!(KEPT_LIMIT.load(Ordering::Relaxed), KEPT_BYTES_MAX);

@@ -1,8 +1,8 @@
 //! A request, the future that waits for it, and a batch of requests that start together.
 //!
-//! The state of a request that may outlive its caller lives in one shared allocation: the device holds a [`Ticket`] on it
-//! until the request completed, the caller an [`IoFuture`]. Whichever is dropped first, the memory outlives the I/O. A
-//! [`Request`] alone is one that the calling thread runs itself, on memory that it lends until then.
+//! The state of a request that may outlive its caller is in one shared allocation: the device holds a [`Ticket`] on it until the request
+//! completed, the caller an [`IoFuture`]. The memory outlives the I/O in either order of drops. A plain [`Request`] is run by the calling
+//! thread itself, on memory that it lends until then.
 
 #![allow(unsafe_code)]
 
@@ -32,17 +32,17 @@ pub enum Op {
     Write,
     /// Memory to device, durable when it completes ([`Device::write_durable`]).
     WriteDurable,
-    /// Everything that completed before becomes durable.
+    /// All writes that completed before become durable.
     Flush,
     /// The blocks hold nothing of value.
     Discard {
-        /// How many.
+        /// The number of blocks.
         blocks: u64,
     },
 }
 
 impl Op {
-    /// The word for messages.
+    /// The name for messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,16 +55,16 @@ impl Op {
     }
 }
 
-/// The end of a request: its result, and the memory.
+/// The outcome of a request: its result, and the memory.
 pub struct Outcome<M> {
-    /// How it went.
+    /// The result.
     pub result: Result<(), DeviceError>,
     /// The memory of the request.
     pub memory: M,
 }
 
 impl<M> Outcome<M> {
-    /// The memory, where the request succeeded.
+    /// The memory, if the request succeeded.
     ///
     /// # Errors
     /// The request's.
@@ -95,7 +95,7 @@ pub(crate) struct Shared<M> {
     /// Touched by the device through the segments until `done`, by the future's owner afterwards.
     memory: UnsafeCell<Option<M>>,
     state: Mutex<State>,
-    /// Set once, with release, after the device is through with the memory; pairs with the acquire in `poll`.
+    /// Set once, with release, after the device finished with the memory; pairs with the acquire in `poll`.
     done: AtomicBool,
 }
 
@@ -130,7 +130,7 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// # Safety
-    /// `memory` lives, and is not given to anybody else, as long as the request.
+    /// `memory` outlives the request, and no other code accesses it until then.
     unsafe fn of<M: IoMemory>(op: Op, block: u64, memory: &M) -> Self {
         let mut segments = SmallVec::new();
         memory.segments(&mut |start, bytes| {
@@ -187,14 +187,14 @@ impl<'a> Request<'a> {
     /// Calls `fill` with the number and the memory of every block of a read request, in order.
     ///
     /// # Panics
-    /// Where the request is not a read: other memory may be shared.
+    /// If the request is not a read: other memory may be shared.
     pub fn fill_blocks(&mut self, mut fill: impl FnMut(u64, &mut [u8])) {
         assert_eq!(self.op, Op::Read, "only the memory of a read may be written to");
         let mut block = self.block;
         for segment in &self.segments {
             for offset in (0..segment.bytes).step_by(BLOCK_BYTES) {
-                // SAFETY: a read's memory is valid, initialised and reached by nobody else until the request is
-                // over, for which `'a` or the ticket stands; `&mut self` keeps two such slices from existing at once.
+                // SAFETY: a read's memory is valid, initialised and reached by nobody else until the request is over, which `'a` or the
+                // ticket guarantees; `&mut self` keeps two such slices from existing at once.
                 fill(block, unsafe {
                     std::slice::from_raw_parts_mut(segment.start.add(offset), BLOCK_BYTES)
                 });
@@ -206,7 +206,7 @@ impl<'a> Request<'a> {
     /// Calls `see` with the number and the memory of every block of a write request, in order.
     ///
     /// # Panics
-    /// Where the request is not a write.
+    /// If the request is not a write.
     pub fn view_blocks(&self, mut see: impl FnMut(u64, &[u8])) {
         assert!(
             matches!(self.op, Op::Write | Op::WriteDurable),
@@ -253,9 +253,9 @@ impl<'a> Request<'a> {
 /// request as abandoned.
 pub struct Ticket {
     request: Request<'static>,
-    /// Keeps the memory alive until the device is through with it.
+    /// Keeps the memory alive until the device finished with it.
     cell: Option<Arc<dyn Cell>>,
-    /// The requests that this one is [joined](Self::join) of: they keep the memory.
+    /// The requests that were [joined](Self::join) to this one: they keep the memory.
     parts: Vec<Ticket>,
 }
 
@@ -271,10 +271,10 @@ impl Deref for Ticket {
 }
 
 impl Ticket {
-    /// As [`Request::fill_blocks`]. (The request itself is never lent out to be changed: it could be exchanged.)
+    /// As [`Request::fill_blocks`]. (The request itself is never lent mutably: it could be exchanged.)
     ///
     /// # Panics
-    /// Where the request is not a read: other memory may be shared.
+    /// If the request is not a read: other memory may be shared.
     pub fn fill_blocks(&mut self, fill: impl FnMut(u64, &mut [u8])) {
         self.request.fill_blocks(fill);
     }
@@ -285,7 +285,7 @@ impl Ticket {
         self.complete(result);
     }
 
-    /// Ends the request: the device does not touch its memory any more.
+    /// Completes the request: the device does not touch its memory any more.
     pub fn complete(mut self, result: Result<(), DeviceError>) {
         if let Some(cell) = self.cell.take() {
             cell.complete(result);
@@ -294,10 +294,10 @@ impl Ticket {
         }
     }
 
-    /// One request for all of `parts`, of one operation, each of which begins where the one before ends.
+    /// Joins `parts`, of one operation, each of which starts at the end of the one before, to one request.
     ///
     /// # Panics
-    /// If they are not neighbours of one operation, or none.
+    /// If they are not neighbours of one operation, or there are none.
     pub(crate) fn join(parts: Vec<Self>) -> Self {
         let follows = |one: &Self, next: &Self| one.block + one.blocks() == next.block && one.op == next.op;
         assert!(parts.is_sorted_by(follows) && !parts.is_empty(), "only neighbours are joined");
@@ -306,12 +306,12 @@ impl Ticket {
         Self { request: Request { op, block, segments, memory: PhantomData }, cell: None, parts }
     }
 
-    /// Takes the requests out that it is joined of: nothing is left of it then. None of one that is not joined.
+    /// Takes the joined requests out, which leaves nothing of this one. None if it is not joined.
     pub(crate) fn take_parts(&mut self) -> Vec<Self> {
         std::mem::take(&mut self.parts)
     }
 
-    /// Ends the request with an error of the system.
+    /// Completes the request with an error of the system.
     pub fn fail(self, error: &std::io::Error) {
         let error = self.error(error);
         self.complete(Err(error));
@@ -329,8 +329,8 @@ impl Drop for Ticket {
     }
 }
 
-/// Waits for one request. Starts it when first polled, unless a [`Batch`] did. Dropping it before it started forgets
-/// the request; afterwards the request goes on and keeps its memory.
+/// Waits for one request. Starts it when first polled, unless a [`Batch`] did. Dropping it before the start forgets the request; after the
+/// start the request continues and keeps its memory.
 pub struct IoFuture<M> {
     shared: Arc<Shared<M>>,
     unstarted: Option<(Device, Ticket)>,
@@ -342,8 +342,7 @@ impl<M: IoMemory> IoFuture<M> {
         Self { shared, unstarted: Some((device, ticket)) }
     }
 
-    /// Starts the request now: on this thread where it may block (then it has completed on return), else in the
-    /// background.
+    /// Starts the request now: on this thread if it may block (the request has completed on return), else in the background.
     pub fn start(&mut self) {
         if let Some((device, ticket)) = self.unstarted.take() {
             if may_block() {
@@ -374,7 +373,7 @@ impl<M: IoMemory> IoFuture<M> {
         }
     }
 
-    /// Whether it has completed.
+    /// Returns true if the request has completed.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.shared.done.load(Ordering::Acquire)
@@ -393,7 +392,7 @@ fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticke
     (shared, ticket)
 }
 
-/// A request that no device knows, for tests of what handles tickets.
+/// A request that no device knows, for tests of code that handles tickets.
 #[cfg(test)]
 pub(crate) fn request_for_test<M: IoMemory>(op: Op, block: u64, memory: M) -> (IoFuture<M>, Ticket) {
     let (shared, ticket) = request(op, block, memory);
@@ -445,14 +444,13 @@ impl Batch {
         future
     }
 
-    /// Whether nothing was added.
+    /// Returns true if the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tickets.is_empty()
     }
 
-    /// Starts all of them: on this thread where it may block (then all have completed on return), else in the
-    /// background.
+    /// Starts all of them: on this thread if it may block (all have completed on return), else in the background.
     pub fn start(self) {
         if self.tickets.is_empty() {
             return;

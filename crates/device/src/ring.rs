@@ -1,9 +1,8 @@
 //! A safe wrapper of one io_uring: transfers go in, transfers with their results come out.
 //!
-//! Ownership is the invariant that makes this safe: from [`Submissions::push`] until [`Completions::reap`] a transfer,
-//! with its request's memory and the `iovec` list, belongs to the kernel. It sits in a box that nobody frees: a ring
-//! that is dropped with transfers inside leaks them. There is one value of each half, so that only one thread at a time
-//! writes submissions, and only one reads completions.
+//! Ownership is the invariant that makes this safe: from [`Submissions::push`] until [`Completions::reap`] a transfer, with its request's
+//! memory and the `iovec` list, belongs to the kernel. It is in a box that nobody frees: a ring that is dropped with transfers inside leaks
+//! them. There is one value of each half, so only one thread at a time writes submissions, and only one reads completions.
 
 #![allow(unsafe_code)]
 
@@ -23,16 +22,16 @@ use crate::transfer::{Action, Transfer};
 /// there is always room. The completion queue has twice as many, so it cannot overflow.
 pub(crate) const SHARED_ENTRIES: u32 = 512;
 
-/// Entries of a ring that belongs to one thread: as many requests of one batch are under way at once.
+/// Entries of a ring that belongs to one thread: the most requests of one batch under way at once.
 pub(crate) const LOCAL_ENTRIES: u32 = 64;
 
-/// Where the kernel is short of memory for a submission, it is asked again after this time.
+/// If the kernel is short of memory for a submission, it is repeated after this time.
 const SHORTAGE_PAUSE: Duration = Duration::from_micros(100);
 
-/// Marks the completion of [`Submissions::push_nothing`]. No box lies at address 0.
+/// Marks the completion of [`Submissions::push_nothing`]. No box has address 0.
 const NOTHING: u64 = 0;
 
-/// How a device gets its shared ring.
+/// The constructor of a device's shared ring.
 pub(crate) type MakeRing = fn(&File) -> io::Result<(Submissions, Completions)>;
 
 /// A transfer with the system call that the kernel performs for it.
@@ -45,13 +44,13 @@ pub(crate) struct Flight {
 
 /// The result of a completion.
 pub(crate) enum Landing {
-    /// A transfer, and what the system call returned.
+    /// A transfer, and the result of its system call.
     Flight(Box<Flight>, io::Result<usize>),
     /// The completion of [`Submissions::push_nothing`].
     Nothing,
 }
 
-/// The side that puts requests in.
+/// The submitting half.
 pub(crate) struct Submissions {
     ring: Arc<IoUring>,
     file: Target,
@@ -60,11 +59,11 @@ pub(crate) struct Submissions {
 enum Target {
     /// The file registered with the ring.
     Registered,
-    /// The file given with each push.
+    /// The file is passed with each push.
     Given,
 }
 
-/// The side that takes results out.
+/// The completing half.
 pub(crate) struct Completions {
     gate: Gate,
 }
@@ -104,8 +103,8 @@ fn halves(ring: IoUring, file: Target) -> (Submissions, Completions) {
 }
 
 impl Submissions {
-    /// Queues `flight`; [`Gate::enter`] submits it. `file` counts only where none is registered, and then must stay
-    /// open until the transfer is reaped.
+    /// Queues `flight`; [`Gate::enter`] submits it. `file` is used only if none is registered, and then must stay open until the transfer
+    /// is reaped.
     pub(crate) fn push(&mut self, flight: Box<Flight>, file: &File) {
         let address = Box::into_raw(flight);
         // SAFETY: just made from a box, and nobody else has the address.
@@ -118,7 +117,7 @@ impl Submissions {
         self.push_entry(&entry.user_data(address as u64));
     }
 
-    /// Queues a request that does nothing but complete.
+    /// Queues a request that only completes.
     pub(crate) fn push_nothing(&mut self) {
         self.push_entry(&opcode::Nop::new().build().user_data(NOTHING));
     }
@@ -167,7 +166,7 @@ impl Gate {
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
             Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => thread::sleep(SHORTAGE_PAUSE),
-            // The ring, its memory and the arguments are ours: any other error is a bug, and going on would leave the
+            // The kernel got the ring, its memory and the arguments from us: any other error is a bug, and to continue would leave the
             // callers waiting for ever.
             _ => panic!("io_uring_enter: {error}"),
         }
@@ -187,7 +186,7 @@ impl Completions {
         self.gate.enter(0, 1);
     }
 
-    /// Takes everything out that has completed.
+    /// Takes out all completions.
     pub(crate) fn reap(&mut self, landed: &mut Vec<Landing>) {
         // SAFETY: `&mut self` is the only value that reaps this ring.
         let queue = unsafe { self.gate.0.completion_shared() };
@@ -197,7 +196,7 @@ impl Completions {
                 landed.push(Landing::Nothing);
                 continue;
             }
-            // SAFETY: the address comes from `push`, and each entry completes once: the kernel gives the box back.
+            // SAFETY: the address comes from `push`, and each entry completes once: the kernel returns the box.
             let flight = unsafe { Box::from_raw(address as *mut Flight) };
             let result = completion.result();
             let result = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
@@ -205,7 +204,7 @@ impl Completions {
         }
     }
 
-    /// Gives registered files back now: the kernel tears a dropped ring down only after a while.
+    /// Unregisters files now: the kernel tears a dropped ring down only after a while.
     pub(crate) fn release_files(&mut self) {
         if let Err(error) = self.gate.0.submitter().unregister_files() {
             tracing::debug!(%error, "no registered file to give back");
@@ -217,7 +216,7 @@ impl Completions {
 mod tests {
     use super::*;
 
-    /// Twice is once: the kernel has none the second time, and a ring that is torn down must not stop over that.
+    /// A second call does nothing: the kernel has no files then, and a ring that is torn down must not fail on that.
     #[test]
     fn registered_files_are_given_back_once() {
         let file = tempfile::tempfile().unwrap();

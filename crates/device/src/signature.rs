@@ -1,24 +1,24 @@
 //! Signatures that file systems, volume managers and partition tables leave on a device, so that a refusal can name them.
 //!
-//! A table of magic bytes and of where they lie. It gives names only: whether a device is blank is not decided here
-//! ([`crate::blank`]), so data that are not in the table are not at risk.
+//! A table of magic bytes and their places. It only supplies names: [`crate::blank`] decides if a device is blank, so data without an entry
+//! in the table are not at risk.
 
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
 
-/// Something known that lies on a device.
+/// A known format on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// Its name, with an article: "an XFS file system".
     pub what: &'static str,
-    /// Where its magic bytes begin, in bytes from the start of the device.
+    /// The first of its magic bytes, in bytes from the start of the device.
     pub byte: u64,
 }
 
-/// Where magic bytes may lie. No magic crosses a border of blocks.
+/// The possible places of magic bytes. No magic crosses a border of blocks.
 enum MagicAt {
     /// At these bytes of the device.
     At(&'static [u64]),
-    /// At the start of every piece of so many bytes: where its place depends on the size of the device, or on what it is in.
+    /// At the start of every piece of this length, if the place depends on the size of the device or on the container.
     Each(usize),
 }
 
@@ -26,7 +26,7 @@ struct Known {
     what: &'static str,
     magic: &'static [u8],
     place: MagicAt,
-    /// Whether the bytes around a short magic can be true; gets the block and the offset of the magic in it.
+    /// Returns true if the bytes around a short magic are plausible; takes the block and the offset of the magic in it.
     fits: fn(&[u8], usize) -> bool,
 }
 
@@ -39,9 +39,9 @@ const EXT: &str = "an ext2, ext3 or ext4 file system";
 const MD: &str = "a member of a Linux RAID (md)";
 const ZFS: &str = "a member of a ZFS pool";
 const SWAP: &str = "a swap area";
-/// The signature at the end of swap space lies at the end of its first page, whatever the machine's pages are.
+/// The signature of swap space is at the end of its first page, for each page size of machines.
 const SWAP_PLACES: MagicAt = MagicAt::At(&[4_086, 8_182, 16_374, 32_758, 65_526]);
-/// Where the second header of LUKS2 may lie.
+/// The possible places of the second header of LUKS2.
 const LUKS2_SECOND: MagicAt =
     MagicAt::At(&[0x4000, 0x8000, 0x1_0000, 0x2_0000, 0x4_0000, 0x8_0000, 0x10_0000, 0x20_0000, 0x40_0000]);
 
@@ -54,7 +54,7 @@ const KNOWN: [Known; 22] = [
         fits: is_ext,
         ..known(EXT, MagicAt::At(&[1_080, 8_389_688, 33_554_488, 134_217_784]), b"\x53\xef")
     },
-    // Each allocation group begins with one.
+    // Each allocation group starts with one.
     known("an XFS file system", MagicAt::Each(BLOCK_BYTES), b"XFSB"),
     known("a btrfs file system", MagicAt::At(&[0x1_0040, 0x400_0040, 0x40_0000_0040]), b"_BHRfS_M"),
     // An uberblock, in either order of bytes: of the two labels at the start and the two at the end.

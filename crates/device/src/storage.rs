@@ -1,8 +1,7 @@
 //! An open file or raw block device: its size, its lock, and requests run by plain system calls.
 //!
-//! Both ways of driving a file ([`crate::uring`], [`crate::threads`]) stand on this. Invariants: the descriptor holds
-//! an exclusive lock, or a shared one where it only reads, from [`Storage::new`] until the last user of the storage is gone;
-//! a file in use never gets shorter.
+//! Both drivers of a file ([`crate::uring`], [`crate::threads`]) build on this. Invariants: the descriptor holds an exclusive lock, or a
+//! shared one if it only reads, from [`Storage::new`] until the last user of the storage is gone; a file in use never gets shorter.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
@@ -33,21 +32,21 @@ pub(crate) struct Storage {
     file: File,
     path: PathBuf,
     kind: Kind,
-    /// Device and number of the file, where the path led to it when it was opened. None: a block device, or a file system that does
-    /// not answer alike for path and descriptor.
+    /// Device and inode number of the file, if the path led to it when it was opened. `None`: a block device, or a file system whose
+    /// answers for path and descriptor differ.
     identity: Option<(u64, u64)>,
     direct: bool,
-    /// Everything but reads is refused.
+    /// All requests except reads are refused.
     read_only: bool,
     /// Stored with release after the file is long enough, loaded with acquire by the range check.
     blocks: AtomicU64,
-    /// Growers wait for each other, nobody else for them.
+    /// Growers wait for each other; nobody else waits for them.
     growing: Mutex<()>,
-    /// Whether the file system allocated all that the file grew by.
+    /// True if the file system allocated all blocks that the file grew by.
     allocates: AtomicBool,
-    /// Whether durable writes use `RWF_DSYNC`. A figure: any order will do.
+    /// True if durable writes use `RWF_DSYNC`. A figure: any order will do.
     dsync: AtomicBool,
-    /// A request found the end of the file or device before its blocks: somebody made it shorter. A figure: any order will do.
+    /// A request found the end of the file or device before its blocks: it was made shorter. A figure: any order will do.
     is_cut: AtomicBool,
     /// The files under a block device, locked as it is.
     below: Vec<File>,
@@ -77,7 +76,7 @@ impl Storage {
             blocks: AtomicU64::new(bytes / BLOCK_BYTES_U64),
             growing: Mutex::new(()),
             // In the page cache, the error of a durable write could be that of an earlier write's delayed allocation: the flush is a
-            // call of its own, whose errors are known as such.
+            // separate call, whose errors are known as such.
             dsync: AtomicBool::new(direct || kind == Kind::Raw),
             allocates: AtomicBool::new(true),
             is_cut: AtomicBool::new(false),
@@ -86,7 +85,7 @@ impl Storage {
         }
     }
 
-    /// Keeps `below`, the locked files under a block device, as long as the device is open.
+    /// Keeps `below`, the locked files under a block device, while the device is open.
     pub(crate) fn with_below(mut self, below: Vec<File>) -> Self {
         self.below = below;
         self
@@ -108,11 +107,11 @@ impl Storage {
         self.blocks.load(Ordering::Acquire)
     }
 
-    /// See [`crate::BlockDevice::measure`]. A file has the size that it was given here.
+    /// See [`crate::BlockDevice::measure`]. A file keeps the size that was set here.
     pub(crate) fn measure(&self) -> io::Result<u64> {
         if self.kind == Kind::Raw {
             let _one_grower = self.growing.lock();
-            // Requests say where they read and write: the position of the descriptor is nobody's.
+            // Requests carry their own position: the descriptor's is unused.
             let blocks = (&self.file).seek(SeekFrom::End(0))? / BLOCK_BYTES_U64;
             self.blocks.fetch_max(blocks, Ordering::AcqRel);
         }
@@ -182,7 +181,7 @@ impl Storage {
         self.counters.snapshot()
     }
 
-    /// The path and how it is open; `driver` is how requests are run.
+    /// The path and the way in which it is open; `driver` names the driver of requests.
     pub(crate) fn describe(&self, driver: &str) -> String {
         let kind = if self.kind == Kind::Regular { "file" } else { "block device" };
         let cache = if self.direct { "O_DIRECT" } else { "page cache" };
@@ -190,7 +189,7 @@ impl Storage {
         format!("{kind} {} ({driver}, {cache}{access})", self.path.display())
     }
 
-    /// Nothing, unless the request would change what may only be read.
+    /// Refuses a request that would change a read-only device.
     fn check_access(&self, op: Op) -> io::Result<()> {
         if self.read_only && op != Op::Read { Err(io::Error::from_raw_os_error(libc::EROFS)) } else { Ok(()) }
     }
@@ -257,7 +256,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Where the file system or the device has no such thing, nothing happens: a discard promises nothing.
+    /// If the file system or the device does not know discards, nothing happens: a discard promises nothing.
     fn discard(&self, block: u64, blocks: u64) -> io::Result<()> {
         if blocks == 0 {
             return Ok(());
@@ -273,8 +272,8 @@ impl Storage {
         }
     }
 
-    /// See [`crate::BlockDevice::grow`], where it `allocates`, and [`crate::BlockDevice::extend`]. Allocated parts of a file show
-    /// at once that a file system is full.
+    /// See [`crate::BlockDevice::grow`] (with `allocates`) and [`crate::BlockDevice::extend`] (without). Allocating parts of a file reveals
+    /// a full file system at once.
     pub(crate) fn lengthen(&self, blocks: u64, allocates: bool) -> io::Result<()> {
         let _one_grower = self.growing.lock();
         let old = self.blocks();
@@ -291,7 +290,7 @@ impl Storage {
         let old_bytes = old * BLOCK_BYTES_U64;
         let length = self.file.metadata()?.len();
         if length < old_bytes {
-            // Growing it again would hide that.
+            // Growing it again would hide the cut.
             self.is_cut.store(true, Ordering::Relaxed);
             let message = format!("the file was cut to {length} bytes while it is open; it had {old_bytes}");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
@@ -303,7 +302,7 @@ impl Storage {
                 self.file.set_len(bytes)?;
             }
             Err(error) => {
-                // A file system that is full may have allocated a part: it goes back to other programs that write there.
+                // A full file system may have allocated a part, which is released for other programs that write there.
                 if let Err(kept) = self.file.set_len(length) {
                     tracing::warn!(path = %self.path.display(), error = %kept, "cannot give back what a growth took");
                 }
@@ -315,7 +314,7 @@ impl Storage {
         Ok(())
     }
 
-    /// See [`crate::BlockDevice::allocates`]. A file system that once could not is not relied on any more.
+    /// See [`crate::BlockDevice::allocates`]. A file system that failed once is not relied on any more.
     pub(crate) fn allocates(&self) -> bool {
         self.kind != Kind::Raw && self.allocates.load(Ordering::Acquire)
     }
@@ -344,7 +343,7 @@ impl Storage {
         if self.kind == Kind::Raw || blocks >= self.blocks() {
             return Ok(());
         }
-        // First: nobody is let through behind the new end.
+        // First: no request is admitted past the new end.
         self.blocks.store(blocks, Ordering::Release);
         self.file.set_len(blocks * BLOCK_BYTES_U64)
     }
@@ -397,8 +396,7 @@ fn is_unsupported(error: &io::Error) -> bool {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        // Closing alone would not do: a ring that is being torn down by the kernel may hold the open file a little
-        // longer, and with it the lock.
+        // Closing alone is not enough: a ring that the kernel is tearing down may hold the open file a little longer, and with it the lock.
         for file in self.below.iter().chain([&self.file]) {
             if let Err(error) = file.unlock() {
                 tracing::warn!(path = %self.path.display(), %error, "cannot unlock the data file");

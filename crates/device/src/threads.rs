@@ -1,4 +1,4 @@
-//! A file driven by a pool of threads with plain system calls, where io_uring is refused or not wanted.
+//! A file driven by a pool of threads with plain system calls, if io_uring is refused or not wanted.
 //!
 //! Requests wait in one queue, oldest first, and each thread takes one at a time. The threads end when the device is
 //! dropped and the queue is empty.
@@ -13,8 +13,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::storage::Storage;
 use crate::{Ticket, WAITING_MAX};
 
-/// Threads of a pool unless told otherwise: about what a SATA disk serves at once. 8 threads reach 80,000 reads a second
-/// of 4 KiB on a measured NVMe device.
+/// Default threads of a pool: about the requests that a SATA disk serves at once. 8 threads reach 80,000 reads a second of 4 KiB on a
+/// measured NVMe device.
 pub(crate) const THREADS_DEFAULT: usize = 8;
 
 /// Counts down the requests of one `execute`.
@@ -122,7 +122,7 @@ impl Pool {
         group.wait();
     }
 
-    /// Queues admitted requests. Those that find the queue full fail.
+    /// Queues admitted requests. They fail if the queue is full.
     pub(crate) fn submit(&self, tickets: Vec<Ticket>, group: Option<&Arc<Group>>) {
         let mut refused = Vec::new();
         let mut queue = self.shared.queue.lock();
@@ -158,8 +158,8 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.queue.lock().closed = true;
         self.shared.work.notify_all();
-        // A thread of the pool that drops it (with the last device, in a waker) cannot wait for itself. The threads then
-        // end on their own, after the last request.
+        // A thread of the pool that drops it (with the last device, in a waker) cannot wait for itself. The threads then stop by
+        // themselves, after the last request.
         let own = thread::current().id();
         if self.threads.iter().any(|thread| thread.thread().id() == own) {
             return;

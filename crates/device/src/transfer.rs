@@ -1,7 +1,7 @@
-//! A request under way on a file: what the next system call is, and what its result means.
+//! A request under way on a file: its next system call, and the meaning of the result.
 //!
-//! Short transfers are continued, interrupted ones repeated, and a durable write falls back to a write and a flush
-//! where the file system does not know `RWF_DSYNC`. The same steps serve plain system calls and both kinds of ring.
+//! Short transfers are continued, interrupted ones repeated, and a durable write falls back to a write and a flush if the file system does
+//! not know `RWF_DSYNC`. The same steps serve plain system calls and both kinds of ring.
 
 use std::io;
 use std::ops::Deref;
@@ -12,7 +12,7 @@ use shoal_base::BLOCK_BYTES_U64;
 use crate::iovecs::Iovecs;
 use crate::{Op, Request, Ticket};
 
-/// How often one request is repeated because the kernel was interrupted or short of something, before it fails.
+/// A request is repeated this often, because the kernel was interrupted or short of a resource, before it fails.
 const REPEATS_MAX: u32 = 10_000;
 
 /// The next system call of a request.
@@ -20,7 +20,7 @@ const REPEATS_MAX: u32 = 10_000;
 pub(crate) enum Action {
     /// Read into the window.
     Read,
-    /// Write the window, with `RWF_DSYNC` where `durable`.
+    /// Write the window, with `RWF_DSYNC` if `durable`.
     Write {
         /// Durable when it returns.
         durable: bool,
@@ -29,7 +29,7 @@ pub(crate) enum Action {
     Sync,
 }
 
-/// A request with what is left of it: a ticket, which may wander between threads, or a borrowed request.
+/// A request with its remaining work: a ticket, which may move between threads, or a borrowed request.
 pub(crate) struct Transfer<R = Ticket> {
     /// Keeps the memory that the list names.
     request: R,
@@ -59,8 +59,7 @@ impl<'r, R: Deref<Target = Request<'r>>> Transfer<R> {
 }
 
 impl<R> Transfer<R> {
-    /// The next action; none when the request is complete. `dsync` says whether the file system takes
-    /// `RWF_DSYNC`.
+    /// The next action; none when the request is complete. `dsync` is true if the file system takes `RWF_DSYNC`.
     pub(crate) fn action(&mut self, dsync: bool) -> Option<Action> {
         if self.left > 0 {
             return Some(match self.op {
@@ -76,7 +75,7 @@ impl<R> Transfer<R> {
         self.sync_left.then_some(Action::Sync)
     }
 
-    /// Takes the result of `action`. An error ends the request. Clears `dsync` where the file system refuses it.
+    /// Takes the result of `action`. Returns an error if the request failed. Clears `dsync` if the file system refuses it.
     pub(crate) fn took(
         &mut self,
         action: Action,
@@ -107,8 +106,8 @@ impl<R> Transfer<R> {
 
     fn failed(&mut self, action: Action, error: io::Error, dsync: &AtomicBool) -> io::Result<()> {
         match error.raw_os_error() {
-            // The kernel may cancel a request that did not start, for instance because the thread that submitted it
-            // ended. Linux 6.18 spares files and block devices that, but promises nothing.
+            // The kernel may cancel a request that did not start, for instance because the thread that submitted it exited. Linux 6.18
+            // spares files and block devices that, but promises nothing.
             Some(libc::EINTR | libc::EAGAIN | libc::ECANCELED) if self.repeats < REPEATS_MAX => {
                 self.repeats += 1;
                 Ok(())
@@ -134,12 +133,12 @@ impl<R> Transfer<R> {
         self.iovecs.window()
     }
 
-    /// Where the next call starts in the file, in bytes.
+    /// The position of the next call in the file, in bytes.
     pub(crate) const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Ends the transfer: nobody uses the memory any more.
+    /// Finishes the transfer: nobody uses the memory any more.
     pub(crate) fn into_request(self) -> R {
         self.request
     }

@@ -1,13 +1,13 @@
 //! A file driven by io_uring.
 //!
-//! Requests that are submitted go through one ring for all threads: the caller queues them under a short lock and
-//! enters the kernel without it; a caller that finds another thread entering leaves its requests to that one. One thread reaps:
-//! everything that is ready at once, then it completes the requests, outside any lock. Requests that a caller executes do not
-//! take that way ([`crate::local`]). Writes of a plugged thread are held back until its plug ends or another request enters the
-//! kernel ([`shoal_base::plug`]); neighbours among them become one request.
+//! Submitted requests go through one ring for all threads: the caller queues them under a short lock and enters the kernel without it; a
+//! caller that finds another thread entering leaves its requests to that one. One thread reaps: it takes all completions that are ready,
+//! then completes their requests, outside any lock. Requests that a caller executes bypass this ring ([`crate::local`]). Writes of a
+//! plugged thread are held back until its plug is released or another request enters the kernel ([`shoal_base::plug`]); neighbours among
+//! them become one request.
 //!
-//! Invariants: at most [`IN_FLIGHT_MAX`] requests are in the ring, the others wait in a queue; every queued entry is
-//! followed by an entry into the kernel, at the latest at the end of a plug; the reaper ends only when the device is dropped and nothing is left.
+//! Invariants: at most [`IN_FLIGHT_MAX`] requests are in the ring, the others wait in a queue; every queued entry is followed by an entry
+//! into the kernel, at the latest at the end of a plug; the reaper stops only when the device is dropped and nothing is left.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,7 @@ pub(crate) const IN_FLIGHT_MAX: usize = 256;
 
 const _: () = assert!(IN_FLIGHT_MAX < SHARED_ENTRIES as usize, "room for the request that ends the reaper");
 
-/// Held writes are joined to requests of at most this many bytes: as long as one request of usual devices.
+/// Held writes are joined to requests of at most this size, which usual devices take as one request.
 const JOINED_BYTES_MAX: usize = 1 << 20;
 
 struct Queue {
@@ -51,7 +51,7 @@ struct Shared {
 }
 
 impl Queue {
-    /// Ends the wait of the writes that are held back: neighbours among them become one request.
+    /// Queues the writes that are held back: neighbours among them become one request.
     fn join_held(&mut self) {
         self.held.sort_by_key(|ticket| ticket.block());
         let mut held = std::mem::take(&mut self.held).into_iter().peekable();
@@ -70,7 +70,7 @@ impl Queue {
         }
     }
 
-    /// Moves what is held back, and waiting requests, into the ring as far as there is room.
+    /// Moves the held writes and the waiting requests into the ring while it has room.
     fn fill(&mut self, storage: &Storage) {
         self.join_held();
         while self.in_flight < IN_FLIGHT_MAX {
@@ -89,7 +89,7 @@ impl Queue {
 }
 
 impl Shared {
-    /// Starts admitted requests, or holds them back. Those that find the queue full fail.
+    /// Starts admitted requests, or holds them back. They fail if the queue is full.
     fn start(self: &Arc<Self>, tickets: Vec<Ticket>) {
         let mut refused = Vec::new();
         let are_writes = tickets.iter().all(|ticket| ticket.op() == Op::Write);
@@ -106,7 +106,7 @@ impl Shared {
             }
         }
         if is_plugged && queue.held.len() < HELD_MAX {
-            // Before anything is finished: that runs wakers, which may submit.
+            // Before any request is finished: that runs wakers, which may submit.
             drop(queue);
         } else {
             self.enter(queue);
@@ -116,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// Submits what is in the ring, unless another thread is about to.
+    /// Submits the ring's entries, unless another thread is about to.
     fn enter(&self, mut queue: MutexGuard<'_, Queue>) {
         if queue.entering {
             return;
@@ -133,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// The reaper's life.
+    /// The loop of the reaper.
     fn reap(&self, mut completions: Completions) {
         let mut landed = Vec::with_capacity(IN_FLIGHT_MAX);
         let mut finished = Vec::with_capacity(IN_FLIGHT_MAX);
@@ -151,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Sorts out what is finished and what goes on, and fills the ring again. Whether everything is over.
+    /// Sorts the landed requests into finished and continuing ones, and refills the ring. Returns true if everything is over.
     fn land(&self, landed: &mut Vec<Landing>, finished: &mut Vec<(Ticket, io::Result<()>)>) -> bool {
         let mut going_on = Vec::new();
         let mut flights = 0;
@@ -165,7 +165,7 @@ impl Shared {
                 Ok(()) => finished.push((transfer.into_request(), Ok(()))),
                 Err(error) => {
                     let mut request = transfer.into_request();
-                    // Which of the joined requests failed? Each is tried alone.
+                    // Of joined requests it is unknown which one failed: each is tried alone.
                     let parts = request.take_parts();
                     if parts.is_empty() {
                         finished.push((request, Err(error)));
@@ -197,7 +197,7 @@ impl Hold for Shared {
 pub(crate) struct Uring {
     shared: Arc<Shared>,
     reaper: Option<JoinHandle<()>>,
-    /// Discards are rare and slow, and not every kernel has them in a ring: a thread of their own, when first needed.
+    /// Discards are rare and slow, and not every kernel has them in a ring: a separate thread runs them, started when first needed.
     side: OnceLock<Option<Pool>>,
 }
 
@@ -220,7 +220,7 @@ impl Uring {
         Ok(Self { shared, reaper: Some(reaper), side: OnceLock::new() })
     }
 
-    /// Starts admitted requests: the discards on the side thread, what is complete already at once.
+    /// Starts admitted requests: the discards on the side thread. Completes requests without work at once.
     pub(crate) fn submit(&self, admitted: impl Iterator<Item = Ticket>) {
         let mut transfers = Vec::new();
         for ticket in admitted {
@@ -235,7 +235,7 @@ impl Uring {
         self.shared.start(transfers);
     }
 
-    /// Runs admitted requests on this thread: one is one system call, several go through a ring of the thread's own.
+    /// Runs admitted requests on this thread: one is one system call, several go through the thread's own ring.
     pub(crate) fn execute(&self, admitted: impl Iterator<Item = Ticket>) {
         let storage = &self.shared.storage;
         let mut admitted: Vec<Ticket> = admitted.collect();
@@ -264,8 +264,7 @@ impl Drop for Uring {
         queue.submissions.push_nothing();
         self.shared.enter(queue);
         let Some(reaper) = self.reaper.take() else { return };
-        // The reaper that drops the device (the last one, in a waker) cannot wait for itself. It ends on its own, after
-        // the last request.
+        // The reaper that drops the device (the last one, in a waker) cannot wait for itself. It stops by itself, after the last request.
         if reaper.thread().id() != thread::current().id() && reaper.join().is_err() {
             tracing::error!("the thread that reaps the I/O completions panicked");
         }

@@ -25,18 +25,25 @@
 //! Under [`block_on`] the calling thread does its own I/O, and commits if no other thread does: no hand-off. The same
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
-//! Modules import in one direction: `common`, `space`, `log`, `value`, `tablet`, `checkpoint`, `store`, and last the verbs `read`, `write`,
-//! `maintenance` and `recovery`. A subsystem takes the owners that it needs and never names the store.
+//! Modules import in one direction: `space`, `log`, `value`, `memtable`, `tablet`, `image`, `checkpoint`, `compaction`, `gc`,
+//! `apply`, `store`, `growth`, and last the verbs `read`, `write`, `maintenance` and `recovery`. A subsystem takes the owners
+//! that it needs and never names the store. The trees are the crate `shoal-tree`.
 //!
 //! The path of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `append.rs`, `memtable/`, `log/commit.rs`;
-//! later `apply.rs`, `packed/`, `tree/`, `publish.rs`. The path of a get: `read_cache.rs` (on a dispatch thread),
-//! `get.rs`, `memtable/`, `tree/`, `value/read.rs`. Recovery: `recovery/read.rs`, `superblock.rs`, `space_image.rs`,
+//! later `apply/`, `packed/`, `checkpoint/publish.rs`. The path of a get: `read_cache.rs` (on a dispatch thread),
+//! `get.rs`, `memtable/`, `value/read.rs`. Recovery: `recovery/read.rs`, `superblock.rs`, `space_image.rs`,
 //! `log/read.rs`, `open.rs`. Rules R1 to R40 (INV-1 to INV-40) are in `docs/invariants.md`.
 
+mod apply;
 mod checkpoint;
-mod common;
+mod compaction;
+mod counters;
+mod gc;
+mod growth;
+mod image;
 mod log;
 mod maintenance;
+mod memtable;
 mod read;
 mod recovery;
 mod space;
@@ -49,16 +56,9 @@ mod write;
 #[cfg(any(test, fuzzing))]
 pub use testing::hostile;
 
-pub use checkpoint::losses::Losses;
-pub use common::error::{Error, Result};
-pub use common::key::{Bucket, ObjectKey, check_bucket};
-pub use common::object::{
-    BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry, ListPage,
-    ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
-};
-pub use common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
-pub use common::problem::CheckProblem;
-pub use maintenance::raise_cap::Grown;
+pub use growth::raise_cap::Grown;
+pub use image::losses::Losses;
+pub use log::driver::Waiting;
 pub use maintenance::scrub::ScrubReport;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
 pub use read::get::{Lookup, ShortObject, TryGet};
@@ -73,18 +73,26 @@ pub use recovery::report::{CheckOptions, CheckReport};
 pub use shoal_base::task::block_on;
 pub use shoal_base::{Lsn, RequestId, Run, TabletId};
 pub use shoal_buffer::Buffer;
+pub use shoal_common::error::{Error, Result};
+pub use shoal_common::key::{Bucket, ObjectKey, check_bucket};
+pub use shoal_common::object::{
+    BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry, ListPage,
+    ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
+};
+pub use shoal_common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
+pub use shoal_common::problem::CheckProblem;
 pub use space::own_space::OWN_SPACES_MAX;
 pub use store::Store;
 pub use store::free_space::FreeSpace;
 pub use store::last_backup::BackupNote;
 pub use store::stat::StoreStat;
 pub use write::change::{Change, ReadLevel};
-pub use write::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT};
-pub use write::look::Admit;
 pub use write::receive_buffer::ReceiveBuffer;
 pub use write::stream::PutStream;
 pub use write::ticket::Ticket;
-pub use write::transact::{Changes, Decision, Keeping, Outcome, TransactOptions, Updated};
 pub use write::try_write::SHORT_PUTS_MAX;
+pub use write::txn::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT};
+pub use write::txn::look::Admit;
+pub use write::txn::{Changes, Decision, Keeping, Outcome, TransactOptions, Updated};
 pub use write::watch::Watch;
 pub use write::write_batch::{Write, WriteBatch};

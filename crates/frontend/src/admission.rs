@@ -1,5 +1,5 @@
-//! How many connections there are, and which one makes room: a connection whose peer has not shown that it may come in goes
-//! first where a new one finds no room. So a caller with credentials gets in, however many others there are.
+//! The number of connections, and the choice of the one that makes room: if a new connection finds no room, one whose peer has
+//! not authenticated is closed first. So a caller with credentials gets in, regardless of the number of others.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A connection, as others reach it.
 pub trait Connection {
-    /// The connection has to go: wakes its task, which looks at [`Admitted::is_evicted`]. Called under the lock of all connections.
+    /// The connection must close: wakes its task, which looks at [`Admitted::is_evicted`]. Called under the lock of all
+    /// connections.
     fn wake(&self);
 }
 
@@ -27,10 +28,10 @@ pub struct Admission<C> {
     refused: AtomicU64,
 }
 
-/// By their numbers: the oldest first. A connection that was told to go is in neither.
+/// By their numbers: the oldest first. An evicted connection is in neither.
 struct State<C> {
     next: u64,
-    /// Those that have shown nothing; after other credentials came into force all of them.
+    /// Connections that have not authenticated; after a change of the credentials, all of them.
     unauthenticated: BTreeMap<u64, Arc<Entry<C>>>,
     authenticated: BTreeMap<u64, Arc<Entry<C>>>,
 }
@@ -39,14 +40,14 @@ struct State<C> {
 struct Entry<C> {
     /// The flags change under the lock of the state.
     is_authenticated: AtomicBool,
-    /// It was authenticated once: it may stay as long as no other needs its place.
+    /// It authenticated once: it may stay while no other needs its place.
     may_stay: AtomicBool,
     is_evicted: AtomicBool,
     connection: C,
 }
 
 impl<C: Connection> Admission<C> {
-    /// No connections, of `connections_max` that there may be.
+    /// No connections; there may be up to `connections_max`.
     #[must_use]
     pub fn new(connections_max: usize) -> Arc<Self> {
         let state = State { next: 1, unauthenticated: BTreeMap::new(), authenticated: BTreeMap::new() };
@@ -63,8 +64,8 @@ impl<C: Connection> Admission<C> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a new connection, which `make` makes of its number; where there is no room, the oldest one that has shown nothing
-    /// makes some. None where all others have shown credentials.
+    /// Admits a new connection, made by `make` from its number; if there is no room, evicts the oldest unauthenticated one.
+    /// `None` if all others have shown credentials.
     pub fn enter(self: &Arc<Self>, make: impl FnOnce(u64) -> C) -> Option<Admitted<C>> {
         let most = self.connections_max;
         let mut state = self.lock();
@@ -93,20 +94,20 @@ impl<C: Connection> Admission<C> {
 
     fn evict_one(&self, state: &mut State<C>) -> bool {
         let Some((_, entry)) = state.unauthenticated.pop_first() else { return false };
-        // Set before its task is woken: that looks when it was.
+        // Set before the wake-up: its task checks the flag when it is woken.
         entry.is_evicted.store(true, Ordering::Release);
         entry.connection.wake();
         self.evicted.fetch_add(1, Ordering::Relaxed);
         true
     }
 
-    /// Tells up to `count` of those that have shown nothing to go, the oldest first.
+    /// Evicts up to `count` unauthenticated connections, the oldest first.
     pub fn evict(&self, count: usize) {
         let mut state = self.lock();
         (0..count).take_while(|_| self.evict_one(&mut state)).for_each(drop);
     }
 
-    /// Other credentials are in force: no connection has shown these.
+    /// The credentials were replaced: no connection has shown the new ones.
     pub fn doubt_all(&self) {
         let mut state = self.lock();
         let all = std::mem::take(&mut state.authenticated);
@@ -114,7 +115,7 @@ impl<C: Connection> Admission<C> {
         state.unauthenticated.extend(all);
     }
 
-    /// How many connections there are, and how many there ever were.
+    /// The number of connections, and of all since the start.
     pub fn counts(&self) -> (usize, u64) {
         let state = self.lock();
         (state.len(), state.next - 1)
@@ -125,12 +126,12 @@ impl<C: Connection> Admission<C> {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// A connection ends, as its peer showed no credentials in time.
+    /// Counts a connection that is closed because its peer showed no credentials in time.
     pub fn note_overdue(&self) {
         self.overdue.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many did.
+    /// The number of those connections.
     pub fn overdue(&self) -> u64 {
         self.overdue.load(Ordering::Relaxed)
     }
@@ -140,7 +141,7 @@ impl<C: Connection> Admission<C> {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Gives what `pick` makes of each connection that is not told to go, in the order of their numbers.
+    /// Calls `pick` for each connection that is not evicted, in the order of their numbers, and returns the results.
     pub fn list<T>(&self, mut pick: impl FnMut(u64, &C) -> Option<T>) -> Vec<T> {
         let state = self.lock();
         let mut all: Vec<_> = state.unauthenticated.iter().chain(&state.authenticated).collect();
@@ -155,7 +156,7 @@ impl<C> State<C> {
     }
 }
 
-/// A connection among all of them, as long as this lives.
+/// An admitted connection, until this is dropped.
 pub struct Admitted<C: Connection> {
     admission: Arc<Admission<C>>,
     number: u64,
@@ -163,9 +164,9 @@ pub struct Admitted<C: Connection> {
 }
 
 impl<C: Connection> Admitted<C> {
-    /// The peer has shown that it may come in.
+    /// The peer has authenticated.
     pub fn set_authenticated(&self) {
-        // Relaxed: only how long it may stay follows from this.
+        // Relaxed: it only decides how long the connection may stay.
         if self.entry.is_authenticated.load(Ordering::Relaxed) {
             return;
         }
@@ -177,13 +178,13 @@ impl<C: Connection> Admitted<C> {
         }
     }
 
-    /// Whether its time to show credentials has no end: it has shown some once.
+    /// Returns true if it has no time limit for credentials: it has shown some once.
     #[must_use]
     pub fn may_stay(&self) -> bool {
         self.entry.may_stay.load(Ordering::Relaxed)
     }
 
-    /// Whether it has to go.
+    /// Returns true if it must close.
     #[must_use]
     pub fn is_evicted(&self) -> bool {
         self.entry.is_evicted.load(Ordering::Acquire)
@@ -202,7 +203,7 @@ impl<C: Connection> Drop for Admitted<C> {
     fn drop(&mut self) {
         let mut state = self.admission.lock();
         let gone = (state.unauthenticated.remove(&self.number), state.authenticated.remove(&self.number));
-        // Their memory is given back without the lock.
+        // Their memory is freed without the lock.
         drop(state);
         drop(gone);
     }

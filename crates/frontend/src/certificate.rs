@@ -1,5 +1,5 @@
-//! The name in a peer's certificate, and the end of its time. TLS looks at the end when a connection is opened; connections
-//! may outlive it.
+//! The name in a peer's certificate, and the end of its validity. TLS checks the validity when a connection is opened;
+//! connections may outlive it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 
 const DAY_S: u64 = 86_400;
 
-/// The name of the peer of `certificate`, which TLS has verified: its first DNS name, else what it is.
+/// The name of the peer of `certificate`, which TLS has verified: its first DNS name, else a description.
 #[must_use]
 pub fn name_of(certificate: &CertificateDer<'_>) -> Arc<str> {
     let parsed = webpki::EndEntityCert::try_from(certificate).ok();
@@ -23,7 +23,7 @@ pub fn name_of(certificate: &CertificateDer<'_>) -> Arc<str> {
     name.unwrap_or("a client certificate without a DNS name").into()
 }
 
-/// How long all of `chain` are valid still; none where no certificate says when it ends in a way that is known here.
+/// The time for which all of `chain` stay valid; `None` if no certificate has an end of validity in a known format.
 #[must_use]
 pub fn rest_of_life(chain: &[CertificateDer<'_>]) -> Option<Duration> {
     let ends_s = chain.iter().filter_map(|certificate| not_after_s(certificate)).min()?;
@@ -69,12 +69,12 @@ fn not_after_s(certificate: &[u8]) -> Option<u64> {
     is_time.then_some(seconds)
 }
 
-/// Days from the beginning of 1970 to a day; none for days before it. Years begin in March here, so that the day of a leap
-/// year is the last one.
+/// Days from the start of 1970 to a day; `None` for earlier days. Years start in March here, so that the leap day is the last
+/// day of a year.
 fn days_before(year: u64, month: u64, day: u64) -> Option<u64> {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
     let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day;
-    // As many by the same count at the beginning of 1970.
+    // The same count at the start of 1970.
     days.checked_sub(719_469)
 }
 
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_end_is_read() {
-        // Both forms of time, leap years, the ends of days and years.
+        // Both forms of time, leap years, the last days of months and years.
         for ends_s in [
             1_709_164_800,
             1_709_251_199,

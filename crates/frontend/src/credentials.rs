@@ -1,7 +1,7 @@
-//! Credentials: the server's certificate, whose certificates it believes, and the tokens that it knows. All of them can be
-//! replaced while the server runs; connections that are open stay.
+//! Credentials: the server's certificate, the roots of client certificates, and the known tokens. All of them can be replaced
+//! while the server runs; open connections stay.
 //!
-//! The caller reads the files and gives their content; this module opens none.
+//! The caller reads the files and passes their content; this module opens none.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::rights::Rights;
 
-/// Tokens that a server knows at most: each is compared with on every request.
+/// Maximum number of known tokens: every request is compared with each.
 pub const TOKENS_MAX: usize = 64;
 
 /// The shortest token, in bytes: a shorter one can be guessed.
@@ -25,7 +25,7 @@ pub const TOKEN_BYTES_MIN: usize = 16;
 /// The longest token, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 1024;
 
-/// Why credentials cannot be used.
+/// The reason why credentials cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadCredentials(String);
@@ -33,13 +33,13 @@ pub struct BadCredentials(String);
 /// The files of a TLS server, as PEM.
 #[derive(Clone, Default)]
 pub struct TlsPem {
-    /// The server's certificate, and those between it and a root, in this order.
+    /// The server's certificate, and the intermediate ones up to a root, in this order.
     pub certificates: Vec<u8>,
     /// Its private key.
     pub key: Vec<u8>,
-    /// The roots of client certificates; none where clients are not asked for one.
+    /// The roots of client certificates; `None` if clients need none.
     pub client_roots: Option<Vec<u8>>,
-    /// Whether TLS 1.2 is spoken too.
+    /// True if TLS 1.2 is also accepted.
     pub allow_tls12: bool,
 }
 
@@ -54,13 +54,13 @@ struct Token {
 }
 
 impl Tokens {
-    /// The tokens of `text`: one a line, and behind it, after a space, what its holders may do ([`Rights::parse`]); without a word
-    /// they may do everything. Empty lines, and lines that begin with `#`, do not count. Two at a time are how a token is
-    /// replaced without a pause.
+    /// Parses the tokens of `text`: one a line, followed by a space and the rights of its holders ([`Rights::parse`]); without
+    /// rights, they may do everything. Empty lines, and lines that start with `#`, are ignored. With two tokens at a time, a
+    /// token is replaced without an interruption.
     ///
     /// # Errors
-    /// [`BadCredentials`] where there is none, there are too many, one is too short, too long or not of visible ASCII, its
-    /// rights are not known, or one comes twice with different rights.
+    /// [`BadCredentials`] if there is no token, there are too many, one is too short, too long or not of visible ASCII, its
+    /// rights are unknown, or one comes twice with different rights.
     pub fn parse(text: &[u8]) -> Result<Self, BadCredentials> {
         let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
         let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
@@ -80,7 +80,7 @@ impl Tokens {
         if tokens.is_empty() { Err(BadCredentials("there is no token".into())) } else { Ok(Self(tokens)) }
     }
 
-    /// Whether there is none: nobody is asked for one.
+    /// Returns true if there are no tokens: callers need none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -91,12 +91,13 @@ impl Tokens {
         self.0.iter().flat_map(|token| token.rights.buckets())
     }
 
-    /// Which of the tokens `given` is, from 1, and what its holders may do. How long that takes depends on the lengths only.
+    /// The number of the token `given`, from 1, and the rights of its holders. The time of the search depends only on the
+    /// lengths.
     #[must_use]
     pub fn find(&self, given: &[u8]) -> Option<(usize, &Arc<Rights>)> {
         let mut found = None;
         for (token, number) in self.0.iter().zip(1..) {
-            // Every token is looked at, wherever one is found.
+            // All tokens are compared, even after a match.
             if is_same(&token.secret, given) {
                 found = Some((number, &token.rights));
             }
@@ -126,14 +127,14 @@ impl Token {
     }
 }
 
-/// Whether `given` is the secret; the time that this takes does not tell where the two differ.
+/// Returns true if `given` is the secret; the time of the comparison does not depend on the position of a difference.
 #[must_use]
 pub fn is_same(secret: &[u8], given: &[u8]) -> bool {
     let difference = secret.iter().zip(given).fold(0, |difference, (a, b)| difference | (a ^ b));
     secret.len() == given.len() && std::hint::black_box(difference) == 0
 }
 
-/// The credentials that a server asks of callers, and those that it shows.
+/// The credentials that a server requires of callers, and its own.
 #[derive(Clone, Default)]
 pub struct Credentials {
     tls: Option<Arc<ServerConfig>>,
@@ -144,11 +145,11 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// TLS as `tls` says (none: plain text), and `tokens` (none: nobody is asked for one). Where clients have to show a
-    /// certificate, and tokens are known too, one of the two is enough.
+    /// TLS by `tls` (`None`: plain text), and `tokens` (empty: callers need none). If clients must show a certificate, and
+    /// there are also tokens, one of the two is enough.
     ///
     /// # Errors
-    /// [`BadCredentials`] for what is not PEM, does not belong together or has expired roots.
+    /// [`BadCredentials`] for text that is not PEM, keys that do not match, or expired roots.
     pub fn new(tls: Option<&TlsPem>, tokens: Tokens) -> Result<Self, BadCredentials> {
         let asks_certificates = tls.is_some_and(|tls| tls.client_roots.is_some());
         let tls = tls.map(|tls| config(tls, !tokens.is_empty()).map(Arc::new)).transpose()?;
@@ -160,25 +161,25 @@ impl Credentials {
         Ok(Self { tls, tls_of_others, asks_certificates, tokens })
     }
 
-    /// Whether connections are encrypted.
+    /// Returns true if connections are encrypted.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Whether a caller has to prove who it is.
+    /// Returns true if callers must authenticate.
     #[must_use]
     pub fn asks(&self) -> bool {
         self.asks_certificates || !self.tokens.is_empty()
     }
 
-    /// Whether a client certificate is a proof here.
+    /// Returns true if a client certificate is accepted as proof.
     #[must_use]
     pub fn asks_certificates(&self) -> bool {
         self.asks_certificates
     }
 
-    /// The tokens that are known.
+    /// The known tokens.
     #[must_use]
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
@@ -224,69 +225,69 @@ fn bad<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> BadCredentials + '_ {
     move |error| BadCredentials(format!("{what}: {error}"))
 }
 
-/// The credentials that are in force. Clones share them.
+/// The current credentials. Clones share them.
 #[derive(Clone, Default)]
 pub struct Security(Arc<InForce>);
 
 #[derive(Default)]
 struct InForce {
     credentials: ArcSwap<Credentials>,
-    /// Told after others are in force.
+    /// Notified after a replacement.
     changes: watch::Sender<()>,
 }
 
 impl Security {
-    /// Begins with `credentials`.
+    /// Starts with `credentials`.
     #[must_use]
     pub fn new(credentials: Credentials) -> Self {
         let credentials = ArcSwap::from_pointee(credentials);
         Self(Arc::new(InForce { credentials, changes: watch::Sender::default() }))
     }
 
-    /// From now on `credentials` are in force: for new connections, and, as far as tokens are concerned, for the next request of
-    /// those that are open; a stream whose token is not known any more ends at once. A certificate counts as long as the connection lives in which it was shown, and no longer than it is
-    /// valid.
+    /// Replaces the credentials: for new connections, and, for tokens, for the next request of open ones; a stream whose token
+    /// is no longer known is closed at once. A certificate counts while its connection is open, and not after the end of its
+    /// validity.
     pub fn replace(&self, credentials: Credentials) {
         self.0.credentials.store(Arc::new(credentials));
         self.0.changes.send_replace(());
     }
 
-    /// Tells of every change from now on.
+    /// Notifies of every change from now on.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.0.changes.subscribe()
     }
 
-    /// Runs `look` on what is in force.
+    /// Calls `look` with the current credentials.
     pub fn with<T>(&self, look: impl FnOnce(&Credentials) -> T) -> T {
         look(&self.0.credentials.load())
     }
 
-    /// Whether connections are encrypted, and whether callers have to prove who they are.
+    /// Returns true if connections are encrypted and callers must authenticate.
     #[must_use]
     pub fn is_safe(&self) -> bool {
         self.with(|credentials| credentials.is_encrypted() && credentials.asks())
     }
 
-    /// Whether callers have to prove who they are.
+    /// Returns true if callers must authenticate.
     #[must_use]
     pub fn asks(&self) -> bool {
         self.with(Credentials::asks)
     }
 
-    /// Whether connections are encrypted.
+    /// Returns true if connections are encrypted.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.with(Credentials::is_encrypted)
     }
 
-    /// The TLS of a new connection that speaks HTTP; none where it is plain text.
+    /// The TLS of a new HTTP connection; `None` for plain text.
     #[must_use]
     pub fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.with(|credentials| credentials.tls.clone())
     }
 
-    /// The TLS of a new connection that speaks a protocol that the handshake does not negotiate; none where it is plain text.
+    /// The TLS of a new connection whose protocol is not negotiated in the handshake; `None` for plain text.
     #[must_use]
     pub fn tls_of_others(&self) -> Option<Arc<ServerConfig>> {
         self.with(|credentials| credentials.tls_of_others.clone())
@@ -329,7 +330,7 @@ mod tests {
         assert!(rights("2").allow_write("films").is_err() && rights("2").allow_read("maps").is_ok());
         assert!(rights("3").allow_read("films").is_ok() && rights("3").allow_read("maps").is_err());
         assert_eq!(tokens.buckets().collect::<Vec<_>>(), ["films"]);
-        // The words are no part of the secret.
+        // The rights are not part of the secret.
         assert!(tokens.find(format!("{LONG}2 read-only").as_bytes()).is_none());
         for wrong in ["readonly", "read-only bucket=films", "\u{e4}", "bucket="] {
             let error = Tokens::parse(format!("{LONG} {wrong}\n").as_bytes()).err().unwrap();

@@ -1,8 +1,9 @@
-//! The work of every frontend before a request reaches the store, in whatever protocol.
+//! The work of every frontend before a request reaches the store, in any protocol.
 //!
-//! [`listen_on_all`] takes the addresses of a name, and refuses one that other machines reach where callers prove nothing. [`Admission`] bounds
-//! the connections, and lets one with credentials in before those without. [`Security`] holds the credentials in force, with the [`Rights`] of
-//! each token, and `certificate` reads what a peer's certificate says. [`MinRate`] bounds how slowly a peer may send the rest of a request.
+//! [`listen_on_all`] takes the addresses of a name, and refuses an address that other machines reach if callers need not
+//! authenticate. [`Admission`] bounds the connections, and prefers those with credentials. [`Security`] holds the current
+//! credentials, with the [`Rights`] of each token, and `certificate` reads the name and validity in a peer's certificate.
+//! [`MinRate`] is the minimum rate at which a peer sends the rest of a request.
 //!
 //! Nothing here knows the store, or runs a task.
 

@@ -11,18 +11,18 @@ use std::task::Poll;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
 
-/// Connections that wait to be accepted. The standard library lets few wait; one that finds no place is tried again after a
-/// second.
+/// Connections that wait to be accepted. The default of the standard library is low; a connection that finds no place is
+/// retried after a second.
 pub const BACKLOG: i32 = 4096;
 
-/// Tries to find a port that is free at all addresses of a name.
+/// Number of attempts to find a port that is free at all addresses of a name.
 const PORTS_TRIED: usize = 16;
 
-/// Why an address was not taken.
+/// The reason why an address was not taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Other machines reach the address, and callers prove nothing.
+    /// Other machines reach the address, and callers need not authenticate.
     #[error(
         "refusing to listen on {address}: it is reachable from other machines and callers are not {lacks}; listen on 127.0.0.1, \
          {remedy}, or say --insecure if that network is trusted"
@@ -30,12 +30,12 @@ pub enum ListenError {
     NotLoopback {
         /// The address.
         address: SocketAddr,
-        /// The credential that callers do not show.
+        /// The missing credential.
         lacks: &'static str,
-        /// The options that the operator can give.
+        /// The options with which the operator can fix it.
         remedy: &'static str,
     },
-    /// The system does not give the address.
+    /// The system refuses the address.
     #[error("cannot listen on {address}: {error}")]
     System {
         /// The address.
@@ -45,8 +45,8 @@ pub enum ListenError {
     },
 }
 
-/// Listens on `address`, without blocking. An address that other machines reach needs `is_closed`: callers prove who they are,
-/// or the operator trusts the network. `lacks` and `remedy` go into the refusal ([`ListenError::NotLoopback`]).
+/// Listens on `address`, without blocking. An address that other machines reach needs `is_closed`: callers authenticate, or the
+/// operator trusts the network. `lacks` and `remedy` go into the refusal ([`ListenError::NotLoopback`]).
 ///
 /// # Errors
 /// [`ListenError`].
@@ -120,7 +120,7 @@ fn listen_once(
     }
 }
 
-/// Whether this machine does not have the address, or no addresses of its family.
+/// Returns true if this machine does not have the address, or no addresses of its family.
 fn is_absent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
         || error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error())
@@ -130,22 +130,22 @@ fn is_absent(error: &io::Error) -> bool {
 pub struct Listeners {
     all: Vec<tokio::net::TcpListener>,
     addresses: Vec<SocketAddr>,
-    /// The listener that is asked first: each in turn.
+    /// The listener to ask first: each in turn.
     next: AtomicUsize,
 }
 
 impl Listeners {
-    /// Takes what [`listen_on_all`] returned. Needs a tokio runtime with I/O.
+    /// Wraps the result of [`listen_on_all`]. Needs a tokio runtime with I/O.
     ///
     /// # Errors
-    /// As the system.
+    /// Those of the system.
     pub fn new(listeners: Vec<TcpListener>) -> io::Result<Self> {
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
         let all = listeners.into_iter().map(tokio::net::TcpListener::from_std).collect::<io::Result<_>>()?;
         Ok(Self { all, addresses, next: AtomicUsize::new(0) })
     }
 
-    /// The addresses that are listened on, at least one.
+    /// The listening addresses, at least one.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -154,7 +154,7 @@ impl Listeners {
     /// Accepts a connection of any address.
     ///
     /// # Errors
-    /// As the system.
+    /// Those of the system.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         poll_fn(|context| {
             let from = self.next.fetch_add(1, Ordering::Relaxed) % self.all.len().max(1);

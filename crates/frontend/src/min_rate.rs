@@ -1,16 +1,16 @@
-//! How slowly a peer may send the rest of a request: not in silence, and not a byte now and then, as it holds a connection and
-//! memory meanwhile.
+//! The minimum rate at which a peer sends the rest of a request: neither silence nor a byte now and then is accepted, because
+//! the request holds a connection and memory meanwhile.
 
 use std::time::Duration;
 
-/// The least that a peer sends of a request that it began.
+/// The minimum rate of a request that a peer has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinRate {
-    /// How long the peer may be silent.
+    /// The longest silence of the peer.
     pub silence_max: Duration,
-    /// The least that comes, in bytes a second.
+    /// The minimum rate, in bytes a second.
     pub bytes_a_second: u64,
-    /// Over how long that is measured.
+    /// The window over which it is measured.
     pub window: Duration,
 }
 
@@ -27,46 +27,46 @@ impl Default for MinRate {
 /// A peer sent too little of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooSlow {
-    /// Nothing came for so long.
+    /// Nothing came for this time.
     #[error("nothing came for {} s in the middle of the request", .0.as_secs_f64())]
     Silent(Duration),
-    /// Less came than the least rate.
+    /// The rate was below the minimum.
     #[error("only {bytes} bytes came in {:.1} s in the middle of the request", waited.as_secs_f64())]
     Little {
-        /// Bytes that came.
+        /// Received bytes.
         bytes: u64,
-        /// How long the rest was awaited.
+        /// Time spent waiting for the rest.
         waited: Duration,
     },
 }
 
-/// The bytes of one peer that came while the rest of its request was awaited.
+/// The bytes of one peer that came while its request was incomplete.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Received {
     silent: Duration,
-    /// The part of the window that is over.
+    /// The elapsed part of the window.
     waited: Duration,
     /// Bytes of this window.
     bytes: u64,
 }
 
 impl Received {
-    /// The request is there as a whole, or its rest is not awaited: the past does not count.
+    /// The request is complete, or its rest is not awaited: the past does not count.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// `bytes` came.
+    /// Counts received bytes.
     pub fn came(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         self.silent = Duration::ZERO;
     }
 
-    /// The rest was awaited for `period` more. The caller counts periods, and not the clock: a process that was stopped does
-    /// not blame its peers.
+    /// Counts `period` more of waiting. The caller counts periods, and not the clock: a process that was stopped does not blame
+    /// its peers.
     ///
     /// # Errors
-    /// The silence is too long, or a window is over and too little came in it.
+    /// The silence is too long, or the bytes of a whole window are below the minimum.
     pub fn waited(&mut self, period: Duration, least: &MinRate) -> Result<(), TooSlow> {
         self.silent += period;
         self.waited += period;
@@ -88,7 +88,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// After how many seconds a sender of `bytes` each `pause` is cut, in ten minutes that are all awaited; looked at every
+    /// The number of seconds after which a sender of `bytes` each `pause` is cut off, in ten minutes of waiting; checked every
     /// `look`.
     fn cut_after(bytes: usize, pause: Duration, look: Duration) -> Option<u64> {
         let (mut received, mut now, mut next) = (Received::default(), Duration::ZERO, pause);
@@ -113,7 +113,7 @@ mod tests {
             {
                 assert_eq!(cut_after(bytes, SECOND, look), cut, "{bytes}");
             }
-            // In long pauses: a window counts as a whole.
+            // With long pauses: a window counts as a whole.
             assert_eq!(cut_after(45 << 10, 29 * SECOND, look), None);
             assert_eq!(cut_after(1 << 20, 70 * SECOND, look), Some(30));
         }

@@ -1,6 +1,6 @@
 //! The rights of a token: reading only, or certain buckets only, or both.
 
-/// Buckets that the rights of one token name at most.
+/// Maximum number of buckets in the rights of one token.
 pub const BUCKETS_OF_TOKEN_MAX: usize = 64;
 
 /// The word for reading only.
@@ -8,7 +8,7 @@ const READ_ONLY: &str = "read-only";
 /// The start of the word that names a bucket.
 const BUCKET: &str = "bucket=";
 
-/// The things that the holder of a credential may do. The default is everything.
+/// The rights of the holder of a credential. The default is everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     read_only: bool,
@@ -16,7 +16,7 @@ pub struct Rights {
     buckets: Vec<Box<str>>,
 }
 
-/// The holder of a credential may not do what it asked for.
+/// The holder of a credential lacks the right for its request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAllowed {
     /// It may only read.
@@ -27,22 +27,22 @@ pub enum NotAllowed {
     Bucket {
         /// The bucket of the request.
         asked: Box<str>,
-        /// The buckets that the token is for.
+        /// The buckets of the token.
         allowed: Box<str>,
     },
     /// The request is about the whole store.
     #[error("the request is about the whole store, and the token is for {allowed}")]
     WholeStore {
-        /// The buckets that the token is for.
+        /// The buckets of the token.
         allowed: Box<str>,
     },
 }
 
 impl Rights {
-    /// The rights that `words` name, separated by commas: `read-only`, and `bucket=NAME` for each bucket.
+    /// Parses rights, separated by commas: `read-only`, and `bucket=NAME` for each bucket.
     ///
     /// # Errors
-    /// A text about the word that is not known, or comes twice, or about too many buckets.
+    /// A text about an unknown or repeated word, or about too many buckets.
     pub fn parse(words: &str) -> Result<Self, String> {
         let mut rights = Self::default();
         for word in words.split(',') {
@@ -64,13 +64,13 @@ impl Rights {
         Ok(rights)
     }
 
-    /// Whether nothing is forbidden.
+    /// Returns true if nothing is forbidden.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         !self.read_only && self.buckets.is_empty()
     }
 
-    /// The buckets that the rights name; none where they are for all.
+    /// The buckets that the rights name; none if they are for all.
     pub fn buckets(&self) -> impl Iterator<Item = &str> {
         self.buckets.iter().map(|bucket| &**bucket)
     }
@@ -89,7 +89,7 @@ impl Rights {
     /// Checks that objects of `bucket` may be written and deleted. Objects that may be written may be read.
     ///
     /// # Errors
-    /// [`NotAllowed`] for another bucket, and where only reading is allowed.
+    /// [`NotAllowed`] for another bucket, or if only reading is allowed.
     pub fn allow_write(&self, bucket: &str) -> Result<(), NotAllowed> {
         self.allow_read(bucket)?;
         if self.read_only { Err(NotAllowed::ReadOnly) } else { Ok(()) }
@@ -98,7 +98,7 @@ impl Rights {
     /// Checks that everything in the store may be read: all buckets, and the figures of the whole store.
     ///
     /// # Errors
-    /// [`NotAllowed`] where only some buckets may be reached.
+    /// [`NotAllowed`] if only some buckets may be reached.
     pub fn allow_read_all(&self) -> Result<(), NotAllowed> {
         if self.buckets.is_empty() {
             return Ok(());

@@ -17,8 +17,7 @@ use shoal_base::histogram::{BOUNDS_NS, Durations};
 use crate::catalog::{CATALOG, Kind, Metric, Samples, Value};
 use crate::snapshot::{Snapshot, Source};
 
-/// Whether a bound of durations is written: one, two and a half and five of each decade from 10 microseconds to 10
-/// seconds are.
+/// Returns true if a bound of durations is written: 1, 2.5 and 5 of each decade from 10 microseconds to 10 seconds are.
 fn is_written(bound_ns: u64) -> bool {
     let mut leading = bound_ns;
     while leading >= 100 && leading.is_multiple_of(10) {

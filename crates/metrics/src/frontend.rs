@@ -78,13 +78,13 @@ impl FrontendMetrics {
         self.name
     }
 
-    /// Whether requests are timed: without counts, slow requests and an access log, no clock is read.
+    /// Returns true if requests are timed: without counts, slow requests and an access log, no clock is read.
     #[must_use]
     pub fn is_timing(&self) -> bool {
         self.is_on || self.slow_ns < u64::MAX || self.logs_access
     }
 
-    /// Whether each request is written to the log.
+    /// Returns true if each request is written to the log.
     #[must_use]
     pub fn logs_access(&self) -> bool {
         self.logs_access
@@ -141,12 +141,12 @@ impl FrontendMetrics {
         let _ = self.connections.set(Box::new(now));
     }
 
-    /// Sets the bucket that all its clients use; a second call has no effect.
+    /// Sets the bucket used by all its clients; a second call has no effect.
     pub fn set_bucket(&self, bucket: &str) {
         let _ = self.bucket.set(bucket.to_owned());
     }
 
-    /// The bucket that all its clients use; none if each request names one.
+    /// The bucket used by all its clients; `None` if each request names one.
     #[must_use]
     pub fn bucket(&self) -> Option<&str> {
         self.bucket.get().map(String::as_str)
@@ -226,7 +226,7 @@ impl Metrics {
         metrics
     }
 
-    /// Whether anything is counted.
+    /// Returns true if anything is counted.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.is_on

@@ -1,14 +1,14 @@
-//! The counters of a server in service, and the listener from which a Prometheus server reads them.
+//! The counters of a running server, and the listener from which a Prometheus server reads them.
 //!
-//! In reading order: `request` names what a request asks for and how it ends. `requests` counts requests: each thread in
-//! cells of its own, so that a count costs a few nanoseconds. `frontend` holds the counts of one frontend, and
-//! [`Metrics`] those of all. `slow` writes the log's line of a slow request, with the parts of its time. `process` reads
-//! the system's figures of the process. `snapshot` takes all figures at a scrape; `catalog` names every metric with
-//! type, unit and labels; `encode` writes the text; `listen` answers on the listener of `--metrics`.
-//! `docs/operate/metrics.md` has the same list for people, and a test holds the page to `catalog`.
+//! In reading order: `request` names the operations and results of requests. `requests` counts requests: each thread in
+//! separate cells, so that a count costs a few nanoseconds. `frontend` holds the counts of one frontend, and [`Metrics`] those
+//! of all. `slow` writes the log's line of a slow request, with the parts of its time. `process` reads the system's figures of
+//! the process. `snapshot` takes all figures at a scrape; `catalog` names every metric with type, unit and labels; `encode`
+//! writes the text; `listen` answers on the listener of `--metrics`. `docs/operate/metrics.md` has the same list for people,
+//! and a test compares the page with `catalog`.
 //!
-//! The figures of the store itself come from `Store::stat` at a scrape. A request passes only `requests` and the clock
-//! of `frontend`, and no code of this crate waits for the store.
+//! The figures of the store itself come from `Store::stat` at a scrape. A request passes only `requests` and the clock of
+//! `frontend`, and no code of this crate waits for the store.
 
 mod catalog;
 mod encode;

@@ -1,8 +1,8 @@
 //! The listener of `--metrics`: `/metrics`, `/livez` and `/readyz` over HTTP/1.1, for a monitoring system.
 //!
-//! The listener asks for no credentials and shows no keys or values. It takes few connections, each with a limit of
-//! time, so that its cost stays small whatever a peer sends. Peers that take all of them, and never read an answer, do not hold up a
-//! check of the server's health: the oldest connection is closed for a new one.
+//! The listener needs no credentials and shows no keys or values. It takes few connections, each with a time limit, so that its
+//! cost stays small for any input. Peers that take all connections, and never read an answer, do not delay a check of the
+//! server's health: the oldest connection is closed for a new one.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -40,7 +40,7 @@ const HEADERS_MAX: Duration = Duration::from_secs(10);
 const CONNECTION_MAX: Duration = Duration::from_secs(600);
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Pause where no connection can be accepted.
+/// Pause if no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -55,7 +55,7 @@ enum Stage {
     Opening,
     /// It serves this store.
     Serving(Store),
-    /// It was told to stop.
+    /// It is shutting down.
     Stopping,
 }
 
@@ -75,7 +75,7 @@ impl Health {
         *self.0.lock() = Stage::Serving(store);
     }
 
-    /// The server was told to stop. The store is let go.
+    /// The server shuts down. The store is released.
     pub fn stops(&self) {
         let before = std::mem::replace(&mut *self.0.lock(), Stage::Stopping);
         drop(before);
@@ -88,7 +88,7 @@ impl Health {
         }
     }
 
-    /// Whether the server takes requests of all kinds.
+    /// Returns `Ok` if the server takes requests of all kinds.
     ///
     /// # Errors
     /// The reason why it does not.
@@ -118,23 +118,23 @@ impl Listener {
     /// Listens on `address` and on `others`, the further addresses of its name. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// As the system.
+    /// Those of the system.
     pub fn bind(address: SocketAddr, others: &[SocketAddr]) -> Result<Self, ListenError> {
-        // It shows figures to everybody.
+        // Anybody may read the figures.
         let listeners = listen_on_all(address, others, true, ("", ""))?;
         let listeners = Listeners::new(listeners).map_err(|error| ListenError::System { address, error })?;
         Ok(Self { listeners })
     }
 
-    /// The addresses that are listened on, with the port that was taken.
+    /// The listening addresses, with the actual port.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         self.listeners.addresses()
     }
 
-    /// Answers until the future is dropped; it never ends by itself.
+    /// Answers until the future is dropped; it never completes by itself.
     pub async fn run(self, metrics: Arc<Metrics>, health: Health) {
-        // The connections end with this future.
+        // The connections are closed with this future.
         let mut connections = tokio::task::JoinSet::new();
         let mut by_age = VecDeque::with_capacity(CONNECTIONS_MAX + 1);
         loop {
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// The answer to one request over a connection of its own.
+    /// The answer to one request over a separate connection.
     async fn ask(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();

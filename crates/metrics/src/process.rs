@@ -33,7 +33,7 @@ impl Usage {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
         let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         Self {
-            // One of them is the folder that is being read.
+            // One of them is the folder being read.
             open_files: (files as u64).saturating_sub(1),
             open_files_max: getrlimit(Resource::Nofile).current,
             ..Self::parse(
@@ -46,7 +46,7 @@ impl Usage {
 
     /// From the texts of the system about the process, its memory, and the machine.
     fn parse([stat, status, machine]: [&str; 3], ticks_a_second: u64, page_bytes: u64) -> Self {
-        // The name of the program stands in brackets, and may have spaces in it.
+        // The name of the program is in brackets, and may contain spaces.
         let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let number =
             |at: usize| behind_name.split_whitespace().nth(at).and_then(|word| word.parse::<u64>().ok());

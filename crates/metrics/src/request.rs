@@ -68,7 +68,7 @@ words! {
         Denied = "denied",
         /// The server lacks memory or space, or cannot take it now.
         Refused = "refused",
-        /// Its deadline passed, or its caller gave up.
+        /// Its deadline passed, or its caller cancelled it.
         Cancelled = "cancelled",
         /// The store or the device failed.
         Failed = "failed",
@@ -78,7 +78,7 @@ words! {
 words! {
     /// The cause of a refusal.
     RefusalCause {
-        /// A connection found no room among those that have shown credentials.
+        /// A connection found no room, because all others have shown credentials.
         Connections = "connections",
         /// A connection without credentials made room for a new one.
         Evicted = "evicted",

@@ -32,7 +32,7 @@ pub(crate) fn shard() -> usize {
     })
 }
 
-/// A value on cache lines of its own, so that its writers do not hold up others.
+/// A value on separate cache lines, so that its writers do not slow down others.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub(crate) struct Alone<T>(pub(crate) T);

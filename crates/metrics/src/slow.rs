@@ -1,8 +1,8 @@
 //! The parts of a request's time, for the log's line of a slow request.
 //!
-//! A frontend that runs a request as a future passes [`Marks`] along with it: while the future runs, they lie in a cell
-//! of the thread, and the code inside may [`mark`] the begin of the next part. So a request does not grow, and the clock
-//! is read for a mark only if one was set.
+//! A frontend that runs a request as a future passes [`Marks`] along with it: while the future runs, they are in a cell of the
+//! thread, and the code inside may [`mark`] the start of the next part. So a request does not grow, and the clock is read for a
+//! mark only if one was set.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -15,13 +15,13 @@ const KEY_BYTES_SHOWN: usize = 256;
 pub struct Marks {
     /// The request had arrived.
     pub began_ns: u64,
-    /// Its work began: all of its message was there, and no earlier request held it up.
+    /// Its work started: all of its message was received, and no earlier request held it up.
     pub started_ns: u64,
     /// Its write had its place in the log's queue.
     pub placed_ns: u64,
     /// Its work was over: a write is durable.
     pub done_ns: u64,
-    /// Whether the log will show the key ([`note_key`]).
+    /// True if the log will show the key ([`note_key`]).
     pub wants_key: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Marks {
 const NOW: u64 = u64::MAX;
 
 impl Marks {
-    /// Gives marks without a time that of `now_ns`, which is called only if there are any.
+    /// Sets marks without a time to `now_ns`, which is called only if there are any.
     pub fn settle(&mut self, now_ns: impl FnOnce() -> u64) {
         if self.started_ns == NOW || self.placed_ns == NOW {
             let now_ns = now_ns();
@@ -41,7 +41,7 @@ impl Marks {
     }
 }
 
-/// The begin of a part of a request.
+/// The start of a part of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// [`Marks::started_ns`].
@@ -55,9 +55,9 @@ thread_local! {
     static KEY: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
 }
 
-/// Runs `work` with the marks of its request, which it may set; returns the key that it noted, too.
+/// Runs `work` with the marks of its request, which it may set; also returns the key that it noted.
 pub fn with_marks<T>(marks: &mut Marks, work: impl FnOnce() -> T) -> (T, Option<Vec<u8>>) {
-    // A request inside of another has marks of its own: the outer one's are there again afterwards.
+    // A request inside of another has separate marks: the outer one's are restored afterwards.
     let before = MARKS.replace(Some(*marks));
     let result = work();
     if let Some(set) = MARKS.replace(before) {
@@ -107,7 +107,7 @@ pub struct SlowRequest<'a> {
 }
 
 impl SlowRequest<'_> {
-    /// Its parts: the wait for its work to begin, the work in the store, the commit, and the sending of the answer.
+    /// Its parts: the wait for its start, the work in the store, the commit, and the sending of the answer.
     fn parts(&self) -> [Duration; 4] {
         let Marks { began_ns, started_ns, placed_ns, done_ns, .. } = self.marks;
         // A part without a mark belongs to the one before it.

@@ -58,7 +58,7 @@ pub struct Source {
     pub metrics: Arc<Metrics>,
     /// The store, if it is open.
     pub store: Option<Store>,
-    /// Whether the server takes requests.
+    /// True if the server takes requests.
     pub is_ready: bool,
 }
 

@@ -1,8 +1,8 @@
-//! The cost of getting and giving back a resident unit, and the cost of a miss besides its read.
+//! The cost of getting and releasing a resident unit, and the cost of a miss besides its read.
 //!
 //! `cargo bench -p shoal-pool`. Prints nanoseconds for each operation, the best and the median of several rounds: one
-//! thread alone, two threads on different units, two on the same one. Prints CPU time for each access if the threads'
-//! time is not the machine's.
+//! thread alone, two threads on different units, two on the same one. Prints CPU time per access if the threads do
+//! not have the machine to themselves.
 
 #[path = "../src/tests/device.rs"]
 mod device;

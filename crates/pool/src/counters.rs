@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub struct PoolCounters {
     /// Units found resident.
     pub hits: u64,
-    /// Units that were not there: each began a load.
+    /// Units that were not resident: each started a load.
     pub misses: u64,
     /// Misses of inner pages of trees, asked for with [`Hint::Index`](crate::Hint::Index).
     pub index_misses: u64,
@@ -16,11 +16,11 @@ pub struct PoolCounters {
     pub lookup_misses: u64,
     /// Fetches that joined a load that was under way.
     pub coalesced: u64,
-    /// Misses that a prefetch began.
+    /// Misses that a prefetch started.
     pub prefetched: u64,
     /// Units evicted to make room.
     pub evictions: u64,
-    /// Units that stayed when they were written, and so came without a read.
+    /// Units that stayed after their write, and so became resident without a read.
     pub adopted: u64,
     /// Write requests completed.
     pub writes: u64,
@@ -32,11 +32,11 @@ pub struct PoolCounters {
     pub read_errors: u64,
     /// Units that were read and did not match their checksum.
     pub corrupt: u64,
-    /// Requests that gave up waiting for a frame.
+    /// Requests that timed out while they waited for a frame.
     pub exhausted: u64,
     /// Requests that had to wait for a frame.
     pub starved: u64,
-    /// Microseconds that these waited, in all.
+    /// Total microseconds of these waits.
     pub starved_us: u64,
     /// Pages that were copied into a side buffer to be written from there.
     pub set_aside: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Stats {
 }
 
 /// Groups of threads; some state is kept once for each group. Two threads of one group on two cores slow each other
-/// down, so there are more groups than a store has threads that work at once.
+/// down, so there are more groups than threads that work at once in a store.
 pub(crate) const CELLS: usize = 32;
 
 /// The group of this thread.
@@ -95,7 +95,7 @@ pub(crate) fn cell() -> usize {
     thread_local! {
         static CELL: usize = THREADS.fetch_add(1, Ordering::Relaxed) % CELLS;
     }
-    // A thread that is ending belongs to the first one.
+    // An exiting thread belongs to the first group.
     CELL.try_with(|&cell| cell).unwrap_or(0)
 }
 

@@ -1,16 +1,16 @@
-//! Pages that could not be read lately, so that a pass over many keys behind one of them does not read it for each key.
+//! Pages with recent read failures, so that a pass over many keys under one of them does not read it for each key.
 //!
-//! The rule. A page has wrong bytes, or the device reports its block as unreadable: a pass leaves it alone for
-//! [`REMEMBERED_FOR`] after the failed read, or for as long as that read took, whichever is longer. A failing drive may
-//! need seconds for each read, so passes spend at most half of their time on a block that stays bad. A block that
-//! recovers is read again within that time, and at once by all that asks the device directly: a get, and an apply that
-//! is about to give the page up.
+//! The rule. A page has wrong bytes, or the device reports its block as unreadable: a pass leaves it alone after the
+//! failed read, for the longer of [`REMEMBERED_FOR`] and the duration of that read. A failing drive may need seconds
+//! for each read, so passes spend at most half of their time on a block that stays bad. A block that recovers is read
+//! again within that time, and at once by callers that ask the device directly: a get, and an apply that is about to
+//! drop the page.
 //!
 //! Only callers that ask for it get an answer from here ([`Pool::remembered_damage`](crate::Pool::remembered_damage));
-//! [`Pool::fetch`](crate::Pool::fetch) always asks the device. A page is forgotten in time, when it is read well, and
-//! when its block is written. The memory is bounded by the pool's frames. When it is full it forgets everything: a pass
-//! has one page a level of each tree in use, so it reads these once more and continues. While nothing is remembered,
-//! which is the rule, a caller pays for one load of an atomic.
+//! [`Pool::fetch`](crate::Pool::fetch) always asks the device. A page is forgotten after its time, after a good read,
+//! and when its block is written. The memory is bounded by the pool's frames. When it is full it forgets everything: a
+//! pass uses one page per level of each tree, so it reads these once more and continues. While nothing is remembered,
+//! the usual case, a caller pays for one load of an atomic.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use shoal_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::PoolError;
 use crate::unit::Unit;
 
-/// Pages that are remembered at least before all are forgotten.
+/// Fewest pages that are remembered before all are forgotten.
 const REMEMBERED_MIN: usize = 256;
 
 /// Frames of the pool for each page that is remembered: 16 KiB for about 128 bytes.
@@ -36,9 +36,9 @@ struct DamagedPage {
     until: Instant,
 }
 
-/// The pages of one pool that could not be read lately.
+/// The pages of one pool with recent read failures.
 pub(crate) struct DamagedPages {
-    /// By block: of the uses of a block the last one that could not be read.
+    /// By block: the last use of the block that could not be read.
     pages: Mutex<HashMap<u64, DamagedPage>>,
     /// The number of `pages`, to be read without the lock.
     count: AtomicUsize,
@@ -48,7 +48,7 @@ pub(crate) struct DamagedPages {
 }
 
 impl DamagedPages {
-    /// Those of a pool with this number of frames.
+    /// The state of a pool with this number of frames.
     pub(crate) fn new(frames: usize) -> Self {
         let max = (frames / FRAMES_PER_PAGE).max(REMEMBERED_MIN);
         let (pages, count, is_device_in_doubt) = Default::default();
@@ -91,7 +91,7 @@ impl DamagedPages {
         self.count.store(pages.len(), Ordering::Relaxed);
     }
 
-    /// Notes that a page was read well.
+    /// Notes a good read of a page.
     pub(crate) fn was_read(&self, unit: &Unit) {
         self.forget(unit.id.block, |known| known == unit);
     }
@@ -152,7 +152,7 @@ mod tests {
         assert!(damaged.find(&unit, now).is_none());
     }
 
-    /// A drive that tries for half a minute before it gives a sector up: passes do not wait for it most of the time.
+    /// A drive that retries a sector for half a minute: passes do not wait for it most of the time.
     #[test]
     fn a_read_that_took_long_is_repeated_after_as_long_a_time() {
         let (damaged, began) = (DamagedPages::new(FRAMES), moment());

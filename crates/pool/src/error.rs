@@ -8,7 +8,7 @@ pub enum PoolError {
     /// The device failed. The pool keeps nothing of the request; the next fetch tries again.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The device returned other bytes than were written: decay, or a lost or misdirected write.
+    /// The device returned other bytes than the written ones: decay, or a lost or misdirected write.
     #[error("block {block} is damaged: checksum {found:08x} where {expected:08x} was expected")]
     Corrupt {
         /// First block of the unit.
@@ -25,7 +25,7 @@ pub enum PoolError {
         /// Frames of the pool.
         frames: usize,
     },
-    /// A unit that cannot be: no bytes, more than 64 KiB, or an offset outside of its first block.
+    /// An impossible unit: no bytes, more than 64 KiB, or an offset outside of its first block.
     #[error("{bytes} bytes at offset {offset} of block {block} are no unit")]
     Invalid {
         /// First block of the unit.

@@ -1,6 +1,6 @@
-//! Gets frames: free ones, or those of the unit that will be missed least.
+//! Gets frames: free ones, or the frames of the unit that will be missed least.
 //!
-//! No lock is held while a candidate is evicted: a candidate that gets pinned meanwhile is given up for another one.
+//! No lock is held while a candidate is evicted: a candidate that gets pinned meanwhile is replaced by another one.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -57,7 +57,7 @@ impl Pool {
         PoolError::Exhausted { frames: self.frames() }
     }
 
-    /// Takes `count` frames; waits for an unpin or the end of a request, as long as the options allow. Returns the
+    /// Takes `count` frames; waits for an unpin or the end of a request, up to the options' limit. Returns the
     /// device's error if writes failed meanwhile.
     pub(crate) async fn take(&self, count: usize, hint: Hint) -> Result<Frames, PoolError> {
         let shared = self.shared();

@@ -5,9 +5,9 @@
 //! 1. No lookup finds such frames before [`Pool::adopt`] names them. A name has an identity (R11), so a reused block is
 //!    not taken for its earlier contents.
 //! 2. A written value displaces nothing that is read often. It takes free frames first if the pool has some, and
-//!    otherwise frames as a scan does: those that will be missed least, no more than the scans' share, and as much
-//!    again while it is in flight.
-//! 3. Their total is bounded: a value that gets no frames lies in memory of its own, and is not kept.
+//!    otherwise frames as a scan does: the frames that will be missed least, no more than the scans' share, and
+//!    the same number again while it is in flight.
+//! 3. Their total is bounded: a value that gets no frames uses private memory, and is not kept.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::pool::Pool;
 use crate::shared::Shared;
 use crate::unit::{Hint, Unit};
 
-/// Blocks of a value's unit that begins with a block.
+/// Blocks of a value's unit that starts at the start of a block.
 const UNIT_BLOCKS: usize = VALUE_UNIT_BYTES / BLOCK_BYTES;
 
 /// Counts a number of blocks as fresh.
 pub(crate) struct Counted {
     shared: Arc<Shared>,
     blocks: usize,
-    /// How they enter the pool.
+    /// The hint with which they enter the pool.
     hint: Hint,
 }
 
@@ -96,7 +96,7 @@ impl Fresh {
         pieces
     }
 
-    /// Ends the filling.
+    /// Finishes the filling.
     #[must_use]
     pub fn filled(self) -> Filled {
         let Self { frames, counted } = self;
@@ -127,7 +127,7 @@ impl Filled {
 }
 
 impl Pool {
-    /// Frames for a value of `blocks` blocks that starts at the beginning of a block. `None` if it is too large to be
+    /// Frames for a value of `blocks` blocks that starts at the start of a block. `None` if it is too large to be
     /// kept, if too many blocks are in flight already, or if nothing can be evicted for it now.
     #[must_use]
     pub fn fresh(&self, blocks: usize) -> Option<Fresh> {
@@ -247,7 +247,7 @@ mod unit_tests {
         assert!(pool.get(&units[1]).is_some(), "another life of it");
         pool.forget_unit(units[1].id);
         assert!(pool.get(&units[1]).is_none());
-        // Its next life takes the frames' place in the table.
+        // The next use of the block takes the frames' place in the table.
         let mut fresh = pool.fresh(1).unwrap();
         fill(&mut fresh, b"short");
         pool.adopt(fresh.filled(), units_of_short());
@@ -280,7 +280,8 @@ mod unit_tests {
         assert_eq!((pool.counters().adopted, used()), (1, 1));
     }
 
-    /// A put that is given up while the device writes holds its frames until the write ends, and they count until then.
+    /// A put that is dropped while the device writes holds its frames until the write completes, and they count until
+    /// then.
     #[test]
     fn frames_that_the_device_holds_count() {
         let (pool, _device) = pool_of(4096, 64);

@@ -13,13 +13,14 @@ pub(crate) fn moment() -> Instant {
     Instant::now()
 }
 
-/// Reads of a thread to each one that is timed: looking at the clock costs as much as a hit.
+/// One of this many reads of a thread is timed: a look at the clock costs the time of a hit.
 const SAMPLED: u32 = 32;
 
-/// From here on a device is slow. A hand-off to another thread costs 10 to 20 us, a read of an NVMe device 50 to 100 us.
+/// A device with this latency or more is slow. A hand-off to another thread costs 10 to 20 us, a read of an NVMe device
+/// 50 to 100 us.
 const SLOW_NS: u64 = 60_000;
 
-/// The first estimate: fast, so that nothing is started early before it is known to pay.
+/// The first estimate: fast, so that no work is started early before the latency is known.
 const START_NS: u64 = 20_000;
 
 const NS_MIN: u64 = 500;
@@ -30,7 +31,7 @@ pub(crate) struct Latency {
 }
 
 thread_local! {
-    /// Reads that this thread began, of all pools.
+    /// Reads that this thread started, of all pools.
     static READS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -39,9 +40,9 @@ impl Latency {
         Self { estimate_ns: AtomicU64::new(START_NS) }
     }
 
-    /// Notes the beginning of a read; returns the time if it is sampled.
+    /// Notes the start of a read; returns the time if it is sampled.
     pub(crate) fn began(&self) -> Option<Instant> {
-        // A thread that is ending does not sample.
+        // An exiting thread does not sample.
         let reads = READS.try_with(|reads| reads.replace(reads.get().wrapping_add(1))).unwrap_or(1);
         reads.is_multiple_of(SAMPLED).then(moment)
     }

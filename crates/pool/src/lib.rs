@@ -1,12 +1,12 @@
-//! The page buffer pool keeps verified pages and values in memory until something better needs their frames.
+//! The page buffer pool keeps verified pages and values in memory until more useful ones need their frames.
 //!
-//! A *unit* is loaded, verified, cached and evicted as a whole: a tree page (one block) or up to 64 KiB of a value
-//! (1 to 17 blocks, because its bytes may begin inside a block). The engine's published pages and values never change
-//! in place, so a resident unit is immutable: a reader needs a pin and no latch.
+//! A *unit* is loaded, verified, cached and evicted as a whole: a tree page (one block) or up to 64 KiB of a value (1
+//! to 17 blocks, because its bytes may start inside a block). The engine's published pages and values never change in
+//! place, so a resident unit is immutable: a reader needs a pin and no latch.
 //!
 //! Invariants:
-//! 1. A frame has one owner: the free list, an exclusive [`Frames`](memory::frame::Frames), or the resident unit whose pin word
-//!    says so.
+//! 1. A frame has one owner: the free list, an exclusive [`Frames`](memory::frame::Frames), or the resident unit according to
+//!    its pin word.
 //! 2. Bytes are written only through `Frames`; once published, a unit's frames are only read until it is evicted.
 //! 3. A unit is served only if block, identity and check all equal the requested ones (R11), and only after its
 //!    checksum was verified, or after this pool's writer brought it.

@@ -32,8 +32,8 @@ pub struct PoolOptions {
     pub history: usize,
     /// Frames that scans take before they reuse their own.
     pub scan_frames_max: usize,
-    /// Frames that are free or being written before more pages are written ahead of need, on a slow device; 0: none
-    /// are.
+    /// On a slow device pages are written ahead of need while fewer frames than this are free or being written; 0:
+    /// never.
     pub ready_frames: usize,
     /// Buffers of 4 KiB beside the frames, from which pages that change in place are written on a slow device: their
     /// frames are free at once. 0, the default: none. (The engine's pages do not change in place.)
@@ -43,12 +43,12 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Least frames that remember evicted units: below, the table would be too small to tell anything.
+    /// Least frames that remember evicted units: with fewer, the table would be too small to be useful.
     const HISTORY_MIN: usize = 1024;
 
-    /// A sixth of the frames, at least as many as threads may miss at once, at most 64 and a third. With fewer, misses
-    /// wait for writes; with more, pages are evicted that are needed again (64 frames, 1 ms: 8 starve, 21 halve the
-    /// hits).
+    /// A sixth of the frames, at least 8 for threads that miss at the same time, at most 64 and a third. With fewer,
+    /// misses wait for writes; with more, pages are evicted that are needed again (64 frames, 1 ms: 8 starve, 21
+    /// halve the hits).
     const fn ready(frames: usize) -> usize {
         let share = frames / 6;
         let bounded = if share < 8 { 8 } else { share };
@@ -56,8 +56,8 @@ impl PoolOptions {
         if bounded > frames / 3 { frames / 3 } else { bounded }
     }
 
-    /// An eighth; of small pools 3/16, at most 64; of the smallest 3/8, at most 16: a scan needs a page or two, and eight of
-    /// them that have fewer wait for each other (24 frames, 1 ms: with 4 a third of the scans and half of the gets).
+    /// An eighth; of small pools 3/16, at most 64; of the smallest 3/8, at most 16: a scan needs a page or two, and with
+    /// fewer eight scans wait for each other (24 frames, 1 ms: with 4 a third of the scans and half of the gets).
     const fn for_scans(frames: usize) -> usize {
         let least = if frames * 3 / 8 < 16 { frames * 3 / 8 } else { 16 };
         let small = if frames * 3 / 16 < 64 { frames * 3 / 16 } else { 64 };
@@ -182,20 +182,20 @@ impl Pool {
         slots.any(|slot| slot.id() == *id && slot.word.is_resident())
     }
 
-    /// The present moment, at which a read begins: see [`Self::remember_damage`].
+    /// The present moment, taken at the start of a read: see [`Self::remember_damage`].
     #[must_use]
     pub fn moment(&self) -> Instant {
         moment()
     }
 
-    /// The error of the last read of a page, if that failed lately.
+    /// The error of the last read of a page, if that failed recently.
     #[must_use]
     pub fn remembered_damage(&self, unit: &Unit) -> Option<PoolError> {
         self.shared().damaged.find(unit, moment())
     }
 
-    /// Remembers for some seconds that the read of a page that began at `began` has failed. The caller leaves errors out
-    /// that do not come from the page's block.
+    /// Remembers for some seconds that the read of a page, started at `began`, has failed. The caller omits errors that
+    /// do not come from the page's block.
     pub fn remember_damage(&self, unit: &Unit, error: &PoolError, began: Instant) {
         self.shared().damaged.note(unit, error, began, moment());
     }
@@ -210,7 +210,7 @@ impl Pool {
         self.shared().damaged.forget_all();
     }
 
-    /// Returns true if the device reported unreadable blocks and nobody has seen it read others since.
+    /// Returns true if the device reported unreadable blocks and no read of others has succeeded since.
     #[must_use]
     pub fn is_device_in_doubt(&self) -> bool {
         self.shared().damaged.is_device_in_doubt()

@@ -56,7 +56,7 @@ pub(crate) struct InPlaceWrites {
     pub(crate) waiting: Arc<Starving>,
     /// The first error since the last flush.
     pub(crate) error: Mutex<Option<DeviceError>>,
-    /// Frames that are free or being written before more pages are written ahead of need.
+    /// Pages are written ahead of need while fewer frames than this are free or being written.
     pub(crate) ready_frames: usize,
 }
 
@@ -70,7 +70,7 @@ impl Shared {
         self.table.link(index, guard);
     }
 
-    /// Ends a load: its unit is resident, pinned for each that waits, or out of the table.
+    /// Completes a load: its unit is resident, pinned for each waiter, or out of the table.
     pub(crate) fn loaded(&self, load: &Arc<Load>, frames: Frames, failed: Option<Ending>) {
         let blocks = load.unit.blocks();
         let index = frames.list().head;
@@ -122,7 +122,8 @@ impl Shared {
         Some(frames)
     }
 
-    /// Evicts the page that a scan read before, for its next page; true says that the frame still counts as the scans'.
+    /// Evicts the page that a scan read before, for its next page; `true` means that the frame still counts as the
+    /// scans'.
     pub(crate) fn reclaim(&self, entry: Scanned) -> Option<(Frames, bool)> {
         let slot = self.residents.slot(entry.index());
         if !Policy::is_scanned(slot, entry) {
@@ -139,9 +140,8 @@ impl Shared {
         Some((frames, counted))
     }
 
-    /// Removes the units of `block` that `is_wanted` from the table, pinned or not, but not pages that change in place.
-    /// Their frames are free when the last pin is gone; also those that this returns, which the caller drops after the
-    /// lock.
+    /// Removes the units of `block` that `is_wanted` selects from the table, pinned or not, except pages that change in
+    /// place. Their frames are free when the last pin is gone; the caller drops the returned pins after the lock.
     pub(crate) fn retire(
         &self,
         block: u64,

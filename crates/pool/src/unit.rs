@@ -6,7 +6,7 @@ use shoal_base::{BLOCK_BYTES, Crc32c, Run};
 
 use crate::PoolError;
 
-/// Most blocks of a unit: 64 KiB that begin inside a block touch 17.
+/// Most blocks of a unit: 64 KiB that start inside a block touch 17.
 pub(crate) const UNIT_BLOCKS_MAX: usize = VALUE_UNIT_BYTES / BLOCK_BYTES + 1;
 
 /// The identity of a unit: its first block, and the use of that block (R11).
@@ -18,7 +18,7 @@ pub struct UnitId {
     pub identity: u64,
 }
 
-/// How the bytes are verified when they enter memory.
+/// The verification of the bytes when they enter memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Check {
     /// One block whose first four bytes (little-endian) and the CRC-32C of the others both equal `crc`.
@@ -26,7 +26,7 @@ pub enum Check {
         /// The expected checksum.
         crc: u32,
     },
-    /// Bytes that begin `offset` bytes into the first block.
+    /// Bytes that start `offset` bytes into the first block.
     Bytes {
         /// Offset of the first byte in the first block, below 4,096.
         offset: u16,
@@ -48,7 +48,7 @@ pub struct Unit {
     pub check: Check,
 }
 
-/// The purpose of a fetch, which decides how long the unit stays.
+/// The purpose of a fetch, which decides how long the unit stays in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
     /// A lookup: its history of accesses decides.
@@ -149,7 +149,7 @@ impl Unit {
         Self { id, check }
     }
 
-    /// Verifies the unit's bytes, given in pieces as they lie in memory.
+    /// Verifies the unit's bytes, in pieces in their order in memory.
     ///
     /// # Errors
     /// [`PoolError::Corrupt`].

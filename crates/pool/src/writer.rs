@@ -1,8 +1,8 @@
 //! Pages of the running apply: filled in frames, written in the background, readable at once.
 //!
-//! Each page goes once to a block that nothing refers to yet. So there is no order to keep between pages, no page is
-//! ever rewritten, and a failed write only means that this apply is not published. Pages are gathered, sorted by block,
-//! and neighbours leave in one vectored request, all requests of a gathering in one submission.
+//! Each page goes once to a block that nothing refers to yet. So pages need no order, no page is ever rewritten, and a
+//! failed write only keeps this apply from being published. Pages are gathered, sorted by block, and neighbours leave
+//! in one vectored request, all requests of a gathering in one submission.
 //!
 //! A queued page is resident and pinned by its request; it is found like any other. The writer may be dropped with
 //! requests in flight: they hold their pins until they complete. Pages that were not yet handed to the device are then
@@ -52,7 +52,7 @@ impl Default for WriterOptions {
 pub enum Keep {
     /// The frame is freed.
     Free,
-    /// The page stays, as if it had just been fetched with this hint.
+    /// The page stays, as after a fetch with this hint.
     Resident(Hint),
     /// The page stays with the history of the page that it replaces if that one is resident; otherwise its frame is
     /// freed. The old page stays until [`Pool::let_go`]: until the new one is published, readers need the old one.
@@ -207,7 +207,7 @@ impl Writer {
         .await;
     }
 
-    /// Makes the page readable, pinned until its write ends.
+    /// Makes the page readable, pinned until its write completes.
     fn publish(&self, frames: Frames, unit: Unit, keep: Keep) -> Queued {
         let shared = self.pool.shared();
         let hint = if let Keep::Resident(hint) = keep { hint } else { Hint::Lookup };
@@ -233,7 +233,7 @@ impl Writer {
         let mut named =
             shared.table.chain(old.block, &guard).filter(|&index| shared.residents.slot(index).id() == old);
         let from = named.find_map(|index| shared.residents.pin(index));
-        // The lock prevents that it is retired meanwhile.
+        // The lock keeps it from being retired meanwhile.
         if let Some(from) = &from {
             shared.policy.inherit((from.slot(), from.index()), (page.slot(), page.index()));
         }
@@ -281,7 +281,7 @@ impl Pool {
         let guard = shared.table.lock(block);
         let pinned: SmallVec<[Pinned; 2]> =
             shared.table.chain(block, &guard).filter_map(|index| shared.residents.pin(index)).collect();
-        // Under the lock they cannot be retired meanwhile.
+        // The lock keeps them from being retired meanwhile.
         pinned.iter().for_each(|pinned| shared.policy.let_go(pinned.slot(), pinned.index()));
         drop(guard);
     }

@@ -20,21 +20,21 @@ pub(crate) enum Answer {
     Integer(i64),
     Null,
     Bulk(Bytes),
-    /// A value in the chunks that it was read in.
+    /// A value in the chunks of its read.
     Value(Box<Buffer>),
     /// Text for people.
     Verbatim(String),
     Array(Vec<Answer>),
     Map(Vec<(Answer, Answer)>),
     Set(Vec<Answer>),
-    /// Nothing, where an array could be.
+    /// Null in place of an array.
     NullArray,
     /// The answers of a transaction's commands.
     Transaction(Vec<Answer>),
-    /// The version of the write that the answer waits for.
+    /// The version of the write that it waits for.
     Version,
-    /// In a transaction: the version of its write of the key with this number; when all are placed, the version that is so many
-    /// before the last one.
+    /// In a transaction: the version of its write of the key with this number; after all are placed, the version that precedes
+    /// the last one by this number.
     VersionOf(usize),
     VersionBefore(u64),
 }
@@ -50,7 +50,7 @@ impl Answer {
         Self::Line(Cow::Borrowed(text))
     }
 
-    /// A string of bytes that is known beforehand.
+    /// A constant string of bytes.
     pub(crate) fn text(text: &'static str) -> Self {
         Self::Bulk(Bytes::from_static(text.as_bytes()))
     }
@@ -65,12 +65,12 @@ impl Answer {
         Self::Integer(i64::from(value))
     }
 
-    /// A value; null where there is none.
+    /// A value, or null.
     pub(crate) fn value(value: Option<Buffer>) -> Self {
         value.map_or(Self::Null, |value| Self::Value(Box::new(value)))
     }
 
-    /// A map whose keys are known beforehand.
+    /// A map with constant keys.
     pub(crate) fn map<const COUNT: usize>(pairs: [(&'static str, Self); COUNT]) -> Self {
         Self::Map(pairs.into_iter().map(|(key, value)| (Self::text(key), value)).collect())
     }
@@ -89,7 +89,7 @@ impl Answer {
         }
     }
 
-    /// Memory that it takes, roughly.
+    /// Memory taken by it, roughly.
     pub(crate) fn bytes(&self) -> usize {
         let inside = match self {
             Self::Error(text) | Self::Line(text) => text.len(),
@@ -102,7 +102,7 @@ impl Answer {
         size_of::<Self>() + inside
     }
 
-    /// Memory of the cache that cannot be used again as long as the answer waits.
+    /// Cache memory that cannot be reused while the answer waits.
     pub(crate) fn pinned_bytes(&self) -> usize {
         match self {
             Self::Value(value) => pinned_bytes(value),
@@ -110,7 +110,7 @@ impl Answer {
         }
     }
 
-    /// Copies what lies in the cache.
+    /// Copies the parts that are in the cache.
     pub(crate) fn own(&mut self) {
         match self {
             Self::Value(value) => value.own(),
@@ -118,7 +118,7 @@ impl Answer {
         }
     }
 
-    /// Says of versions of a transaction's writes how many writes are behind them.
+    /// Replaces the versions of a transaction's writes by the number of writes after each.
     pub(crate) fn place(&mut self, behind: &[u64]) {
         match self {
             Self::VersionOf(number) => {
@@ -128,7 +128,7 @@ impl Answer {
         }
     }
 
-    /// Whether it tells the version of the write that it waits for. In an array the version stands first.
+    /// Returns true if it contains the version of the write that it waits for. In an array, the version is first.
     pub(crate) fn wants_version(&self) -> bool {
         match self {
             Self::Version | Self::VersionBefore(_) => true,
@@ -138,7 +138,7 @@ impl Answer {
         }
     }
 
-    /// Puts in the version of the write that it waited for, where it tells that.
+    /// Inserts the version of the write that it waited for, if it contains it.
     pub(crate) fn set_version(&mut self, version: u64) {
         match self {
             Self::Version => *self = Self::Integer(version as i64),
@@ -150,7 +150,7 @@ impl Answer {
         }
     }
 
-    /// Writes the same answer of so many commands; only `OK` and errors are the same for several.
+    /// Writes the same answer for `times` commands; only `OK` and errors are shared by several.
     pub(crate) fn write_times(self, times: usize, reply: &mut Reply<'_>) {
         match self {
             Self::Ok => reply.ok(times),
@@ -199,13 +199,13 @@ impl Answer {
     }
 }
 
-/// Memory of the cache that the chunks of a message pin, counted in frames: a chunk may begin and end inside one.
+/// Cache memory pinned by the chunks of a message, counted in frames: a chunk may start and stop inside one.
 pub(crate) fn pinned_bytes(message: &Buffer) -> usize {
     let frames = |bytes: usize| bytes.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES;
     message.external_lengths().map(frames).sum()
 }
 
-/// Why a command failed: the text of its error.
+/// The error of a failed command, as text.
 #[derive(Debug)]
 pub(crate) struct Failed(pub Cow<'static, str>);
 

@@ -12,10 +12,10 @@ use crate::mailbox::ConnectionWaker;
 
 /// All connections of the frontend.
 pub(crate) type Clients = Admission<Arc<Client>>;
-/// A connection's entry among all of them, as long as this lives.
+/// A connection's entry among all of them, until it is dropped.
 pub(crate) type Entered = Admitted<Arc<Client>>;
 
-/// The name and library that a client gave of itself.
+/// The name and library that a client reports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Says {
     pub name: String,
@@ -23,16 +23,16 @@ pub(crate) struct Says {
     pub library_version: String,
 }
 
-/// A connection as others see it: as it was after its last turn.
+/// A connection as others see it: in its state after its last turn.
 #[derive(Default)]
 pub(crate) struct Figures {
-    /// When its last command came, on the monotonic clock.
+    /// The arrival of its last command, on the monotonic clock.
     pub last_ms: AtomicU64,
     pub is_v3: AtomicBool,
     /// Bytes of commands that are unfinished or wait, and of answers that were not taken.
     pub received_bytes: AtomicUsize,
     pub answer_bytes: AtomicUsize,
-    /// Commands that wait for EXEC, and one more (0: there was no MULTI); and how many keys it watches.
+    /// Commands that wait for EXEC, plus one (0: there was no MULTI); and the number of its watched keys.
     pub queued: AtomicUsize,
     pub watches: AtomicUsize,
     /// The number of its last command in the table of commands; 0: none yet.
@@ -46,7 +46,7 @@ pub(crate) struct Client {
     pub since_ms: u64,
     pub says: Mutex<Says>,
     pub figures: Figures,
-    /// Another connection wants it to end.
+    /// Another connection requested its end.
     ends: AtomicBool,
     waker: Arc<ConnectionWaker>,
 }
@@ -64,14 +64,14 @@ impl Client {
         Arc::new(Self { id, addresses, since_ms: now_ms, says, figures, ends, waker })
     }
 
-    /// Ends it soon, whatever it does.
+    /// Closes it soon, in any state.
     pub(crate) fn end(&self) {
-        // Set before it is woken: its thread looks when it was.
+        // Set before the wake-up: its thread checks the flag when it is woken.
         self.ends.store(true, Ordering::Release);
         self.waker.wake_by_ref();
     }
 
-    /// Whether somebody ended it.
+    /// Returns true if another connection closed it.
     pub(crate) fn is_to_end(&self) -> bool {
         self.ends.load(Ordering::Acquire)
     }
@@ -82,7 +82,7 @@ impl Client {
         received_bytes.load(Ordering::Relaxed) + answer_bytes.load(Ordering::Relaxed)
     }
 
-    /// Its line in CLIENT LIST; `command_name` gives the name of a command's number.
+    /// Its line in CLIENT LIST; `command_name` returns the name of a command's number.
     pub(crate) fn line(&self, now_ms: u64, command_name: fn(usize) -> String) -> String {
         let Figures { last_ms, is_v3, received_bytes, answer_bytes, queued, watches, command } =
             &self.figures;
@@ -114,7 +114,7 @@ impl Client {
     }
 }
 
-/// Where a connection comes from and ends, and the number of its socket.
+/// The remote and the local address of a connection, and the number of its socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addresses {
     pub peer: SocketAddr,

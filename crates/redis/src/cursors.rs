@@ -1,12 +1,12 @@
-//! Where scans go on. Redis's cursors are numbers; Shoal's listings go on behind a key. A bounded table connects them:
-//! the oldest cursors are forgotten, and one that was forgotten is an invalid one.
+//! The positions of scans. Redis's cursors are numbers; Shoal's listings continue after a key. A bounded table connects them:
+//! the oldest cursors are dropped, and a dropped cursor is invalid.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use parking_lot::Mutex;
 use shoal_base::Entropy;
 
-/// Cursors that are remembered; each with a key of at most 1 KiB.
+/// Stored cursors; each with a key of at most 1 KiB.
 const CURSORS_MAX: usize = 16_384;
 
 #[derive(Default)]
@@ -20,7 +20,7 @@ struct Table {
 pub(crate) struct Cursors(Mutex<Table>);
 
 impl Cursors {
-    /// A cursor for what is behind `key`.
+    /// A cursor that continues after `key`.
     pub(crate) fn add(&self, key: Vec<u8>, entropy: &dyn Entropy) -> u64 {
         // Clients in languages without 64-bit integers keep 53 bits.
         let cursor = (entropy.next_u64() >> 12).max(1);
@@ -36,7 +36,7 @@ impl Cursors {
         cursor
     }
 
-    /// The key that a cursor stands behind. It may be used again.
+    /// The key after which a cursor continues. The cursor may be used again.
     pub(crate) fn key(&self, cursor: u64) -> Option<Vec<u8>> {
         self.0.lock().behind.get(&cursor).cloned()
     }

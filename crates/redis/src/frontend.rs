@@ -25,11 +25,11 @@ pub(crate) struct Frontend {
     pub options: RedisOptions,
     /// The bucket of the keys.
     pub bucket: Bucket,
-    /// The addresses that are listened on, all with the same port.
+    /// The listening addresses, all with the same port.
     pub addresses: Vec<SocketAddr>,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
-    /// Forty digits that tell this run of the server from others; also its identity in a cluster.
+    /// Forty digits that distinguish this run of the server from others; also its identity in a cluster.
     pub run_id: String,
     pub since_ns: u64,
     pub clients: Arc<Clients>,
@@ -65,7 +65,7 @@ impl Frontend {
             commands: AtomicU64::new(0),
         });
         frontend.metrics().set_bucket(frontend.bucket.name());
-        // The metrics outlive the frontend and must not keep it.
+        // The metrics outlive the frontend and must not keep it alive.
         let clients = Arc::downgrade(&frontend.clients);
         frontend.metrics().watch_connections(move || {
             clients.upgrade().map_or_else(Connections::default, |clients| connections(&clients))
@@ -73,7 +73,7 @@ impl Frontend {
         frontend
     }
 
-    /// The port that is listened on.
+    /// The listening port.
     pub(crate) fn port(&self) -> u16 {
         self.addresses.first().map_or(0, SocketAddr::port)
     }
@@ -88,12 +88,12 @@ impl Frontend {
         self.options.metrics.redis()
     }
 
-    /// Whether writes are acknowledged before they are durable.
+    /// Returns true if writes are acknowledged before they are durable.
     pub(crate) fn is_relaxed(&self) -> bool {
         self.options.durability != Durability::Sync
     }
 
-    /// Milliseconds of the clock that never goes back.
+    /// Milliseconds of the monotonic clock.
     pub(crate) fn monotonic_ms(&self) -> u64 {
         self.clock.monotonic_ns() / 1_000_000
     }

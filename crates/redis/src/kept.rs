@@ -20,7 +20,7 @@ const TEXT: u8 = 6;
 const LIST: u8 = 7;
 const VERSION_BEFORE: u8 = 8;
 
-/// The bytes that an answer is kept as; too many of them where it is not kept.
+/// The stored form of an answer; more than `RESULT_BYTES_MAX` bytes for an answer that is not kept.
 pub(crate) fn encode(answer: &Answer) -> Vec<u8> {
     let of = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     match answer {
@@ -38,7 +38,7 @@ pub(crate) fn encode(answer: &Answer) -> Vec<u8> {
     }
 }
 
-/// The same of the answers of a transaction, of which those of commands that are no part of it are not kept.
+/// The same for the answers of a transaction; the answers of commands outside of it are not kept.
 pub(crate) fn encode_all(answers: &[Option<Answer>]) -> Vec<u8> {
     encode_list(answers.iter().map(Option::as_ref))
 }
@@ -56,10 +56,10 @@ fn encode_list<'a>(answers: impl Iterator<Item = Option<&'a Answer>>) -> Vec<u8>
     bytes
 }
 
-/// The answer that was kept, of a write with this version.
+/// The stored answer of a write with this version.
 ///
 /// # Errors
-/// Where none was kept.
+/// If none was kept.
 pub(crate) fn answer_of(kept: Option<&Bytes>, version: u64) -> Result<Answer, Failed> {
     kept.and_then(|kept| decode(kept, version)).ok_or(FORGOTTEN.into())
 }

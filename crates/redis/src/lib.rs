@@ -1,11 +1,10 @@
-//! The Redis frontend: what stands between a socket that speaks the Redis protocol and the store.
+//! The Redis frontend: the layer between a socket with the Redis protocol and the store.
 //!
-//! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per
-//! core. `dispatch` is such a thread: it handles all that became ready in one turn, and all writes of a turn share a
-//! batch of the log; `socket` is its side of a connection, and `timing` counts the commands that the turn answered.
-//! `connection` parses requests, begins commands and keeps their answers in order. `command` has the table of commands
-//! and one file per family; its `read` and `write` have all calls of the store. `answer` is what commands say. The protocol is in
-//! `docs/format/resp.md`.
+//! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per core.
+//! `dispatch` is such a thread: it handles all ready events in one turn, and all writes of a turn share a batch of the log;
+//! `socket` is its side of a connection, and `timing` counts the commands that the turn answered. `connection` parses requests,
+//! starts commands and keeps their answers in order. `command` has the table of commands and one file per family; its `read`
+//! and `write` have all calls of the store. `answer` has the results of commands. The protocol is in `docs/format/resp.md`.
 //!
 //! A thread answers from memory itself. A command that must wait (a miss, a commit) is a task of its connection, which is woken
 //! through the thread's mailbox.

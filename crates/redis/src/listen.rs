@@ -1,4 +1,4 @@
-//! The frontend as a whole: it listens, starts its threads, and ends in order.
+//! The frontend as a whole: it listens, starts its threads, and shuts down in order.
 
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,20 +17,20 @@ use crate::options::RedisOptions;
 
 /// Dispatch threads, at most.
 const THREADS_MAX: usize = 64;
-/// File descriptors that are wanted beside those of connections.
+/// File descriptors needed besides those of connections.
 const DESCRIPTORS_BESIDE: u64 = 256;
 
-/// A dispatch thread that ended begins anew after so long.
+/// Pause before a failed dispatch thread restarts.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the frontend does not run.
+/// The reason why the frontend does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The address was not taken.
+    /// The address was refused.
     #[error(transparent)]
     Listen(#[from] shoal_frontend::ListenError),
-    /// The bucket cannot be one.
+    /// The name of the bucket is invalid.
     #[error("{0}")]
     Bucket(shoal_engine::Error),
     /// A thread could not be started.
@@ -63,19 +63,19 @@ impl Server {
         Ok(Self { listeners, addresses, options, bucket })
     }
 
-    /// The first address that is listened on, with the port that was taken.
+    /// The first listening address, with the actual port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.addresses.first().copied().unwrap_or(self.options.listen)
     }
 
-    /// The addresses that are listened on.
+    /// The listening addresses.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Serves the objects of `bucket`, whatever the options name.
+    /// Serves the objects of `bucket`, regardless of the options.
     #[must_use]
     pub fn with_bucket(mut self, bucket: Bucket) -> Self {
         bucket.name().clone_into(&mut self.options.bucket);
@@ -89,14 +89,13 @@ impl Server {
         self.bucket.name()
     }
 
-    /// Whether clients speak TLS.
+    /// Returns true if clients speak TLS.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.options.tls.is_some()
     }
 
-    /// Serves `store` on threads of its own until it is stopped. The store stays open: closing it is the caller's
-    /// business.
+    /// Serves `store` on separate threads until it is stopped. The store stays open: the caller closes it.
     ///
     /// # Errors
     /// [`ListenError::Thread`].
@@ -127,10 +126,10 @@ impl Server {
     }
 }
 
-/// The listeners, and the threads that their connections go to.
+/// The listeners, and the threads of their connections.
 type Accepts = (Arc<[TcpListener]>, Vec<Arc<Mailbox>>);
 
-/// A dispatch thread, which outlives what ends its work.
+/// A dispatch thread, which restarts after a failure.
 struct Thread {
     frontend: Arc<Frontend>,
     mailbox: Arc<Mailbox>,
@@ -139,8 +138,8 @@ struct Thread {
 }
 
 impl Thread {
-    /// Serves until it is told to stop. A panic, or a failure to wait, closes the thread's connections, whose clients come again,
-    /// and the thread begins anew: nobody is left to wait for a thread that is not there.
+    /// Serves until it is stopped. A panic, or a failure of the poll, closes the thread's connections, whose clients reconnect,
+    /// and the thread restarts: no client waits for a dead thread.
     fn run(&mut self) {
         while !self.mailbox.is_stopped() {
             match catch_unwind(AssertUnwindSafe(|| self.serve())) {
@@ -163,7 +162,7 @@ impl Thread {
     }
 }
 
-/// As many file descriptors as the connections need, where the system allows so many.
+/// Raises the limit of file descriptors to the number that the connections need, if the system allows it.
 fn allow_descriptors(connections: u64) {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = connections + DESCRIPTORS_BESIDE;
@@ -179,14 +178,14 @@ fn allow_descriptors(connections: u64) {
     }
 }
 
-/// A frontend that serves.
+/// A running frontend.
 pub struct Running {
     mailboxes: Vec<Arc<Mailbox>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Running {
-    /// Ends all connections and threads, and waits for them. Writes under way are finished by the store.
+    /// Closes all connections and threads, and waits for them. The store finishes writes in flight.
     pub fn stop(self) {
         drop(self);
     }

@@ -1,5 +1,5 @@
-//! How other threads reach a dispatch thread: new connections, woken tasks, the end. One lock that is held for a push or
-//! a swap, and one system call where the thread sleeps: for all that a plugged thread sends ([`shoal_base::plug`]), one.
+//! Messages from other threads to a dispatch thread: new connections, woken tasks, the end. One lock that is held for a push or
+//! a swap, and one system call if the thread sleeps: a plugged thread makes one for all its messages ([`shoal_base::plug`]).
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use shoal_base::plug::{Hold, may_hold};
 
 /// A thread's poll reports this when its mailbox's bell rings.
 pub(crate) const BELL: Token = Token(usize::MAX);
-/// The accepting thread's poll reports this when a connection wants in.
+/// The accepting thread's poll reports this when a connection arrives.
 pub(crate) const LISTENER: Token = Token(usize::MAX - 1);
 
-/// A connection of a thread; the generation tells it from earlier ones in the same slot.
+/// A connection of a thread; the generation distinguishes it from earlier ones in the same slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionToken {
     pub slot: u32,
@@ -45,23 +45,23 @@ pub(crate) struct Mail {
 /// The mailbox of one dispatch thread.
 pub(crate) struct Mailbox {
     mail: Mutex<Mail>,
-    /// Whether the bell must be rung for the thread to look. Set before it looks into the mailbox for the last time, so
-    /// that either it sees the mail or the sender, which put it there before, sees this (the lock puts one before the other).
+    /// True if the thread looks only when the bell rings. Set before its last look into the mailbox, so that either it sees the
+    /// mail, or the sender, which stored the mail before, sees the flag (the lock orders the two).
     asleep: AtomicBool,
     bell: mio::Waker,
 }
 
 impl Mailbox {
-    /// A mailbox whose bell the poll of `registry` hears.
+    /// A mailbox whose bell wakes the poll of `registry`.
     ///
     /// # Errors
-    /// As the system.
+    /// Those of the system.
     pub(crate) fn new(registry: &Registry) -> std::io::Result<Arc<Self>> {
         let bell = mio::Waker::new(registry, BELL)?;
         Ok(Arc::new(Self { mail: Mutex::default(), asleep: AtomicBool::new(false), bell }))
     }
 
-    /// Puts something in, and wakes the thread where it sleeps; a plugged thread wakes it at the end of its turn.
+    /// Adds mail, and wakes the thread if it sleeps; a plugged sender wakes it at the end of its turn.
     pub(crate) fn send(self: &Arc<Self>, put: impl FnOnce(&mut Mail)) {
         put(&mut self.mail.lock());
         if self.asleep.load(Ordering::SeqCst) && !may_hold(self) {
@@ -69,7 +69,7 @@ impl Mailbox {
         }
     }
 
-    /// Whether the thread may go to sleep: nothing lies in the mailbox. From then on senders ring.
+    /// Returns true if the thread may sleep, because the mailbox is empty. From then on senders ring.
     pub(crate) fn may_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         let mail = self.mail.lock();
@@ -85,12 +85,12 @@ impl Mailbox {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the thread was told to stop.
+    /// Returns true if the thread was stopped.
     pub(crate) fn is_stopped(&self) -> bool {
         self.mail.lock().stop
     }
 
-    /// Takes everything out. `woken` gives its memory for the next mail.
+    /// Takes everything out. `woken` becomes the buffer of the next mail.
     pub(crate) fn take(&self, woken: &mut Vec<ConnectionToken>) -> (Vec<TcpStream>, bool) {
         woken.clear();
         let mut mail = self.mail.lock();
@@ -114,7 +114,7 @@ impl Hold for Mailbox {
 pub(crate) struct ConnectionWaker {
     pub mailbox: Arc<Mailbox>,
     pub token: ConnectionToken,
-    /// Whether the token lies in the mailbox already; cleared by the thread before it looks at the tasks.
+    /// True if the token is in the mailbox already; cleared by the thread before it looks at the tasks.
     pub queued: AtomicBool,
 }
 

@@ -1,13 +1,13 @@
 //! The memory that commands and answers hold in all threads together, and the wait for room in it.
 //!
-//! A thread counts what its connections hold by itself, and adds it here in steps: a short command costs no shared write. Where
-//! the sum is above its bound the frontend is *short of memory*: long commands are not received any further (their clients wait
-//! for TCP), long values are not read, and a command that reads many of them fails with TRYAGAIN. One connection or read at a
-//! time is exempt, so that something always ends and gives its memory back. Queued commands and watched keys never wait: at
-//! twice the bound a connection that adds to them is closed.
+//! A thread counts the memory of its connections by itself, and adds it here in steps: a short command costs no shared write.
+//! If the sum is above its bound, the frontend is *short of memory*: long commands are not received any further (their clients
+//! wait for TCP), long values are not read, and a command that reads many of them fails with TRYAGAIN. One connection or read
+//! at a time is exempt, so that something always completes and frees its memory. Queued commands and watched keys never wait:
+//! at twice the bound, a connection that adds to them is closed.
 //!
-//! Invariant: `used` is the sum of the threads' [`Ledger`]s and of all [`Room`]s, those included that were dropped and not
-//! settled yet.
+//! Invariant: `used` is the sum of the threads' [`Ledger`]s and of all [`Room`]s, including dropped rooms that are not settled
+//! yet.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -17,18 +17,19 @@ use std::task::{Poll, Waker};
 
 use shoal_engine::Error;
 
-/// A thread adds what it holds in steps of so many bytes.
+/// Step in which a thread adds its memory.
 const STEP_BYTES: usize = 64 << 10;
 /// Commands and values of fewer bytes never wait for room.
 pub(crate) const LONG_BYTES: usize = 64 << 10;
-/// All that is held is at most so many times what may be held before long commands wait. The division of the server's memory has
+/// The hard bound, as a multiple of the bound at which long commands start to wait. The division of the server's memory has
 /// room for it.
 pub const HARD_FACTOR: usize = 2;
 /// The exempt one is a read, and not a connection.
 const A_READ: u64 = u64::MAX;
 
 thread_local! {
-    /// Bytes of rooms that were dropped on this thread: what was read with them is an answer now, which [`Ledger::settle`] counts.
+    /// Bytes of rooms that were dropped on this thread: the values read into them are an answer now, which [`Ledger::settle`]
+    /// counts.
     static DROPPED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -37,7 +38,7 @@ thread_local! {
 pub(crate) struct Memory {
     used: AtomicUsize,
     max: usize,
-    /// The connection or read that may go on without room; 0: there is none.
+    /// The connection or read that may continue without room; 0: there is none.
     exempt: AtomicU64,
     waiters: Mutex<Vec<Waker>>,
     has_waiters: AtomicBool,
@@ -54,12 +55,12 @@ impl Memory {
         })
     }
 
-    /// Returns true if more is held than may be.
+    /// Returns true if more is held than the bound.
     pub(crate) fn is_short(&self) -> bool {
         self.used.load(Ordering::Relaxed) > self.max
     }
 
-    /// Returns true if more than [`HARD_FACTOR`] times as much is held as may be: queued commands and watched keys never wait, so a
+    /// Returns true if more than [`HARD_FACTOR`] times the bound is held: queued commands and watched keys never wait, so a
     /// connection that adds to them is closed.
     pub(crate) fn is_overfull(&self) -> bool {
         self.used.load(Ordering::Relaxed) > self.max.saturating_mul(HARD_FACTOR)
@@ -74,7 +75,7 @@ impl Memory {
         self.exempt.compare_exchange(0, id, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// The connection with this id receives no long command any more: another one may be exempt.
+    /// The connection with this id receives no long command any more: another one may become exempt.
     pub(crate) fn end_exemption(&self, id: u64) {
         if self.exempt.load(Ordering::Relaxed) == id
             && self.exempt.compare_exchange(id, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
@@ -94,7 +95,8 @@ impl Memory {
         self.wake();
     }
 
-    /// Wakes the reads that wait. Call it after a sequentially consistent write: either a waiter sees that, or this sees the waiter.
+    /// Wakes the waiting reads. Call it after a sequentially consistent write: either a waiter sees that, or this sees the
+    /// waiter.
     fn wake(&self) {
         if self.has_waiters.load(Ordering::SeqCst) {
             let wakers = {
@@ -120,20 +122,20 @@ impl Memory {
             waiters.push(context.waker().clone());
             self.has_waiters.store(true, Ordering::SeqCst);
             drop(waiters);
-            // Memory may have been given back before the waker was there.
+            // Memory may have been freed before the waker was registered.
             if room.try_long(bytes) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         room
     }
 
-    /// A room without bytes, that grows.
+    /// A room without bytes, which can grow.
     pub(crate) fn room(&self) -> Room<'_> {
         Room { memory: self, taken: AtomicUsize::new(0), used: AtomicUsize::new(0), is_exempt: false }
     }
 }
 
-/// Memory for values that a command reads, until they are an answer.
+/// Memory for values that a command reads, until they are part of an answer.
 #[derive(Debug)]
 pub(crate) struct Room<'a> {
     memory: &'a Memory,
@@ -169,7 +171,7 @@ impl Room<'_> {
     /// Takes `bytes` more; false if there is no room.
     #[must_use]
     pub(crate) fn grow(&self, bytes: usize) -> bool {
-        // Relaxed: one task has the room, and only a bound of `TransactOptions` wants it to be shared.
+        // Relaxed: one task has the room; only a trait bound of `TransactOptions` requires that it can be shared.
         let used = self.used.load(Ordering::Relaxed).saturating_add(bytes);
         let taken = self.taken.load(Ordering::Relaxed);
         if used > taken && !self.is_exempt {
@@ -193,7 +195,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// What the connections of one thread hold, as the others know it.
+/// The memory of one thread's connections, as the others see it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     memory: Arc<Memory>,
@@ -207,7 +209,7 @@ impl Ledger {
 
     /// The connections of the thread hold `bytes` now.
     pub(crate) fn settle(&mut self, bytes: usize) {
-        // A thread with little adds nothing: some KiB of a command are there for the time of a turn.
+        // A thread with little adds nothing: a few KiB of commands exist for one turn.
         let now = if bytes < STEP_BYTES { 0 } else { bytes.next_multiple_of(STEP_BYTES) };
         let before = self.counted + DROPPED.take();
         self.counted = now;

@@ -1,9 +1,9 @@
 //! Numbers as INCRBYFLOAT reads, adds and writes them.
 //!
-//! Decimals that people write are added exactly: `0.1` and `0.2` give `0.3`, as they do in Redis, whose long doubles are
-//! rounded to 17 digits. A number that does not fit into a decimal of this kind is added as a double.
+//! Decimals that people write are added exactly: `0.1` plus `0.2` is `0.3`, as in Redis, whose long doubles are rounded to 17
+//! digits. A number that does not fit into a decimal of this kind is added as a double.
 
-/// Digits behind the point that a decimal keeps, as Redis writes them.
+/// Digits after the point in a decimal, as Redis writes them.
 const DECIMALS: u32 = 17;
 /// Decimals above this, in units of 10^-17, are added as doubles; the sum of two fits in an `i128`.
 const DECIMAL_MAX: i128 = 10_i128.pow(37);
@@ -16,14 +16,14 @@ pub(crate) enum Number {
     Double(f64),
 }
 
-/// The number that `text` is; none where it is none. Infinities are numbers here.
+/// The number in `text`; `None` if it is not a number. Infinities are numbers here.
 pub(crate) fn parse(text: &[u8]) -> Option<Number> {
     let text = std::str::from_utf8(text).ok()?;
     if let Some(decimal) = parse_decimal(text) {
         return Some(Number::Decimal(decimal));
     }
     let first = text.bytes().next()?;
-    // Words like "infinity" are numbers for C as for Rust; "nan" is one that nobody may add.
+    // Words like "infinity" are numbers in C and in Rust; "nan" may not be added.
     if first.is_ascii_whitespace() || !text.bytes().last()?.is_ascii_alphanumeric() && !text.ends_with('.') {
         return None;
     }
@@ -58,13 +58,13 @@ fn parse_decimal(text: &str) -> Option<i128> {
 impl Number {
     fn to_f64(self) -> f64 {
         match self {
-            // The text's own conversion rounds once.
+            // The conversion of the text rounds only once.
             Self::Decimal(_) => self.to_text().parse().unwrap_or(f64::NAN),
             Self::Double(number) => number,
         }
     }
 
-    /// The sum; none where it is no finite number.
+    /// The sum; `None` if it is not finite.
     pub(crate) fn add(self, other: Self) -> Option<Self> {
         if let (Self::Decimal(one), Self::Decimal(other)) = (self, other) {
             let sum = one + other;
@@ -76,7 +76,7 @@ impl Number {
         sum.is_finite().then_some(Self::Double(sum))
     }
 
-    /// Without an exponent and without zeros at the end.
+    /// Without an exponent and without trailing zeros.
     pub(crate) fn to_text(self) -> String {
         match self {
             Self::Decimal(units) => {

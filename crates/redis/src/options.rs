@@ -1,4 +1,4 @@
-//! How the Redis frontend is run.
+//! The options of the Redis frontend.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,20 +16,20 @@ pub enum Durability {
     /// When it is durable.
     #[default]
     Sync,
-    /// At once, as long as nothing acknowledged by the same thread is older than this without being durable; the duration bounds
-    /// the loss of a power cut.
+    /// At once, unless a write acknowledged by the same thread is older than this and not durable yet; the duration bounds the
+    /// loss of a power cut.
     Relaxed(Duration),
 }
 
-/// Whether clients are told that the server is a cluster.
+/// Selects whether the server presents itself as a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ClusterMode {
-    /// It is a server on its own: CLUSTER commands are refused, as by Redis without cluster support.
+    /// A standalone server: CLUSTER commands are refused, as in Redis without cluster support.
     #[default]
     Off,
     /// It is a cluster of one node, which has all slots.
     On {
-        /// The address of the node in replies to CLUSTER. None: the one that the client's connection reached, which behind a
+        /// The address of the node in replies to CLUSTER. None: the local address of the client's connection, which for a
         /// mapped port is not the one that the client used.
         announce: Option<Announced>,
     },
@@ -44,28 +44,28 @@ pub struct Announced {
     pub port: u16,
 }
 
-/// How the frontend is run.
+/// The options of the frontend.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// Listening address; port 0 takes a free one.
     pub listen: SocketAddr,
     /// Further addresses of the same name, which get the same port.
     pub listen_also: Vec<SocketAddr>,
-    /// Whether other machines may come in although there is no password.
+    /// True if other machines may connect although there is no password.
     pub insecure: bool,
     /// The password that AUTH asks for.
     pub password: Option<Vec<u8>>,
     /// The TLS that connections speak; none: plain text.
     pub tls: Option<Tls>,
-    /// The bucket whose objects are the keys: by default that of all other clients, so all of them see the same objects.
+    /// The bucket whose objects are the keys: by default the one of all other clients, so all of them see the same objects.
     pub bucket: String,
-    /// Whether it is a cluster for its clients.
+    /// The cluster mode.
     pub cluster: ClusterMode,
-    /// When a write is acknowledged.
+    /// The time at which a write is acknowledged.
     pub durability: Durability,
     /// Dispatch threads; none: one per core.
     pub threads: Option<usize>,
-    /// How long a thread looks for more after work before it sleeps. Zero: it sleeps at once.
+    /// Time for which a thread polls after work before it sleeps. Zero: it sleeps at once.
     pub poll: Duration,
     /// The counts of the commands.
     pub metrics: Arc<Metrics>,
@@ -92,43 +92,43 @@ impl Default for RedisOptions {
     }
 }
 
-/// Bounds of what is under way.
+/// Bounds of connections, commands and answers.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections; for a further one the oldest that has not shown the password (without one: sent a command) makes room, and where
-    /// there is none it is told so and closed.
+    /// Connections; for a further one, the oldest that has not authenticated (without a password: sent a command) makes room;
+    /// if there is none, the new one gets an error and is closed.
     pub connections_max: usize,
-    /// How long a connection may take to agree on TLS and to show the password; looked at every second. Without a password an idle
+    /// Time in which a connection must agree on TLS and authenticate; checked every second. Without a password, an idle
     /// connection has no such limit.
     pub unauthenticated_max: Duration,
     /// Bytes of one bulk string, and so of a value (Redis: `proto-max-bulk-len`).
     pub bulk_bytes_max: usize,
     /// Bytes of all words of one command.
     pub command_bytes_max: usize,
-    /// Bytes of commands and of answers that were not taken, of all threads together. Beyond, long commands are not received any
-    /// further, long values are not read, and a command that reads many of them fails with TRYAGAIN, until there is room; one
-    /// connection or read at a time goes on without it. At least 4 MiB more than [`Self::reply_bytes_max`].
+    /// Bytes of commands and of untaken answers, of all threads together. Above it, long commands are not received any further,
+    /// long values are not read, and a command that reads many of them fails with TRYAGAIN, until there is room; one connection
+    /// or read at a time continues without it. At least 4 MiB more than [`Self::reply_bytes_max`].
     pub memory_bytes_max: usize,
     /// Bytes of the answer of one command, and of the strings that BITOP reads.
     pub reply_bytes_max: usize,
-    /// Bytes of commands in memory that are unfinished or wait, of all connections of a thread; where there are more, those whose
-    /// commands wait for them to take their answers are told so and closed, the largest first, and then the connection that needs
-    /// more.
+    /// Bytes of commands in memory that are unfinished or wait, of all connections of a thread; above it, connections whose
+    /// commands wait for them to take their answers get an error and are closed, the largest first, and then the connection
+    /// that needs more.
     pub received_bytes_max: usize,
-    /// Commands of one connection that were begun and not answered; further ones wait.
+    /// Started and unanswered commands of one connection; further ones wait.
     pub commands_in_flight_max: usize,
     /// Bytes of answers that a connection has not taken; further commands of it wait.
     pub answer_bytes_max: usize,
-    /// Bytes of answers that a connection has not taken and of commands that wait for it to take them. It is read from so far,
-    /// and executes nothing more; beyond, it is told so and closed.
+    /// Bytes of untaken answers of a connection and of the commands that wait for it to take them. Up to this limit it is read
+    /// from, and executes nothing more; above it, it gets an error and is closed.
     pub pending_bytes_max: usize,
-    /// Bytes of answers that were not taken and of commands under way, of all connections of a thread; where there are more,
-    /// the connections that do not take theirs are closed, those with most first.
+    /// Bytes of untaken answers and of commands in progress, of all connections of a thread; above it, the connections that do
+    /// not take their answers are closed, the largest first.
     pub answers_bytes_max: usize,
     /// Bytes of short values in the read caches of all threads together.
     pub read_cache_bytes_max: usize,
-    /// The least that comes of a command that was begun; a client that sends less is closed. A connection may leave its answers
-    /// untaken for as long as a client may be silent.
+    /// The minimum rate of a started command; a client that sends less is closed. A connection may leave its answers untaken
+    /// for the time for which a client may be silent.
     pub min_rate: MinRate,
 }
 

@@ -1,5 +1,5 @@
-//! The state that the connections of a thread share: the frontend, the time, the memory that all of them hold, and in the relaxed mode
-//! the writes that were acknowledged and are not durable yet.
+//! The state that the connections of a thread share: the frontend, the time, the memory held by all of them, and in the relaxed
+//! mode the acknowledged writes that are not durable yet.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::memory::Ledger;
 use crate::options::Durability;
 use crate::timing::TurnFigures;
 
-/// A thread checks the limits of time of its connections this often, and sleeps no longer.
+/// Interval at which a thread checks the limits of time of its connections; it sleeps no longer.
 pub(crate) const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Acknowledged writes that need not be durable yet, of one thread in the relaxed mode.
+/// Acknowledged writes of one thread that need not be durable yet, in the relaxed mode.
 const RELAXED_WRITES_MAX: usize = 65_536;
 
-/// This part of the cache may be kept by answers that wait, those of all threads together; others hold copies.
+/// Waiting answers of all threads together may pin the cache divided by this number; further ones hold copies.
 const PINNED_SHARE: usize = 8;
 
 /// The state that the connections of a thread share.
 pub(crate) struct Shared {
     pub frontend: FrontendRef,
-    /// Short values that this thread was asked for lately.
+    /// Short values that this thread read lately.
     pub read_cache: ReadCache,
     /// Memory that requests are received into; filled parts are split off.
     pub block: BytesMut,
@@ -34,17 +34,17 @@ pub(crate) struct Shared {
     pub received: usize,
     /// Bytes of the buffers that long values are received into.
     pub receive_buffers: usize,
-    /// Bytes of answers that were not taken, and of commands under way.
+    /// Bytes of untaken answers, and of commands in progress.
     pub answers: usize,
     ledger: Ledger,
-    /// Memory of the cache that answers keep which were not taken or wait for others, and how much it may be.
+    /// Cache memory pinned by answers that were not taken or wait for others, and its limit.
     pub pinned: usize,
     pub pinned_max: usize,
     /// The figures of this turn.
     pub figures: TurnFigures,
-    /// Commands since the counter was last added to.
+    /// Commands since the last update of the counter.
     pub commands: u64,
-    /// In the relaxed mode: acknowledged and perhaps not durable, with the time of the acknowledgement.
+    /// In the relaxed mode: acknowledged writes that may not be durable, with the time of the acknowledgement.
     relaxed: VecDeque<(Ticket, u64)>,
     /// Now, on the monotonic clock; read once a turn.
     pub now_ns: u64,
@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// Tells the other threads what the connections of this one hold.
+    /// Publishes the memory of this thread's connections to the other threads.
     pub(crate) fn settle_memory(&mut self) {
         self.ledger.settle(self.received + self.answers);
     }
@@ -90,7 +90,7 @@ impl Shared {
         self.awake_ns = self.awake.look(self.now_ns);
     }
 
-    /// Whether a write may be acknowledged although it is not durable; remembers it then.
+    /// Returns true if a write may be acknowledged although it is not durable, and then remembers it.
     pub(crate) fn relax(&mut self, pending: &mut SmallVec<[Ticket; 1]>) -> bool {
         let Durability::Relaxed(window) = self.frontend.options.durability else { return false };
         while self.relaxed.front().is_some_and(|(oldest, _)| oldest.is_durable()) {
@@ -102,14 +102,14 @@ impl Shared {
         {
             return false;
         }
-        // The log is in order: the last one stands for all.
+        // The log is in order: the last ticket covers all of them.
         self.relaxed.extend(pending.pop().map(|last| (last, self.now_ns)));
         pending.clear();
         true
     }
 
-    /// The newest write that this thread acknowledged before it was durable, where it is not durable yet. The log is in order: when
-    /// this write is durable, all before it are.
+    /// The newest write that this thread acknowledged before it was durable, if it is not durable yet. The log is in order:
+    /// when this write is durable, all before it are.
     pub(crate) fn acknowledged(&self) -> Option<Ticket> {
         self.relaxed.back().map(|(last, _)| last).filter(|last| !last.is_durable()).cloned()
     }

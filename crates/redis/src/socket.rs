@@ -1,4 +1,4 @@
-//! A connection's socket: what is received and sent, without waiting for either.
+//! A connection's socket: receives and sends without blocking.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -12,34 +12,34 @@ use shoal_buffer::{Buffer, COPY_BYTES_MAX};
 use shoal_engine::ReceiveBuffer;
 use smallvec::SmallVec;
 
-/// How often a silent peer is asked whether it is still there.
+/// Interval of the keepalive probes to a silent peer.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(300);
-/// Pieces of memory that one call sends.
+/// Pieces of memory sent by one call.
 const SLICES_MAX: usize = 256;
 /// Bytes of the memory that requests are received into, shared by the connections of a thread.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
-/// A piece of a long value is received in so many bytes at a time.
+/// Maximum size of a piece of a long value.
 const PIECE_BYTES_MAX: usize = 1 << 20;
-/// A call receives into at least so many bytes.
+/// The minimum room for a receiving call.
 const RECEIVE_BYTES_MIN: usize = 4 << 10;
-/// Where a long value is expected, so many bytes come by way of the common memory: the command's words before the value, and what
-/// little of the value comes with them. Also what may come behind a value with the same call.
+/// Bytes received into the common memory if a long value is expected: the command's words before the value, and the few bytes
+/// of the value that come with them. Also the limit for bytes after a value in the same call.
 const HEAD_BYTES: usize = 512;
-/// A connection that ended with an error is listened to for so long and so many bytes more: where the other side still
-/// sends, closing at once would take the error from it.
+/// A connection that closes with an error is still read for this time and this number of bytes: if the other side still sends,
+/// closing at once would discard the error before it is read.
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(5);
 pub(crate) const LINGER_BYTES_MAX: usize = 64 << 20;
 
-/// The other side, or the network, ended a connection.
+/// The other side, or the network, closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
 
-/// How much a connection wants of its socket.
+/// A connection's demand on its socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wanted {
-    /// The command under way misses so many bytes at least; zero where that is not known.
+    /// The minimum number of missing bytes of the current command; zero if unknown.
     pub missing: usize,
-    /// Only the beginning of a command, as a long value may come with it that has a place of its own.
+    /// Only the start of a command, because it may announce a long value that has a separate buffer.
     pub head_only: bool,
 }
 
@@ -48,11 +48,11 @@ pub(crate) struct Socket {
     fd: OwnedFd,
     readable: bool,
     writable: bool,
-    /// The end of what comes is there: it is read although nothing more is heard of it.
+    /// The end of the stream was reported: reading continues, because no more events follow.
     ended: bool,
-    /// Since when it has not taken anything of what is to be sent.
+    /// The time since which it has taken none of the bytes to send.
     stuck_since_ns: Option<u64>,
-    /// Until when, and how many bytes more, received bytes are thrown away.
+    /// Received bytes are thrown away until this time, up to this number of bytes.
     lingering: Option<(u64, usize)>,
 }
 
@@ -61,7 +61,7 @@ impl Socket {
         Self { fd, readable: false, writable: true, ended: false, stuck_since_ns: None, lingering: None }
     }
 
-    /// The network said so.
+    /// Records an event of the network.
     pub(crate) fn set_ready(&mut self, readable: bool, writable: bool, ended: bool) {
         self.ended |= ended;
         self.readable |= readable;
@@ -72,12 +72,13 @@ impl Socket {
         self.readable
     }
 
-    /// Since when it has not taken anything of what is to be sent.
+    /// The time since which it has taken none of the bytes to send.
     pub(crate) fn stuck_since_ns(&self) -> Option<u64> {
         self.stuck_since_ns
     }
 
-    /// Receives once, behind what is in `received`, as `wanted` says. Gives how many bytes came, and none where nothing more comes.
+    /// Receives once and appends to `received`, as `wanted` requests. Returns the number of bytes, and `None` at the end of the
+    /// stream.
     ///
     /// # Errors
     /// [`Gone`].
@@ -89,7 +90,7 @@ impl Socket {
     ) -> Result<Option<usize>, Gone> {
         let Wanted { missing, head_only } = wanted;
         if missing > BLOCK_BYTES {
-            // A long value: memory for this much of it alone, and not before this much may come.
+            // A long value: memory for this piece alone, allocated when the piece may arrive.
             let mut piece = Vec::with_capacity(missing.min(PIECE_BYTES_MAX));
             let most = piece.capacity();
             let result = rustix::net::recv(&self.fd, spare_capacity(&mut piece), RecvFlags::empty());
@@ -97,7 +98,7 @@ impl Socket {
                 if count <= COPY_BYTES_MAX {
                     return received.append_copy(&piece);
                 }
-                // Where little of it came, the rest of the memory is not held by it.
+                // If little of it came, it does not keep the rest of the memory.
                 let bytes = if count < most / 2 { Bytes::copy_from_slice(&piece) } else { piece.into() };
                 received.append_external(bytes);
             });
@@ -116,7 +117,7 @@ impl Socket {
         })
     }
 
-    /// Receives once into the memory of a long value, and what comes behind the value into `received`, which is empty.
+    /// Receives once into the buffer of a long value; bytes after the value go to `received`, which is empty.
     ///
     /// # Errors
     /// [`Gone`].
@@ -150,13 +151,13 @@ impl Socket {
         keep: impl FnOnce(usize),
     ) -> Result<Option<usize>, Gone> {
         match result {
-            // The other side says no more; it may still listen to what it asked for.
+            // The other side sends no more; it may still read its answers.
             Ok(0) => {
                 self.readable = false;
                 Ok(None)
             }
             Ok(count) => {
-                // Less than could be taken: the socket is empty, and will say when it is not.
+                // Fewer bytes than the room: the socket is empty, and reports when it is not.
                 self.readable = count == most || self.ended;
                 keep(count);
                 Ok(Some(count))
@@ -170,7 +171,7 @@ impl Socket {
         }
     }
 
-    /// Sends what is to be sent, as far as the socket takes it.
+    /// Sends `out`, as far as the socket accepts it.
     ///
     /// # Errors
     /// [`Gone`].
@@ -213,8 +214,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Says that nothing more is sent, and listens on for a while so that the other side hears what was sent last. Bytes that
-    /// come then are thrown away.
+    /// Shuts down the sending side, and still reads for a while so that the other side receives the last bytes. Bytes received
+    /// then are thrown away.
     pub(crate) fn linger(&mut self, now_ns: u64) {
         if self.lingering.is_none() {
             let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
@@ -226,7 +227,7 @@ impl Socket {
         self.lingering.is_some()
     }
 
-    /// Throws away what came; gives true where it may be closed.
+    /// Throws away received bytes; returns true if the socket may be closed.
     pub(crate) fn drain(&mut self, block: &mut BytesMut, now_ns: u64) -> bool {
         let Some((until_ns, mut left)) = self.lingering else { return false };
         if block.len() < RECEIVE_BYTES_MIN {

@@ -1,8 +1,8 @@
 //! Durations of commands, counted at the end of the turn in which they are answered.
 //!
-//! The clock is read when a turn begins, and once more when its answers have left: all commands of a turn share these
-//! two readings. So a command costs an entry of a list, and commands of one kind in a row share one. A command's time
-//! begins when its last byte was received, not while the client still sends it.
+//! The clock is read at the start of a turn, and again when its answers have left: all commands of a turn share these two
+//! readings. So a command costs an entry of a list, and consecutive commands of one kind share one. A command's time starts
+//! when its last byte was received, not while the client still sends it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const KEY_BYTES_SHOWN: usize = 256;
 /// The times of a command, from its arrival on.
 #[derive(Clone, Default)]
 pub(crate) struct Timed {
-    /// The command's name in the table of commands; none if the request was no command.
+    /// The command's name in the table of commands; `None` if the request was not a command.
     pub name: Option<&'static str>,
     pub operation: Option<Operation>,
     pub marks: Marks,
@@ -26,15 +26,15 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    /// The command `name` of the table, which arrived at `came_ns` and begins now.
+    /// The command `name` of the table, which arrived at `came_ns` and starts now.
     pub(crate) fn new(name: &'static str, operation: Operation, came_ns: u64, now_ns: u64) -> Self {
         let marks = Marks { began_ns: came_ns, started_ns: now_ns, ..Marks::default() };
         Self { name: Some(name), operation: Some(operation), marks, key: None }
     }
 
-    /// Whether both count together.
+    /// Returns true if both are counted together.
     fn is_same(&self, other: &Self) -> bool {
-        // A name stands once in the table, so that its address is enough.
+        // A name is in the table once, so comparing its address is enough.
         let is_same_name = match (self.name, other.name) {
             (Some(one), Some(other)) => std::ptr::eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
@@ -52,14 +52,14 @@ pub(crate) fn shown_key(key: &[u8]) -> Arc<[u8]> {
     key.get(..KEY_BYTES_SHOWN).unwrap_or(key).into()
 }
 
-/// Commands of one kind that were answered in this turn.
+/// Commands of one kind answered in this turn.
 pub(crate) struct Finished {
     timed: Timed,
     result: RequestResult,
     times: u64,
 }
 
-/// The commands of one connection, or of all of a thread, that were answered in this turn.
+/// The commands of one connection, or of all of a thread, answered in this turn.
 #[derive(Default)]
 pub(crate) struct FinishedCommands(Vec<Finished>);
 
@@ -91,7 +91,7 @@ impl TurnFigures {
         self.finished.extend(commands.0.drain(..).map(|finished| (peer, finished)));
     }
 
-    /// Counts the turn, whose answers have left.
+    /// Counts the turn after its answers have left.
     pub(crate) fn settle(&mut self, metrics: &FrontendMetrics, now_ns: impl FnOnce() -> u64) {
         metrics.add_received(std::mem::take(&mut self.received_bytes));
         metrics.add_sent(std::mem::take(&mut self.sent_bytes));

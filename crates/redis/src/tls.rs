@@ -1,8 +1,8 @@
-//! TLS between a connection and its socket: received bytes are opened before they are understood, answers are sealed before they
-//! are sent. This module never waits, and knows no sockets.
+//! TLS between a connection and its socket: opens received bytes before they are parsed, seals answers before they are sent.
+//! This module never blocks, and knows no sockets.
 //!
-//! The bytes that are sealed and not sent are bounded: answers wait where they always do. The handshake is part of the time that a connection
-//! has before it must have said who it is.
+//! Sealed bytes that were not sent are bounded: further answers wait unsealed. The handshake counts toward the time in which a
+//! connection must authenticate.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -12,15 +12,15 @@ use bytes::{Buf, Bytes};
 use rustls::{ServerConfig, ServerConnection};
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
 
-/// Bytes that are sealed and not sent, of a connection: a few records more than a socket takes at a time.
+/// Sealed and unsent bytes of a connection: a few records more than a socket takes at a time.
 const SEALED_BYTES_MAX: usize = 256 << 10;
 
-/// The TLS that connections begin with: certificates may be replaced while the server runs.
+/// The TLS of new connections: certificates may be replaced while the server runs.
 #[derive(Clone)]
 pub struct Tls {
-    /// The configuration with which a connection begins now; none where there is no certificate, and nobody is let in.
+    /// The configuration for a connection that starts now; `None` without a certificate, and then no client is let in.
     pub config: Arc<dyn Fn() -> Option<Arc<ServerConfig>> + Send + Sync>,
-    /// Whether nobody is let in without a certificate that proves who it is.
+    /// True if a client needs a certificate that proves its identity.
     pub asks_certificates: bool,
 }
 
@@ -33,11 +33,11 @@ impl fmt::Debug for Tls {
 /// The TLS of one connection.
 pub(crate) struct Sealing {
     tls: ServerConnection,
-    /// Bytes that came and were not opened.
+    /// Received bytes that were not opened.
     raw: Buffer,
     /// Sealed bytes to send.
     sealed: Buffer,
-    /// The other side was told that nothing more is sent.
+    /// The closing alert was sent.
     said_end: bool,
 }
 
@@ -46,25 +46,25 @@ pub(crate) struct Sealing {
 pub(crate) enum Opened {
     /// More may come.
     Open,
-    /// The other side says that nothing more comes.
+    /// The other side closed its sending direction.
     Ended,
-    /// The peer does not speak TLS, or is not the one that it should be; the sealed alert says so.
+    /// The peer does not speak TLS, or fails authentication; the sealed alert reports it.
     Broken,
 }
 
 impl Sealing {
-    /// Begins with a new connection; none where it cannot be served.
+    /// The TLS of a new connection; `None` if it cannot be served.
     pub(crate) fn new(tls: &Tls) -> Option<Self> {
         let tls = ServerConnection::new((tls.config)()?).ok()?;
         Some(Self { tls, raw: Buffer::new(), sealed: Buffer::new(), said_end: false })
     }
 
-    /// Whether the handshake is complete.
+    /// Returns true if the handshake is complete.
     pub(crate) fn is_agreed(&self) -> bool {
         !self.tls.is_handshaking()
     }
 
-    /// Where what is received goes to.
+    /// The buffer for received bytes.
     pub(crate) fn raw(&mut self) -> &mut Buffer {
         &mut self.raw
     }
@@ -74,11 +74,11 @@ impl Sealing {
         &mut self.sealed
     }
 
-    /// Opens what came, and puts it behind `received`.
+    /// Opens the received bytes, and appends them to `received`.
     pub(crate) fn open(&mut self, received: &mut Buffer) -> Opened {
         while !self.raw.is_empty() {
             let mut chunk = self.raw.first_chunk();
-            // It takes nothing only where it is full of what was not read, and all of that is read below.
+            // It takes nothing only if its buffer of opened bytes is full, and all of those are read below.
             let Ok(taken @ 1..) = self.tls.read_tls(&mut chunk) else { return self.give_up() };
             self.raw.truncate_front(taken);
             let state = match self.tls.process_new_packets() {
@@ -113,7 +113,7 @@ impl Sealing {
         Opened::Broken
     }
 
-    /// Takes as much of `out` as may wait, and seals it. `ends`: behind it nothing more is sent.
+    /// Takes the part of `out` that may wait, and seals it. `ends`: nothing more is sent after it.
     pub(crate) fn seal(&mut self, out: &mut Buffer, ends: bool) {
         loop {
             self.flush();
@@ -122,7 +122,7 @@ impl Sealing {
             }
             match self.tls.writer().write(out.first_chunk()) {
                 Ok(taken @ 1..) => out.advance(taken),
-                // Its own room is full, and it has nothing to send: the handshake is not through.
+                // Its buffer is full, and it has nothing to send: the handshake is incomplete.
                 _ => break,
             }
         }
@@ -141,7 +141,7 @@ impl Sealing {
     }
 }
 
-/// Writes behind what is in a buffer.
+/// Appends to a buffer.
 struct Into<'a>(&'a mut Buffer);
 
 impl Write for Into<'_> {

@@ -1,8 +1,8 @@
 //! The working set of a transaction: the states of its keys in memory, on which its commands run one after the other.
 //!
-//! A command that runs here finds what the commands before it left, and changes only the set. The transaction writes the set that
-//! is left at the end, one change for each key. The states were loaded as far as it was guessed that they are needed; a command
-//! that needs more is noted, and the transaction begins again with more (`command/transactions.rs`).
+//! A command that runs here sees the changes of the commands before it, and changes only the set. At the end, the transaction
+//! writes the set, one change for each key. The states are loaded up to a guessed level; a command that needs more is noted,
+//! and the transaction restarts with more (`command/transactions.rs`).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,13 +12,13 @@ use shoal_engine::{Change, Deadline, Expiry, Metadata, Object, ObjectInfo, Objec
 
 use crate::answer::{Answer, Failed};
 
-/// Said by a command whose transaction begins again; nobody reads it.
+/// The error of a command whose transaction restarts; it never reaches a client.
 const LACKS: &str = "ERR a transaction looked at less than it needs";
 
-/// The version of what the transaction itself wrote, which is not known yet.
+/// The version of the transaction's own writes, which is not known yet.
 const OWN: Lsn = Lsn(u64::MAX);
 
-/// The least that covers both.
+/// The lowest level that covers both.
 pub(crate) fn more_of(one: ReadLevel, other: ReadLevel) -> ReadLevel {
     let of = |look| match look {
         ReadLevel::Nothing => (0, false),
@@ -43,7 +43,7 @@ pub(crate) fn more_of(one: ReadLevel, other: ReadLevel) -> ReadLevel {
 struct KeyState {
     look: ReadLevel,
     object: Option<Object>,
-    /// Whether there was something when it was looked at.
+    /// True if it existed when it was looked at.
     existed: bool,
     change: Change,
 }
@@ -54,7 +54,7 @@ pub(crate) struct WorkingSet {
     states: RefCell<Vec<KeyState>>,
     /// The keys that were looked at too little.
     lacks: RefCell<Vec<(ObjectKey, ReadLevel)>>,
-    /// Tells when what is written here would be over.
+    /// Returns the deadline of an expiry that is written now.
     deadline_of: Box<dyn Fn(Expiry) -> Option<Deadline>>,
 }
 
@@ -83,7 +83,7 @@ impl WorkingSet {
     /// A key's state now.
     ///
     /// # Errors
-    /// Where it was not looked at enough, which is noted.
+    /// If the key was not looked at enough, which is noted.
     pub(crate) fn see(&self, key: &ObjectKey, look: ReadLevel) -> Result<Option<Object>, Failed> {
         let states = self.states.borrow();
         if let Some(state) = self.numbers.get(key).and_then(|&number| states.get(number)) {
@@ -99,7 +99,7 @@ impl WorkingSet {
         Err(LACKS.into())
     }
 
-    /// The version of what [`Self::see`] gave.
+    /// The version of the object that [`Self::see`] returned.
     pub(crate) fn version_of(&self, key: &ObjectKey, object: &Object) -> Answer {
         match object.info.version {
             OWN => self.own_version(key),
@@ -186,7 +186,7 @@ mod tests {
         set.change(&key("b"), Change::Delete);
         assert!(set.take_lacks().is_empty());
         let changes = set.take_changes();
-        // An object that was not there need not be deleted; one that was not looked at must be.
+        // A key without an object need not be deleted; one that was not looked at must be.
         assert!(matches!(changes[..], [Change::NoChange, Change::Delete, Change::NoChange]));
     }
 

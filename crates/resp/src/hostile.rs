@@ -45,15 +45,15 @@ fn parse(
             }
         }
         assert!(parser.missing_bytes(&received) <= limits.word_bytes + 2);
-        // Of the words at most what was received, and room for those that are there or a few.
+        // The words hold at most the received bytes, plus slots for the existing words or for a few reserved ones.
         assert!(parser.held_bytes() <= input.len() * 40 + 64 * 40);
         parser.detach();
     }
     (commands, None)
 }
 
-/// Parses `input`, of which the first byte chooses the limits and the size of the pieces: whatever comes in, the parser neither
-/// panics nor takes memory for a length that is only announced, and the pieces make no difference.
+/// Parses `input`: its first byte selects the limits and the size of the pieces. For any input, the parser does not panic and
+/// does not allocate memory for a length that is only announced, and the split into pieces makes no difference.
 ///
 /// # Panics
 /// If the parser breaks that promise.

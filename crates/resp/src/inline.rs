@@ -1,11 +1,12 @@
-//! Commands as people type them: words between spaces, quoted where they contain some.
+//! Commands as people type them: words between spaces, quoted if they contain spaces.
 //!
-//! In double quotes `\n`, `\r`, `\t`, `\b`, `\a` and `\xHH` stand for a byte, and a backslash before anything else for
-//! that byte; in single quotes only `\'` does. A closing quote must be followed by a space or the end. A zero byte outside of quotes ends the line.
+//! In double quotes, `\n`, `\r`, `\t`, `\b`, `\a` and `\xHH` mean a byte, and a backslash before any other byte means that
+//! byte; in single quotes, only `\'` is an escape. A closing quote must be followed by a space or the end. A zero byte outside
+//! of quotes terminates the line.
 
 use bytes::Bytes;
 
-/// The words of a line; none where a quote is not closed, or closed within a word.
+/// The words of a line; `None` if a quote is not closed, or is closed within a word.
 pub(crate) fn split(line: &[u8]) -> Option<Vec<Bytes>> {
     let mut words = Vec::new();
     let mut rest = trim_start(line);
@@ -22,13 +23,13 @@ const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// Without the spaces in front; nothing where a zero byte comes next, which ends a line for Redis.
+/// Strips leading spaces; returns an empty slice if a zero byte comes next, which terminates the line in Redis.
 fn trim_start(line: &[u8]) -> &[u8] {
     let start = line.iter().position(|&byte| !is_space(byte)).unwrap_or(line.len());
     if line.get(start) == Some(&0) { &[] } else { &line[start..] }
 }
 
-/// The first word, and what is behind it.
+/// The first word and the rest of the line after it.
 fn word(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut word = Vec::new();
     let mut rest = line;
@@ -65,7 +66,7 @@ fn quoted<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [
     }
 }
 
-/// The byte that one behind a backslash stands for.
+/// The byte that a backslash and `byte` mean.
 const fn unescaped(byte: u8) -> u8 {
     match byte {
         b'n' => b'\n',
@@ -77,7 +78,7 @@ const fn unescaped(byte: u8) -> u8 {
     }
 }
 
-/// The rest behind a closing quote, where a word may end there.
+/// The rest after a closing quote, if a word may stop there.
 fn closed(behind: &[u8]) -> Option<&[u8]> {
     behind.first().is_none_or(|&byte| is_space(byte) || byte == 0).then_some(behind)
 }
@@ -111,7 +112,7 @@ mod tests {
         assert_eq!(words(r#""\r\t\b\a\xfF\x0g\\""#).unwrap(), [b"\r\t\x08\x07\xFFx0g\\".to_vec()]);
         assert_eq!(words(r#""" ''"#), Some(vec![vec![], vec![]]));
         assert_eq!(words("   "), Some(vec![]));
-        // A zero byte made the parser go round for ever.
+        // With a zero byte, the parser used to loop forever.
         assert_eq!(words("a\x0bb\0 c"), Some(vec![b"a".to_vec(), b"b".to_vec()]));
         for unbalanced in [r#""abc"#, "'abc", r#""a"b"#, "'a'b", r#""abc\""#] {
             assert_eq!(words(unbalanced), None, "{unbalanced}");

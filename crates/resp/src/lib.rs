@@ -1,9 +1,9 @@
-//! The Redis protocol, versions 2 and 3, without any I/O: requests parsed from a [`shoal_buffer::Buffer`], replies
-//! written into one.
+//! The Redis protocol, versions 2 and 3, without any I/O: requests parsed from a [`shoal_buffer::Buffer`], replies written into
+//! one.
 //!
-//! [`RequestParser`] takes commands from the front of what was received, as far as they are there: `request` has the
-//! protocol's state, `inline` the commands that people type, `number` the protocol's integers. [`Reply`] writes answers.
-//! Errors have Redis's texts. The meaning of the commands is not known here.
+//! [`RequestParser`] takes complete commands from the front of the received bytes: `request` has the protocol's state, `inline`
+//! the commands that people type, `number` the protocol's integers. [`Reply`] writes answers. Errors have Redis's texts. This
+//! crate does not know the meaning of the commands.
 
 #[cfg(any(test, fuzzing))]
 pub mod hostile;

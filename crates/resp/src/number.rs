@@ -1,4 +1,4 @@
-//! Integers as Redis reads them: only their shortest form, which also decides what INCR takes for a number.
+//! Integers as Redis reads them: only in their shortest form. INCR uses the same rule to decide whether a value is a number.
 
 /// The bytes of the longest integer, `-9223372036854775808`.
 pub(crate) const INTEGER_BYTES_MAX: usize = 20;
@@ -15,7 +15,7 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
         [b'1'..=b'9', ..] if digits.len() < INTEGER_BYTES_MAX => {}
         _ => return None,
     }
-    // Below zero, where the smallest integer is too.
+    // Accumulates negative values, because only they include the smallest integer.
     let value = digits.iter().try_fold(0_i64, |value, &digit| match digit {
         b'0'..=b'9' => value.checked_mul(10)?.checked_sub(i64::from(digit - b'0')),
         _ => None,

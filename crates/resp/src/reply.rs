@@ -1,7 +1,7 @@
-//! Replies, as the version of the protocol that the client chose has them.
+//! Replies in the version of the protocol that the client chose.
 //!
-//! Protocol 2 knows no nulls, maps and sets: they become what Redis makes of them there. A value
-//! travels as the chunks it came in: only the short ones are copied.
+//! Protocol 2 has no nulls, maps or sets: they are written as Redis writes them there. A value is sent in its original chunks:
+//! only short ones are copied.
 
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
 
@@ -10,14 +10,14 @@ use crate::number::INTEGER_BYTES_MAX;
 /// The version of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// The one that every connection begins with.
+    /// The version of every new connection.
     #[default]
     V2,
-    /// The version that HELLO 3 asks for.
+    /// The version selected by HELLO 3.
     V3,
 }
 
-/// Writes replies behind what is in a buffer.
+/// Appends replies to a buffer.
 ///
 /// An aggregate is written as its head with the count of its elements, then the elements.
 #[derive(Debug)]
@@ -27,23 +27,23 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Replies in `protocol` go to the end of `out`.
+    /// Replies in `protocol` are appended to `out`.
     pub const fn new(out: &'a mut Buffer, protocol: Protocol) -> Self {
         Self { out, protocol }
     }
 
-    /// Bytes of all that was not sent yet.
+    /// Bytes that were not sent yet.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.out.len()
     }
 
-    /// A short text without line ends, as `OK`; a byte that ends a line is written as a space.
+    /// A short text without line breaks, such as `OK`; a CR or LF is written as a space.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text);
     }
 
-    /// `OK`, so many times: the answers of so many commands.
+    /// `OK`, `times` times: the answers of that number of commands.
     #[inline]
     pub fn ok(&mut self, times: usize) {
         const OK: &[u8; 5] = b"+OK\r\n";
@@ -52,7 +52,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// An error: `ERR` or another code in capitals, and what happened; a byte that ends a line is written as a space.
+    /// An error: `ERR` or another code in capitals, and a description; a CR or LF is written as a space.
     pub fn error(&mut self, text: &str) {
         self.line(b'-', text);
     }
@@ -70,7 +70,7 @@ impl<'a> Reply<'a> {
             self.out.append_copy(bytes);
             return self.out.append_copy(b"\r\n");
         }
-        // A short one is written as a whole: most answers are of this kind.
+        // A short value is written in one piece: most answers are short.
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(bytes.len()).as_bytes();
         let (head, value) = (1 + digits.len() + 2, bytes.len());
@@ -100,12 +100,12 @@ impl<'a> Reply<'a> {
         self.out.append_copy(b"\r\n");
     }
 
-    /// Nothing, where a string could be.
+    /// Null in place of a string.
     pub fn null(&mut self) {
         self.out.append_copy(self.by_protocol(b"$-1\r\n", b"_\r\n"));
     }
 
-    /// Nothing, where an array could be.
+    /// Null in place of an array.
     pub fn null_array(&mut self) {
         self.out.append_copy(self.by_protocol(b"*-1\r\n", b"_\r\n"));
     }
@@ -115,7 +115,7 @@ impl<'a> Reply<'a> {
         self.count(b'*', count);
     }
 
-    /// The head of a map; `pairs` times a key and a value follow.
+    /// The head of a map; `pairs` keys, each with its value, follow.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::V2 => self.count(b'*', pairs * 2),

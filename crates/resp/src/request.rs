@@ -1,13 +1,12 @@
 //! Requests: arrays of bulk strings, or lines that people type.
 //!
-//! The parser takes from the front of what was received what it understands, keeps what it has of an unfinished command
-//! and says how many bytes it misses, so that a long value is received into one piece of memory and never scanned
-//! again. Every announced length is checked before memory is taken for it. A word of a command refers to the received
-//! bytes where they are not built into the buffer: a large value is not copied.
+//! The parser takes complete words from the front of the received bytes, keeps the words of an unfinished command and reports
+//! the number of missing bytes, so that a long value is received into one piece of memory and never scanned again. Every
+//! announced length is checked before memory is allocated for it. A word of a command refers to the received bytes unless they
+//! are stored inside the buffer itself: a large value is not copied.
 //!
-//! A command with a word that is longer than it may be is refused when the length is announced; the command's bytes are thrown
-//! away, and the next command is understood again. After an error the connection cannot be understood any more: send the error,
-//! then close.
+//! A command with a word above the limit is refused when the length is announced; the command's bytes are thrown away, and
+//! parsing resumes at the next command. After an error the stream cannot be parsed any more: send the error, then close.
 
 use bytes::{Buf, Bytes};
 use shoal_buffer::Buffer;
@@ -15,7 +14,7 @@ use shoal_buffer::Buffer;
 use crate::inline;
 use crate::number::parse_integer;
 
-/// A line (an inline command, or a count) may have so many bytes.
+/// Maximum length of a line (an inline command, or a count).
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Words of a command that does not come from an authenticated client.
@@ -27,7 +26,7 @@ const UNAUTHENTICATED_WORD_BYTES_MAX: i64 = 16 << 10;
 /// A line with a number is hardly ever longer than this.
 const NUMBER_LINE_BYTES: usize = 24;
 
-/// Room for so many words is taken on the announcement alone; for more as they come.
+/// Number of words for which room is reserved on the announcement alone; for more, as they arrive.
 const WORDS_RESERVED_MAX: usize = 64;
 
 /// The limits of a request.
@@ -39,7 +38,7 @@ pub struct RequestLimits {
     pub words: usize,
     /// Bytes of all words of a command together (Redis: `client-query-buffer-limit`).
     pub command_bytes: usize,
-    /// Bytes of a word that is refused and thrown away; a longer one ends the connection.
+    /// Bytes of a word that is refused and thrown away; a longer one closes the connection.
     pub refused_word_bytes: usize,
 }
 
@@ -48,18 +47,18 @@ pub struct RequestLimits {
 pub enum Request {
     /// The words of a command, at least one.
     Words(Vec<Bytes>),
-    /// The command that is under way is longer than it may be. It is refused: the rest of it is thrown away as it comes.
+    /// The current command is longer than the limit. It is refused: the rest of it is thrown away as it arrives.
     TooLong,
 }
 
-/// A short command as it lies in what was received.
+/// A short command, borrowed from the received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Glance<'a> {
     /// The command's name.
     pub name: &'a [u8],
     /// Its first argument.
     pub argument: &'a [u8],
-    /// Its second argument, where it has two.
+    /// Its second argument, if any.
     pub second: Option<&'a [u8]>,
     /// Bytes of the whole command.
     pub bytes: usize,
@@ -72,16 +71,16 @@ impl Default for RequestLimits {
     }
 }
 
-/// Why a connection cannot go on; the text is Redis's, without the `ERR` in front.
+/// The reason why a connection cannot continue; the text is Redis's, without the leading `ERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// A line does not end.
+    /// A line is too long.
     #[error("Protocol error: too big inline request")]
     InlineTooLong,
-    /// The count of words does not end.
+    /// The line with the count of words is too long.
     #[error("Protocol error: too big mbulk count string")]
     CountTooLong,
-    /// The length of a word does not end.
+    /// The line with the length of a word is too long.
     #[error("Protocol error: too big bulk count string")]
     LengthTooLong,
     /// A quote is not closed.
@@ -93,13 +92,13 @@ pub enum ProtocolError {
     /// The length of a word is no number, below zero, or above the limit.
     #[error("Protocol error: invalid bulk length")]
     InvalidLength,
-    /// More words than somebody who has not said who they are may send.
+    /// More words than an unauthenticated client may send.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnauthenticatedCount,
-    /// A longer word than somebody who has not said who they are may send.
+    /// A longer word than an unauthenticated client may send.
     #[error("Protocol error: unauthenticated bulk length")]
     UnauthenticatedLength,
-    /// Something else stands where a word should.
+    /// Another byte in place of the `$` of a word.
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0))]
     ExpectedWord(u8),
 }
@@ -109,21 +108,21 @@ pub enum ProtocolError {
 pub struct RequestParser {
     limits: RequestLimits,
     authenticated: bool,
-    /// Words of the current command that are still to come; zero between commands.
+    /// Words of the current command that have not arrived yet; zero between commands.
     missing: usize,
-    /// Length of the word that comes next, where it was read already; of a refused one what is left of it.
+    /// Length of the next word if it was read already; for a refused word, the number of bytes left.
     length: Option<usize>,
     words: Vec<Bytes>,
     /// Bytes of `words`.
     bytes: usize,
-    /// Of `words`, the first so many lie in memory of their own.
+    /// The first `detached` words are already in separate memory.
     detached: usize,
-    /// Whether the current command is thrown away.
+    /// True if the current command is thrown away.
     refused: bool,
 }
 
 impl RequestParser {
-    /// For a new connection.
+    /// A parser for a new connection.
     #[must_use]
     pub const fn new(limits: RequestLimits, authenticated: bool) -> Self {
         Self {
@@ -138,18 +137,18 @@ impl RequestParser {
         }
     }
 
-    /// Whether the client may use all of the limits from now on.
+    /// Sets whether the client may use all of the limits from now on.
     pub const fn set_authenticated(&mut self, authenticated: bool) {
         self.authenticated = authenticated;
     }
 
-    /// Whether a command was begun whose words have not all come.
+    /// Returns true if a command has started and some of its words are missing.
     #[must_use]
     pub const fn is_within(&self) -> bool {
         self.missing > 0
     }
 
-    /// How many bytes must be received at least before the current command can end; zero where that is not known.
+    /// The minimum number of bytes to receive before the current command can be complete; zero if unknown.
     #[must_use]
     pub fn missing_bytes(&self, received: &Buffer) -> usize {
         match self.length {
@@ -158,8 +157,9 @@ impl RequestParser {
         }
     }
 
-    /// The words that came of the command under way and the length of its last one, where only that one is not there as a whole.
-    /// Its bytes may be taken from what is received into other memory, all of them; [`Self::end_elsewhere`] goes on behind it.
+    /// The words received so far of the current command and the length of its last one, if only the last one is incomplete. The
+    /// caller may move its bytes from the received ones into other memory, all of them; [`Self::end_elsewhere`] continues after
+    /// it.
     #[must_use]
     pub fn last_word(&self) -> Option<(&[Bytes], usize)> {
         match self.length {
@@ -168,8 +168,8 @@ impl RequestParser {
         }
     }
 
-    /// Ends the command whose last word was taken elsewhere, what is received beginning behind it: its other words. None where
-    /// the end of the word is not there yet, or no last word is awaited.
+    /// Completes the command whose last word was taken elsewhere; `received` starts right after that word. Returns the other
+    /// words. `None` if the end of the word has not arrived, or if no last word is awaited.
     pub fn end_elsewhere(&mut self, received: &mut Buffer) -> Option<Vec<Bytes>> {
         self.last_word()?;
         if received.len() < 2 {
@@ -181,14 +181,14 @@ impl RequestParser {
         Some(std::mem::take(&mut self.words))
     }
 
-    /// Memory that the words of an unfinished command take.
+    /// Memory taken by the words of an unfinished command.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.bytes + self.words.capacity() * size_of::<Bytes>()
     }
 
-    /// Moves the words of an unfinished command into memory of their own: they may be a small part of what many commands
-    /// were received into.
+    /// Copies the words of an unfinished command into separate memory: they may be a small part of a chunk that held many
+    /// commands.
     pub fn detach(&mut self) {
         for word in self.words.iter_mut().skip(self.detached) {
             *word = Bytes::copy_from_slice(word);
@@ -196,9 +196,9 @@ impl RequestParser {
         self.detached = self.words.len();
     }
 
-    /// The command at the start of `received`, where it is there as a whole, has one argument or two and is written as
-    /// nearly all clients write it. Nothing is taken and nothing is decided: without a glance, or where the caller has no
-    /// use for it, [`next`](Self::next) has the answer. The caller takes [`Glance::bytes`] itself.
+    /// The command at the start of `received`, if it is complete, has one or two arguments and is written as nearly all clients
+    /// write it. Takes and decides nothing: without a glance, or if the caller cannot use it, [`next`](Self::next) has the
+    /// answer. The caller takes [`Glance::bytes`] itself.
     #[inline]
     #[must_use]
     pub fn glance<'a>(&self, received: &'a [u8]) -> Option<Glance<'a>> {
@@ -225,11 +225,10 @@ impl RequestParser {
         Some(Glance { name, argument, second, bytes: received.len() - rest.len() })
     }
 
-    /// Takes the next command from the front of `received`. None where it is not there as a whole; the part that was there is
-    /// kept.
+    /// Takes the next command from the front of `received`. `None` if it is incomplete; the part received so far is kept.
     ///
     /// # Errors
-    /// [`ProtocolError`] where the bytes are no command; the parser must not be used any more then.
+    /// [`ProtocolError`] if the bytes are not a command; the parser must not be used after that.
     pub fn next(&mut self, received: &mut Buffer) -> Result<Option<Request>, ProtocolError> {
         loop {
             if self.missing > 0 {
@@ -237,7 +236,7 @@ impl RequestParser {
                 if request.is_some() || self.missing > 0 {
                     return Ok(request);
                 }
-                // A refused command is through.
+                // A refused command is complete.
                 continue;
             }
             match received.first_chunk().first() {
@@ -255,7 +254,7 @@ impl RequestParser {
         }
     }
 
-    /// Reads the words that are still missing; none where they are not there yet, or were thrown away.
+    /// Reads the missing words; `None` if they have not arrived, or were thrown away.
     fn take_words(&mut self, received: &mut Buffer) -> Result<Option<Request>, ProtocolError> {
         while self.missing > 0 {
             let was_refused = self.refused;
@@ -269,7 +268,7 @@ impl RequestParser {
         Ok(if std::mem::take(&mut self.refused) { None } else { Some(Request::Words(words)) })
     }
 
-    /// Reads the count of words; false where it is not there yet. A command without words is none.
+    /// Reads the count of words; false if it has not arrived. A command without words is skipped.
     fn start(&mut self, received: &mut Buffer) -> Result<bool, ProtocolError> {
         let Some(count) = take_number(received, ProtocolError::CountTooLong)? else { return Ok(false) };
         let count = count.ok_or(ProtocolError::InvalidCount)?;
@@ -284,8 +283,7 @@ impl RequestParser {
         Ok(true)
     }
 
-    /// Reads the next word, or throws it away; false where it is not there yet, or where the command is refused from here
-    /// on.
+    /// Reads the next word, or throws it away; false if it has not arrived, or if the command is refused from now on.
     fn take_word(&mut self, received: &mut Buffer) -> Result<bool, ProtocolError> {
         let length = match self.length {
             Some(length) => length,
@@ -315,7 +313,7 @@ impl RequestParser {
         Ok(true)
     }
 
-    /// Nothing of the current command is kept from here on; its next word has `length` bytes.
+    /// Drops the words of the current command and keeps nothing more of it; its next word has `length` bytes.
     fn refuse(&mut self, length: usize) {
         self.refused = true;
         self.words = Vec::new();
@@ -323,7 +321,7 @@ impl RequestParser {
         self.length = Some(length + 2);
     }
 
-    /// Throws away what is there of `left` bytes; says whether that is all of them.
+    /// Throws away the available part of `left` bytes; returns true if that was all of them.
     fn throw_away(&mut self, left: usize, received: &mut Buffer) -> bool {
         let now = left.min(received.len());
         received.truncate_front(now);
@@ -340,7 +338,7 @@ impl RequestParser {
         match received.first_chunk().first() {
             None => return Ok(None),
             Some(b'$') => {}
-            // Redis waits for the end of the line before it complains.
+            // Redis waits for the end of the line before it reports the error.
             Some(&other) => {
                 let line = take_line(received, ProtocolError::LengthTooLong)?;
                 return if line.is_some() { Err(ProtocolError::ExpectedWord(other)) } else { Ok(None) };
@@ -361,7 +359,7 @@ impl RequestParser {
     }
 }
 
-/// A word at the start of `received`, which has at most four digits of length, and what comes behind it.
+/// The word at the start of `received`, if its length has at most four digits, and the rest after it.
 #[inline]
 fn glance_word(received: &[u8]) -> Option<(&[u8], &[u8])> {
     const DIGITS_MAX: usize = 4;
@@ -370,7 +368,7 @@ fn glance_word(received: &[u8]) -> Option<(&[u8], &[u8])> {
     for (at, &byte) in rest.iter().enumerate().take(DIGITS_MAX + 1) {
         match byte {
             b'0'..=b'9' => length = length * 10 + usize::from(byte - b'0'),
-            // An odd way to write a number is for `next`.
+            // `next` handles unusual ways to write a number.
             b'\r' if at > 0 && at <= DIGITS_MAX && (at == 1 || rest[0] != b'0') => {
                 let rest = rest.get(at + 1..)?.strip_prefix(b"\n")?;
                 let (word, rest) = rest.split_at_checked(length)?;
@@ -382,7 +380,7 @@ fn glance_word(received: &[u8]) -> Option<(&[u8], &[u8])> {
     None
 }
 
-/// Takes an inline command; none where its line does not end yet.
+/// Takes an inline command; `None` if its line is incomplete.
 fn inline_words(received: &mut Buffer) -> Result<Option<Vec<Bytes>>, ProtocolError> {
     let Some(end) = find(received, b'\n') else {
         return if received.len() > LINE_BYTES_MAX { Err(ProtocolError::InlineTooLong) } else { Ok(None) };
@@ -396,10 +394,9 @@ fn inline_words(received: &mut Buffer) -> Result<Option<Vec<Bytes>>, ProtocolErr
     inline::split(line).map(Some).ok_or(ProtocolError::UnbalancedQuotes)
 }
 
-/// Takes a line with a number behind its first byte: none where the line does not end yet, and none inside where it is
-/// no number.
+/// Takes a line with a number after its first byte: `None` if the line is incomplete, an inner `None` if it is not a number.
 fn take_number(received: &mut Buffer, too_long: ProtocolError) -> Result<Option<Option<i64>>, ProtocolError> {
-    // Nearly always all of it is at the start of one chunk: then nothing is copied or counted.
+    // Nearly always the whole line is at the start of one chunk: then nothing is copied or counted.
     let chunk = received.first_chunk();
     let start = chunk.get(..NUMBER_LINE_BYTES.min(chunk.len())).unwrap_or(chunk);
     if let Some(end) = start.iter().position(|&byte| byte == b'\r')
@@ -413,8 +410,8 @@ fn take_number(received: &mut Buffer, too_long: ProtocolError) -> Result<Option<
     Ok(take_line(received, too_long)?.map(|line| parse_integer(&line[1..])))
 }
 
-/// Takes a line that ends with a carriage return and one more byte, which Redis does not look at; gives at least one
-/// byte. None where it does not end yet.
+/// Takes a line terminated by a carriage return and one more byte, which Redis does not check; returns at least one byte.
+/// `None` if the line is incomplete.
 fn take_line(received: &mut Buffer, too_long: ProtocolError) -> Result<Option<Bytes>, ProtocolError> {
     let Some(end) = find(received, b'\r') else {
         return if received.len() > LINE_BYTES_MAX { Err(too_long) } else { Ok(None) };
@@ -425,13 +422,13 @@ fn take_line(received: &mut Buffer, too_long: ProtocolError) -> Result<Option<By
     if received.len() < end + 2 {
         return Ok(None);
     }
-    // The line's first byte was looked at, and is no carriage return but where it is the wrong one.
+    // The line's first byte was checked already: it is a carriage return only if it is the wrong byte.
     let line = received.copy_to_bytes(end.max(1));
     received.truncate_front(end + 2 - line.len());
     Ok(Some(line))
 }
 
-/// Where the first such byte is, within the longest line and one byte more.
+/// Position of the first `byte`, within the longest line and one byte more.
 fn find(received: &Buffer, byte: u8) -> Option<usize> {
     let mut before = 0;
     for chunk in received.chunks() {
@@ -458,7 +455,7 @@ mod tests {
         parse_pieces(&[input], RequestLimits::default(), true)
     }
 
-    /// The commands, an empty one standing for one that was too long.
+    /// The commands; an empty one represents a command that was too long.
     fn parse_pieces(
         pieces: &[&[u8]],
         limits: RequestLimits,
@@ -586,7 +583,7 @@ mod tests {
             received.append_copy(b"\n*1\r\n$4\r\nPING\r\n");
             assert_eq!(parser.next(&mut received), Ok(Some(Request::Words(vec!["PING".into()]))));
         }
-        // Words behind the one that was too long are thrown away too, whatever their length.
+        // Words after the one that was too long are also thrown away, regardless of their length.
         let input =
             [&b"*3\r\n$101\r\n"[..], &[b'x'; 101], b"\r\n$0\r\n\r\n$200\r\n", &[b'y'; 200], b"\r\nPING\r\n"];
         let (commands, error) = parse_pieces(&[&input.concat()], limits, true);
@@ -651,7 +648,7 @@ mod tests {
         let words = [Bytes::from("SET"), Bytes::from("k")];
         assert_eq!(parser.last_word(), Some((&words[..], 5)));
         assert_eq!((parser.missing_bytes(&received), received.to_vec()), (5, b"va".to_vec()));
-        // The value went elsewhere, and the line's end comes in two pieces.
+        // The value was taken elsewhere, and the line break arrives in two pieces.
         received.truncate_front(2);
         assert_eq!(parser.end_elsewhere(&mut received), None);
         received.append_copy(b"\r");
@@ -698,7 +695,7 @@ mod tests {
             (b"*1\r\n$", ProtocolError::LengthTooLong),
             (b"*1\r\nx", ProtocolError::LengthTooLong),
         ] {
-            // In chunks of its own each, so that the search stops in the middle of them, and with an end behind the limit.
+            // Each in a separate chunk, so that the search stops in the middle of them, and with a line break after the limit.
             let pieces = LINE_BYTES_MAX / 1_000 + 2;
             for end in [&b""[..], b"\r\n"] {
                 let mut received = Buffer::from(start);
@@ -707,7 +704,7 @@ mod tests {
                 let mut parser = RequestParser::new(RequestLimits::default(), true);
                 assert_eq!(parser.next(&mut received), Err(error), "{} {}", start.escape_ascii(), end.len());
             }
-            // Of a line that people type the carriage return is a part.
+            // In a line that people type, the carriage return is part of the line.
             let end = if start.is_empty() { &b"\n"[..] } else { b"\r\n" };
             let before = start.iter().rev().take_while(|&&byte| byte != b'\n').count();
             for too_long in [false, true] {
@@ -729,7 +726,7 @@ mod tests {
         }
         received.append_copy(b"\n");
         assert_eq!(parser.next(&mut received), Ok(Some(Request::Words(vec!["PING".into()]))));
-        // A line that is no word is refused when it is there as a whole.
+        // A line that is not a word is refused when it is complete.
         let mut received = Buffer::from(&b"*1\r\nfoo\r"[..]);
         assert_eq!(parser.next(&mut received), Ok(None));
         received.append_copy(b"\n");

@@ -1,4 +1,4 @@
-//! How long a connection may take to show credentials, and how it learns that it has to go for a new one.
+//! The time in which a connection must show credentials, and the notice that it has to leave for a new one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,27 +26,27 @@ impl shoal_frontend::Connection for Eviction {
     }
 }
 
-/// Why a connection has to go.
+/// The reason why a connection has to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaves {
-    /// Another one came.
+    /// A new connection took its place.
     Evicted,
-    /// It showed nothing in time.
+    /// It showed no credentials in time.
     Overdue,
 }
 
-/// A connection's place among all of them, and the time in which it has to show credentials where the server asks for some.
+/// A connection's place among all of them, and the time in which it has to show credentials if the server asks for some.
 pub(crate) struct AdmittedConnection {
     entered: shoal_frontend::Admitted<Eviction>,
     unauthenticated_max: Duration,
     security: Security,
-    /// Its time is over, and the notice of that.
+    /// True when its time is over; the signal of that.
     is_overdue: AtomicBool,
     overdue: Notify,
 }
 
 impl AdmittedConnection {
-    /// Takes a new connection; none where there is no room.
+    /// Admits a new connection; `None` if there is no room.
     pub(crate) fn enter(
         all: &Arc<Admission>,
         unauthenticated_max: Duration,
@@ -57,19 +57,20 @@ impl AdmittedConnection {
         Some(Self { entered, unauthenticated_max, security, is_overdue, overdue })
     }
 
-    /// Its peer has shown that it may come in.
+    /// Notes that its peer has shown credentials.
     pub(crate) fn set_authenticated(&self) {
         self.entered.set_authenticated();
     }
 
-    /// Ends when it should say farewell, as its peer has shown nothing in time. [`Self::hold`] watches the time.
+    /// Completes when the connection should send its farewell, because its peer has shown no credentials in time. [`Self::hold`] watches
+    /// the time.
     pub(crate) async fn overdue(&self) {
         self.overdue.notified().await;
     }
 
-    /// Ends when its peer has had time to say farewell.
+    /// Completes when its peer has had time to receive the farewell.
     async fn watch(&self) {
-        // A server that asks for nothing now may do so after its credentials were read again.
+        // A server that asks for no credentials now may do so after its configuration was read again.
         loop {
             AwakeSleep::new(self.unauthenticated_max).await;
             if self.entered.may_stay() {
@@ -87,10 +88,10 @@ impl AdmittedConnection {
         }
     }
 
-    /// Runs `connection` to its end, or until it has to go.
+    /// Runs `connection` to its end, or until it has to leave.
     ///
     /// # Errors
-    /// Why it was cut, or ended because of that.
+    /// The reason for which it was cut, or stopped.
     pub(crate) async fn hold<T>(&self, connection: impl Future<Output = T>) -> Result<T, Leaves> {
         let mut connection = std::pin::pin!(connection);
         let mut leaves = std::pin::pin!(async {
@@ -105,7 +106,7 @@ impl AdmittedConnection {
                 let is_overdue = !self.entered.may_stay() && self.is_overdue.load(Ordering::Relaxed);
                 return Poll::Ready(if is_overdue { Err(Leaves::Overdue) } else { Ok(ended) });
             }
-            // An eviction wakes this task, once it has been here.
+            // An eviction wakes this task, once it has polled here.
             if is_awaited && self.entered.may_stay() && !self.entered.is_evicted() {
                 return Poll::Pending;
             }
@@ -125,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks for a token.
+    /// Requires a token.
     fn security() -> Security {
         let tokens = Tokens::parse(b"correct-horse-battery").unwrap();
         Security::new(Credentials::new(None, tokens).unwrap())

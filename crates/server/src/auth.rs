@@ -1,25 +1,24 @@
-//! The rights of callers: the one place where a request is admitted.
+//! The rights of callers: all requests are admitted here.
 //!
-//! The store is reached only through an [`Authenticated`] request, and only [`Gate::admit`] makes one. So a handler, on
-//! whatever frontend, that was not admitted has nothing to work with: leaving the check out does not compile.
+//! The store is reached only through an [`Authenticated`] request, and only [`Gate::admit`] makes one. So a handler of any frontend that
+//! was not admitted has no access to the store: leaving the check out does not compile.
 //!
-//! Where credentials are in force, a caller shows one: a token, or a certificate that TLS has verified. A token
-//! that is not known is refused whatever else was shown. Without credentials, callers on this machine are let in, others
-//! only where the operator said so.
+//! If credentials are in force, a caller shows one: a token, or a certificate that TLS has verified. An unknown token is refused, even with
+//! other credentials beside it. Without credentials in force, callers on this machine are let in, others only if the operator allows it.
 //!
-//! An admitted request has the rights of its token; without a token, all rights. It gives the store only for a named purpose
-//! ([`Authenticated::to_read`] and the others), so a handler cannot leave out the check of its rights either.
+//! An admitted request has the rights of its token; without a token, all rights. It grants the store only for a named purpose
+//! ([`Authenticated::to_read`] and the others), so a handler cannot omit the check of its rights either.
 
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use shoal_engine::{RequestId, Store};
+use shoal_engine::{RequestId, Store, Waiting};
 use shoal_frontend::{NotAllowed, Rights, Security};
 
 use crate::read_cache::{BYTES_MAX, CachedReads, ReadCaches};
 
-/// The sender of a request as it shows itself, before it is believed.
+/// The sender of a request, as it presents itself, unverified.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// The address that the request came from.
@@ -30,7 +29,7 @@ pub struct Caller<'a> {
     pub authorization: Option<&'a [u8]>,
 }
 
-/// The party for which a request is done.
+/// The party for which a request is executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Principal {
@@ -48,7 +47,7 @@ pub enum Denied {
     /// It calls from another machine.
     #[error("callers from {0} are not let in: the server was not started with --insecure")]
     Address(IpAddr),
-    /// It showed nothing.
+    /// It showed no credentials.
     #[error("the call shows no credentials: the server wants {}", ways(*.token, *.certificate))]
     Missing {
         /// A token would do.
@@ -56,15 +55,15 @@ pub enum Denied {
         /// A client certificate would do.
         certificate: bool,
     },
-    /// It showed something that is not known.
+    /// It showed unknown credentials.
     #[error("the token of the call is not one that the server knows")]
     Unknown,
-    /// The token has other rights than when the call began.
+    /// The token's rights changed since the start of the call.
     #[error("the token of the call has other rights now")]
     OtherRights,
 }
 
-/// The credentials that a caller may show: only those that this server looks at.
+/// The credentials that a caller may show: only the kinds that this server checks.
 fn ways(token: bool, certificate: bool) -> &'static str {
     match (token, certificate) {
         (true, true) => "a token (authorization: Bearer ...) or a client certificate",
@@ -73,7 +72,7 @@ fn ways(token: bool, certificate: bool) -> &'static str {
     }
 }
 
-/// The way to the store.
+/// The access to the store.
 #[derive(Clone)]
 pub struct Gate {
     shared: Arc<Shared>,
@@ -100,8 +99,7 @@ impl OpenConnection {
 }
 
 impl Gate {
-    /// A gate before `store`. With `insecure`, callers from other machines are let in too where `security` has no
-    /// credentials to ask for.
+    /// A gate before `store`. With `insecure`, callers from other machines are let in too if `security` has no credentials to ask for.
     #[must_use]
     pub fn new(store: Store, insecure: bool, security: Security) -> Self {
         Self::with_read_caches(store, insecure, security, BYTES_MAX)
@@ -122,7 +120,7 @@ impl Gate {
     /// Admits `request`.
     ///
     /// # Errors
-    /// [`Denied`] where `caller` may not come in.
+    /// [`Denied`] if `caller` may not come in.
     pub fn admit<T>(&self, caller: Caller<'_>, request: T) -> Result<Authenticated<T>, Denied> {
         let Identified { principal, rights } = self.shared.identify(caller)?;
         Ok(Authenticated { shared: Arc::clone(&self.shared), principal, rights, request_id: None, request })
@@ -133,9 +131,9 @@ impl Gate {
         self.shared.store.gather(work)
     }
 
-    /// The same for a thread that commits its writes itself if `work` returns true ([`Store::gather_and_commit`]).
-    pub(crate) fn gather_and_commit(&self, work: impl FnOnce() -> bool) {
-        self.shared.store.gather_and_commit(work);
+    /// The same for a thread that may serve one client ([`Store::turn`]).
+    pub(crate) fn turn(&self, work: impl FnOnce() -> Waiting) {
+        self.shared.store.turn(work);
     }
 
     /// Counts a connection.
@@ -144,7 +142,7 @@ impl Gate {
     }
 }
 
-/// A caller that is let in, and what it may do.
+/// A caller that is let in, and its rights.
 struct Identified {
     principal: Principal,
     /// None: everything.
@@ -157,21 +155,21 @@ impl From<Principal> for Identified {
     }
 }
 
-/// The credential that the caller of a stream showed: it counts as long as the stream goes on.
+/// The credential that the caller of a stream showed: it is checked until the stream is over.
 pub(crate) struct Shown {
     pub(crate) gate: Gate,
-    /// The rights with which the stream began.
+    /// The rights at the start of the stream.
     pub(crate) rights: Option<Arc<Rights>>,
     pub(crate) address: IpAddr,
     pub(crate) certificate: Option<Arc<str>>,
     pub(crate) authorization: Option<http::HeaderValue>,
 }
 
-/// Ends when a caller may not come in any more, and says why.
+/// Resolves when a caller may not come in any more, with the reason.
 pub(crate) type Revoked = Pin<Box<dyn Future<Output = Denied> + Send>>;
 
 impl Shown {
-    /// Looks again whenever other credentials come into force.
+    /// Checks again whenever other credentials come into force.
     pub(crate) fn revoked(self) -> Revoked {
         let shared = self.gate.shared;
         let mut changes = shared.security.changes();
@@ -207,7 +205,7 @@ impl Shared {
                     Err(Denied::Address(caller.address))
                 };
             }
-            // Where no tokens are known, a certificate is what counts.
+            // If no tokens are known, only the certificate counts.
             if let Some(authorization) = caller.authorization.filter(|_| !credentials.tokens().is_empty()) {
                 let found = bearer(authorization).and_then(|token| credentials.tokens().find(token));
                 let (number, rights) = found.ok_or(Denied::Unknown)?;
@@ -240,7 +238,7 @@ pub struct Authenticated<T> {
 }
 
 impl<T> Authenticated<T> {
-    /// The party for which the request is done.
+    /// The party for which the request is executed.
     #[must_use]
     pub fn principal(&self) -> &Principal {
         &self.principal
@@ -260,13 +258,13 @@ impl<T> Authenticated<T> {
         Authenticated { shared, principal, rights, request_id, request }
     }
 
-    /// The same admission of a write that is to be done once.
+    /// The same admission of a write that is executed only once.
     #[must_use]
     pub fn with_request_id(self, request_id: Option<RequestId>) -> Self {
         Self { request_id, ..self }
     }
 
-    /// The request id of the write, where its sender gave one.
+    /// The request id of the write, if its sender set one.
     #[must_use]
     pub fn request_id(&self) -> Option<RequestId> {
         self.request_id
@@ -280,7 +278,7 @@ impl<T> Authenticated<T> {
     /// The store, to read objects of `bucket`.
     ///
     /// # Errors
-    /// [`NotAllowed`] where the caller may not.
+    /// [`NotAllowed`] if the caller may not.
     pub fn to_read(&self, bucket: &str) -> Result<&Store, NotAllowed> {
         self.allowed(|rights| rights.allow_read(bucket))
     }
@@ -288,7 +286,7 @@ impl<T> Authenticated<T> {
     /// The store, to read and write objects of `bucket`.
     ///
     /// # Errors
-    /// [`NotAllowed`] where the caller may not.
+    /// [`NotAllowed`] if the caller may not.
     pub fn to_write(&self, bucket: &str) -> Result<&Store, NotAllowed> {
         self.allowed(|rights| rights.allow_write(bucket))
     }
@@ -296,15 +294,15 @@ impl<T> Authenticated<T> {
     /// The store, to read everything in it: all buckets, figures, its space.
     ///
     /// # Errors
-    /// [`NotAllowed`] where the caller may not.
+    /// [`NotAllowed`] if the caller may not.
     pub fn to_read_all(&self) -> Result<&Store, NotAllowed> {
         self.allowed(Rights::allow_read_all)
     }
 
-    /// The store, to change how it works.
+    /// The store, to change its operation.
     ///
     /// # Errors
-    /// [`NotAllowed`] where the caller may not.
+    /// [`NotAllowed`] if the caller may not.
     pub fn to_administer(&self) -> Result<&Store, NotAllowed> {
         self.allowed(Rights::allow_administration)
     }
@@ -321,7 +319,7 @@ impl<T> Authenticated<T> {
         self.shared.store.gather(work)
     }
 
-    /// Short values that this thread recently served; only those that the caller may read.
+    /// Short values that this thread recently served; only the ones that the caller may read.
     pub(crate) fn read_cache(&self) -> CachedReads<'_> {
         self.shared.read_caches.here(&self.shared.store, self.rights.as_deref())
     }

@@ -49,7 +49,7 @@ pub(crate) fn put_options(
     })
 }
 
-/// When a put's object ends: after a time to live that the server counts, or at a moment of the wall clock.
+/// The expiry of a put's object: after a time to live that the server counts, or at a moment of the wall clock.
 fn expiry(end: (Option<u64>, Option<u64>)) -> Result<Expiry, Failure> {
     match end {
         (None, None) => Ok(Expiry::Never),

@@ -1,5 +1,5 @@
-//! Failures, as a status code and a typed detail: the one place where the store's errors become the protocol's.
-//! `docs/format/grpc.md` has the table.
+//! Failures, as a status code and a typed detail: all errors of the store become errors of the protocol here. `docs/format/grpc.md` has the
+//! table.
 
 use shoal_api::v1::failure::{Kind, Rule};
 use shoal_api::{Code, Described, v1};
@@ -10,7 +10,7 @@ use tonic::Status;
 
 use crate::auth::Denied;
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failure(Described);
 
@@ -32,7 +32,7 @@ impl Failure {
         Self::new(Kind::Overloaded, Code::ResourceExhausted, message)
     }
 
-    /// The message has more bytes than are allowed: nothing was done, and a repetition is useless.
+    /// The message is longer than the limit: nothing was done, and a repetition is useless.
     pub(crate) fn too_long(message_bytes_max: usize) -> Self {
         let message = format!(
             "the message has more than the {message_bytes_max} bytes that are taken; a value of more than \
@@ -41,7 +41,7 @@ impl Failure {
         Self::new(Kind::Invalid, Code::ResourceExhausted, message)
     }
 
-    /// A message that is packed in a way that is not taken.
+    /// A message in an encoding that is not accepted.
     pub(crate) fn encoding(message: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, Code::Unimplemented, message)
     }
@@ -73,7 +73,7 @@ impl Failure {
         Self::new(Kind::TooSlow, Code::DeadlineExceeded, slow.to_string())
     }
 
-    /// The client gave up before the end of its message.
+    /// The client stopped before the end of its message.
     pub(crate) fn broken_off() -> Self {
         Self::new(
             Kind::Incomplete,
@@ -82,7 +82,7 @@ impl Failure {
         )
     }
 
-    /// The server is told to stop, and takes no further operations of a stream.
+    /// The server is stopping, and takes no further operations of a stream.
     pub(crate) fn stopping() -> Self {
         Self::new(Kind::Closed, Code::Unavailable, "the server stops: what has no answer was not done")
     }
@@ -112,7 +112,7 @@ impl Failure {
             Error::Changed { .. } => (Kind::Changed, Code::Aborted),
             Error::SnapshotDropped { .. } => (Kind::SnapshotDropped, Code::Aborted),
             Error::Closed | Error::Unopenable(_) => (Kind::Closed, Code::Unavailable),
-            // Whether a write had an effect is not known of an error that this program does not know.
+            // The effect of a write is unknown for an error that this program does not know.
             _ => (Kind::UnknownOutcome, Code::Unknown),
         };
         if matches!(kind, Kind::Corrupt | Kind::Device | Kind::UnknownOutcome) {
@@ -128,7 +128,7 @@ impl Failure {
         }
     }
 
-    /// A condition that failed, in the words of a service that knows creating only.
+    /// A failed condition, for a service that knows only creation.
     pub(crate) fn already_exists(mut self, key: &ObjectKey) -> Self {
         self.0.code = Code::AlreadyExists;
         self.0.message = format!("the object {key} exists already");
@@ -168,7 +168,7 @@ impl Failure {
     }
 }
 
-/// The caller's rights do not reach as far as its request.
+/// The caller's rights do not cover its request.
 impl From<NotAllowed> for Failure {
     fn from(not_allowed: NotAllowed) -> Self {
         Self::denied(not_allowed.to_string())
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// A backup whose snapshot was dropped said that the outcome of a write is not known: the error fell among those without a name.
+    /// A backup whose snapshot was dropped returned "the outcome of a write is not known": the error was treated as an unnamed one.
     #[test]
     fn a_dropped_snapshot_is_named() {
         let Failure(described) = Failure::of(&Error::SnapshotDropped { version: Lsn(7), why: "it was old" });

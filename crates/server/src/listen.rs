@@ -1,4 +1,4 @@
-//! The server as a whole: it listens, accepts, and ends in order.
+//! The server as a whole: it listens, accepts, and shuts down in order.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,24 +26,24 @@ use crate::operations::free_space::READERS_MAX;
 use crate::operations::stat::Counters;
 use crate::options::{Limits, ServerOptions};
 
-/// Pause after a failed accept: it fails again at once where file descriptors have run out.
+/// Pause after a failed accept: if file descriptors have run out, the next one fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Connections without credentials that are closed where the process has no file for a new one.
+/// Connections without credentials that are closed if the process has no descriptor for a new one.
 const EVICTED_FOR_FILES: usize = 64;
 
-/// Pause between two looks at whether the store takes writes.
+/// Pause between two checks that the store takes writes.
 const HEALTH_PAUSE: Duration = Duration::from_millis(500);
 
-/// The proof that callers lack where other machines are refused, and the options with which the operator asks for it.
+/// The missing protection if other machines are refused, and the options by which the operator adds it.
 const NOT_SAFE: (&str, &str) =
     ("authenticated over TLS", "give --tls-cert and --tls-key with --token-file or --tls-client-ca");
 
-/// Why the server does not run.
+/// The reason why the server does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address was not taken.
+    /// The server cannot listen on the address.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The bucket of `io.grpc.KeyValueService` has no proper name.
@@ -87,14 +87,14 @@ impl Server {
         self.listeners.addresses()
     }
 
-    /// Whether connections are encrypted.
+    /// Returns true if connections are encrypted.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.options.security.is_encrypted()
     }
 
-    /// Serves `store` until `shutdown` ends; then takes no more connections and requests, waits for those under way at
-    /// most [`Limits::drain_max`], and cuts the rest. The store stays open: closing it is the caller's business.
+    /// Serves `store` until `shutdown` completes; then takes no more connections and requests, waits for the running ones at most
+    /// [`Limits::drain_max`], and cuts the rest. The store stays open: the caller closes it.
     ///
     /// # Errors
     /// [`ServeError::Reflection`].
@@ -170,7 +170,7 @@ impl Server {
     }
 }
 
-/// Sets the health to "not serving" when the store stops taking writes, which is for good. Never ends.
+/// Sets the health to "not serving" when the store stops taking writes, which is for good. Runs for ever.
 async fn tell_health(dispatch: &Dispatch, store: &Store) {
     let mut looks = interval(HEALTH_PAUSE);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -185,7 +185,7 @@ async fn tell_health(dispatch: &Dispatch, store: &Store) {
     std::future::pending().await
 }
 
-/// Gives the metrics a reader of the connections.
+/// Registers a reader of the connections with the metrics.
 fn watch_connections(dispatch: &Arc<Dispatch>) {
     // The metrics outlive the server and must not keep it.
     let watched = Arc::downgrade(dispatch);
@@ -212,7 +212,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Accepts connections. Never ends.
+    /// Accepts connections. Runs for ever.
     async fn accept(&mut self, listeners: &Listeners) {
         loop {
             match listeners.accept().await {

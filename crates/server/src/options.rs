@@ -1,4 +1,4 @@
-//! How the server is run.
+//! The options of a server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use crate::operations::report::ReportSource;
 use crate::read_cache;
 use crate::wire::CONNECTION_WINDOW_BYTES;
 
-/// How the server is run.
+/// The options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
     /// Further addresses of the same name, which get the same port.
     pub listen_also: Vec<SocketAddr>,
-    /// Whether callers from other machines may come in without credentials, or without encryption.
+    /// True if callers from other machines may come in without credentials, or without encryption.
     pub insecure: bool,
-    /// TLS, and what callers have to show.
+    /// TLS, and the credentials that callers have to show.
     pub security: Security,
     /// The bucket of `io.grpc.KeyValueService`.
     pub kv_bucket: String,
-    /// Whether requests may be compressed (gzip).
+    /// True if requests may be compressed (gzip).
     pub gzip: bool,
-    /// Whether answers are compressed for clients that say that they unpack gzip.
+    /// True if answers are compressed for clients that announce that they unpack gzip.
     pub gzip_answers: bool,
-    /// The origins, as `https://example.com`, whose pages may call by gRPC-Web; `*` stands for all.
+    /// The origins, as `https://example.com`, whose pages may call by gRPC-Web; `*` means all.
     pub web_origins: Vec<String>,
     /// The counts of the requests.
     pub metrics: Arc<Metrics>,
     /// The texts of a report for a support case.
     pub report: ReportSource,
-    /// Whether health checks need no credentials.
+    /// True if health checks need no credentials.
     pub open_health: bool,
     /// Bounds.
     pub limits: Limits,
@@ -60,18 +60,17 @@ impl Default for ServerOptions {
     }
 }
 
-/// Bounds on requests in flight. They bound the server's memory besides the store's own: `bytes_in_flight_max`, plus
-/// for each connection its HTTP/2 window (256 KiB of each request that has not arrived as a whole, 32 MiB at most), and
-/// HTTP/2's buffers of answers (128 KiB a stream). Bytes in flight are counted once; long values are in memory as they
-/// arrived and as they go to the device, and the allocator keeps some freed memory: up to three times as much was
-/// measured with values of 4 MiB (T16 of `docs/reliability.md`).
+/// Bounds on requests in flight. They bound the server's memory besides the store's own: `bytes_in_flight_max`, plus for each connection
+/// its HTTP/2 window (256 KiB of each request that has not arrived as a whole, 32 MiB at most), and HTTP/2's buffers of answers (128 KiB a
+/// stream). Bytes in flight are counted once; long values are in memory both as received and in the form for the device, and the allocator
+/// keeps some freed memory: up to three times the counted bytes were measured with values of 4 MiB (T16 of `docs/reliability.md`).
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections. For a further one the oldest without valid credentials makes room; if there is none, the new one is
-    /// closed at once.
+    /// The most connections. For a further one the oldest without valid credentials makes room; if there is none, the new one is closed at
+    /// once.
     pub connections_max: usize,
-    /// The longest time of a connection from its beginning, TLS included, to its first request that is let in. Without
-    /// credentials a connection may be idle.
+    /// The longest time of a connection from its start, TLS included, to its first request that is let in. Without credentials a connection
+    /// may be idle.
     pub unauthenticated_max: Duration,
     /// Requests at the same time on one connection; a client waits with further ones.
     pub streams_max: u32,
@@ -80,24 +79,23 @@ pub struct Limits {
     pub bytes_in_flight_max: usize,
     /// The part of [`Self::bytes_in_flight_max`] that one connection may hold, so that a slow client cannot stop others.
     pub connection_bytes_in_flight_max: usize,
-    /// HTTP/2's window of one connection, in bytes, 6 MiB to 32 MiB: so much may come of its requests before the server looks at it.
-    /// All but 4 MiB of it may be of messages that wait for room.
+    /// HTTP/2's window of one connection, in bytes, 6 MiB to 32 MiB: the bytes of its requests that may arrive before the server reads
+    /// them. All but 4 MiB of it may be of messages that wait for room.
     pub connection_window_bytes: u32,
     /// Bytes that HTTP/2 may hold of the messages of all connections that wait for room. Further long requests are refused with
     /// RESOURCE_EXHAUSTED at once.
     pub waiting_bytes_max: usize,
     /// Bytes of short values in the read caches of all threads together.
     pub read_cache_bytes_max: usize,
-    /// How long a message of more than 4 KiB waits in all, on its own or of a stream that its caller sends, where there is no room
-    /// for the rest of it; then the call is refused with RESOURCE_EXHAUSTED.
+    /// The time for which a message of more than 4 KiB waits in all, separate or of a stream that its caller sends, if there is no room for
+    /// the rest of it; then the call is refused with RESOURCE_EXHAUSTED.
     pub room_wait_max: Duration,
-    /// The least that comes of a request that a peer began, while the server waits for more. A peer that takes nothing of its
-    /// answers may be silent for as long, too.
+    /// The least bytes of a started request that must arrive while the server waits for more. A peer that takes nothing of its answers may
+    /// be silent for the same time, too.
     pub min_rate: MinRate,
-    /// How long a new connection may take to agree on TLS, and again to begin to speak HTTP; and how long the headers of a
-    /// request may take.
+    /// The time for a new connection to agree on TLS, and again to start to speak HTTP; and the time for the headers of a request.
     pub greeting_max: Duration,
-    /// How long requests may take to finish when the server is told to stop; then they are cut.
+    /// The time for requests to finish when the server stops; then they are cut.
     pub drain_max: Duration,
 }
 

@@ -30,8 +30,7 @@ impl ReadCaches {
         Self((0..threads).map(|_| Mutex::new(store.read_cache(bytes_max / threads))).collect())
     }
 
-    /// Those of this thread, or the store itself where another one has them just now; for a caller with `rights` (none:
-    /// all).
+    /// The cache of this thread, or the store itself if another thread is using that cache; for a caller with `rights` (`None`: all).
     pub(crate) fn here<'a>(&'a self, store: &'a Store, rights: Option<&'a Rights>) -> CachedReads<'a> {
         let cache = self.0.get(NUMBER.with(|number| *number) % self.0.len());
         CachedReads { cache: cache.and_then(|cache| cache.try_lock().ok()), store, rights }
@@ -78,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// The newest durable value is shown, in whichever cache its memory lies.
+    /// The newest durable value is shown, with its memory in any of the caches.
     #[test]
     fn the_newest_value_is_shown_from_anywhere() {
         let store = crate::testing::store();

@@ -1,7 +1,7 @@
-//! Durations of requests: from the turn of the connection that received them until their answer is complete, which is,
-//! for a stream, after its last message was sent.
+//! Durations of requests: from the turn of the connection that received them until their answer is complete, which is, for a stream, after
+//! its last message was sent.
 //!
-//! The clock is read once for all requests that begin in a turn of their connection, and once for each answer.
+//! The clock is read once for all requests that start in a turn of their connection, and once for each answer.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -78,7 +78,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// The timer of a request that begins now; none if requests are not timed.
+    /// The timer of a request that starts now; `None` if requests are not timed.
     pub(crate) fn begin(
         metrics: &Arc<Metrics>,
         flow: &ConnectionFlow,
@@ -114,7 +114,7 @@ impl Timer {
     ) -> Poll<F::Output> {
         let is_first = !std::mem::replace(&mut self.was_polled, true);
         let (polled, key) = with_marks(&mut self.marks, || handler.poll(context));
-        // The first poll is in the turn in which the request came, so that a part that begins then begins with it.
+        // The first poll is in the turn in which the request came, so a part that starts in it has the request's start.
         let began_ns = self.marks.began_ns;
         self.marks.settle(|| if is_first { began_ns } else { self.metrics.grpc().now_ns() });
         if let Some(key) = key {
@@ -123,8 +123,8 @@ impl Timer {
         polled
     }
 
-    /// Notes the head of the answer. Returns the timer if the request goes on until the end of the answer's body, which
-    /// is a stream if `is_stream`. A stream of operations is not counted itself: its [`StreamTimer`] counts each of them.
+    /// Notes the head of the answer. Returns the timer if the request is counted only at the end of the answer's body, which is a stream if
+    /// `is_stream`. A stream of operations is not counted itself: its [`StreamTimer`] counts each of them.
     pub(crate) fn answered(mut self, head: &HeaderMap, is_stream: bool) -> Option<Self> {
         let result = result_of(head);
         if result == RequestResult::Ok && self.path == v1::Operations::PATH {

@@ -1,4 +1,4 @@
-//! Sizes of HTTP/2 as the server sets them, and the prefix of gRPC's messages.
+//! Sizes of HTTP/2 in this server, and the prefix of gRPC's messages.
 
 use bytes::{Buf, BufMut};
 use shoal_buffer::Buffer;
@@ -6,23 +6,23 @@ use tonic::Status;
 
 use crate::failure::Failure;
 
-/// HTTP/2 window of one stream, in bytes: a value of 64 KiB is never stopped for a round trip, and one stream carries 256 MiB a
-/// second where a round trip takes 1 ms. HTTP/2 holds so much of a message that waits for room (`line`), so a larger window
-/// means that fewer may wait. Fixed windows, as adaptive ones cost pings and only pay on long fat networks.
+/// HTTP/2 window of one stream, in bytes: a value of 64 KiB is never stopped for a round trip, and one stream carries 256 MiB a second if a
+/// round trip takes 1 ms. HTTP/2 holds this much of a message that waits for room (`line`), so a larger window means that fewer may wait.
+/// Fixed windows, as adaptive ones cost pings and only pay on long fat networks.
 pub(crate) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 
-/// HTTP/2 window of one connection where memory allows it, in bytes: 112 long messages may wait for room on it, and 4 MiB are left
-/// for the others.
+/// HTTP/2 window of one connection if memory allows it, in bytes: 112 long messages may wait for room on it, and 4 MiB are left for the
+/// others.
 pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 
-/// The longest HTTP/2 frame that is accepted, in bytes: a message with a value of 64 KiB. Clients send the frames of their calls by
-/// turns, so values in several frames end all at the same time, and the device has nothing to do until then.
+/// The longest HTTP/2 frame that is accepted, in bytes: a message with a value of 64 KiB. Clients send the frames of their calls by turns,
+/// so values in several frames are all complete at the same time, and the device has nothing to do until then.
 pub(crate) const FRAME_BYTES_MAX: u32 = 72 << 10;
 
-/// Bytes in front of each message: a flag, and the length.
+/// Bytes before each message: a flag, and the length.
 pub(crate) const PREFIX_BYTES: usize = 5;
 
-/// The length of the message behind the prefix that `received` begins with; none while the prefix is not complete.
+/// The length of the message after the prefix at the start of `received`; `None` while the prefix is incomplete.
 pub(crate) fn length(received: &Buffer, message_bytes_max: usize) -> Result<Option<usize>, Status> {
     let mut prefix = [0; PREFIX_BYTES];
     if received.copy_out(0, &mut prefix).is_err() {
@@ -42,20 +42,20 @@ pub(crate) fn length(received: &Buffer, message_bytes_max: usize) -> Result<Opti
     Ok(Some(bytes))
 }
 
-/// Puts the prefix in front of `message`; `flag` is 1 where it is compressed.
+/// Puts the prefix before `message`; `flag` is 1 if it is compressed.
 pub(crate) fn put_prefix(flag: u8, message: &mut Buffer) {
     let mut prefix = [flag, 0, 0, 0, 0];
-    // A message is far below 4 GiB: the store gives at most 4 MiB for one.
+    // A message is far below 4 GiB: the store returns at most 4 MiB for one.
     (&mut prefix[1..]).put_u32(message.len() as u32);
     message.prepend(&prefix);
 }
 
-/// Everything in one piece: copied where it lies in several chunks.
+/// The whole buffer in one piece: copied if it has several chunks.
 pub(crate) fn into_contiguous(mut buffer: Buffer) -> bytes::Bytes {
     buffer.copy_to_bytes(buffer.len())
 }
 
-/// Takes the first `bytes_max` bytes, or all where there are fewer. No external chunk is copied.
+/// Takes the first `bytes_max` bytes, or all if there are fewer. No external chunk is copied.
 pub(crate) fn take_front(buffer: &mut Buffer, bytes_max: usize) -> Buffer {
     if buffer.len() <= bytes_max {
         return std::mem::take(buffer);

@@ -1,9 +1,9 @@
 //! [`SpaceClient`]: calls the owner from another process.
 //!
-//! A client is one session, kept alive by a task of its own. Calls that change something go one after the other, because each has
-//! the next sequence; several clients do not wait for each other. A call whose answer was lost is repeated with the same
-//! sequence, which does it once. Where that does not help in time, nobody knows whether it was done: then the client is
-//! over, it does not say any more that it is alive, and its session ends on the owner's side when its time to live does.
+//! A client is one session, kept alive by a separate task. Calls that change something run one after the other, because each has the next
+//! sequence; several clients do not wait for each other. A call whose answer was lost is repeated with the same sequence, so it is executed
+//! once. If no repeat is answered in time, the outcome is unknown: the client is over, stops its renewals, and its session expires on the
+//! owner's side with its time to live.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use tonic_prost::ProstCodec;
 use crate::state::Status;
 use crate::{MESSAGE_BYTES_MAX, runs_from, runs_into, v1};
 
-/// A session says so often that it is alive: this part of its time to live.
+/// A session is renewed once in this part of its time to live.
 const RENEWED_PART: u32 = 3;
 
 /// Pause before a call is repeated.
@@ -31,11 +31,11 @@ const REPEAT_PAUSE: Duration = Duration::from_millis(20);
 /// How a client is run.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Where the service is: `http://HOST:PORT`.
+    /// The address of the service: `http://HOST:PORT`.
     pub server: String,
-    /// After how long a silent client is given up by the owner.
+    /// The owner fences a client that is silent for longer.
     pub time_to_live: Duration,
-    /// How long a call is tried.
+    /// A call is tried for this long.
     pub timeout: Duration,
 }
 
@@ -51,10 +51,10 @@ impl ClientOptions {
     }
 }
 
-/// Why a call did not succeed.
+/// The reason why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// The session ended: space that was leased and not committed belongs to others.
+    /// The session ended: space that it leased and did not commit is free for others.
     #[error("the session was fenced")]
     Fenced,
     /// No free space of the wanted shape, or a limit of the service. Nothing was changed.
@@ -63,7 +63,7 @@ pub enum ClientError {
     /// The owner refuses the call. Nothing was changed.
     #[error("{0}")]
     Refused(String),
-    /// The service does not answer. Whether a call that changes something was done is not known; the client is over.
+    /// The service does not answer. The outcome of a call that changes something is unknown; the client is over.
     #[error("no answer: {0}")]
     Unavailable(String),
 }
@@ -92,7 +92,7 @@ impl Drop for Inner {
 }
 
 impl SpaceClient {
-    /// Connects, and begins a session.
+    /// Connects, and starts a session.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -100,7 +100,7 @@ impl SpaceClient {
         let endpoint = Endpoint::from_shared(options.server.clone())
             .map_err(|error| ClientError::Refused(format!("{:?}: {error}", options.server)))?
             .connect_timeout(options.timeout)
-            // A connection that died silently is made again before the session's time is over.
+            // A connection that died silently is reopened before the session's time is over.
             .http2_keep_alive_interval(options.time_to_live / RENEWED_PART)
             .keep_alive_timeout(options.time_to_live / RENEWED_PART)
             .keep_alive_while_idle(true)
@@ -167,7 +167,7 @@ impl SpaceClient {
         Ok(answer.await?.values.into_iter().map(|value| runs_from(value.runs)).collect())
     }
 
-    /// Frees blocks that were allocated for good, and do not lie in a lease.
+    /// Frees blocks that were allocated for good and are not part of a lease.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -178,7 +178,7 @@ impl SpaceClient {
         answer.await.map(drop)
     }
 
-    /// How full the space is.
+    /// The use of the space.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -195,7 +195,7 @@ impl SpaceClient {
         })
     }
 
-    /// Ends the session: space that it leased and did not commit is free again.
+    /// Closes the session: space that it leased and did not commit is free again.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -259,7 +259,7 @@ impl SpaceClient {
                 Ok(answer)
             }
             Ok(Err(failure)) => {
-                // Refused: nothing was changed, and the sequence was not used.
+                // Refused: nothing was changed, and the sequence is unused.
                 *last = Some(sequence - 1);
                 Err(failure.into_error())
             }
@@ -270,7 +270,7 @@ impl SpaceClient {
     }
 }
 
-/// Of a call: where it is never known, nobody says any more that the session is alive, and the owner takes back what it leased.
+/// The outcome of a call. If it stays unknown, the renewals stop, and the owner takes back the leases.
 struct Outcome<'a> {
     renewing: &'a JoinHandle<()>,
     is_known: bool,
@@ -286,9 +286,9 @@ impl Drop for Outcome<'_> {
 
 /// A call that failed.
 enum Failure {
-    /// It was not done.
+    /// The call was not executed.
     Known(ClientError),
-    /// Perhaps it was.
+    /// The call may have been executed.
     Open(String),
 }
 
@@ -329,7 +329,7 @@ async fn call<M: Unary>(
     timeout(longest, answer).await.unwrap_or_else(silent).map(tonic::Response::into_inner)
 }
 
-/// Says that the session is alive until that is refused. Never ends otherwise. A call that hangs is given up for the next one.
+/// Renews the session until the owner refuses; otherwise runs for ever. The next renewal replaces one that hangs.
 async fn renew(channel: Channel, session: u64, time_to_live: Duration) {
     let every = time_to_live / RENEWED_PART;
     let mut turns = interval(every);

@@ -7,13 +7,13 @@ use shoal_base::Run;
 /// A set of blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
-    /// First block to the one behind the last.
+    /// The first block of each run, and the block after its last one.
     ends: BTreeMap<u64, u64>,
     blocks: u64,
 }
 
 impl Coverage {
-    /// Adds a run; whether none of it was in the set. Nothing is changed otherwise.
+    /// Adds a run and returns true if no block of it was in the set; changes nothing otherwise.
     pub(crate) fn add(&mut self, run: Run) -> bool {
         if self.overlaps(run) {
             return false;
@@ -31,7 +31,7 @@ impl Coverage {
         true
     }
 
-    /// Takes a run out; whether all of it was in the set. Nothing is changed otherwise.
+    /// Removes a run and returns true if all of it was in the set; changes nothing otherwise.
     pub(crate) fn remove(&mut self, run: Run) -> bool {
         let covering = self.ends.range(..=run.block).next_back().map(|(&start, &end)| (start, end));
         let Some((start, end)) = covering.filter(|&(_, end)| end >= run.end()) else { return false };
@@ -46,12 +46,12 @@ impl Coverage {
         true
     }
 
-    /// Whether any block of a run is in the set.
+    /// Returns true if any block of a run is in the set.
     pub(crate) fn overlaps(&self, run: Run) -> bool {
         self.ends.range(..run.end()).next_back().is_some_and(|(_, &end)| end > run.block)
     }
 
-    /// Whether every block of a run is in the set.
+    /// Returns true if every block of a run is in the set.
     pub(crate) fn covers(&self, run: Run) -> bool {
         self.ends.range(..=run.block).next_back().is_some_and(|(_, &end)| end >= run.end())
     }
@@ -79,13 +79,13 @@ impl Coverage {
         left
     }
 
-    /// How many blocks are in the set.
+    /// The number of blocks in the set.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 }
 
-/// The blocks from `start` up to `end` as runs; none where there are none.
+/// The blocks from `start` up to `end` as runs; no run if there are no blocks.
 fn pieces(start: u64, end: u64) -> impl Iterator<Item = Run> {
     let mut at = start;
     std::iter::from_fn(move || {

@@ -1,8 +1,8 @@
-//! [`Journal`]: the file. It is appended to, read at the start, and now and then replaced by one that begins with a snapshot.
+//! [`Journal`]: the file. It is appended to, read at the start, and now and then replaced by one that starts with a snapshot.
 //!
-//! The file is grown by zeros ahead of need, so that a flush writes data only. A batch of records is one write: after a crash
-//! some of them may be there, in any order. So records promise what was flushed before them, and opening tells a torn end
-//! (nothing behind it was promised) from damage (something was).
+//! The file is extended by zeros ahead of need, so that a flush writes data only. A batch of records is one write: after a crash some of
+//! them may be there, in any order. So each record holds a promise, the number of the last flushed record before it, and opening
+//! distinguishes a torn end (no promise covers the gap) from damage (one does).
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use crate::record::{ALIGNMENT, Content, HEADER_BYTES, Header, NoHeader, Record, decode, encode};
 use crate::state::{Part, SpaceState};
 
-/// The file grows by so many bytes at a time.
+/// The file is extended by this number of bytes at a time.
 const GROWTH_BYTES: u64 = 1 << 20;
 
-/// A file whose records take more than this, and more than four times its snapshot, is replaced.
+/// The file is replaced when its records take more than this and more than four times its snapshot.
 const RECORDS_BYTES: u64 = 16 << 20;
 
-/// Why a file is not opened.
+/// The reason why a file is not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file system refuses.
+    /// The file system returns an error.
     #[error("{path}: {error}")]
     Io {
         /// The file.
@@ -32,7 +32,7 @@ pub enum OpenError {
     /// Another process has it open.
     #[error("{0} is in use by another process")]
     InUse(PathBuf),
-    /// It is not a file of this service, or damaged where no crash damages it.
+    /// It is not a file of this service, or it is damaged in a way that no crash explains.
     #[error("{path}: {what}")]
     Damaged {
         /// The file.
@@ -40,7 +40,7 @@ pub enum OpenError {
         /// The damage, in words.
         what: String,
     },
-    /// The wanted size cannot be had.
+    /// The requested size is impossible.
     #[error("{0}")]
     Size(String),
 }
@@ -50,7 +50,7 @@ pub(crate) struct Journal {
     file: File,
     path: PathBuf,
     header: Header,
-    /// Where the next record goes, and up to where the file was written.
+    /// The offset of the next record, and the end of the written part.
     end: u64,
     grown: u64,
     /// Bytes of the header and the snapshot.
@@ -61,8 +61,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Makes a file with a snapshot of `state` at `path`, or replaces the one there: whatever happens, there is one whole
-    /// file under that name.
+    /// Makes a file with a snapshot of `state` at `path`, or replaces the one there: after any failure, that name has a whole file.
     pub(crate) fn create(
         path: &Path,
         identity: [u8; 16],
@@ -145,13 +144,12 @@ impl Journal {
         Ok((journal, state))
     }
 
-    /// Clears everything behind the last record.
+    /// Clears the file after the last record.
     fn wipe(&mut self, file_bytes: u64) -> std::io::Result<()> {
         if file_bytes > self.end {
             self.file.set_len(self.end)?;
         }
-        // The records that were read count as on the device from now on; the process that wrote them may have died before they
-        // were.
+        // From now on the records that were read count as on the device; the process that wrote them may have died before it flushed them.
         self.file.sync_all()
     }
 
@@ -177,26 +175,26 @@ impl Journal {
         self.header.seed()
     }
 
-    /// Whether the records are many, measured by what a snapshot takes.
+    /// Returns true if the records are many compared to a snapshot.
     pub(crate) fn is_long(&self) -> bool {
         self.end - self.snapshot_bytes > RECORDS_BYTES.max(4 * self.snapshot_bytes)
     }
 
-    /// Puts a snapshot of `state`, which is as of record `base`, in the file's place.
+    /// Replaces the file by one with a snapshot of `state`, which is as of record `base`.
     pub(crate) fn replace(&mut self, state: &SpaceState, base: u64) -> std::io::Result<()> {
         *self = Self::create(&self.path, self.header.identity, state, base, self.sync)?;
         Ok(())
     }
 }
 
-/// The highest number that any record behind the end says was flushed.
+/// The highest number that any record after the end promises as flushed.
 fn promised_behind(seed: u64, bytes: &[u8]) -> Option<u64> {
     let places = (0..bytes.len()).step_by(ALIGNMENT);
     places.filter_map(|at| decode(seed, bytes.get(at..)?)).map(|(record, _)| record.synced).max()
 }
 
-/// Takes the file at `path`, whether it is there yet or not, for this process for as long as what is returned lives. The lock is
-/// a file beside it, which is never replaced and never removed: the file itself is.
+/// Locks the file at `path`, which need not exist, for this process until the returned file is closed. The lock is on a file beside it that
+/// is never replaced or removed, while the file itself is.
 pub(crate) fn lock(path: &Path) -> Result<File, OpenError> {
     let name = beside(path, ".lock");
     let io = |error| OpenError::Io { path: name.clone(), error };
@@ -214,7 +212,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Whether there is nothing at `path` yet.
+/// Returns true if `path` does not exist yet.
 pub(crate) fn is_missing(path: &Path) -> Result<bool, OpenError> {
     match std::fs::metadata(path) {
         Ok(_) => Ok(false),

@@ -1,14 +1,14 @@
-//! The disk-space allocator between processes: one owner with a small file of its own, clients over gRPC.
+//! The disk-space allocator between processes: one owner with a small file, clients over gRPC.
 //!
-//! - [`Owner`] keeps the state: allocated blocks, leases and their ends. Every change is in its file before it is answered.
-//! - [`SpaceServer`] serves it over gRPC; [`SpaceClient`] calls it: a call for each allocation, or
-//! - [`Pool`]: whole groups are leased in one call, allocated from in memory, and the runs that are kept are committed in
-//!   batches.
+//! - [`Owner`] keeps the state: allocated blocks, leases and sessions. Every change is in its file before it is answered.
+//! - [`SpaceServer`] serves it over gRPC.
+//! - [`SpaceClient`] calls it, with one call for each allocation.
+//! - [`Pool`] leases whole groups in one call, allocates from them in memory, and commits the runs that are kept in batches.
 //!
-//! A client that goes silent is fenced when its time to live is over: its number is refused from then on, and space that it
-//! leased and did not commit is free again. That protects the owner's state. It does not protect the blocks of a device that
-//! several machines write to: a late client can still write where others write by then, unless the device itself refuses it.
-//! Several writers on one network device therefore wait for the cluster, which will fence on the device.
+//! A silent client is fenced when its time to live is over: its number is refused from then on, and space that it leased and did not commit
+//! is free again. That protects the owner's state. It does not protect the blocks of a device that several machines write to: a late client
+//! can still write to blocks that have a new user by then, unless the device itself refuses it. Several writers on one network device
+//! therefore wait for the cluster, which will fence on the device.
 //!
 //! Bottom-up: `coverage` (sets of blocks), `state` (the rules, without files), `record` and `journal` (the file), `owner` (both
 //! together, for many callers), `server`, then `client` and `pool`. The bytes: `docs/format/space-service.md`.

@@ -1,10 +1,10 @@
 //! [`Owner`]: the state with its file, for many callers. A caller gets its answer when its change is on the device.
 //!
-//! Changes are made in memory under one lock, and queued in their order. A thread of its own takes the queue, writes it as one
-//! batch, flushes once, and tells everybody who waits for it. A caller that sees an earlier change that is not on the device yet
-//! is answered after it, too: the file is written in order.
+//! Changes are made in memory under one lock, and queued in their order. A writer thread takes the queue, writes it as one batch, flushes
+//! once, and wakes all waiting callers. A caller that sees an earlier change before it is on the device is answered after that change, too:
+//! the file is written in order.
 //!
-//! A file that cannot be written ends it: nothing is changed any more (every later call gets [`Refusal::Poisoned`]).
+//! A write error of the file stops it: nothing is changed any more (every later call gets [`Refusal::Poisoned`]).
 
 use std::fs::File;
 use std::path::Path;
@@ -21,18 +21,18 @@ use crate::record::{Content, Record, encode};
 use crate::refusal::Refusal;
 use crate::state::{Action, Answer, Change, SpaceState, Status};
 
-/// The owner looks for late clients so often, in milliseconds.
+/// The interval at which the owner looks for late clients, in milliseconds.
 pub const LATE_EVERY_MS: u64 = 500;
 
-/// An owner that did not look at the clock for so long, in milliseconds, stood still: the silence of its clients is its own.
+/// An owner that did not look at the clock for this time, in milliseconds, was stopped itself: its clients are not to blame.
 const STALL_MS: u64 = 4 * LATE_EVERY_MS;
 
 /// How the state is kept.
 #[derive(Clone, Debug)]
 pub struct OwnerOptions {
-    /// For a new file: how many bytes of address space there are to hand out; whole blocks of 4 KiB.
+    /// For a new file: bytes of address space to hand out; whole blocks of 4 KiB.
     pub size: Option<u64>,
-    /// Whether every answer waits for the device. Without, a killed process loses nothing, but a power failure may.
+    /// True if every answer waits for the device. If false, a power failure may lose changes; a killed process never does.
     pub sync: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct OwnerOptions {
 #[derive(Clone)]
 pub struct Owner {
     shared: Arc<Shared>,
-    /// Ends the thread with the last owner.
+    /// The last owner stops the thread.
     writer: Arc<Writer>,
 }
 
@@ -48,13 +48,13 @@ struct Shared {
     /// Before the journal's lock.
     state: Mutex<State>,
     journal: Mutex<Journal>,
-    /// Tells the thread that there is something to write.
+    /// Signals the thread that the queue has changes to write.
     filled: Condvar,
     written: watch::Sender<Written>,
     seed: u64,
     sync: bool,
     clock: Arc<dyn Clock>,
-    /// No other process has the file.
+    /// Keeps other processes from the file.
     _lock: File,
 }
 
@@ -63,14 +63,14 @@ struct State {
     queue: Vec<u8>,
     /// The last record that was queued.
     last: u64,
-    /// The last record that is on the device, as far as is known here.
+    /// The last record that is known here to be on the device.
     synced: u64,
-    /// When somebody last looked at the clock.
+    /// The time when the clock was last read.
     looked_ms: u64,
     is_stopping: bool,
 }
 
-/// How far the file is, and why not further.
+/// The last record in the file, and the error that stopped the writer.
 #[derive(Clone, Debug)]
 struct Written {
     number: u64,
@@ -87,14 +87,14 @@ impl Drop for Writer {
         self.shared.state.lock().is_stopping = true;
         self.shared.filled.notify_all();
         if let Some(thread) = self.thread.lock().take() {
-            // It ends by itself; a panic of it was reported by the callers that waited for its records.
+            // It stops by itself; the callers that waited for its records reported a panic of it.
             drop(thread.join());
         }
     }
 }
 
 impl Owner {
-    /// Opens the file at `path`, or makes it where it is missing and a size is given.
+    /// Opens the file at `path`, or creates it if it is missing and `options` have a size.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -156,7 +156,7 @@ impl Owner {
         Ok(Self { shared, writer })
     }
 
-    /// Begins a session.
+    /// Starts a session.
     ///
     /// # Errors
     /// [`Refusal::NoSpace`] with too many sessions, [`Refusal::Invalid`], [`Refusal::Poisoned`].
@@ -179,7 +179,7 @@ impl Owner {
         state.space.touch(session, now)
     }
 
-    /// Does what a session asks for. The same sequence again is answered as before.
+    /// Executes the action of a session. Answers a repeated sequence as before.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -189,7 +189,7 @@ impl Owner {
             let (answer, change) = state.space.act(session, sequence, action, now)?;
             let number = match change {
                 Some(change) => self.shared.queue(&mut state, change)?,
-                // Repeated: perhaps before it was on the device.
+                // A repeated call, perhaps before its change was on the device.
                 None => state.last,
             };
             (answer, number)
@@ -198,7 +198,7 @@ impl Owner {
         Ok(answer)
     }
 
-    /// Ends a session in order.
+    /// Closes a session in order.
     ///
     /// # Errors
     /// [`Refusal::Fenced`], [`Refusal::Poisoned`].
@@ -211,7 +211,7 @@ impl Owner {
         self.on_device(number).await
     }
 
-    /// Fences the sessions that were silent for too long, and takes back what they leased and did not commit.
+    /// Fences the sessions that were silent for too long, and takes back the blocks that they leased and did not commit.
     ///
     /// # Errors
     /// [`Refusal::Poisoned`].
@@ -225,7 +225,7 @@ impl Owner {
         Ok(late)
     }
 
-    /// How full the space is.
+    /// The use of the space.
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.state.lock().space.status()
@@ -237,10 +237,10 @@ impl Owner {
         self.shared.state.lock().space.group_blocks()
     }
 
-    /// The state, and the time. Where this process stood still, every session has its whole time to live again.
+    /// The state, and the time. If this process was stopped, every session gets its whole time to live again.
     fn look(&self) -> Result<(MutexGuard<'_, State>, u64), Refusal> {
         let mut state = self.shared.lock()?;
-        // Under the lock: waiting for it is no silence of a client, either.
+        // Under the lock: waiting for the lock is no silence of a client, either.
         let now = now_ms(&*self.shared.clock);
         if now > state.looked_ms + STALL_MS {
             state.space.grace(now);
@@ -263,14 +263,14 @@ impl Owner {
         }
     }
 
-    /// Waits for everything that was asked for, and ends the thread.
+    /// Waits for all queued changes, and stops the thread.
     pub fn close(self) {
         drop(self.writer);
     }
 }
 
 impl Shared {
-    /// The state, where changes may still be made.
+    /// The state, if changes may still be made.
     fn lock(&self) -> Result<MutexGuard<'_, State>, Refusal> {
         let state = self.state.lock();
         match &self.written.borrow().failed {
@@ -279,7 +279,7 @@ impl Shared {
         }
     }
 
-    /// Queues a change that was made; its number. Without a thread it is written at once.
+    /// Queues a change that was made, and returns its number. Without a thread, writes it at once.
     fn queue(&self, state: &mut State, change: Change) -> Result<u64, Refusal> {
         state.last += 1;
         let record = Record { number: state.last, synced: state.synced, content: Content::Change(change) };
@@ -314,7 +314,7 @@ impl Shared {
         Refusal::Poisoned(why)
     }
 
-    /// The thread: a batch, a flush, the answers, and again.
+    /// The writer thread: writes a batch, flushes, answers, and repeats.
     fn write(&self) {
         loop {
             let (records, last) = {

@@ -1,10 +1,10 @@
-//! [`Pool`]: groups in a client's hand, allocated from at memory speed.
+//! [`Pool`]: groups that a client leases, allocated from at memory speed.
 //!
-//! The pool has the store's own allocator over just the groups that it leased: exact best fit, neighbours merged at once, freed
-//! runs are used again. Nothing of that is known to the owner until [`Pool::commit`], which tells it in one call a lease which
-//! blocks came into use since the last one, and which went out of it.
+//! The pool has the store's own allocator over the groups that it leased: exact best fit, neighbours merged at once, freed runs are reused.
+//! The owner learns nothing of this until [`Pool::commit`], which reports, in one call for each lease, the blocks that came into use and
+//! the blocks that went out of use since the last commit.
 //!
-//! Dropping a pool without committing is what a crash does: the owner takes everything back that was not committed.
+//! Dropping a pool without a commit is like a crash: the owner takes back all blocks that were not committed.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::client::{ClientError, SpaceClient};
 use crate::coverage::Coverage;
 use crate::state::ITEMS_MAX;
 
-/// Leased groups and what is used of them.
+/// Leased groups, and their blocks in use.
 pub struct Pool {
     client: SpaceClient,
     space: Space,
@@ -40,21 +40,21 @@ impl SpaceClient {
 }
 
 impl Pool {
-    /// A run of `blocks` blocks of what is leased; none where no such run is free: then [`Self::lease`] helps. No call.
+    /// Allocates a run of `blocks` leased blocks, without a call. Returns `None` if no such run is free: then [`Self::lease`] helps.
     ///
     /// # Panics
-    /// Where `blocks` is 0.
+    /// If `blocks` is 0.
     #[inline]
     #[must_use]
     pub fn allocate(&mut self, blocks: u32) -> Option<Run> {
         self.space.allocate(blocks)
     }
 
-    /// Frees any part of what was allocated here: it is handed out again at once. So nothing that lasts may name these blocks any
-    /// more. No call: the owner learns it from the next commit.
+    /// Frees any part of the allocated blocks, which can be allocated again at once: no durable data may refer to these blocks any more.
+    /// Without a call: the owner learns it from the next commit.
     ///
     /// # Errors
-    /// [`SpaceError::AlreadyFree`], and [`SpaceError::Outside`] where it does not lie in what is leased.
+    /// [`SpaceError::AlreadyFree`], and [`SpaceError::Outside`] if the run is not leased.
     #[inline]
     pub fn free(&mut self, run: Run) -> Result<(), SpaceError> {
         self.check(run)?;
@@ -73,7 +73,7 @@ impl Pool {
     /// Leases `groups` groups more: one call.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::NoSpace`] where there are not so many.
+    /// [`ClientError`]; [`ClientError::NoSpace`] if there are fewer.
     pub async fn lease(&mut self, groups: usize) -> Result<(), ClientError> {
         let (lease, groups) = self.client.grant(groups).await?;
         let mut held = LeasedGroups { groups: Coverage::default(), committed: Coverage::default() };
@@ -87,10 +87,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Tells the owner what came into use since the last time, and what went out of it: a call for each lease that changed.
+    /// Reports the blocks that came into use and went out of use since the last commit to the owner: one call for each lease that changed.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Fenced`] where the lease ran out: runs that were not committed before are lost then.
+    /// [`ClientError`]; [`ClientError::Fenced`] if the lease ran out: runs that were not committed before are lost then.
     pub async fn commit(&mut self) -> Result<(), ClientError> {
         let used = self.used();
         for (&lease, held) in &mut self.leases {
@@ -111,7 +111,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Commits, and gives back all leases: blocks that are not in use are free again for everybody.
+    /// Commits, and returns all leases: their unused blocks are free for everybody again.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -123,13 +123,13 @@ impl Pool {
         Ok(())
     }
 
-    /// How many leases are out.
+    /// The number of leases.
     #[must_use]
     pub fn leases(&self) -> usize {
         self.leases.len()
     }
 
-    /// How many blocks are leased and free.
+    /// The number of blocks that are leased and free.
     #[must_use]
     pub fn free_blocks(&self) -> u64 {
         self.space.free_blocks()
@@ -141,7 +141,7 @@ impl Pool {
         self.space.memory_bytes()
     }
 
-    /// Refuses a run that does not lie in a lease.
+    /// Refuses a run outside of the leases.
     fn check(&self, run: Run) -> Result<(), SpaceError> {
         let is_run = run.blocks > 0 && run.block.checked_add(u64::from(run.blocks)).is_some();
         if is_run && self.groups.covers(run) {
@@ -162,7 +162,7 @@ impl Pool {
     }
 }
 
-/// The part of `used` that lies in `groups`.
+/// The part of `used` in `groups`.
 fn within(used: &Coverage, groups: &Coverage) -> Coverage {
     let mut within = groups.clone();
     for run in groups.without(used) {

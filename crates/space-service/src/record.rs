@@ -1,6 +1,6 @@
 //! The records of the file: its header, and one for each change. `docs/format/space-service.md` describes every byte.
 //!
-//! Reading gives a record or `None`, for any bytes.
+//! Reading returns a record or `None`, for any bytes.
 
 use shoal_base::Run;
 use shoal_base::checksum::crc32c_seeded;
@@ -14,7 +14,7 @@ pub(crate) const HEADER_BYTES: usize = 64;
 /// Bytes of a record before its payload.
 pub(crate) const RECORD_HEADER_BYTES: usize = 32;
 
-/// Records begin at multiples of this.
+/// Records start at multiples of this.
 pub(crate) const ALIGNMENT: usize = 8;
 
 /// The longest record: 131,072 runs (a commit of 65,536 kept and as many freed) of 15 bytes each, and a bit.
@@ -33,7 +33,7 @@ pub(crate) struct Header {
     pub(crate) base: u64,
 }
 
-/// Why a header is not one.
+/// The reason why a header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHeader {
     Damaged,
@@ -132,7 +132,7 @@ pub(crate) fn encode(seed: u64, record: &Record, out: &mut Vec<u8>) {
     out.resize(begin + length.next_multiple_of(ALIGNMENT), 0);
 }
 
-/// The record that begins with `bytes`, and how many bytes it takes there; `None` where there is no whole one.
+/// The record at the start of `bytes`, and its length; `None` if there is no whole one.
 pub(crate) fn decode(seed: u64, bytes: &[u8]) -> Option<(Record, usize)> {
     let mut reader = Reader::new(bytes);
     let (crc, length) = (reader.u32().ok()?, reader.u32().ok()? as usize);
@@ -248,7 +248,7 @@ fn put_values(values: &[Vec<Run>], out: &mut Vec<u8>) {
     values.iter().for_each(|runs| put_runs(runs, out));
 }
 
-/// A record behind its length; `None` where a field is none that a writer writes.
+/// A record after its length; `None` if a field has a value that no writer writes.
 fn read(reader: &mut Reader<'_>) -> Result<Option<Record>, Truncated> {
     let (number, synced, kind) = (reader.u64()?, reader.u64()?, reader.u16()?);
     let (flags, reserved) = (reader.u16()?, reader.u32()?);
@@ -305,7 +305,7 @@ fn number32(reader: &mut Reader<'_>) -> Result<u32, Truncated> {
 
 fn runs(reader: &mut Reader<'_>) -> Result<Vec<Run>, Truncated> {
     let count = reader.varint()?;
-    // Every run takes two bytes at least: the bytes that are there bound the memory that a wrong count asks for.
+    // Every run takes at least two bytes: the length of the input bounds the memory that a wrong count asks for.
     if count > reader.rest().len() as u64 {
         return Err(Truncated);
     }
@@ -401,7 +401,7 @@ mod tests {
             framed[4..8].copy_from_slice(&length.to_le_bytes());
             let crc = crc32c_seeded(1, &framed[4..]);
             framed[..4].copy_from_slice(&crc.to_le_bytes());
-            // Checksums are right here: whatever is taken for a record says the same when it is written again.
+            // Checksums are right here: any accepted record has the same bytes when it is encoded again.
             if let Some((record, _)) = decode(1, &framed) {
                 let mut again = Vec::new();
                 encode(1, &record, &mut again);

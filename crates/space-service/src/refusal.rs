@@ -1,12 +1,12 @@
-//! Why a call is refused, and the status codes that say so.
+//! The reasons for refusals, and their status codes.
 
 use shoal_base::Run;
 use tonic::{Code, Status};
 
-/// Why the owner refuses a call. Nothing was changed.
+/// The reason why the owner refuses a call. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The session ended: it was closed, or silent for too long. Space that it leased and did not commit is not its own any more.
+    /// The session ended: it was closed, or silent for too long. It does not own the space any more that it leased and did not commit.
     #[error("session {session} has ended")]
     Fenced {
         /// Its number.
@@ -18,7 +18,7 @@ pub enum Refusal {
         /// The missing thing: a session, a lease.
         what: &'static str,
     },
-    /// A run is not what the call takes it for: not in use, not of the lease, or committed already.
+    /// A run is not as the call assumes: not in use, not of the lease, or committed already.
     #[error("{run} {what}")]
     Wrong {
         /// The run.
@@ -26,10 +26,10 @@ pub enum Refusal {
         /// The error in it, in words.
         what: &'static str,
     },
-    /// The call itself makes no sense.
+    /// The call itself is invalid.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The file could not be written: nothing is changed any more until the service is started again.
+    /// The file could not be written: nothing is changed any more until the service is restarted.
     #[error("the service cannot write its file: {0}")]
     Poisoned(String),
 }

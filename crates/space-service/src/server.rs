@@ -1,7 +1,7 @@
-//! [`SpaceServer`]: the owner behind gRPC, on loopback addresses unless it is told otherwise.
+//! [`SpaceServer`]: serves the owner over gRPC, on loopback addresses by default.
 //!
-//! Nothing proves who a caller is. So, as the store's server, it does not listen where other machines could reach it without
-//! being told that this network is trusted.
+//! Callers are not authenticated. So, like the store's server, it refuses to listen on addresses that other machines can reach, unless the
+//! operator declares that network trusted.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -42,22 +42,22 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// Headers of one request, in bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 
-/// Pause after a failed accept: it fails again at once where file descriptors have run out.
+/// Pause after a failed accept: if file descriptors have run out, the next one fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long requests may take to finish when the server is told to stop.
+/// The time for requests to finish when the server stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// Why the server does not run.
+/// The reason why the server does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Callers from other machines could come in, and nothing proves who they are.
+    /// Callers from other machines could connect, and they are not authenticated.
     #[error(
         "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated; \
          listen on 127.0.0.1, or say --insecure if that network is trusted"
     )]
     NotLoopback(SocketAddr),
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error(transparent)]
     Listen(ListenError),
 }
@@ -88,8 +88,7 @@ impl SpaceServer {
         self.listeners.addresses()
     }
 
-    /// Serves `owner` until `shutdown` ends, and fences clients that were silent for too long. Requests under way are
-    /// waited for.
+    /// Serves `owner` until `shutdown` completes, and fences clients that were silent for too long. Waits for requests under way.
     pub async fn run(self, owner: Owner, shutdown: impl Future<Output = ()>) {
         let drain = watch::Sender::new(false);
         let mut connections = JoinSet::new();
@@ -107,7 +106,7 @@ impl SpaceServer {
     }
 }
 
-/// Never ends.
+/// Runs for ever.
 async fn fence(owner: &Owner) {
     let mut looks = interval(Duration::from_millis(LATE_EVERY_MS));
     loop {
@@ -121,7 +120,7 @@ async fn fence(owner: &Owner) {
     }
 }
 
-/// Never ends.
+/// Runs for ever.
 async fn accept(
     listeners: &Listeners,
     owner: &Owner,
@@ -292,7 +291,7 @@ where
     grpc.unary(OneAnswer(Some(answer)), request).await
 }
 
-/// Fits a function that answers one request into tonic's trait.
+/// Adapts a function that answers one request to tonic's trait.
 struct OneAnswer<H>(Option<H>);
 
 impl<H, F, R, A> UnaryService<R> for OneAnswer<H>

@@ -1,10 +1,10 @@
-//! [`SpaceState`]: what is allocated, who leased what, and which sessions live. Without files and without a network.
+//! [`SpaceState`]: allocated blocks, leases with their holders, and live sessions. Without files and without a network.
 //!
-//! Every change is decided first, then carried out, and is a [`Change`] that gives the same state again when it is carried out
-//! on the same state before ([`SpaceState::replay`]). The owner writes the changes down in their order.
+//! Every change is decided first, then carried out. Each is a [`Change`]: replayed on the same state before, it leads to the same state
+//! after ([`SpaceState::replay`]). The owner writes the changes down in their order.
 //!
-//! A session's number is its fencing token. Fencing comes first, reuse later: a session is removed, and from then on whatever
-//! it asks for is refused; only then are the blocks free that it leased and did not commit.
+//! A session's number is its fencing token. Fencing comes first, reuse later: a session is removed and all of its later calls are refused;
+//! only then are the blocks free that it leased and did not commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,10 +26,10 @@ pub const GROUPS_OF_LEASE_MAX: usize = 4096;
 /// Most runs, or values, in one list of a call.
 pub const ITEMS_MAX: usize = 65_536;
 
-/// Most runs that one call may be answered with.
+/// Most runs in one answer.
 const ANSWERED_RUNS_MAX: usize = 2 * ITEMS_MAX;
 
-/// How long a client may be silent, in milliseconds.
+/// The longest silence of a client, in milliseconds.
 pub const TIME_TO_LIVE_MS: std::ops::RangeInclusive<u32> = 1000..=3_600_000;
 
 /// Runs in one part of a snapshot.
@@ -45,14 +45,14 @@ pub enum Action {
         /// Most runs of a value.
         runs_max: usize,
     },
-    /// Frees what is allocated for good and lies in no lease.
+    /// Frees blocks that are allocated for good and in no lease.
     Free {
         /// The runs to free; no two overlap.
         runs: Vec<Run>,
     },
     /// Leases whole groups.
     Grant {
-        /// How many.
+        /// The number of groups.
         groups: usize,
     },
     /// Allocates blocks of a lease for good, and frees such ones into it.
@@ -61,10 +61,10 @@ pub enum Action {
         lease: u64,
         /// Blocks of it that were not committed.
         kept: Vec<Run>,
-        /// Blocks of it that were.
+        /// Blocks of it that were committed.
         freed: Vec<Run>,
     },
-    /// Ends a lease.
+    /// Closes a lease.
     GiveBack {
         /// The lease.
         lease: u64,
@@ -74,7 +74,7 @@ pub enum Action {
 /// The answer to an [`Action`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Answer {
-    /// It was done.
+    /// The action was carried out.
     #[default]
     Done,
     /// The runs of each value.
@@ -127,7 +127,7 @@ pub(crate) struct Counters {
 pub(crate) struct SessionState {
     pub(crate) session: u64,
     pub(crate) time_to_live_ms: u32,
-    /// Of the last call that changed something, and what it was answered.
+    /// The last sequence that changed something, and its answer.
     pub(crate) sequence: u64,
     pub(crate) mark: u32,
     pub(crate) answer: Answer,
@@ -140,7 +140,7 @@ pub(crate) struct HeldLease {
     pub(crate) groups: Vec<Run>,
 }
 
-/// How full the space is.
+/// The use of the space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Blocks of the space.
@@ -161,7 +161,7 @@ struct ClientSession {
     time_to_live_ms: u32,
     deadline_ms: u64,
     sequence: u64,
-    /// Of the call with that sequence: what it asked for.
+    /// The checksum of the request with that sequence.
     mark: u32,
     answer: Answer,
     leases: BTreeSet<u64>,
@@ -183,7 +183,7 @@ pub(crate) struct SpaceState {
     counters: Counters,
 }
 
-/// Records that do not follow on each other, or on the state before them.
+/// Records that do not follow each other, or the state before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contradiction(pub(crate) &'static str);
 
@@ -195,7 +195,7 @@ impl SpaceState {
         state.unwrap_or_else(|_| Self::empty(blocks, group_blocks))
     }
 
-    /// A space in which nothing is free: what a snapshot's parts are put into.
+    /// A space without a free block, into which a snapshot's parts are put.
     pub(crate) fn empty(blocks: u64, group_blocks: u32) -> Self {
         Self::with_space(Space::new(blocks, group_blocks))
     }
@@ -229,7 +229,7 @@ impl SpaceState {
         }
     }
 
-    /// Begins a session; its number.
+    /// Starts a session, and returns its number.
     pub(crate) fn open(&mut self, time_to_live_ms: u32, now_ms: u64) -> Result<(u64, Change), Refusal> {
         if !TIME_TO_LIVE_MS.contains(&time_to_live_ms) {
             return Err(Refusal::Invalid("a time to live is 1,000 to 3,600,000 ms"));
@@ -247,7 +247,7 @@ impl SpaceState {
     pub(crate) fn touch(&mut self, session: u64, now_ms: u64) -> Result<(), Refusal> {
         let fenced = Refusal::Fenced { session };
         let state = self.sessions.get_mut(&session).ok_or(fenced.clone())?;
-        // One that is late is fenced even before somebody noticed.
+        // A late session is fenced even before it was noticed.
         if state.deadline_ms != 0 && state.deadline_ms < now_ms {
             return Err(fenced);
         }
@@ -255,7 +255,7 @@ impl SpaceState {
         Ok(())
     }
 
-    /// Does what a session asks for; no change where that was done before.
+    /// Executes the action of a session; returns no change if it was executed before.
     pub(crate) fn act(
         &mut self,
         session: u64,
@@ -282,7 +282,7 @@ impl SpaceState {
         Ok((answer, Some(Change::Did { session, sequence, deed })))
     }
 
-    /// Ends a session: it is fenced, and space that it leased and did not commit is free.
+    /// Closes a session: it is fenced, and space that it leased and did not commit is free.
     pub(crate) fn end(&mut self, session: u64) -> Result<Change, Refusal> {
         let state = self.sessions.remove(&session).ok_or(Refusal::Fenced { session })?;
         state.leases.into_iter().for_each(|lease| self.end_lease(lease));
@@ -295,8 +295,7 @@ impl SpaceState {
         self.sessions.iter().filter(|(_, state)| is_late(state)).map(|(&session, _)| session).collect()
     }
 
-    /// Gives every session its whole time to live again: after a restart, or where the owner stood still, nobody could have
-    /// called.
+    /// Restores every session's whole time to live: after a restart, or when the owner was stopped, no client could call.
     pub(crate) fn grace(&mut self, now_ms: u64) {
         for state in self.sessions.values_mut() {
             state.deadline_ms = now_ms + u64::from(state.time_to_live_ms);
@@ -329,7 +328,7 @@ impl SpaceState {
         Ok(())
     }
 
-    /// Everything, in parts.
+    /// The whole state, in parts.
     pub(crate) fn parts(&self) -> Vec<Part> {
         let mut parts = vec![Part::Counters(self.counters)];
         let mut free = Vec::with_capacity(PART_RUNS);
@@ -359,7 +358,7 @@ impl SpaceState {
         parts
     }
 
-    /// Puts a part of a snapshot in.
+    /// Adds a part of a snapshot.
     pub(crate) fn put(&mut self, part: Part) -> Result<(), Contradiction> {
         match part {
             Part::Counters(counters) => self.counters = counters,
@@ -400,7 +399,7 @@ impl SpaceState {
         Ok(())
     }
 
-    /// The change that `action` asks for. The blocks that it hands out are taken out of the free space already.
+    /// Decides on the change for `action`. The blocks that it hands out are taken out of the free space already.
     fn decide(&mut self, session: u64, action: Action) -> Result<Deed, Refusal> {
         match action {
             Action::Allocate { sizes, runs_max } => self.allocate(&sizes, runs_max),
@@ -461,7 +460,7 @@ impl SpaceState {
         Ok(Deed::Allocated { values })
     }
 
-    /// Takes what a change that was written down hands out.
+    /// Takes the blocks that a recorded change hands out.
     fn reserve(&mut self, deed: &Deed) -> Result<(), Contradiction> {
         let wrong = |_| Contradiction("what was handed out was not free");
         match deed {
@@ -478,7 +477,7 @@ impl SpaceState {
         }
     }
 
-    /// Everything but the session's own books; nothing where it is refused.
+    /// Carries out all but the session's own bookkeeping; nothing if it is refused.
     fn carry_out(&mut self, session: u64, deed: &Deed) -> Result<(), Refusal> {
         match deed {
             Deed::Allocated { .. } => {}
@@ -582,17 +581,17 @@ impl SpaceState {
         assert!(freed.is_ok(), "leased groups were taken out of the space: {freed:?}");
     }
 
-    /// Whether any block of a run that lies in the space is free.
+    /// Returns true if any block of a run within the space is free.
     fn has_free(&self, run: Run) -> bool {
         let taken = self.space.take_free_part(run);
         if taken.as_ref().is_ok_and(|&blocks| blocks == 0) {
             return false;
         }
-        // The state is being read and then refused with this answer: nobody misses the blocks that were taken.
+        // The state is being read and is refused on this answer: the blocks that were taken do not matter.
         true
     }
 
-    /// Whether any block of a run is leased. Blocks outside of the space are not.
+    /// Returns true if any block of a run is leased. Blocks outside of the space are not.
     fn is_leased(&self, run: Run) -> bool {
         let group_blocks = u64::from(self.group_blocks());
         let first = run.block / group_blocks * group_blocks;
@@ -600,7 +599,7 @@ impl SpaceState {
         first < end && self.leased.range(first..end).next().is_some()
     }
 
-    /// Whether each of these is one whole group of the space, in ascending order.
+    /// Returns true if each of these is one whole group of the space, in ascending order.
     fn are_groups(&self, groups: &[Run]) -> bool {
         let group_blocks = u64::from(self.group_blocks());
         let is_group = |run: &Run| {
@@ -619,7 +618,7 @@ impl SpaceState {
     }
 }
 
-/// A checksum of the request, which tells a repeated call from another one with the same sequence.
+/// A checksum of the request, which distinguishes a repeated call from another one with the same sequence.
 fn mark_of_action(action: &Action) -> u32 {
     match action {
         Action::Allocate { sizes, .. } => mark(2, sizes.iter().map(|&blocks| u64::from(blocks))),
@@ -630,7 +629,7 @@ fn mark_of_action(action: &Action) -> u32 {
     }
 }
 
-/// The same of what was done for the call: so it is known after a restart, too.
+/// The same checksum from the recorded change: a repeated call is recognised after a restart, too.
 fn mark_of_deed(deed: &Deed) -> u32 {
     match deed {
         Deed::Allocated { values } => mark(2, values.iter().map(|runs| blocks_of(runs))),
@@ -656,7 +655,7 @@ fn mark(kind: u64, numbers: impl IntoIterator<Item = u64>) -> u32 {
     crc32c_seeded(kind, &bytes)
 }
 
-/// Whether all of a run lies in groups, which are in ascending order.
+/// Returns true if all of a run is in groups, which are in ascending order.
 fn lies_in(run: Run, groups: &[Run]) -> bool {
     let Some(end) = run.block.checked_add(u64::from(run.blocks)) else { return false };
     let mut at = run.block;

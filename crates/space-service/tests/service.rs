@@ -74,7 +74,7 @@ async fn a_client_allocates_frees_and_leases() {
     pool.commit().await.unwrap();
     let status = client.status().await.unwrap();
     assert_eq!((status.leased_blocks, status.committed_blocks, status.leases), (1024, 700, 1));
-    // Of what was committed some goes, something new comes; the new is not committed.
+    // Some committed runs are freed, a new one is allocated; the new one is not committed.
     pool.free_batch(&runs[2..4]).unwrap();
     pool.commit().await.unwrap();
     assert!(pool.allocate(150).is_some());
@@ -110,7 +110,7 @@ async fn a_restart_keeps_everything_and_a_lost_answer_is_given_again() {
     let session = client.session();
     service.stop().await;
 
-    // The file alone says it all; the client's session goes on.
+    // The file alone is enough; the client's session continues.
     let options = OwnerOptions { size: None, sync: false };
     let clock = Arc::new(ManualClock::new(5_000_000));
     let entropy = SeededEntropy::new(2);
@@ -134,7 +134,7 @@ async fn a_restart_keeps_everything_and_a_lost_answer_is_given_again() {
         looks.flatten().collect::<Vec<u64>>()
     };
     assert_eq!(wait(29), vec![]);
-    // The owner stands still for an hour: that is not its clients' silence.
+    // The owner is stopped for an hour: that is not its clients' silence.
     clock.advance(3_600_000_000_000);
     assert_eq!(owner.fence_late(), Ok(vec![]));
     assert_eq!(wait(29), vec![]);
@@ -155,7 +155,7 @@ async fn a_dead_client_is_fenced_and_its_late_commit_refused() {
     let service = Service::start(&folder.path().join("space"), false).await;
     let mut options = service.options();
     options.time_to_live = Duration::from_secs(1);
-    // Its task that says it is alive runs on a runtime of its own, which stops: as a machine that hangs.
+    // The task that renews the session runs on a separate runtime, which stops like a machine that hangs.
     let (client, mut pool) = std::thread::scope(|scope| {
         let hung = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -184,7 +184,7 @@ async fn a_dead_client_is_fenced_and_its_late_commit_refused() {
     let owner_side = other.status().await.unwrap();
     assert_eq!(owner_side.free_blocks, owner_side.blocks);
     assert!(session < other.session(), "numbers are never given twice");
-    // Its connection is gone with its runtime; whatever it says, it is refused or not heard.
+    // Its connection is gone with its runtime; any call of it is refused or does not arrive.
     assert!(pool.commit().await.is_err());
     service.stop().await;
 }
@@ -225,7 +225,7 @@ async fn every_torn_end_is_a_state_of_before_and_damage_before_it_is_found() {
         }
     }
     assert!(seen.len() > 15, "{seen:?}");
-    // A byte in the middle that changed is not an end: the records behind it promised that it was there.
+    // A changed byte in the middle is not an end: the records after it promised that it was there.
     let mut damaged = bytes.clone();
     damaged[end / 2] ^= 1;
     std::fs::write(&copy, &damaged).unwrap();
@@ -283,7 +283,7 @@ async fn several_clients_own_no_block_together() {
                 taken.drain(..5).for_each(|run| pool.free(run).unwrap());
                 if round % 2 == 0 {
                     pool.commit().await.unwrap();
-                    // As by a crash: a run that is taken now is not committed.
+                    // Like a crash: a run that is allocated now is not committed.
                     assert!(pool.allocate(3).is_some());
                 } else {
                     pool.give_back().await.unwrap();
@@ -307,7 +307,7 @@ async fn several_clients_own_no_block_together() {
     assert_eq!(status.free_blocks + used, status.blocks);
 }
 
-/// Several processes that make one file at the same moment, or find it replaced meanwhile: one of them has it.
+/// Several processes that make one file at the same moment, or find it replaced meanwhile: one of them gets it.
 #[test]
 fn a_file_is_made_and_opened_by_one_only() {
     let folder = tempfile::tempdir().unwrap();
@@ -331,7 +331,7 @@ fn a_file_is_made_and_opened_by_one_only() {
     }
 }
 
-/// A call that is given up leaves its outcome open: the client is over, and the owner takes back what it leased.
+/// A call that is abandoned leaves its outcome unknown: the client is over, and the owner takes back its leases.
 #[tokio::test]
 async fn a_client_that_gave_a_call_up_is_fenced() {
     let folder = tempfile::tempdir().unwrap();
@@ -341,7 +341,7 @@ async fn a_client_that_gave_a_call_up_is_fenced() {
     let client = SpaceClient::connect(&options).await.unwrap();
     let mut pool = client.pool();
     pool.lease(2).await.unwrap();
-    // Asked for, and dropped before an answer can have come.
+    // Sent, and dropped before an answer can have come.
     let mut call = Box::pin(client.allocate(1));
     let begun = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending())).await;
     assert!(begun, "it was answered before it was asked for");

@@ -206,7 +206,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// Calls `work` for each item; counts those for which it says false.
+    /// Calls `work` for each item; returns the number of calls that returned false.
     fn measure<T>(&mut self, items: &[T], mut work: impl FnMut(&T) -> bool) -> u64 {
         let cpu_before = thread_cpu_ns();
         let mut failures = 0;

@@ -1,11 +1,11 @@
-//! The check of everything that the allocator knows twice: the index against the arrays, the borders, the sums.
+//! Checks the allocator's redundant state: the index against the arrays, the borders, the sums.
 
 use crate::classes::CLASS_BLOCKS_MAX;
 use crate::free_runs::{FreeRuns, Group};
 use crate::index::RunIndex;
 
 impl FreeRuns {
-    /// Panics where two parts of the state contradict each other.
+    /// Panics if two parts of the state contradict each other.
     pub(crate) fn audit(&self) {
         let mut free_blocks = 0;
         for (group, state) in self.groups.iter().enumerate() {

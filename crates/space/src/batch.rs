@@ -1,7 +1,7 @@
-//! Many frees under one lock: while one run is freed, the memory that the next ones need is fetched.
+//! Many frees under one lock: while one run is freed, the memory for the next ones is prefetched.
 //!
-//! The answers are those of the same frees one after the other; memory that is fetched for nothing costs only time. On 12 TiB
-//! that is 90 % full, a free of a batch takes half the time (docs/measurements/performance-log.md).
+//! The results are the same as of separate frees; a useless prefetch costs only time. On 12 TiB at 90 % full, a free of a
+//! batch takes half the time (docs/measurements/performance-log.md).
 
 use shoal_base::Run;
 
@@ -11,12 +11,13 @@ use crate::merge::SORTED_RUNS_MIN;
 use crate::prefetch;
 use crate::span::Span;
 
-/// How many frees ahead the group is fetched, an array outside of the group, and the words of the index: frees find the group
-/// first, then the array, and only then know the words.
+/// How many frees ahead the group, its array outside of it, and the words of the index are prefetched: a free finds the group
+/// first, then the array, and only then knows the words.
 const AHEAD: [usize; 3] = [6, 4, 2];
 
 impl FreeRuns {
-    /// Fetches ahead the words of the index for the lengths that a freed run will have; its group, and its place there.
+    /// Prefetches the words of the index for the lengths that a freed run touches. Returns its group, and its place
+    /// there.
     #[inline]
     fn look_ahead(&self, run: Run) -> Option<(usize, usize)> {
         let state = self.group_at(run.block)?;
@@ -31,17 +32,17 @@ impl FreeRuns {
         Some((group, place))
     }
 
-    /// Gives back runs: all of them or none.
+    /// Frees all of the runs or none.
     pub(crate) fn free_batch(&mut self, runs: &[Run]) -> Result<(), SpaceError> {
         if runs.len() >= SORTED_RUNS_MIN {
             return self.free_sorted(runs);
         }
         let [group, array, word] = AHEAD;
-        // The places that were seen ahead, with their groups, and the groups that changed since.
+        // The places found ahead, with their groups, and the groups that changed since.
         let mut seen: [Option<(usize, usize)>; AHEAD[2]] = [None; AHEAD[2]];
         let mut changed = [usize::MAX; AHEAD[2]];
         for (at, &run) in runs.iter().enumerate() {
-            // A run behind the end has no group; it is refused in its turn.
+            // A run past the end has no group; it is refused in its turn.
             if let Some(state) = runs.get(at + group).and_then(|later| self.group_at(later.block)) {
                 prefetch::soon(state);
             }

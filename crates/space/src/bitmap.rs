@@ -1,18 +1,18 @@
-//! The free runs of one group as a bit for each block: the form for groups with so many runs that an array would be
-//! larger. Memory is 9 KiB whatever happens.
+//! The free runs of one group as a bit for each block: the form for groups whose array would be larger than a
+//! bitmap. Memory is always 9 KiB.
 //!
-//! A search for a length walks over the runs of a sixteenth of the group, a *segment*, but only where that may have such a run:
-//! each segment notes the lengths that were put in. A length that was taken out stays noted until the segment is looked over
-//! again, which happens every so many changes.
+//! A search for a length walks over the runs of a *segment*, a sixteenth of the group, and skips segments that cannot have such
+//! a run: each segment notes the lengths that were put in. A length that was taken out stays noted until the next rescan of the
+//! segment, after `LOOKED_OVER_EVERY` changes.
 //!
-//! A run is named by its first block where the array's form has an index.
+//! A run is named by its first block; the array form uses an index instead.
 
 use crate::span::{Inserted, Removed, Span};
 
 /// Blocks of a segment.
 const SEGMENT_BLOCKS: u32 = 4096;
 
-/// Changes after which a segment is looked over: then that costs a few nanoseconds a change.
+/// Changes after which a segment is rescanned: a few nanoseconds per change.
 const LOOKED_OVER_EVERY: u32 = 64;
 
 /// Lengths below this are counted.
@@ -28,7 +28,7 @@ pub(crate) struct Bits {
     counts: [u16; COUNTED_BLOCKS],
 }
 
-/// The runs that begin in one part of a group.
+/// The runs that start in one part of a group.
 #[derive(Clone, Debug, Default)]
 struct Segment {
     /// A bit for each length that some run may have, modulo the number of bits.
@@ -47,7 +47,7 @@ impl Segment {
 }
 
 impl Bits {
-    /// A group of `group_blocks` blocks in which just these runs, which do not touch, are free.
+    /// A group of `group_blocks` blocks in which only these runs, which do not touch, are free.
     pub(crate) fn new(group_blocks: u32, runs: impl Iterator<Item = Span>) -> Self {
         let segments = group_blocks.div_ceil(SEGMENT_BLOCKS) as usize;
         let words = vec![0; (group_blocks as usize).div_ceil(64)];
@@ -71,7 +71,7 @@ impl Bits {
         size_of::<Self>() + self.words.capacity() * size_of::<u64>() + segments
     }
 
-    /// The run that begins at `start`, which is free while the block before it is not.
+    /// The run at `start`, which is free; the block before it is not.
     pub(crate) fn at(&self, start: u32) -> Span {
         Span { start, blocks: self.next(start, false) - start }
     }
@@ -83,7 +83,7 @@ impl Bits {
         Some(Span { start, blocks: end - start })
     }
 
-    /// The first run that begins at or behind `from`; a run that covers `from` counts from there.
+    /// The first run that starts at or after `from`; a run that covers `from` counts from there.
     pub(crate) fn next_run(&self, from: u32) -> Option<Span> {
         let start = self.next(from, true);
         (start < self.end()).then(|| self.at(start))
@@ -100,7 +100,8 @@ impl Bits {
         likely.find_map(|(segment, _)| self.find_in(segment, blocks, from))
     }
 
-    /// Whether a run of exactly `blocks` blocks begins at `from` or behind, where none begins before.
+    /// Returns true if a run of exactly `blocks` blocks starts at or after `from`; the caller knows that none
+    /// starts before.
     pub(crate) fn has_length(&self, blocks: u32, from: u32) -> bool {
         match self.counts.get(blocks as usize) {
             Some(&count) => count > 0,
@@ -108,12 +109,12 @@ impl Bits {
         }
     }
 
-    /// The start of the first run of exactly `blocks` blocks that begins in a segment, at `from` or behind.
+    /// The start of the first run of exactly `blocks` blocks that starts in a segment, at or after `from`.
     fn find_in(&self, segment: usize, blocks: u32, from: u32) -> Option<u32> {
         let words_each = SEGMENT_BLOCKS as usize / 64;
         let first = segment * words_each;
         let from = from.max(first as u32 * 64);
-        // Whether the block before is free: then what begins here began earlier; block 0 stands for where, and is no answer.
+        // If the block before is free, the first run started earlier and is no answer; 0 is a placeholder for its start.
         let mut carry = first.checked_sub(1).map_or(0, |before| self.words[before] >> 63);
         let mut start = (carry != 0).then_some(0);
         for (word, &bits) in self.words.iter().enumerate().skip(first).take(words_each) {
@@ -134,7 +135,7 @@ impl Bits {
         (self.next(last, false) - last == blocks).then_some(last)
     }
 
-    /// The runs that begin in a segment.
+    /// The runs that start in a segment.
     fn runs_of(&self, segment: usize) -> impl Iterator<Item = Span> + '_ {
         let first = segment as u32 * SEGMENT_BLOCKS;
         let reaches_in = first > 0 && self.is_free(first - 1) && self.is_free(first);
@@ -155,7 +156,7 @@ impl Bits {
         }
     }
 
-    /// Notes that a run begins at `span` now, or did.
+    /// Notes a run that was put in at `span`, or taken out.
     fn changed(&mut self, span: Span, is_there: bool) {
         self.count(span, is_there);
         let segment = self.segment_mut(span);
@@ -185,7 +186,7 @@ impl Bits {
         })
     }
 
-    /// Puts in a run of which nothing is free.
+    /// Puts in a run that is wholly used.
     pub(crate) fn insert(&mut self, span: Span) -> Inserted {
         let left = (span.start > 0 && self.is_free(span.start - 1)).then(|| {
             let start = self.start_of(span.start - 1);
@@ -204,7 +205,7 @@ impl Bits {
         Inserted { merged, left, right }
     }
 
-    /// Takes `span` out of the run that begins at `start`.
+    /// Takes `span` out of the run at `start`.
     pub(crate) fn remove(&mut self, start: u32, span: Span) -> Removed {
         let removed = Removed::new(self.at(start), span);
         self.set(span, false);
@@ -235,7 +236,7 @@ impl Bits {
         }
     }
 
-    /// The first block from `from` on that is free, or not; the end where there is none.
+    /// The first free block (or the first used one) at or after `from`; the end if there is none.
     fn next(&self, from: u32, is_free: bool) -> u32 {
         let flip = if is_free { 0 } else { !0 };
         let mut mask = !0 << (from % 64);

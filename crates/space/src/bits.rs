@@ -1,7 +1,7 @@
-//! A set of groups as three levels of 64-bit words: a bit of a level says that the word below it is not empty.
+//! A set of groups as three levels of 64-bit words: a bit of a level is set if the word below it is not empty.
 //!
 //! Invariant: upper bits are exact, in both directions. Only one thread works on a set at a time, so a summary bit
-//! can never stay behind over an empty word; searches assert it, and the audit checks every bit.
+//! never stays set over an empty word; searches assert it, and the audit checks every bit.
 
 /// Most groups in a set: three levels of 64.
 pub(crate) const GROUPS_MAX: usize = 64 * 64 * 64;
@@ -80,7 +80,7 @@ impl GroupSet {
         (self.words.capacity() + self.middles.capacity()) * size_of::<u64>()
     }
 
-    /// Panics unless every summary bit says exactly whether the word below it is empty.
+    /// Panics unless each summary bit is set exactly if the word below it is not empty.
     pub(crate) fn audit(&self) {
         assert_summary(&self.words, &self.middles);
         assert_summary(&self.middles, &[self.top]);
@@ -114,7 +114,7 @@ pub(crate) const fn above(bit: usize) -> u64 {
     !(u64::MAX >> (63 - bit))
 }
 
-/// Panics unless bit i of `summary` says exactly whether word i of `words` is not empty.
+/// Panics unless each bit i of `summary` is set exactly if word i of `words` is not empty.
 pub(crate) fn assert_summary(words: &[u64], summary: &[u64]) {
     for (word, &bits) in words.iter().enumerate() {
         let is_set = summary[word / 64] & (1 << (word % 64)) != 0;

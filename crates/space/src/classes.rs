@@ -1,16 +1,16 @@
 //! For each exact length: in which groups is there a free run of it? One three-level set of groups per class, and
 //! a summary of the classes that are not empty.
 //!
-//! The lowest level is transposed: the words of all classes for one region of 64 groups lie together, and exist
-//! only where some run of the region was ever indexed (8 KiB a region of 16 GiB). That makes the load of the allocator for
-//! LOSF (docs/sources.md) 20 % faster than a layout by class.
+//! The lowest level is transposed: the words of all classes for one region of 64 groups are adjacent, and exist only if
+//! some run of the region was ever indexed (8 KiB per region of 16 GiB). That makes the load of the allocator for LOSF
+//! (docs/sources.md) 20 % faster than a layout by class.
 //!
 //! Invariant: as in `bits`, every summary bit is exact.
 
 use crate::bits::{GroupSet, assert_summary};
 use crate::prefetch;
 
-/// Longest run with a class of its own: 4 MiB, the largest value that travels in one piece. Longer runs are few.
+/// Longest run that has a class: 4 MiB, the largest value that travels in one piece. Longer runs are few.
 pub(crate) const CLASS_BLOCKS_MAX: u32 = 1024;
 
 /// Sets of groups by the length of a run.
@@ -46,7 +46,7 @@ impl ClassIndex {
         }
     }
 
-    /// Whether runs of this length have a class.
+    /// Returns true if runs of this length have a class.
     pub(crate) fn holds(&self, blocks: u32) -> bool {
         blocks as usize <= self.classes
     }
@@ -58,7 +58,7 @@ impl ClassIndex {
         let region = group / 64;
         let classes = self.classes;
         let words = self.regions[region].get_or_insert_with(|| vec![0; classes].into_boxed_slice());
-        // All levels, without asking which of them change: a wrong guess costs more.
+        // Sets all levels without a branch: a mispredicted one costs more.
         words[class] |= 1 << (group % 64);
         self.middles[class * self.class_words + region / 64] |= 1 << (region % 64);
         self.tops[class] |= 1 << (region / 64);
@@ -87,7 +87,7 @@ impl ClassIndex {
         }
     }
 
-    /// Fetches ahead the word that says whether `group` has a run of `blocks` blocks.
+    /// Prefetches the word with `group`'s bit for runs of `blocks` blocks.
     #[inline]
     pub(crate) fn prefetch_word(&self, blocks: u32, group: usize) {
         if self.holds(blocks)
@@ -122,7 +122,7 @@ impl ClassIndex {
             + self.regions.capacity() * size_of::<Option<Box<[u64]>>>()
     }
 
-    /// Whether the index says that `group` has a run of `blocks` blocks.
+    /// Returns true if the index has a run of `blocks` blocks for `group`.
     pub(crate) fn contains(&self, blocks: u32, group: usize) -> bool {
         let class = self.class(blocks);
         self.regions[group / 64].as_ref().is_some_and(|words| words[class] & (1 << (group % 64)) != 0)

@@ -1,16 +1,15 @@
 //! Free runs that cross the borders of groups.
 //!
-//! Only open groups take part: free space of a group that belongs to one owner, or is being emptied, ends at its borders.
+//! Only open groups take part: free space of a group that has an owner, or is being emptied, stops at its borders.
 //!
-//! Groups do not know their neighbours' runs, so such runs have no class. They are found by a walk over the
-//! borders that lie within free space, which is done only if no group alone can serve a request. A bound on the
-//! longest such run makes that rare on a full device: it is exact after a walk and rises only when a run that
-//! touches a border grows.
+//! Groups do not know their neighbours' runs, so such runs have no class. If no group alone can serve a
+//! request, a walk over the borders within free space finds them. A bound on the longest such run makes that
+//! rare on a full device: it is exact after a walk and rises only when a run that touches a border grows.
 
 use crate::free_runs::FreeRuns;
 use crate::span::Span;
 
-/// A run across at least one border; it may be longer than a [`shoal_base::Run`] can say.
+/// A run across at least one border; its length may exceed the range of a [`shoal_base::Run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Across {
     pub(crate) block: u64,
@@ -22,7 +21,7 @@ pub(crate) struct Across {
 pub(crate) struct Search {
     /// The shortest run that fits, the lowest of its length.
     pub(crate) best_fit: Option<Across>,
-    /// The longest run, the lowest of its length; unknown where the search ended at an exact fit.
+    /// The longest run, the lowest of its length; unknown if the search stopped at an exact fit.
     pub(crate) longest: Option<Across>,
 }
 
@@ -49,7 +48,7 @@ impl FreeRuns {
         search
     }
 
-    /// The run across the border behind `group`, in which it begins, and the group in which it ends.
+    /// The run that starts in `group` and crosses the border after it, and the last group of that run.
     pub(crate) fn run_across(&self, group: usize) -> (Across, usize) {
         let Some(first) = self.groups[group].runs.last() else {
             unreachable!("group {group} is joined but full")
@@ -66,7 +65,7 @@ impl FreeRuns {
         (Across { block, blocks: end - block }, last_group)
     }
 
-    /// Notes what a run that grew to `merged` means for the borders of its group.
+    /// Updates the borders of a group in which a run grew to `merged`.
     #[inline]
     pub(crate) fn note_borders(&mut self, group: usize, merged: Span) {
         let reaches_border = merged.start == 0 || merged.end() == self.geometry.group_blocks();
@@ -97,8 +96,9 @@ impl FreeRuns {
         }
     }
 
-    /// How far free space may reach into and behind a neighbour: no further than its run, or unknown where the
-    /// neighbour is wholly free. A longer walk is not worth it: with free groups about, nobody needs the bound.
+    /// How far free space may reach into a neighbour and past it: no further than its run, or unknown if the
+    /// neighbour is wholly free. A longer walk is not worth it: while there are free groups, the bound is not
+    /// needed.
     fn reach(&self, neighbour: Span) -> u64 {
         if neighbour.blocks == self.geometry.group_blocks() { u64::MAX } else { u64::from(neighbour.blocks) }
     }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_chain_ends_where_a_group_has_a_hole_and_the_next_begins_in_it() {
-        // Group 1 is free at both ends, with a hole: two runs across borders, not one.
+        // Group 1 is free at its start and its end, with a hole: two runs across borders, not one.
         let mut space = free_runs(64, &[Run::new(14, 6), Run::new(25, 12)]);
         let search = space.search_cross(u64::MAX);
         assert_eq!(search.longest, Some(Across { block: 25, blocks: 12 }));

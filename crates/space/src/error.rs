@@ -1,8 +1,8 @@
-//! Errors of a run that is given back or taken.
+//! Errors of a run that is freed or taken.
 
 use shoal_base::Run;
 
-/// Why a run was refused. Nothing was changed.
+/// The reason why a run was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpaceError {
     /// A run to be freed is free already, wholly or partly.
@@ -21,12 +21,12 @@ pub enum SpaceError {
         /// Its first part that is in use.
         overlap: Run,
     },
-    /// A run is empty or reaches behind the end of the space.
+    /// A run is empty or reaches past the end of the space.
     #[error("run {run} is empty or reaches behind the end, block {blocks_max}")]
     Outside {
         /// The run.
         run: Run,
-        /// The first block behind the space.
+        /// The first block after the space.
         blocks_max: u64,
     },
 }

@@ -1,10 +1,10 @@
 //! The allocator without its lock: the arrays of all groups, the index over them, and the borders between groups
-//! that lie within free space.
+//! that are within free space.
 //!
 //! Policy: exact best fit over the free runs of the groups, lowest address first, cut from the front. Anything
 //! looser (fewer classes, next fit, avoiding slivers) fragments the device within a few turnovers
-//! (docs/space.md). Only where no group has a fitting run, runs across borders are searched
-//! (`cross`), so that a request fails only if no contiguous run fits.
+//! (docs/space.md). Runs across borders (`cross`) are searched only if no group has a fitting run, so a
+//! request fails only if no contiguous run fits.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,10 +23,10 @@ use crate::span::Span;
 /// Bins of the histogram: bin `i` counts the free runs of 2^i to 2^(i+1) - 1 blocks within groups.
 pub const HISTOGRAM_BINS: usize = 17;
 
-/// The owner of what belongs to everybody.
+/// The owner of shared groups.
 pub(crate) const SHARED: u16 = 0;
 
-/// The runs of one allocation; up to four without memory of their own.
+/// The runs of one allocation; up to four without memory on the heap.
 pub type Runs = SmallVec<[Run; 4]>;
 
 /// The record of one group: one cache line.
@@ -57,7 +57,7 @@ impl Group {
         self.large_runs = self.large_runs + large(now) - large(before);
     }
 
-    /// Whether it serves everybody.
+    /// Returns true if it serves all requests.
     pub(crate) fn is_open(&self) -> bool {
         self.owner == SHARED && !self.is_closed
     }
@@ -94,7 +94,7 @@ impl FreeRuns {
         }
     }
 
-    /// Sets what is free in a group of which nothing is free yet.
+    /// Sets the free runs of a group that has none yet.
     pub(crate) fn set_group(&mut self, group: usize, of_group: &GroupRuns) {
         let state = &mut self.groups[group];
         assert!(state.free_blocks == 0 && state.is_open(), "group {group} was set before");
@@ -108,13 +108,13 @@ impl FreeRuns {
         }
     }
 
-    /// Gives a run back; all or nothing.
+    /// Frees a run; all or nothing.
     #[inline]
     pub(crate) fn free(&mut self, run: Run) -> Result<(), SpaceError> {
         self.free_at(run, None)
     }
 
-    /// As [`Self::free`], where its place in the array of its group may be known.
+    /// Like [`Self::free`]; `place` is the run's place in the array of its group, if known.
     #[inline]
     pub(crate) fn free_at(&mut self, run: Run, place: Option<usize>) -> Result<(), SpaceError> {
         self.geometry.check(run)?;
@@ -162,7 +162,7 @@ impl FreeRuns {
         arrays + groups + owned + self.joined.heap_bytes() + self.index.heap_bytes()
     }
 
-    /// Takes what is free of a run and says how many blocks that were.
+    /// Takes the free blocks of a run and returns their number.
     pub(crate) fn take_free_part(&mut self, run: Run) -> Result<u64, SpaceError> {
         self.geometry.check(run)?;
         let free_before = self.free_blocks;
@@ -184,7 +184,7 @@ impl FreeRuns {
         }
     }
 
-    /// The same from a run across borders.
+    /// The same, from a run across borders.
     fn allocate_across(&mut self, blocks: u32) -> Option<Run> {
         if self.cross_blocks_max < u64::from(blocks) {
             return None;
@@ -195,7 +195,7 @@ impl FreeRuns {
         Some(run)
     }
 
-    /// A run of `blocks` blocks, else the longest there is.
+    /// A run of `blocks` blocks, else the longest run.
     pub(crate) fn allocate_at_most(&mut self, blocks: u32) -> Option<Run> {
         if let Some(run) = self.allocate(blocks) {
             return Some(run);
@@ -217,7 +217,7 @@ impl FreeRuns {
                 out.push(run);
                 return Some(out);
             }
-            // Pieces only get shorter: is there any hope with those that are left?
+            // Pieces only get shorter: is there any hope with the remaining ones?
             let pieces_left = (runs_max - out.len()) as u64;
             let hopeful =
                 |longest: &Run| u64::from(longest.blocks).saturating_mul(pieces_left) >= u64::from(left);
@@ -244,7 +244,7 @@ impl FreeRuns {
         if self.cross_blocks_max > u64::from(within.blocks)
             && let Some(across) = self.search_cross(u64::MAX).longest
         {
-            // A run across a border is longer than its parts, but the longest within a group may lie elsewhere.
+            // A run across a border is longer than its parts, but the longest within a group may be elsewhere.
             if across.blocks > u64::from(within.blocks) {
                 return Some(Run::new(across.block, u32::try_from(across.blocks).unwrap_or(u32::MAX)));
             }
@@ -253,7 +253,7 @@ impl FreeRuns {
         Some(self.geometry.run(within.group, span))
     }
 
-    /// Whether all of a run is free.
+    /// Returns true if all of a run is free.
     pub(crate) fn is_free(&self, run: Run) -> bool {
         self.geometry.check(run).is_ok()
             && self
@@ -271,7 +271,7 @@ impl FreeRuns {
         Merged::new(self.groups.iter().enumerate().flat_map(of_group))
     }
 
-    /// Takes a run of which all is free.
+    /// Takes a run that is wholly free.
     pub(crate) fn take_checked(&mut self, run: Run) {
         for (group, span) in self.geometry.pieces(run) {
             self.remove(group, span);
@@ -297,7 +297,7 @@ impl FreeRuns {
         self.geometry.run(found.group, part)
     }
 
-    /// The place, and the run itself, of what an index found.
+    /// The place of a run that an index found, and the run itself.
     #[inline]
     pub(crate) fn span_of(&self, found: Found) -> (usize, Span) {
         let runs = &self.groups[found.group].runs;
@@ -361,7 +361,7 @@ impl FreeRuns {
         let owner = state.owner;
         let index = if owner == SHARED { Some(&mut self.index) } else { self.owned.get_mut(&owner) };
         let Some(index) = index else { unreachable!("group {group} belongs to {owner}, who has no index") };
-        // A place of the one form means nothing in the other.
+        // A place in one form is meaningless in the other.
         let from = if was_bitmap == state.runs.is_bitmap() { from } else { 0 };
         index.remove(group, removed.whole, &state.runs, from);
         if let Some(before) = removed.before {

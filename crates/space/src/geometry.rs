@@ -52,7 +52,7 @@ impl Geometry {
         geometry
     }
 
-    /// The first block behind it.
+    /// The first block after it.
     pub(crate) const fn blocks_max(self) -> u64 {
         self.blocks_max
     }
@@ -73,7 +73,7 @@ impl Geometry {
         (block >> self.group_shift) as usize
     }
 
-    /// Blocks of a group: fewer in the last one where the space ends in it.
+    /// Blocks of a group: fewer if the space ends in it.
     pub(crate) fn blocks_of(self, group: usize) -> u32 {
         let before = (group as u64) << self.group_shift;
         (self.blocks_max - before).min(u64::from(self.group_blocks())) as u32
@@ -89,7 +89,7 @@ impl Geometry {
         (block & ((1 << self.group_shift) - 1)) as u32
     }
 
-    /// Refuses a run that is empty or reaches behind the end.
+    /// Refuses a run that is empty or reaches past the end.
     pub(crate) fn check(self, run: Run) -> Result<(), SpaceError> {
         let end = run.block.checked_add(u64::from(run.blocks));
         if run.blocks > 0 && end.is_some_and(|end| end <= self.blocks_max) {

@@ -2,27 +2,27 @@
 //! low half; or a bitmap once the array would be larger than that. Runs neither overlap nor touch: neighbours are merged
 //! when a run is put in.
 //!
-//! Up to 13 runs lie in the group itself, within its one cache line: most groups are wholly free, full, or have few holes
-//! (3 to 100 runs in service, 1,283 in the worst state measured).
+//! Up to 13 runs are stored in the group itself, within its one cache line: most groups are wholly free, full, or have
+//! few holes (3 to 100 runs in service, 1,283 in the worst state measured).
 
 use crate::bitmap::Bits;
 use crate::span::{Inserted, Removed, Span};
 
-/// Runs that a group stores without memory of its own.
+/// Runs that a group stores without memory on the heap.
 const RUNS_INLINE: usize = 13;
 
-/// An array of so few runs moves back into the group.
+/// An array with at most this many runs moves back into the group.
 const RUNS_INLINE_AGAIN: usize = RUNS_INLINE / 2;
 
 /// Runs compared at once by the search for a length: the compiler makes vector code of such pieces.
 const SCAN_RUNS: usize = 16;
 
-/// So few runs are counted rather than searched.
+/// At most this many runs are counted instead of searched.
 const COUNTED_RUNS: usize = 32;
 
 const _: () = assert!(size_of::<GroupRuns>() == 56, "a group is one cache line with 8 bytes besides");
 
-/// Most runs in an array: with more, 4 bytes each are more than a bit a block.
+/// Most runs in an array: with more, 4 bytes per run exceed one bit per block.
 fn array_runs_max(group_blocks: u32) -> usize {
     (group_blocks as usize / 32).max(RUNS_INLINE)
 }
@@ -44,7 +44,7 @@ impl Default for GroupRuns {
     }
 }
 
-/// Equal where the same is free, in whichever form.
+/// Equal if the same blocks are free, in either form.
 impl PartialEq for GroupRuns {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().eq(other.iter())
@@ -141,7 +141,8 @@ impl GroupRuns {
         None
     }
 
-    /// Whether there is a run of exactly `blocks` blocks at place `from` or behind; there is none before.
+    /// Returns true if there is a run of exactly `blocks` blocks at place `from` or after; there is none
+    /// before.
     #[inline]
     pub(crate) fn has_length(&self, blocks: u32, from: usize) -> bool {
         match self.bits() {
@@ -176,7 +177,7 @@ impl GroupRuns {
         if free.start > span.start {
             return Some(Span { start: span.start, blocks: free.start - span.start });
         }
-        // Runs do not touch: the blocks behind a free part are in use, up to the next free part.
+        // Runs do not touch: the blocks after a free part are in use, up to the next free part.
         let rest = Span { start: free.end(), blocks: span.end() - free.end() };
         if rest.blocks == 0 {
             return None;
@@ -185,8 +186,8 @@ impl GroupRuns {
         Some(Span { start: rest.start, blocks: end - rest.start })
     }
 
-    /// Where `span`, which is not free, will be put, and the runs that it touches there. Nothing in a bitmap, where looking takes
-    /// as long as freeing.
+    /// The place for `span`, which is not free, and the runs that it touches there. `None` for a bitmap: the look-up would cost
+    /// the time of the free itself.
     #[inline]
     pub(crate) fn neighbours(&self, span: Span) -> Option<(usize, Option<Span>, Option<Span>)> {
         if self.is_bitmap() {
@@ -208,7 +209,7 @@ impl GroupRuns {
         self.insert_at(span, None, group_blocks)
     }
 
-    /// As [`Self::insert`]. `place` is what [`Self::neighbours`] found, where nothing was changed since.
+    /// Like [`Self::insert`]. `place` is the result of [`Self::neighbours`], if nothing changed since.
     ///
     /// # Errors
     /// The first part of `span` that is free already; nothing is changed.
@@ -285,7 +286,7 @@ impl GroupRuns {
         }
     }
 
-    /// Whether places are first blocks.
+    /// Returns true if places are first blocks.
     #[inline]
     pub(crate) fn is_bitmap(&self) -> bool {
         self.bits().is_some()
@@ -319,7 +320,7 @@ impl GroupRuns {
     fn put_at(&mut self, index: usize, span: Span, group_blocks: u32) {
         match &mut self.0 {
             Store::Inline { count, runs } if usize::from(*count) < RUNS_INLINE => {
-                // All of them, without a branch.
+                // Compares all of them, without a branch.
                 let before = *runs;
                 for lane in 1..RUNS_INLINE {
                     runs[lane] = before[lane - usize::from(lane > index)];
@@ -385,22 +386,22 @@ fn inline(from: &[u32]) -> Store {
     Store::Inline { count: from.len() as u8, runs }
 }
 
-/// A bit for each run of a group for which `is_wanted`. Never fewer of them: a wrong guess at the end of a short loop costs more
-/// than the whole loop. Entries behind the last run count, too: callers know how many there are.
+/// A bit for each entry for which `is_wanted` returns true. Always looks at all entries: a mispredicted exit of a short loop
+/// costs more than the whole loop. Entries after the last run count, too: callers know the number of runs.
 #[inline]
 fn lanes(runs: &[u32; RUNS_INLINE], is_wanted: impl Fn(u32) -> bool) -> u32 {
     let bits = runs.iter().enumerate().map(|(lane, &packed)| u32::from(is_wanted(packed)) << lane);
     bits.fold(0, |all, bit| all | bit)
 }
 
-/// How many of the ascending `runs` are at most `most`: halves down to a few, which are all compared at once. A guess at the
-/// last steps that turns out wrong costs more than that.
+/// How many of the ascending `runs` are at most `most`: halves down to a few, which are all compared at once. A
+/// misprediction in the last steps would cost more.
 #[inline]
 fn count_until(runs: &[u32], most: u32) -> usize {
     let (mut begin, mut left) = (0, runs);
     while left.len() > COUNTED_RUNS {
         let (low, high) = left.split_at(left.len() / 2);
-        // The compiler makes moves of this, not jumps.
+        // The compiler turns this into conditional moves, not jumps.
         let is_above = high[0] <= most;
         begin += if is_above { low.len() } else { 0 };
         left = if is_above { high } else { low };
@@ -517,7 +518,7 @@ mod tests {
         assert_eq!(group.heap_bytes(), 0);
     }
 
-    /// Both forms give the same answers to the same steps; small groups change their form often.
+    /// Both forms return the same results for the same steps; small groups change their form often.
     #[test]
     fn every_form_answers_alike() {
         let mut state = 1_u64;
@@ -531,7 +532,7 @@ mod tests {
         for step in 0..20_000 {
             let start = random(64);
             let part = span(start, 1 + random(64 - start).min(random(3)));
-            // Now and then most of it is taken at once.
+            // Sometimes most of it is taken at once.
             while step % 50 == 0 && narrow.len() > 3 {
                 let first = narrow.first().unwrap();
                 for (group, blocks) in [(&mut wide, GROUP), (&mut narrow, 64)] {

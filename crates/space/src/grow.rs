@@ -1,7 +1,7 @@
 //! A space that becomes larger while it is in use.
 //!
 //! Groups follow from the size, so a larger space may have larger groups. The free runs are put into new groups under the
-//! allocator's lock: no caller sees a state in between. The new blocks are in use until somebody frees them.
+//! allocator's lock: no caller sees a state in between. The new blocks are in use until they are freed.
 
 use shoal_base::Run;
 
@@ -10,12 +10,12 @@ use crate::free_runs::{FreeRuns, Group, SHARED};
 use crate::geometry::Geometry;
 
 impl Space {
-    /// Makes the space `blocks_max` blocks large, in groups of `group_blocks`; no block becomes free by that. Owners keep the groups
-    /// that begin where one of theirs began. Takes time for each free run, with the lock held: 50 to 90 ns a run
-    /// where there are a million, on 2 shared cores.
+    /// Makes the space `blocks_max` blocks large, in groups of `group_blocks`; no block becomes free by that. An owner keeps each
+    /// group that has the same start as one of its old groups. Takes time for each free run, with the lock held: 50 to 90 ns a run
+    /// with a million runs, on 2 shared cores.
     ///
     /// # Panics
-    /// As [`Self::new`]; where the space or its groups become smaller; where a group is closed.
+    /// Like [`Self::new`]; if the space or its groups become smaller; if a group is closed.
     pub fn grow(&self, blocks_max: u64, group_blocks: u32) {
         let geometry = Geometry::new(blocks_max, group_blocks);
         self.change(|runs| *runs = runs.grown(geometry));
@@ -56,7 +56,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
-        /// Exactly the blocks that were free before are free afterwards; the space serves and takes back as one that always had this size.
+        /// Exactly the blocks that were free before are free afterwards; the space behaves like one that always had this size.
         #[test]
         fn the_same_is_free_in_the_larger_space(
             (before, group_before) in prop_oneof![Just((700_u64, 16_u32)), Just((640, 64)), Just((2_050, 128))],

@@ -3,10 +3,10 @@
 //! Rule R10: a new image is the published image plus exactly one apply's [`Delta`]; it is never written from the
 //! allocator's memory, which runs ahead (blocks handed out but not logged, blocks freed but not published). The
 //! engine appends each superblock's delta to a space log and now and then writes a snapshot of the image in
-//! pieces; opening reads the newest snapshot ([`SnapshotReader`]) and applies the deltas behind it.
+//! pieces; opening reads the newest snapshot ([`SnapshotReader`]) and applies the deltas after it.
 //!
-//! Bytes only: where they lie, and which superblock counts, is the engine's business. The formats are in
-//! `docs/format/space.md`.
+//! Bytes only: their place on the device, and the superblock that counts, are the engine's business. The
+//! formats are in `docs/format/space.md`.
 
 mod delta;
 mod format;
@@ -25,25 +25,25 @@ pub use snapshot_write::{SnapshotPiece, SnapshotWriter, snapshot_pieces_max};
 /// Identity of a device, as in its superblock: bytes of another store are never taken for this one's.
 pub type DeviceIdentity = [u8; 16];
 
-/// Why bytes are not a delta, or not the wanted piece of a snapshot.
+/// The reason why bytes are not a delta, or not the wanted piece of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// The bytes are not what was written: the checksum, or a field that it cannot explain.
+    /// The bytes differ from the written ones: the checksum, or an impossible field under a valid checksum.
     #[error("the bytes are damaged: {what}")]
     Damaged {
         /// The first error.
         what: &'static str,
     },
-    /// They are whole, but another version of the format.
+    /// The bytes are whole, but of another version of the format.
     #[error("format version {found} is not known")]
     Version {
         /// The version that was found.
         found: u16,
     },
-    /// They are whole, but of another device.
+    /// The bytes are whole, but of another device.
     #[error("the bytes belong to another device")]
     Foreign,
-    /// They are whole, but not those that were asked for: an older superblock's or another piece.
+    /// The bytes are whole, but not the expected ones: an older superblock's, or another piece.
     #[error("the bytes are whole but not those that were expected: {what}")]
     Unexpected {
         /// The difference.

@@ -1,12 +1,12 @@
 //! Which group has a free run of a wanted length? The index over the arrays of all groups.
 //!
-//! Three kinds of runs: short ones (up to 1,024 blocks) have a class per exact length; wholly free groups are a
-//! set of groups; the runs between these are an ordered set of (length, block). With classes of 16 per octave for the latter, as
-//! the prototype had, an exact best fit would have to look into every group of a class (65,536 in the worst case, under the
-//! lock); the ordered set answers in one descent. It is small: each entry stands for more than 4 MiB of free space, so it costs
-//! at most 6 millionths of what it describes.
+//! Three kinds of runs: short ones (up to 1,024 blocks) have a class per exact length; wholly free groups are a set of groups;
+//! the runs between these are an ordered set of (length, block). With classes of 16 per octave for the latter, as the prototype
+//! had, an exact best fit would have to look into every group of a class (65,536 in the worst case, under the lock); the ordered
+//! set answers in one descent. It is small: each entry represents more than 4 MiB of free space, so it costs at most 6
+//! millionths of that space.
 //!
-//! Invariant: the index says exactly what the arrays hold (checked by the audit).
+//! Invariant: the index matches the arrays exactly (checked by the audit).
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ const _: () = assert!(crate::SPACE_BLOCKS_MAX <= 1 << BLOCK_BITS);
 pub(crate) struct Found {
     pub(crate) group: usize,
     pub(crate) blocks: u32,
-    /// Its start in the group where the index knows it; else it is the group's first run of that length.
+    /// Its start in the group if the index knows it; otherwise it is the group's first run of that length.
     pub(crate) start: Option<u32>,
 }
 
@@ -38,8 +38,8 @@ pub(crate) struct Found {
 pub(crate) struct RunIndex {
     geometry: Geometry,
     short: ClassIndex,
-    /// Shorter than all of `large`, and not among them. A cut from a long run leaves the shortest one behind, most often: then
-    /// the set is not changed.
+    /// Shorter than all of `large`, and not among them. A cut from a long run usually leaves the shortest one: then the set is
+    /// not changed.
     hot: Option<u64>,
     large: BTreeSet<u64>,
     whole: GroupSet,
@@ -74,7 +74,7 @@ impl RunIndex {
     }
 
     /// Notes that `group` does not have the run `span` any more. `runs` is the group's array without it; runs of
-    /// the same length, if it has more of them, are at place `from` or behind.
+    /// the same length, if it has more of them, are at place `from` or after.
     #[inline]
     pub(crate) fn remove(&mut self, group: usize, span: Span, runs: &GroupRuns, from: usize) {
         if self.short.holds(span.blocks) {
@@ -91,7 +91,7 @@ impl RunIndex {
         }
     }
 
-    /// Fetches ahead what notes that `group` has a run of this length.
+    /// Prefetches the index word with `group`'s bit for this length.
     #[inline]
     pub(crate) fn prefetch_word(&self, blocks: u32, group: usize) {
         self.short.prefetch_word(blocks, group);
@@ -129,7 +129,7 @@ impl RunIndex {
         self.whole_count
     }
 
-    /// Whether all of `group` is free.
+    /// Returns true if all of `group` is free.
     pub(crate) fn is_whole(&self, group: usize) -> bool {
         self.whole.contains(group)
     }
@@ -183,7 +183,7 @@ impl RunIndex {
         Some(Found { group, blocks: group_blocks, start: Some(0) })
     }
 
-    /// Notes a long run; whether it was not noted before.
+    /// Notes a long run; returns false if it was noted before.
     fn insert_large(&mut self, key: u64) -> bool {
         match self.hot {
             Some(hot) if hot == key => false,

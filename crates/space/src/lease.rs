@@ -1,10 +1,10 @@
-//! Leases: whole groups handed out in one call, from which their holder allocates without asking again.
+//! Leases: whole groups handed out in one call, from which their holder allocates without further calls.
 //!
-//! Only whole free groups are leased. Leases cut from small runs make small objects eat the runs that large ones need: a
-//! device then fails at 51 to 89 % instead of 99.9 %.
+//! Only whole free groups are leased. With leases cut from small runs, small objects use up the runs that large ones
+//! need: a device then fails at 51 to 89 % instead of 99.9 %.
 //!
-//! A [`Lease`] is a cursor over groups. The space service, which hands leases to others, decides which client holds one until
-//! when, and how much of it counts after its holder's death.
+//! A [`Lease`] is a cursor over groups. The space service hands leases to clients, decides on their duration, and on the part
+//! of a lease that counts after its holder's death.
 
 use shoal_base::Run;
 
@@ -17,7 +17,7 @@ pub struct Lease {
     /// The current piece.
     next: u64,
     end: u64,
-    /// Pieces not begun, the next one last.
+    /// Pieces not started, the next one last.
     later: Vec<Run>,
     /// Everything, ascending.
     groups: Vec<Run>,
@@ -59,7 +59,7 @@ impl Lease {
 }
 
 impl Space {
-    /// Takes `groups` whole free groups out of the space in one call; `None` where there are not so many.
+    /// Takes `groups` wholly free groups out of the space in one call; `None` if there are fewer.
     #[must_use]
     pub fn lease(&self, groups: usize) -> Option<Lease> {
         let runs = self.change(|runs| runs.take_whole(groups));
@@ -71,11 +71,11 @@ impl Space {
         Some(Lease::new(runs))
     }
 
-    /// Ends a lease: everything of it but `kept` is free again.
+    /// Ends a lease: everything of it except `kept` is free again.
     ///
     /// # Errors
-    /// [`SpaceError::Outside`] or [`SpaceError::NotFree`] where `kept` does not lie in the lease or overlaps itself. The
-    /// lease is lost then, with its groups in use: so much of the caller's books is wrong that nothing may be reused.
+    /// [`SpaceError::Outside`] or [`SpaceError::NotFree`] if `kept` is not within the lease or overlaps itself. The
+    /// lease is lost then, with its groups in use: the caller's books are too wrong to reuse anything.
     pub fn settle(&self, lease: Lease, kept: &[Run]) -> Result<(), SpaceError> {
         self.free_rest(&lease.groups, kept)
     }
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(outside, Err(SpaceError::Outside { run, blocks_max: 640 }), "block 64 was not leased");
     }
 
-    /// Of a lease that is settled wrongly nothing is free again.
+    /// A wrongly settled lease frees nothing.
     #[test]
     fn a_block_that_is_kept_twice_is_refused() {
         let space = space();

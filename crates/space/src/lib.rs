@@ -1,14 +1,14 @@
-//! Which blocks of the device are free: in memory, to hand them out, and as an image, to find them again.
+//! The free blocks of the device: in memory, for allocation, and as an image, for recovery.
 //!
 //! - [`Space`] hands out runs of free blocks: exact best fit, lowest address first, neighbours merged at once.
 //!   Nothing is journalled for it: the log record that names a run is the allocation.
-//! - [`Lease`] is whole groups in one hand; [`Space::allocate_own`] serves an owner from groups
-//!   of its own; [`Space::close_emptiest`] is for relocations.
-//! - [`image`] is what the device knows of it: [`FreeImage`], the changes of one superblock ([`Delta`]) and
+//! - [`Lease`] is whole groups in one hand; [`Space::allocate_own`] serves an owner from its private groups;
+//!   [`Space::close_emptiest`] is for relocations.
+//! - [`image`] is the device's view of it: [`FreeImage`], the changes of one superblock ([`Delta`]) and
 //!   snapshots in pieces. It is built from published changes only, never from the allocator's memory (R10).
 //!
-//! Nothing here does I/O, and no lock is held while anybody does. When a freed run may be handed out again (R8,
-//! R9) is the engine's business: it calls [`Space::free`] when that moment has come.
+//! Nothing here does I/O, and no lock is held during I/O. The engine decides when a freed run may be handed out
+//! again (R8, R9): it calls [`Space::free`] then.
 //!
 //! Bottom-up: `span` and `geometry` (groups), `bitmap` and `group` (the free runs of one group), `bits` and `classes` (sets of groups),
 //! `index` (which group has a run of a size), `free_runs` (the allocator without its lock; `cross`, `batch`, `merge` and `owners`

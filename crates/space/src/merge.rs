@@ -1,6 +1,6 @@
-//! Many frees at once: they are sorted, and each group is merged with all that comes back to it in one pass.
+//! Many frees at once: the runs are sorted, and each group is merged with all of its freed runs in one pass.
 //!
-//! An apply gives back thousands of runs, many of them to the same groups. One by one, each would search its place, move the
+//! An apply frees thousands of runs, many of them in the same groups. One by one, each would search its place, move the
 //! array's end, and look for its neighbours' lengths; sorted, a group is read and written once. The result is the same.
 
 use shoal_base::Run;
@@ -11,16 +11,16 @@ use crate::group::GroupRuns;
 use crate::prefetch;
 use crate::span::Span;
 
-/// So many runs are worth sorting: fewer seldom meet in a group.
+/// Fewest runs that are worth sorting: fewer seldom meet in a group.
 pub(crate) const SORTED_RUNS_MIN: usize = 4096;
 
-/// So many runs of one group are worth a pass over it.
+/// Fewest runs of one group that are worth a pass over it.
 const MERGED_RUNS_MIN: usize = 3;
 
 /// Bits of a length in a key: up to a whole group of 65,536 blocks.
 const LENGTH_BITS: u32 = 17;
 
-/// So many runs ahead a group is fetched.
+/// How many runs ahead a group is prefetched.
 const AHEAD: usize = 8;
 
 /// Bits of a block number that one pass of the sort looks at.
@@ -31,14 +31,14 @@ const DIGIT_BITS: u32 = 11;
 struct Merge {
     /// The runs as they are now, packed.
     runs: Vec<u32>,
-    /// Those that were there and are part of a longer one now.
+    /// Old runs that are part of a longer one now.
     swallowed: Vec<Span>,
-    /// Those that were not there.
+    /// New runs.
     grown: Vec<Span>,
 }
 
 impl FreeRuns {
-    /// Gives back many runs, each within this space: all of them or none.
+    /// Frees many runs, each within this space: all of them or none.
     pub(crate) fn free_sorted(&mut self, runs: &[Run]) -> Result<(), SpaceError> {
         let group_blocks = u64::from(self.geometry.group_blocks());
         let (mut keys, mut crossing) = (Vec::with_capacity(runs.len()), Vec::new());
@@ -95,7 +95,7 @@ impl FreeRuns {
         Err(refusal)
     }
 
-    /// Whether the group serves everybody and is an array.
+    /// Returns true if the group serves all requests and is an array.
     fn is_mergeable(&self, group: usize) -> bool {
         self.groups[group].is_open() && !self.groups[group].runs.is_bitmap()
     }
@@ -109,7 +109,7 @@ impl FreeRuns {
         SpaceError::AlreadyFree { run, overlap }
     }
 
-    /// Puts the result of a pass in the group's place; nothing where there was none.
+    /// Replaces the group's runs with the result of a pass; does nothing if the pass changed nothing.
     fn take_over(&mut self, group: usize, merge: &mut Merge) {
         if merge.grown.is_empty() {
             return;
@@ -135,7 +135,7 @@ impl FreeRuns {
     }
 }
 
-/// Sorts keys by their block, of which there are `blocks`: digit by digit, which takes a third of the time that comparing them does.
+/// Sorts keys by their block, of which there are `blocks`: digit by digit, in a third of the time of a comparison sort.
 fn sort_by_block(keys: &mut Vec<u64>, blocks: u64) {
     let mut sorted = vec![0; keys.len()];
     let mut shift = LENGTH_BITS;
@@ -164,15 +164,15 @@ impl Merge {
         self.grown.clear();
     }
 
-    /// Merges what a group has with what it gets, both ascending.
+    /// Merges a group's runs with its freed runs, both ascending.
     ///
     /// # Errors
-    /// The first that it gets of which a part is free already, and that part. Nothing else was changed.
+    /// The first freed run of which a part is free already, and that part. Nothing else was changed.
     fn run(&mut self, had: &GroupRuns, gets: impl Iterator<Item = Span>) -> Result<(), (Span, Span)> {
         self.clear();
         let mut had = had.iter().peekable();
         let mut gets = gets.peekable();
-        // The run that is growing, and whether it is as it was.
+        // The run that is growing, and true if it is an old one and unchanged so far.
         let mut last: Option<(Span, bool)> = None;
         loop {
             let takes_old = match (had.peek(), gets.peek()) {
@@ -187,7 +187,7 @@ impl Merge {
                     self.clear();
                     let end = before.end().min(next.end());
                     let overlap = Span { start: next.start, blocks: end - next.start };
-                    // Whichever of the two comes back: two that come back overlap each other, two old ones never.
+                    // The freed one of the two: two freed runs can overlap each other, two old ones never do.
                     return Err((if takes_old { before } else { next }, overlap));
                 }
                 Some((before, is_old)) if before.end() == next.start => {
@@ -224,7 +224,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
-        /// The same is free afterwards, by the index too; a batch that is wrong anywhere changes nothing.
+        /// The same blocks are free afterwards, also in the index; a batch with an error changes nothing.
         #[test]
         fn sorted_frees_are_the_same_frees(
             (blocks_max, group_blocks) in prop_oneof![Just((600_u64, 64_u32)), Just((2000, 1024)), Just((9000, 4096))],

@@ -1,24 +1,24 @@
-//! Space of one's own: an owner's requests are served from whole groups that serve nobody else.
+//! Space per owner: an owner's requests are served from whole groups that serve only this owner.
 //!
-//! The answer to a heavy load that does not fit the others (docs/sources.md, 3): loads with different sizes or lifetimes do not
-//! cut up each other's free space. The mechanism is in `owners`; the engine decides which owners there are.
+//! Isolates a heavy load that does not fit the others (docs/sources.md, 3): loads with different sizes or lifetimes do not cut
+//! up each other's free space. The mechanism is in `owners`; the engine decides which owners there are.
 
 use shoal_base::Run;
 
 use crate::Space;
 use crate::geometry::Merged;
 
-/// Space of one's own.
+/// Space per owner.
 impl Space {
-    /// Hands out a run from groups that serve only `owner` (1 to 65,535): exact best fit among these; where none fits, one
-    /// more wholly free group becomes the owner's; where there is none either, from the shared ones. Freed as any run; a
-    /// group that comes wholly free is shared again, but for one spare. A shared request that nothing else
-    /// can serve is served from an owner's groups too.
+    /// Hands out a run from groups that serve only `owner` (1 to 65,535): exact best fit among these. If none fits, one
+    /// more wholly free group becomes the owner's; if there is none, the shared groups serve the request. Freed like any
+    /// run; a group that becomes wholly free is shared again, except for one spare. A shared request that nothing else can
+    /// serve is served from an owner's groups, too.
     ///
-    /// Owners are known in memory only: after a restart all groups are shared until somebody says otherwise ([`Self::own`]).
+    /// Owners are known in memory only: after a restart all groups are shared until a call of [`Self::own`].
     ///
     /// # Panics
-    /// Where `blocks` or `owner` is 0.
+    /// If `blocks` or `owner` is 0.
     #[must_use]
     pub fn allocate_own(&self, owner: u16, blocks: u32) -> Option<Run> {
         assert!(blocks > 0 && owner > 0, "{blocks} blocks for owner {owner}");
@@ -30,19 +30,18 @@ impl Space {
         })
     }
 
-    /// Makes every shared group that begins within one of `runs` the owner's, with whatever lives in it: what
-    /// [`Self::groups_of`] gave before a restart.
+    /// Assigns to the owner every shared group that starts within one of `runs`, with its content. `runs` is
+    /// the result of [`Self::groups_of`] before a restart.
     ///
     /// # Panics
-    /// Where `owner` is 0.
+    /// If `owner` is 0.
     pub fn own(&self, owner: u16, runs: &[Run]) {
         assert!(owner > 0, "what is shared has no owner");
         let mut free_runs = self.lock();
         runs.iter().for_each(|&run| free_runs.own(owner, run));
     }
 
-    /// How often a group got another owner, or none any more: a caller that remembers the owners sees that there is something
-    /// new.
+    /// How often a group got another owner, or lost its owner: a caller that saves the owners detects changes by it.
     #[must_use]
     pub fn owner_changes(&self) -> u64 {
         self.lock().owner_changes

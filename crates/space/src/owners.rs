@@ -1,8 +1,8 @@
-//! Groups that serve one owner, and groups that serve nobody because they are being emptied.
+//! Groups that serve one owner, and groups that serve no one because they are being emptied.
 //!
 //! An owner's groups grow and shrink by whole groups: one more is taken from the shared ones when a request does not fit,
-//! and one that comes wholly free goes back, except for a spare. Frees need not know the owner. Before a shared request is
-//! refused, it borrows from an owner's groups: space of one's own keeps loads apart, it is not a quota.
+//! and one that becomes wholly free goes back, except for a spare. Frees need not know the owner. Before a shared request
+//! is refused, it borrows from an owner's groups: an owner's space keeps loads apart, it is not a quota.
 
 use shoal_base::Run;
 
@@ -18,14 +18,14 @@ impl FreeRuns {
         Some(self.cut(found, blocks))
     }
 
-    /// Gives the owner the lowest shared group that is wholly free; says whether there was one.
+    /// Assigns the lowest wholly free shared group to the owner; returns false if there is none.
     pub(crate) fn grow(&mut self, owner: u16) -> bool {
         let Some(group) = self.index.whole_from(0) else { return false };
         self.change(group, |state| state.owner = owner);
         true
     }
 
-    /// Gives back a group of the owner's that became wholly free, unless it is the only such one.
+    /// Returns a group of the owner's that became wholly free, unless it is the owner's only such group.
     pub(crate) fn shrink(&mut self, owner: u16, group: usize) {
         let Some(index) = self.owned.get(&owner) else { return };
         let first = index.whole_from(0);
@@ -34,7 +34,7 @@ impl FreeRuns {
         }
     }
 
-    /// Gives the owner every shared group that begins within `run`.
+    /// Assigns every shared group that starts within `run` to the owner.
     pub(crate) fn own(&mut self, owner: u16, run: Run) {
         for group in 0..self.groups.len() {
             let first = self.group_run(group).block;
@@ -71,19 +71,19 @@ impl FreeRuns {
         self.change(group, |state| state.is_closed = true);
     }
 
-    /// Serves requests from it again.
+    /// Serves requests from a group again.
     pub(crate) fn open(&mut self, group: usize) {
         self.change(group, |state| state.is_closed = false);
     }
 
-    /// The open group with the fewest blocks in use, of those that have any, have no free run above 4 MiB and are not in
-    /// `except`; and how many these blocks are.
+    /// The open group with the fewest used blocks, and their number. Skips groups without used blocks, groups with a
+    /// free run above 4 MiB, and groups in `except`.
     pub(crate) fn emptiest(&self, except: &[Run]) -> Option<(usize, u32)> {
         let mut emptiest: Option<(usize, u32)> = None;
         for (group, state) in self.groups.iter().enumerate() {
             let blocks = self.group_run(group);
             let used = blocks.blocks - state.free_blocks;
-            // One with a run that holds any value is not in need: often it was emptied not long ago.
+            // A group with a run for any value does not need to be emptied: often it was emptied recently.
             let is_fitting = used > 0 && state.large_runs == 0 && state.is_open();
             let is_better = is_fitting && emptiest.is_none_or(|(_, least)| used < least);
             if is_better && !except.iter().any(|run| run.overlaps(blocks)) {
@@ -93,8 +93,7 @@ impl FreeRuns {
         emptiest
     }
 
-    /// Whole groups that are free and shared, at most `count` of them, lowest first, as runs that nobody serves from now
-    /// on.
+    /// Takes up to `count` wholly free shared groups, the lowest first; returns them as runs.
     pub(crate) fn take_whole(&mut self, count: usize) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         while runs.len() < count {
@@ -113,7 +112,7 @@ impl FreeRuns {
         Run::new(first, blocks as u32)
     }
 
-    /// The group of `block`; none behind the end.
+    /// The group of `block`; `None` past the end.
     pub(crate) fn group_at(&self, block: u64) -> Option<&Group> {
         self.groups.get(self.geometry.group_of(block))
     }
@@ -140,7 +139,7 @@ impl FreeRuns {
         }
     }
 
-    /// The index that a group belongs in; it is made where its owner is new.
+    /// The index that a group belongs in; made here if its owner is new.
     fn index_of(&mut self, group: usize) -> Option<&mut RunIndex> {
         let state = &self.groups[group];
         match (state.is_closed, state.owner) {

@@ -1,7 +1,7 @@
 //! A hint to the processor that a cache line will be read soon.
 #![allow(unsafe_code)]
 
-/// Asks for the cache line in which `place` begins. Changes nothing but time.
+/// Prefetches the cache line with the start of `place`. Only a hint.
 #[inline(always)]
 pub(crate) fn soon<T: ?Sized>(place: &T) {
     #[cfg(target_arch = "x86_64")]

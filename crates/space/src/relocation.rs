@@ -1,8 +1,8 @@
-//! Support for relocation: which group of a [`Space`] to empty, and how to keep it empty meanwhile.
+//! Support for relocation: picks the group of a [`Space`] to empty, and keeps it empty meanwhile.
 //!
-//! The space moves nothing itself: it does not know what lives in a block. The relocation closes the emptiest group, asks for
-//! holes elsewhere ([`Space::allocate_in_hole`]), copies, frees what it moved, and opens the group again. A closed group
-//! takes frees but serves nobody.
+//! The space moves nothing itself: it does not know the content of a block. The relocation closes the emptiest group, asks
+//! for holes elsewhere ([`Space::allocate_in_hole`]), copies, frees the old runs, and opens the group again. A closed group
+//! takes frees but serves no request.
 
 use shoal_base::Run;
 
@@ -13,13 +13,13 @@ use crate::Space;
 pub struct Victim {
     /// The group's blocks.
     pub group: Run,
-    /// How many of them are in use: what there is to move.
+    /// The used ones among them, which have to move.
     pub used_blocks: u32,
 }
 
 impl Space {
-    /// Closes the open group with the fewest blocks in use that has any, has no free run above 4 MiB (such a group still serves
-    /// every value) and is not one of `except`; `None` where there is none. Walks over the groups.
+    /// Closes the open group with the fewest used blocks, at least one. Skips groups with a free run above 4 MiB (such a group
+    /// still serves every value) and groups in `except`; `None` if no group is left. Walks over the groups.
     #[must_use]
     pub fn close_emptiest(&self, except: &[Run]) -> Option<Victim> {
         let mut runs = self.lock();
@@ -31,7 +31,7 @@ impl Space {
     /// Opens a group that was closed: its free blocks are handed out again.
     ///
     /// # Panics
-    /// Where the group is not closed.
+    /// If the group is not closed.
     pub fn open(&self, victim: Victim) {
         let mut runs = self.lock();
         let group = runs.geometry.group_of(victim.group.block);
@@ -39,7 +39,7 @@ impl Space {
         runs.open(group);
     }
 
-    /// How many blocks of a group, which begins where `group` does, are in use; blocks behind the end of the space are not.
+    /// The number of used blocks of the group that starts with `group`; blocks past the end of the space do not count.
     #[must_use]
     pub fn used_blocks(&self, group: Run) -> u32 {
         let runs = self.lock();

@@ -1,4 +1,4 @@
-//! [`Space`]: the allocator behind its lock.
+//! [`Space`]: the allocator with its lock.
 
 use shoal_base::Run;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,11 @@ use crate::{FreeImage, SpaceError};
 
 /// The free runs of a device, in memory.
 ///
-/// Every call takes one mutex for well under a microsecond (longer where it says so) and does no I/O. The reason why a block is
-/// not free is not known here: blocks are in use, not there yet, or waiting to be freed, all alike.
+/// Every call takes one mutex for well under a microsecond (longer if its comment names a walk) and does no I/O. The reason why
+/// a block is not free is not known here: used blocks, blocks past the device's present size, and blocks that wait to be freed
+/// are all alike.
 pub struct Space {
-    /// As when the lock was last given back.
+    /// As of the last release of the lock.
     free_blocks: AtomicU64,
     runs: Mutex<FreeRuns>,
 }
@@ -23,7 +24,7 @@ impl Space {
     /// [`group_blocks_for`](crate::group_blocks_for)). Space is added by [`Self::free`].
     ///
     /// # Panics
-    /// Where `blocks_max` is 0 or above [`SPACE_BLOCKS_MAX`](crate::SPACE_BLOCKS_MAX), or `group_blocks` is not a
+    /// If `blocks_max` is 0 or above [`SPACE_BLOCKS_MAX`](crate::SPACE_BLOCKS_MAX), or `group_blocks` is not a
     /// power of two from 16 to 65,536, or both together make more than 262,144 groups.
     #[must_use]
     pub fn new(blocks_max: u64, group_blocks: u32) -> Self {
@@ -31,7 +32,7 @@ impl Space {
         Self { free_blocks: AtomicU64::new(0), runs: Mutex::new(FreeRuns::new(geometry)) }
     }
 
-    /// A space in which exactly what `image` says is free, with the image's groups.
+    /// A space with exactly the free blocks and the groups of `image`.
     #[must_use]
     pub fn from_image(image: &FreeImage) -> Self {
         let space = Self::new(image.blocks_max(), image.group_blocks());
@@ -41,7 +42,7 @@ impl Space {
         space
     }
 
-    /// The first block behind the space.
+    /// The first block after the space.
     #[must_use]
     pub fn blocks_max(&self) -> u64 {
         self.lock().geometry.blocks_max()
@@ -59,11 +60,11 @@ impl Space {
         self.lock().geometry.groups()
     }
 
-    /// Makes a run free: one that is given back, or space that was added. It is merged with its neighbours and may
-    /// be handed out again at once, so R9 must hold when this is called.
+    /// Makes a run free: an allocated one, or space that was added. It is merged with its neighbours and may be
+    /// handed out again at once, so R9 must hold when this is called.
     ///
     /// # Errors
-    /// [`SpaceError::AlreadyFree`] where any block of it is free, [`SpaceError::Outside`]. Nothing is changed then.
+    /// [`SpaceError::AlreadyFree`] if any block of it is free, [`SpaceError::Outside`]. Nothing is changed then.
     pub fn free(&self, run: Run) -> Result<(), SpaceError> {
         self.change(|runs| runs.free(run))
     }
@@ -80,13 +81,12 @@ impl Space {
         })
     }
 
-    /// Hands out a contiguous run of exactly `blocks` blocks: from the shortest free run of any group that fits,
-    /// the lowest of that length; where no group has one, the same
-    /// among the runs that cross borders of groups (a walk over the borders in free space). `None` only if no contiguous
-    /// run fits.
+    /// Hands out a contiguous run of exactly `blocks` blocks: from the shortest free run of any group that fits, the
+    /// lowest of that length; if no group has one, the same among the runs that cross borders of groups (a walk over the
+    /// borders in free space). `None` only if no contiguous run fits.
     ///
     /// # Panics
-    /// Where `blocks` is 0.
+    /// If `blocks` is 0.
     #[must_use]
     pub fn allocate(&self, blocks: u32) -> Option<Run> {
         self.change(|runs| runs.allocate(blocks))
@@ -96,7 +96,7 @@ impl Space {
     /// `out` in the same order, `None` for each that no contiguous run fits.
     ///
     /// # Panics
-    /// Where a size is 0.
+    /// If a size is 0.
     pub fn allocate_batch(&self, sizes: &[u32], out: &mut Vec<Option<Run>>) {
         self.change(|runs| out.extend(sizes.iter().map(|&blocks| runs.allocate(blocks))));
     }
@@ -105,16 +105,16 @@ impl Space {
     /// and the last piece by best fit. All or nothing.
     ///
     /// # Panics
-    /// Where `blocks` is 0.
+    /// If `blocks` is 0.
     #[must_use]
     pub fn allocate_runs(&self, blocks: u32, runs_max: usize) -> Option<Runs> {
         self.change(|runs| runs.allocate_runs(blocks, runs_max))
     }
 
-    /// Hands out a run of `blocks` blocks, or the longest free run where all are shorter. `None` if nothing is free.
+    /// Hands out a run of `blocks` blocks, or the longest free run if all are shorter. `None` if nothing is free.
     ///
     /// # Panics
-    /// Where `blocks` is 0.
+    /// If `blocks` is 0.
     #[must_use]
     pub fn allocate_at_most(&self, blocks: u32) -> Option<Run> {
         self.change(|runs| runs.allocate_at_most(blocks))
@@ -124,7 +124,7 @@ impl Space {
     /// out of the way fill holes and leave the long runs alone.
     ///
     /// # Panics
-    /// Where `blocks` is 0.
+    /// If `blocks` is 0.
     #[must_use]
     pub fn allocate_in_hole(&self, blocks: u32, hole_blocks: u32) -> Option<Run> {
         assert!(blocks > 0, "a run has at least one block");
@@ -134,7 +134,8 @@ impl Space {
         })
     }
 
-    /// Takes exactly this run out of the free space, as recovery does with what the log's records own.
+    /// Takes exactly this run out of the free space; recovery does this with the runs that the log's records
+    /// own.
     ///
     /// # Errors
     /// [`SpaceError::NotFree`] with the first part that is in use, [`SpaceError::Outside`]. Nothing is changed then.
@@ -147,7 +148,7 @@ impl Space {
         })
     }
 
-    /// Takes whatever is free of a run and says how many blocks that were: for groups whose image is incomplete
+    /// Takes the free blocks of a run and returns their number: for groups whose image is incomplete
     /// ([`FreeImage::is_incomplete`]) and for areas that must not be handed out.
     ///
     /// # Errors
@@ -162,8 +163,8 @@ impl Space {
         self.free_blocks.load(Ordering::Relaxed)
     }
 
-    /// Blocks of the longest free run, also across groups, at most `u32::MAX`: what [`Self::allocate`] can serve.
-    /// With many wholly free groups this walks over them.
+    /// Blocks of the longest free run, also across groups, at most `u32::MAX`: the largest request that
+    /// [`Self::allocate`] can serve. With many wholly free groups this walks over them.
     #[must_use]
     pub fn largest_run(&self) -> u32 {
         self.lock().longest().map_or(0, |run| run.blocks)
@@ -176,7 +177,7 @@ impl Space {
         self.lock().histogram()
     }
 
-    /// Whether every block of a run is free.
+    /// Returns true if every block of a run is free.
     #[must_use]
     pub fn is_free(&self, run: Run) -> bool {
         self.lock().is_free(run)
@@ -197,7 +198,7 @@ impl Space {
     /// Checks the index against the free runs themselves; slow, for tests and `shoal check`.
     ///
     /// # Panics
-    /// Where they contradict each other.
+    /// If they contradict each other.
     pub fn audit(&self) {
         let runs = self.lock();
         runs.audit();
@@ -208,7 +209,7 @@ impl Space {
         self.runs.lock()
     }
 
-    /// Changes the free runs under the lock, and notes how many blocks are free then.
+    /// Changes the free runs under the lock, and notes the new number of free blocks.
     #[inline]
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut FreeRuns) -> R) -> R {
         let mut runs = self.lock();
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!((space.allocate(1), space.allocate(1)), (Some(Run::new(399, 1)), None));
     }
 
-    /// As many runs as are worth sorting.
+    /// Enough runs to be sorted.
     #[test]
     fn a_long_batch_that_is_wrong_changes_nothing_either() {
         let blocks_max = 4 * crate::merge::SORTED_RUNS_MIN as u64;

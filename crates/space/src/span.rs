@@ -1,4 +1,4 @@
-//! [`Span`]: a run within a group, and what a change did to runs.
+//! [`Span`]: a run within a group, and the effect of a change on runs.
 
 /// A run within a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +14,7 @@ impl Span {
         self.start + self.blocks
     }
 
-    /// The part that both have, if any.
+    /// The common part of both, if any.
     pub(crate) fn intersection(self, other: Self) -> Option<Self> {
         let start = self.start.max(other.start);
         let end = self.end().min(other.end());
@@ -37,23 +37,23 @@ pub(crate) struct Inserted {
     pub(crate) merged: Span,
     /// The run before it, which it swallowed.
     pub(crate) left: Option<Span>,
-    /// The run behind it, which it swallowed.
+    /// The run after it, which it swallowed.
     pub(crate) right: Option<Span>,
 }
 
-/// The rest of a run that a part was taken out of.
+/// A run, and its rests after a part was taken out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Removed {
     /// The run as it was.
     pub(crate) whole: Span,
     /// The rest before the part.
     pub(crate) before: Option<Span>,
-    /// The rest behind the part.
+    /// The rest after the part.
     pub(crate) after: Option<Span>,
 }
 
 impl Removed {
-    /// The rest of `whole` without `part`, which lies in it.
+    /// The rest of `whole` without `part`, which is within it.
     #[inline]
     pub(crate) fn new(whole: Span, part: Span) -> Self {
         assert!(whole.start <= part.start && part.end() <= whole.end(), "{part:?} is not within {whole:?}");

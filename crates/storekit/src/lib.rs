@@ -2,8 +2,8 @@
 //!
 //! [`StoreKit`] makes and opens a store; [`put`] and [`names`] fill it and look into it without a frontend; [`seeded`] is an
 //! environment that does the same each time. [`eventually`] and [`in_time`] wait as `shoal_testkit::wait` does, for futures.
-//! `shoal-testkit` has everything that knows no store. The engine's own tests cannot use this crate: their store is
-//! another one than that of the library behind it, and would be built twice.
+//! `shoal-testkit` has the tools that know no store. The engine's own tests cannot use this crate: it links another build of the engine
+//! than the tests do, and the types would not match.
 
 // Clippy's exception for tests does not reach a crate that only tests use.
 #![allow(clippy::unwrap_used)]
@@ -26,14 +26,14 @@ use shoal_testkit::wait::HANGS_AFTER;
 pub struct StoreKit {
     /// The layout of a new store.
     pub format: FormatOptions,
-    /// The options of each opening.
+    /// The options for each opening.
     pub options: OpenOptions,
     /// The clocks and the dice of the store.
     pub environment: Environment,
 }
 
 impl StoreKit {
-    /// Stores of `blocks` blocks with four tablets, a cache of 32 MiB, and threads of their own.
+    /// Stores of `blocks` blocks with four tablets, a cache of 32 MiB, and background threads.
     #[must_use]
     pub fn new(blocks: u64) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl StoreKit {
     /// A new store in memory.
     ///
     /// # Panics
-    /// Where it cannot be made.
+    /// If it cannot be made.
     #[must_use]
     pub fn in_memory(&self) -> Store {
         self.create(&Device::new(Arc::new(MemDevice::new(self.format.blocks_max))))
@@ -78,7 +78,7 @@ impl StoreKit {
     /// A new store on `device`, open.
     ///
     /// # Panics
-    /// Where it cannot be made.
+    /// If it cannot be made.
     #[must_use]
     pub fn create(&self, device: &Device) -> Store {
         block_on(Store::format(device, &self.format, &self.environment)).unwrap();
@@ -88,7 +88,7 @@ impl StoreKit {
     /// Opens the store on `device`.
     ///
     /// # Panics
-    /// Where it does not open.
+    /// If it does not open.
     #[must_use]
     pub fn open(&self, device: &Device) -> Store {
         block_on(Store::open(device.clone(), self.options.clone(), self.environment.clone())).unwrap()
@@ -101,7 +101,7 @@ pub fn seeded(clock: &Arc<ManualClock>) -> Environment {
     Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) }
 }
 
-/// A simulated device of `blocks` blocks that takes this time for its requests, and keeps no history.
+/// A simulated device of `blocks` blocks with these latencies and without a history.
 #[must_use]
 pub fn slow_device(blocks: u64, latency: Latency) -> Device {
     Device::new(slow(Image::new(blocks), latency))
@@ -110,16 +110,16 @@ pub fn slow_device(blocks: u64, latency: Latency) -> Device {
 /// Puts an object.
 ///
 /// # Panics
-/// Where the store refuses it.
+/// If the store refuses it.
 pub fn put(store: &Store, bucket: &str, name: &[u8], value: impl Into<Vec<u8>>) {
     let key = ObjectKey::new(bucket, name).unwrap();
     block_on(store.put(&key, value.into().into(), PutOptions::default())).unwrap();
 }
 
-/// The names of all objects of a bucket. (The store's own figure leaves out what its trees do not hold yet.)
+/// The names of all objects of a bucket. (The store's own figure omits the ones that its trees do not hold yet.)
 ///
 /// # Panics
-/// Where the store cannot list them.
+/// If the store cannot list them.
 #[must_use]
 pub fn names(store: &Store, bucket: &str) -> BTreeSet<Vec<u8>> {
     let mut request = ListRequest { bucket: bucket.into(), limit: 1_000, ..ListRequest::default() };
@@ -137,7 +137,7 @@ pub fn names(store: &Store, bucket: &str) -> BTreeSet<Vec<u8>> {
 /// Waits until `holds`.
 ///
 /// # Panics
-/// Where it does not hold, or has no answer, within [`HANGS_AFTER`]; the message has `what`.
+/// If it does not hold, or has no answer, within [`HANGS_AFTER`]; the message contains `what`.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
     let looks = async {
         while !holds().await {
@@ -150,7 +150,7 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, holds: impl Fn() -
 /// The output of `future`.
 ///
 /// # Panics
-/// Where it has none within [`HANGS_AFTER`]; the message has `what`.
+/// If it has none within [`HANGS_AFTER`]; the message contains `what`.
 pub async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
     let output = tokio::time::timeout(HANGS_AFTER, future).await;
     output.unwrap_or_else(|_| panic!("not after {} s: {what}", HANGS_AFTER.as_secs()))

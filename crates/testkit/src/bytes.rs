@@ -1,4 +1,5 @@
-//! Plain bytes for values and names, and numbers among bytes. (Values that several writers could mix up are [`Value`](crate::Value)s, which verify themselves.)
+//! Plain bytes for values and names, and numbers among bytes. (Values that several writers could mix up are [`Value`](crate::Value)s, which
+//! verify themselves.)
 
 use shoal_base::{Entropy, SeededEntropy};
 
@@ -21,16 +22,16 @@ pub fn random(bytes: usize, seed: u64) -> Vec<u8> {
     all
 }
 
-/// The name of the object with this number, where a test asks for no other.
+/// The name of the object with this number, if a test has no special one.
 #[must_use]
 pub fn name_of(number: u64) -> Vec<u8> {
     format!("key-{number}").into_bytes()
 }
 
-/// The number at a place of `bytes`, given by its offset and its length: as all formats have it, the lowest byte first.
+/// The number at an offset and of a length in `bytes`: as in all formats, the lowest byte first.
 ///
 /// # Panics
-/// Where there is no such place, or it is longer than eight bytes.
+/// If there is no such place, or it is longer than eight bytes.
 #[must_use]
 pub fn number(bytes: &[u8], (at, length): (usize, usize)) -> u64 {
     let mut number = [0; 8];

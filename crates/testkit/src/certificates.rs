@@ -1,4 +1,4 @@
-//! Roots of certificates, and what they sign.
+//! Roots of certificates, and the certificates that they sign.
 
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
@@ -18,10 +18,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A certificate for `localhost` that nobody else signed.
+    /// A self-signed certificate for `localhost`.
     ///
     /// # Panics
-    /// Where it cannot be made.
+    /// If it cannot be made.
     #[must_use]
     pub fn self_signed() -> Self {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
@@ -67,7 +67,7 @@ impl Root {
     /// A root that signs itself.
     ///
     /// # Panics
-    /// Where it cannot be made.
+    /// If it cannot be made.
     #[must_use]
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
@@ -88,10 +88,10 @@ impl Root {
         self.sign(name, |params| params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth))
     }
 
-    /// A certificate for `name` with what `change` says.
+    /// A certificate for `name` with the parameters that `change` sets.
     ///
     /// # Panics
-    /// Where it cannot be made.
+    /// If it cannot be made.
     #[must_use]
     pub fn sign(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");

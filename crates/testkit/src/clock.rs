@@ -1,10 +1,10 @@
-//! A clock that goes on with each look at it.
+//! A clock that advances with each reading.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use shoal_base::Clock;
 
-/// A clock whose monotonic time steps on whenever it is read; nothing else moves.
+/// A clock whose monotonic time advances whenever it is read; nothing else moves.
 #[derive(Debug)]
 pub struct SteppingClock {
     now_ns: AtomicU64,
@@ -18,7 +18,7 @@ impl SteppingClock {
         Self { now_ns: AtomicU64::new(1), step_ns: AtomicU64::new(step_ns) }
     }
 
-    /// The steps from now on.
+    /// Sets the steps from now on.
     pub fn set_step(&self, step_ns: u64) {
         self.step_ns.store(step_ns, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Devices that do something with the requests on their way: count them, hold them back, delay them, fail them.
+//! Devices that intercept requests on their way: count them, hold them back, delay them, fail them.
 
 use std::io;
 use std::ops::{Deref, Range};
@@ -12,11 +12,11 @@ use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
 
 /// The part of a device that a test writes; [`Intercepted`] makes a device of it, which passes everything else on.
 pub trait Intercept: Send + Sync {
-    /// The device behind this one.
+    /// The underlying device.
     fn inner(&self) -> &dyn BlockDevice;
 
-    /// Requests on their way to the device; those that are returned go on. A test that looks at requests, or fails some
-    /// of them, needs no more than this method.
+    /// Requests on their way to the device; it gets the returned ones. A test that looks at requests, or fails some of them, needs only
+    /// this method.
     fn pass(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
         tickets
     }
@@ -34,7 +34,7 @@ pub trait Intercept: Send + Sync {
     /// As [`BlockDevice::grow`].
     ///
     /// # Errors
-    /// Those of the device behind.
+    /// Those of the underlying device.
     fn grow(&self, blocks: u64) -> io::Result<()> {
         self.inner().grow(blocks)
     }
@@ -116,7 +116,7 @@ impl<I: Intercept> BlockDevice for Intercepted<I> {
     }
 }
 
-/// A device whose requests take longer, as behind a network. Any number of requests are delayed side by side.
+/// A device whose requests take longer, as over a network. Any number of requests are delayed side by side.
 pub struct Late {
     inner: Arc<dyn BlockDevice>,
     delay: Duration,
@@ -165,7 +165,7 @@ pub fn quiet(image: Image) -> Arc<SimDevice> {
     SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() })
 }
 
-/// The same, which takes this time for its requests.
+/// The same, with these latencies.
 #[must_use]
 pub fn slow(image: Image, latency: Latency) -> Arc<SimDevice> {
     SimDevice::with_options(image, SimOptions { latency, record: false, ..SimOptions::default() })

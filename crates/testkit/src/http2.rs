@@ -1,6 +1,6 @@
-//! HTTP/2 by hand, for clients that no library would be.
+//! HTTP/2 by hand, for clients that no library implements.
 
-/// How a client begins.
+/// The first bytes of a client.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Kinds of frames.
@@ -11,7 +11,7 @@ pub const HEADERS: u8 = 1;
 pub const RESET: u8 = 3;
 /// Demands of the sender on the other side.
 pub const SETTINGS: u8 = 4;
-/// Wants the same back.
+/// Asks for the same bytes back.
 pub const PING: u8 = 6;
 /// The end of a connection.
 pub const GO_AWAY: u8 = 7;
@@ -20,11 +20,11 @@ pub const WINDOW_UPDATE: u8 = 8;
 /// More headers.
 pub const CONTINUATION: u8 = 9;
 
-/// Of data and headers: nothing more comes on this stream.
+/// Of data and headers: the last frame on this stream.
 pub const END_STREAM: u8 = 1;
 /// Of pings and settings: this is the answer.
 pub const ACK: u8 = 1;
-/// Of headers: all are there.
+/// Of headers: the last frame of them.
 pub const END_HEADERS: u8 = 4;
 
 /// A frame's bytes before its payload.
@@ -73,7 +73,7 @@ pub fn message(bytes: &[u8]) -> Vec<u8> {
     [&[0][..], &(bytes.len() as u32).to_be_bytes(), bytes].concat()
 }
 
-/// One frame that came.
+/// One received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Its kind, as [`DATA`] and others.
@@ -82,11 +82,11 @@ pub struct Frame {
     pub flags: u8,
     /// Its stream; 0: the connection.
     pub stream: u32,
-    /// The bytes behind the header.
+    /// The bytes after the header.
     pub payload: Vec<u8>,
 }
 
-/// Takes the first frame off `received`; none where it is not there as a whole.
+/// Takes the first frame off `received`; `None` if it is incomplete.
 pub fn take_frame(received: &mut Vec<u8>) -> Option<Frame> {
     let head: [u8; HEAD_BYTES] = *received.first_chunk()?;
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;

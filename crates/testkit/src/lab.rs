@@ -8,7 +8,7 @@ use std::thread;
 /// The amount of work of a laboratory test: the variable `LAB_<name>` if it is set, else `quick`.
 ///
 /// # Panics
-/// Where the variable is no number.
+/// If the variable is no number.
 #[must_use]
 pub fn number(name: &str, quick: u64) -> u64 {
     given(name).unwrap_or(quick)
@@ -17,7 +17,7 @@ pub fn number(name: &str, quick: u64) -> u64 {
 /// The variable `LAB_<name>`, if it is set.
 ///
 /// # Panics
-/// Where the variable is no number.
+/// If the variable is no number.
 #[must_use]
 pub fn given(name: &str) -> Option<u64> {
     let text = std::env::var(format!("LAB_{name}")).ok()?;

@@ -1,13 +1,14 @@
-//! Development only: what the tests of all crates share. Look here before a test gets a helper of its own.
+//! Development only: helpers for the tests of all crates. Look here before you write a new helper for a test.
 //!
-//! - [`bytes`]: plain bytes for values; [`value`]: values that say whose they are and verify themselves.
-//! - [`wait`]: until something holds, with an end; a body that must not hang. [`task`]: futures polled by hand, wakers that count.
-//! - [`device`]: devices that count, hold back or fail requests; simulated ones for common cases. [`clock`]: one that steps on.
-//! - [`lab`]: how much a laboratory test does, and trials on all cores. [`process`]: the limits of this process.
-//! - [`skipped`]: what a test leaves out on this machine, where CI shows it.
+//! - [`bytes`]: plain bytes for values; [`value`]: values that name their owner and verify themselves.
+//! - [`wait`]: waits for a condition, with a time limit; runs a body that must not hang. [`task`]: futures polled by hand, wakers that
+//!   count.
+//! - [`device`]: devices that count, hold back or fail requests; simulated ones for common cases. [`clock`]: one that advances when read.
+//! - [`lab`]: the amount of work of a laboratory test, and trials on all cores. [`process`]: the limits of this process.
+//! - [`skipped`]: the parts of a test that this machine cannot run, listed for CI.
 //! - [`model`]: the oracle, which states of a key the acknowledgements allow; [`workload`]: seeded sequences of operations.
-//! - [`linear`]: whether the answers that several clients got fit one order of their operations; [`serial`]: the same for
-//!   transactions of several keys.
+//! - [`linear`]: checks that the answers to several clients fit one order of their operations; [`serial`]: the same for transactions of
+//!   several keys.
 //! - [`corpus`]: the stored inputs of the fuzz targets.
 //! - [`http2`]: frames by hand; [`resp`]: commands of the Redis protocol. `certificates` (a feature): roots and identities for TLS.
 //!

@@ -1,15 +1,15 @@
-//! Linearizability of the operations on one key: is there an order, in which each operation takes effect at one moment
-//! between its call and its answer, that explains all answers? (Wing and Gong's search, with a memo of what was tried.)
+//! Linearizability of the operations on one key: is there an order, in which each operation takes effect at one moment between its call and
+//! its answer, that explains all answers? (Wing and Gong's search, with a memo of tried states.)
 //!
-//! An operation whose outcome is unknown stays *pending*: it may take effect at any moment after its call, or never. Keys
-//! are checked one by one: a history is linearizable if that of each key is. At most eight clients a key, or the search
-//! may take long; it ends with [`Verdict::GaveUp`] after a bounded number of steps.
+//! An operation whose outcome is unknown stays *pending*: it may take effect at any moment after its call, or never. Keys are checked one
+//! by one: a history is linearizable if that of each key is. At most eight clients a key, or the search may take long; it returns
+//! [`Verdict::GaveUp`] after a bounded number of steps.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The moments of calls and answers, and the numbers of writes: what the clients of one history share.
+/// The moments of calls and answers, and the numbers of writes, which the clients of one history share.
 #[derive(Debug, Default)]
 pub struct World {
     clock: AtomicU64,
@@ -31,15 +31,15 @@ impl World {
 /// The effect of an operation, as its client knows it. Values are numbers that no two writes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Reads; none where there was no object.
+    /// Reads a value; `None` if there was no object.
     Read(Option<u64>),
     /// Writes a value.
     Write(u64),
-    /// Deletes, whether there was something or not.
+    /// Deletes, with or without an object.
     Delete,
-    /// Writes a value if there was nothing; whether it did.
+    /// Writes a value if there was none; true if it did.
     Create(u64, bool),
-    /// Writes the second value if the first one was there; whether it did.
+    /// Writes the second value if the first one was there; true if it did.
     Swap(u64, u64, bool),
 }
 
@@ -48,10 +48,10 @@ pub trait Act: Clone + fmt::Debug {
     /// The state that the operations change.
     type State: Clone + Eq + std::hash::Hash;
 
-    /// The state after the operation, where its answer fits `state`. The answer of a pending operation fits every state.
+    /// The state after the operation, if its answer fits `state`. The answer of a pending operation fits every state.
     fn apply(&self, pending: bool, state: &Self::State) -> Option<Self::State>;
 
-    /// Whether it makes a difference which of the two takes effect first.
+    /// Returns true if the order in which the two take effect makes a difference.
     fn touches(&self, _other: &Self) -> bool {
         true
     }
@@ -60,12 +60,12 @@ pub trait Act: Clone + fmt::Debug {
 /// An operation of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<A = Action> {
-    /// Which client asked: for the picture of a history only.
+    /// The client: for the picture of a history only.
     pub client: u64,
-    /// When it asked, on one clock for all clients.
+    /// The time of its call, on one clock for all clients.
     pub called: u64,
-    /// When it got its answer; none where it never did, or the answer left the outcome open. The outcome in a pending operation's
-    /// action does not count.
+    /// The time of its answer; `None` if it never came, or left the outcome open. The outcome in a pending operation's action does not
+    /// count.
     pub answered: Option<u64>,
     /// Its effect.
     pub action: A,
@@ -76,10 +76,9 @@ pub struct Entry<A = Action> {
 pub enum Verdict {
     /// An order was found.
     Linearizable,
-    /// There is none. The operations that could not be explained begin at this place of the history in the order of calls,
-    /// at the latest.
+    /// There is none. The first unexplained operation is at this place of the history in the order of calls, at the latest.
     Violated {
-        /// The longest explained beginning, in operations.
+        /// The length of the longest explained prefix, in operations.
         explained: usize,
     },
     /// The search took too many steps.
@@ -112,14 +111,13 @@ impl Act for Action {
     }
 }
 
-/// The operations that were placed, the state after them, and the last operation where it is pending.
+/// The operations that were placed, the state after them, and the last operation if it is pending.
 type Tried<S> = (Box<[u64]>, S, Option<usize>);
 
-/// Where the search stands: calls and answers in the order of time, as a list from which operations are taken out while
-/// they are explained.
+/// The state of the search: calls and answers in the order of time, as a list from which operations are taken out while they are explained.
 struct Search<'a, A> {
     entries: &'a [Entry<A>],
-    /// Calls and answers: the operation, and whether it is the answer.
+    /// Calls and answers: the operation, and true for the answer.
     events: Vec<(usize, bool)>,
     /// By operation: the places of its call and its answer.
     places: Vec<(usize, Option<usize>)>,
@@ -184,8 +182,8 @@ impl<'a, A: Act> Search<'a, A> {
         self.link(call);
     }
 
-    /// Whether an operation may be the next one behind `last`. A pending one could as well take effect later, just before what it
-    /// makes a difference for: of all orders that are the same but for that, one is tried.
+    /// Returns true if an operation may follow `last` directly. A pending one could as well take effect later, just before an operation
+    /// that it affects: of all orders that differ only in that, one is tried.
     fn may_follow(&self, last: Option<usize>, number: usize) -> bool {
         let Some(last) = last.filter(|&last| self.entries[last].answered.is_none()) else { return true };
         let (last_action, entry) = (&self.entries[last].action, &self.entries[number]);
@@ -197,18 +195,18 @@ impl<'a, A: Act> Search<'a, A> {
         let all = left;
         let steps_max = self.entries.len().saturating_mul(STEPS_PER_ENTRY).max(STEPS_PER_ENTRY);
         let mut done = vec![0_u64; self.entries.len().div_ceil(64)];
-        // The next operation depends on the last one, where that is pending.
+        // The next operation depends on the last one if that is pending.
         let mut tried: HashSet<Tried<A::State>> = HashSet::new();
         let mut path: Vec<(usize, A::State)> = Vec::new();
         let (mut state, mut at, mut explained) = (initial, self.first(), 0);
-        // Pending ones are tried behind the others: most of them never took effect, or it makes no difference.
+        // Pending ones are tried after the others: most of them never took effect, or it makes no difference.
         let mut tries_pending = false;
         for _ in 0..steps_max {
             if left == 0 {
                 return Verdict::Linearizable;
             }
             explained = explained.max(all - left);
-            // Behind the last event: only pending calls were left to try in front of nothing, so go back.
+            // After the last event: no pending call is left to try, so go back.
             let event = (at != self.end).then(|| self.events[at]);
             if let Some((number, false)) = event {
                 let entry = &self.entries[number];
@@ -236,7 +234,7 @@ impl<'a, A: Act> Search<'a, A> {
                 (at, tries_pending) = (self.first(), true);
                 continue;
             }
-            // An answer whose operation is not explained: something before it was explained wrongly.
+            // An answer whose operation is not explained: an earlier one was explained wrongly.
             let Some((number, earlier)) = path.pop() else { return Verdict::Violated { explained } };
             state = earlier;
             done[number / 64] &= !(1 << (number % 64));
@@ -267,14 +265,14 @@ impl History {
         self.keys.entry(key.to_vec()).or_default().push(entry);
     }
 
-    /// Adds what another client noted.
+    /// Adds the notes of another client.
     pub fn merge(&mut self, other: Self) {
         for (key, entries) in other.keys {
             self.keys.entry(key).or_default().extend(entries);
         }
     }
 
-    /// Operations in all, and how many of them are pending.
+    /// The number of operations, and of pending ones among them.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let entries = || self.keys.values().flatten();
@@ -284,7 +282,7 @@ impl History {
     /// Checks each key.
     ///
     /// # Errors
-    /// The first key that is not linearizable, or that the search gave up on, with its history.
+    /// The first key that is not linearizable, or that exceeded the search's steps, with its history.
     pub fn check(&self) -> Result<(), String> {
         for (key, entries) in &self.keys {
             let verdict = check(entries, None);
@@ -362,17 +360,17 @@ mod tests {
         assert!(holds(&[pending, read(5, None), read(7, None)]));
         assert!(holds(&[pending, read(5, None), read(7, Some(1))]));
         assert!(!holds(&[pending, read(5, Some(1)), read(7, None)]), "it does not go away again");
-        // A pending create answers nothing, whatever is noted.
+        // A pending create has no answer, even if one is noted.
         let create = entry(0, 0, None, Action::Create(1, false));
         assert!(holds(&[create, read(5, Some(1))]));
         assert!(!holds(&[entry(0, 6, None, Action::Write(1)), read(4, Some(1))]), "not before its call");
     }
 
-    /// A register that is right, used by clients that overlap; gives its history.
+    /// A correct register, used by clients that overlap; returns its history.
     fn simulate(seed: u64, clients: u64, operations: usize, pending_percent: u64) -> Vec<Entry> {
         let dice = SeededEntropy::new(seed);
         let (mut state, mut now, mut value) = (None, 0, 0);
-        // By client: the call, the action, and whether it took effect.
+        // By client: the call, the action, and true if it took effect.
         let mut running: Vec<Option<(u64, Action, bool)>> = vec![None; clients as usize];
         let mut entries = Vec::new();
         while entries.len() < operations {
@@ -415,7 +413,7 @@ mod tests {
                 }
             }
         }
-        // An operation that still runs when the history ends is pending.
+        // An operation that still runs at the end of the history is pending.
         let rest = running.iter().enumerate().filter_map(|(client, running)| {
             let (called, action, _) = (*running)?;
             Some(entry(client as u64, called, None, action))
@@ -452,7 +450,7 @@ mod tests {
                     Action::Write(value) if other.called > answered => Some(Some(value)),
                     _ => None,
                 }),
-                // A value that nobody wrote.
+                // A value that was never written.
                 1 => Some(Some(u64::MAX)),
                 // A value that a completed write replaced before the read was called; each value is written once.
                 _ => {

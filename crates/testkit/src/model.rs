@@ -1,12 +1,12 @@
-//! The oracle: which states of a key are legal, given what was started and what was acknowledged.
+//! The oracle: the legal states of a key, from the operations that were started and acknowledged.
 //!
-//! Each key has one *settled* state, the newest whose effect is certain, and the operations *in flight*, whose effect
-//! is not. Legal is the settled state, or what any operation in flight leaves. A state that somebody saw is certain from then on:
-//! a store that shows a state and loses it afterwards, by a crash or by a later read, violates the model. Versions are numbers
-//! that grow per key and that no two writes of a store share.
+//! Each key has one *settled* state, the newest whose effect is certain, and the operations *in flight*, whose effect is not. Legal is the
+//! settled state, or the result of any operation in flight. A state that was read is certain from then on: a store that shows a state and
+//! loses it afterwards, by a crash or by a later read, violates the model. Versions are numbers that grow per key and that no two writes of
+//! a store share.
 //!
-//! The model is for one store and one thread of control; a test with threads puts it under a mutex, begins an operation
-//! before it calls the store and ends it after the store answered. Clone it to check several crash states of one moment.
+//! The model is for one store and one thread of control; a test with threads puts it under a mutex, starts an operation before it calls the
+//! store and finishes it after the store answered. Clone it to check several crash states of one moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,7 @@ pub enum Effect {
     Delete,
 }
 
-/// When a write is to be rejected, as the store's reject rules.
+/// The condition under which a write is rejected, as the store's reject rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
     /// Never.
@@ -43,7 +43,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Whether a key at `version` (none: it does not exist) makes it reject.
+    /// Returns true if the condition rejects a write to a key at `version` (`None`: it does not exist).
     #[must_use]
     pub fn rejects(self, version: Option<u64>) -> bool {
         match self {
@@ -87,17 +87,17 @@ struct Op {
     id: OpId,
     effect: Effect,
     condition: Condition,
-    /// Whether no other operation on the key overlapped with it: its answer is determined then.
+    /// True if no other operation on the key overlapped with it: its answer is determined then.
     alone: bool,
-    /// The version that somebody saw it have before it was acknowledged.
+    /// The version with which it was read before it was acknowledged.
     seen: Option<u64>,
 }
 
 #[derive(Clone, Default)]
 struct Key {
-    /// The newest effect that is certain; none where the key does not exist.
+    /// The newest effect that is certain; `None` if the key does not exist.
     value: Option<Value>,
-    /// The version of that effect, or the newest known before it where a delete's is not known. 0: nothing ever.
+    /// The version of that effect, or the newest known version before it if a delete's is unknown. 0: none ever.
     version: u64,
     in_flight: Vec<Op>,
 }
@@ -120,9 +120,9 @@ impl Key {
 #[derive(Clone, Default)]
 pub struct Model {
     keys: BTreeMap<Vec<u8>, Key>,
-    /// Which operation has which version.
+    /// The operation of each version.
     versions: BTreeMap<u64, OpId>,
-    /// The key of each operation that has not ended.
+    /// The key of each unfinished operation.
     open: BTreeMap<OpId, Vec<u8>>,
     ops: u64,
 }
@@ -139,15 +139,15 @@ impl Model {
         self.keys.keys().map(Vec::as_slice)
     }
 
-    /// Keys that exist for certain, where nothing is in flight.
+    /// Keys that exist in their settled state: for certain if nothing is in flight.
     pub fn existing(&self) -> impl Iterator<Item = &[u8]> {
         self.keys.iter().filter(|(_, key)| key.value.is_some()).map(|(name, _)| name.as_slice())
     }
 
-    /// The key's version, none where it does not exist; `Err` where operations in flight leave it open.
+    /// The key's version, `None` if it does not exist; `Err` if operations in flight leave it open.
     ///
     /// # Errors
-    /// How many are in flight.
+    /// The number of operations in flight.
     pub fn current(&self, key: &[u8]) -> Result<Option<u64>, usize> {
         match self.keys.get(key) {
             None => Ok(None),
@@ -156,8 +156,8 @@ impl Model {
         }
     }
 
-    /// An operation is about to be given to the store. It stays in flight until it is acknowledged, refused or rejected:
-    /// one whose outcome is unknown stays so until [`recovered`](Self::recovered).
+    /// Notes an operation before it is passed to the store. It stays in flight until it is acknowledged, refused or rejected: one whose
+    /// outcome is unknown stays so until [`recovered`](Self::recovered).
     pub fn begin(&mut self, key: &[u8], effect: Effect, condition: Condition) -> OpId {
         self.ops += 1;
         let id = OpId(self.ops);
@@ -172,7 +172,7 @@ impl Model {
     /// The store acknowledged the write, with its version.
     ///
     /// # Errors
-    /// Where the version was used before, is not newer than what the operation followed, or the condition had to reject.
+    /// If the version was used before, is not newer than the version that the operation followed, or the condition had to reject.
     pub fn acknowledge(&mut self, id: OpId, version: u64) -> Result<(), Violation> {
         let (name, op) = self.end(id);
         self.claim(version, id, &name)?;
@@ -200,7 +200,7 @@ impl Model {
     /// The store rejected the write because of its condition, naming the key's current version.
     ///
     /// # Errors
-    /// Where the condition holds at that version, or the key cannot have it.
+    /// If the condition does not reject at that version, or the key cannot have it.
     pub fn rejected(&mut self, id: OpId, current: Option<u64>) -> Result<(), Violation> {
         let (name, op) = self.end(id);
         if !op.condition.rejects(current) {
@@ -216,7 +216,7 @@ impl Model {
         current.map_or(Ok(()), |version| self.observe_version(&name, version))
     }
 
-    /// An answer named the key's version: as if it had been read, where it is plain which write it is.
+    /// An answer named the key's version: counts as a read if the version has only one possible write.
     fn observe_version(&mut self, name: &[u8], version: u64) -> Result<(), Violation> {
         let key = self.keys.entry(name.to_vec()).or_default();
         if version <= key.version {
@@ -235,19 +235,19 @@ impl Model {
         }
     }
 
-    /// The store refused the write without any effect, for want of room or of time.
+    /// The store refused the write without any effect, for lack of room or of time.
     ///
     /// # Errors
-    /// Where its effect was seen.
+    /// If its effect was seen.
     pub fn refused(&mut self, id: OpId) -> Result<(), Violation> {
         let (name, op) = self.end(id);
         op.seen.map_or(Ok(()), |_| Err(violation(&name, "a refused write was seen".to_owned())))
     }
 
-    /// Somebody read the key from the running store.
+    /// The key was read from the running store.
     ///
     /// # Errors
-    /// Where no legal history leaves the key like that.
+    /// If no legal history leaves the key in this state.
     pub fn observe(&mut self, name: &[u8], observed: Observed<'_>) -> Result<(), Violation> {
         let key = self.keys.entry(name.to_vec()).or_default();
         match observed {
@@ -259,7 +259,7 @@ impl Model {
                         format!("is absent, but version {} was acknowledged", key.version),
                     ));
                 }
-                // Which delete it was is not known, nor its version: both stay open.
+                // Which delete it was is unknown, and so is its version: both stay open.
                 key.value = None;
                 Ok(())
             }
@@ -297,7 +297,7 @@ impl Model {
                 Err(violation(name, what))
             }
             [only] => self.see(name, only, version),
-            // Values too short to be told apart: which write it was stays open.
+            // Values too short to be distinguished: the write stays open.
             [first, ..] => {
                 key.settle(key.in_flight[first].effect, version);
                 Ok(())
@@ -305,7 +305,7 @@ impl Model {
         }
     }
 
-    /// The key's write in flight with this index was seen to have `version`.
+    /// The key's write in flight with this index was read with `version`.
     fn see(&mut self, name: &[u8], index: usize, version: u64) -> Result<(), Violation> {
         let key = self.keys.entry(name.to_vec()).or_default();
         let op = &mut key.in_flight[index];
@@ -315,8 +315,8 @@ impl Model {
         self.claim(version, id, name)
     }
 
-    /// The key's state after a crash and a recovery: as [`observe`](Self::observe), and nothing of it is in flight any
-    /// more. To be called for all [`keys`](Self::keys).
+    /// The key's state after a crash and a recovery: as [`observe`](Self::observe), and none of its operations is in flight any more. To be
+    /// called for all [`keys`](Self::keys).
     ///
     /// # Errors
     /// As [`observe`](Self::observe).
@@ -329,7 +329,8 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a repair may have left the key with this value, none: absent. It writes anew what it restores, so versions do not count.
+    /// Returns true if a repair may have left the key with this value, or absent (`None`). A repair rewrites restored objects, so versions
+    /// do not count.
     #[must_use]
     pub fn allows(&self, name: &[u8], bytes: Option<&[u8]>) -> bool {
         let Some(key) = self.keys.get(name) else { return bytes.is_none() };

@@ -1,19 +1,18 @@
-//! Strict serializability of transactions: is there an order of all of them, in which each takes effect at one moment between its
-//! call and its answer, that explains everything that was read? The search is that of [`crate::linear`], over the states of all keys
-//! together.
+//! Strict serializability of transactions: is there an order of all of them, in which each takes effect at one moment between its call and
+//! its answer, that explains everything that was read? The search is that of [`crate::linear`], over the states of all keys together.
 //!
-//! A transaction that was answered took effect; one whose outcome is unknown may take effect as a whole at any moment after its call,
-//! or never, but then too only where its guards hold: what its client read of the keys that it watches. One that was told that a
-//! watched key changed did nothing and says nothing: it is not noted. No two writes store the same value, so a handful of clients is
-//! searched in no time.
+//! A transaction that was answered took effect; one whose outcome is unknown may take effect as a whole at any moment after its call, or
+//! never, but only if its guards hold, the values that its client read of watched keys. A transaction that was refused because a watched
+//! key changed did nothing and proves nothing: it is not noted. No two writes store the same value, so the search for a handful of clients
+//! is fast.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use crate::linear::{Act, Entry, Picture, Verdict, check};
 
-/// The reads and writes of a transaction: keys by their numbers, values as numbers that no two writes share; none: there was no
-/// object, or the object was deleted.
+/// The reads and writes of a transaction: keys by their numbers, values as numbers that no two writes share; `None`: there was no object,
+/// or the object was deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// Reads of keys that the client watched before.
@@ -61,7 +60,7 @@ pub struct History {
 }
 
 impl History {
-    /// A history that begins with these values; none: there was no object.
+    /// A history that starts with these values; `None`: there was no object.
     #[must_use]
     pub fn after(values: &[(u8, Option<u64>)]) -> Self {
         let initial = values.iter().filter_map(|&(key, value)| Some((key, value?)));
@@ -78,14 +77,14 @@ impl History {
         self.entries.extend(entries);
     }
 
-    /// Transactions in all, and how many of them are pending.
+    /// The number of transactions, and of pending ones among them.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (self.entries.len(), self.entries.iter().filter(|entry| entry.answered.is_none()).count())
     }
 
-    /// Without the pending ones of which nobody can have noticed anything: all that they wrote are values that were never read. With
-    /// `deletes`, one that deletes may have been noticed, too: each of these doubles the search.
+    /// Without the pending ones that cannot have been noticed: none of their written values was ever read. With `deletes`, one that deletes
+    /// may have been noticed, too: each of these doubles the search.
     fn told(&self, deletes: bool) -> Vec<Entry<Transaction>> {
         let read: HashSet<u64> = self
             .entries
@@ -102,9 +101,9 @@ impl History {
     /// Checks it.
     ///
     /// # Errors
-    /// The history, where no order explains it, or where the search gave up.
+    /// The history, if no order explains it, or if the search took too many steps.
     pub fn check(&self) -> Result<(), String> {
-        // A pending one may never have taken effect: where those of which a value was read explain everything, no other is asked.
+        // A pending one may never have taken effect: if the ones with a value that was read explain everything, the others are not tried.
         let mut verdict = check(&self.told(false), self.initial.clone());
         if verdict != Verdict::Linearizable {
             verdict = check(&self.told(true), self.initial.clone());
@@ -207,7 +206,7 @@ mod tests {
         assert!(!holds(&[start, other, guarded(None), read(Some(4))]));
     }
 
-    /// A store that is right, used by clients that overlap. `skewed`: one transaction in eight reads one key later than the others.
+    /// A correct store, used by clients that overlap. `skewed`: one transaction in eight reads one key later than the others.
     fn simulate(seed: u64, clients: u64, count: usize, skewed: bool) -> Vec<Entry<Transaction>> {
         let dice = SeededEntropy::new(seed);
         let (mut state, mut now, mut value) = (BTreeMap::<u8, u64>::new(), 0, 0);

@@ -1,14 +1,14 @@
-//! A test says here what it leaves out, because the machine lacks something.
+//! Lists the parts that a test skips because the machine lacks something.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-/// Says why a test leaves something out. Cargo shows the output of failed tests only, so CI names a file in the variable
-/// `CI_SKIPPED`, and prints the lines of that file at its end.
+/// Logs the reason why a test skips a part. Cargo shows the output of failed tests only, so CI names a file in the variable `CI_SKIPPED`,
+/// and prints the lines of that file at its end.
 ///
 /// # Panics
-/// Where the file cannot be written.
+/// If the file cannot be written.
 pub fn skipped(why: &str) {
     eprintln!("skipped: {why}");
     if let Some(file) = std::env::var_os("CI_SKIPPED") {

@@ -1,4 +1,4 @@
-//! Futures that are polled by hand, and wakers that say how often they were woken.
+//! Futures that are polled by hand, and wakers that count their wakes.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl Wakes {
         (own.clone(), Waker::from(own))
     }
 
-    /// How often the waker was woken.
+    /// The number of wakes.
     pub fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
@@ -55,7 +55,7 @@ impl Wake for Unpark {
 /// (`shoal_base::task::block_on` runs them on the spot.)
 ///
 /// # Panics
-/// Where the future is not woken for [`HANGS_AFTER`]: a wake was lost.
+/// If the future is not woken for [`HANGS_AFTER`]: a wake was lost.
 pub fn run_as_runtime<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     loop {
@@ -67,7 +67,7 @@ pub fn run_as_runtime<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// As [`run_as_runtime`], for `polls` polls at the most, and at most `park_max` until the next one.
+/// As [`run_as_runtime`], for at most `polls` polls, and at most `park_max` until the next one.
 pub fn run_some<F: Future>(mut future: Pin<&mut F>, polls: u64, park_max: Duration) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);

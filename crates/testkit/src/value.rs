@@ -1,13 +1,13 @@
-//! Values whose bytes verify themselves, so that half values, mixed values and values of another key are told apart.
+//! Values whose bytes verify themselves: half values, mixed values and values of another key are recognised.
 //!
-//! A value is a sequence of cells of 16 bytes, the last one perhaps cut: the writer's number in clear and a check word
-//! over key, number, length and the cell's place. Nothing is stored: the bytes are computed again for each check.
+//! A value is a sequence of cells of 16 bytes, the last one perhaps cut: the writer's number in clear and a check word over key, number,
+//! length and the cell's place. Nothing is stored: the bytes are computed again for each check.
 
 use std::fmt;
 
 const CELL_BYTES: usize = 16;
 
-/// Which value: the bytes follow from it.
+/// The identity of a value: the bytes follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value {
     /// Number of the key that it is written to.
@@ -23,9 +23,9 @@ pub struct Value {
 pub struct Mismatch {
     expected: Value,
     got_bytes: usize,
-    /// The first byte that differs; none where only the length does.
+    /// The first byte that differs; `None` if only the length does.
     first: Option<usize>,
-    /// The writer whose number stands in the cell there.
+    /// The number of the writer in the cell there.
     found_seed: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Value {
         cell
     }
 
-    /// The value that write `number` stores under `key`, where the length follows from the number: one of `sizes`.
+    /// The value that write `number` stores under `key`, with a length that follows from the number: one of `sizes`.
     #[must_use]
     pub fn of_write(key: u64, number: u64, sizes: &[usize]) -> Self {
         Self { key, seed: number, bytes: sizes[(number % sizes.len() as u64) as usize] }
@@ -64,7 +64,7 @@ impl Value {
     /// at least.
     ///
     /// # Panics
-    /// Where no write stored these bytes.
+    /// If no write stored these bytes.
     #[must_use]
     pub fn write_of(key: u64, bytes: &[u8], sizes: &[usize]) -> u64 {
         let number = bytes.first_chunk().map(|number| u64::from_le_bytes(*number));
@@ -86,15 +86,15 @@ impl Value {
         bytes
     }
 
-    /// Whether `got` is this value, wholly and nothing else.
+    /// Checks that `got` is exactly this value.
     ///
     /// # Errors
-    /// Says where the first difference is and whose bytes stand there.
+    /// The place of the first difference, and the writer of the bytes there.
     pub fn check(self, got: &[u8]) -> Result<(), Mismatch> {
         let mut mismatch = Mismatch { expected: self, got_bytes: got.len(), first: None, found_seed: None };
         for (index, piece) in got.chunks(CELL_BYTES).enumerate() {
             let expected = self.cell(index);
-            // By byte only where it differs: long values are checked by the thousand.
+            // By byte only if it differs: long values are checked by the thousand.
             if *piece == expected[..piece.len()] {
                 continue;
             }

@@ -1,22 +1,22 @@
-//! Waiting, with an end: a test that hangs says where.
+//! Waits with a time limit: a test that hangs reports its place.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// An answer that has not come after so long never comes, on a machine however slow.
+/// An answer that takes longer than this never comes, even on a slow machine.
 pub const HANGS_AFTER: Duration = Duration::from_secs(150);
 
-/// A limit of time for the code under test that no test reaches.
+/// A time limit for the code under test that no test reaches.
 pub const FOR_EVER: Duration = Duration::from_secs(3_600);
 
-/// How often [`eventually`] looks.
+/// The interval at which [`eventually`] looks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Waits until `holds`.
 ///
 /// # Panics
-/// Where it does not hold within [`HANGS_AFTER`]; the message has `what`.
+/// If it does not hold within [`HANGS_AFTER`]; the message contains `what`.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
@@ -28,10 +28,10 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Seconds after which the body of [`within`] hangs: a whole test may take longer than an answer.
 const BODY_HANGS_AFTER: Duration = Duration::from_secs(600);
 
-/// Runs `body` on a thread of its own; gives its value, and passes its panic on.
+/// Runs `body` on a separate thread; returns its value, and passes its panic on.
 ///
 /// # Panics
-/// Where it does not end: a hang must not be a silent one.
+/// If it does not return: a hang must not be a silent one.
 pub fn within<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = channel();
     let thread = thread::spawn(move || {

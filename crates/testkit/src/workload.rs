@@ -8,7 +8,7 @@ use crate::value::Value;
 /// The operations to generate. Shares are in percent.
 #[derive(Clone, Debug)]
 pub struct WorkloadOptions {
-    /// How many keys there are. Few keys make overwrites and races common.
+    /// The number of keys. Few keys make overwrites and races common.
     pub keys: u64,
     /// The sizes of values, each as likely as the others.
     pub sizes: Vec<usize>,
@@ -25,7 +25,7 @@ pub struct Operation {
     pub key: Vec<u8>,
     /// The write itself.
     pub effect: Effect,
-    /// When to be rejected.
+    /// Its condition.
     pub condition: Condition,
 }
 
@@ -40,7 +40,7 @@ impl Workload {
     /// The sequence of `seed`.
     ///
     /// # Panics
-    /// Where there are no keys or no sizes.
+    /// If there are no keys or no sizes.
     #[must_use]
     pub fn new(seed: u64, options: WorkloadOptions) -> Self {
         assert!(options.keys > 0 && !options.sizes.is_empty(), "a workload needs keys and sizes");
@@ -97,7 +97,7 @@ mod tests {
         WorkloadOptions { keys: 5, sizes: vec![0, 100, 5000], delete_percent: 20, condition_percent: 30 }
     }
 
-    /// Runs the workload against a store that is right, kept in a vector; gives what was done.
+    /// Runs the workload against a correct store, kept in a vector; returns the operations.
     fn run(seed: u64, steps: u64) -> (Model, Vec<(Operation, bool)>) {
         let (mut model, mut workload, mut done) = (Model::new(), Workload::new(seed, options()), Vec::new());
         for version in 1..=steps {

@@ -1,4 +1,4 @@
-//! The seed's first method: first fit over one bitmap, behind one lock.
+//! The seed's first method: first fit over one bitmap, under one lock.
 
 use parking_lot::Mutex;
 use shoal_base::Run;
@@ -6,7 +6,7 @@ use shoal_base::Run;
 use super::super::allocator::{Allocator, Gate, Refusal, Runs, Status};
 use super::words::Words;
 
-/// One bitmap. No block below the hint is free, so a search begins there.
+/// One bitmap. No block below the hint is free, so a search starts there.
 pub(crate) struct Bitmap {
     device: u64,
     blocks: u64,

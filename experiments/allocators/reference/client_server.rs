@@ -28,7 +28,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves `allocator` from a thread of its own until [`Allocator::shutdown`] or the drop of the server.
+    /// Serves `allocator` from a separate thread until [`Allocator::shutdown`] or the drop of the server.
     pub(crate) fn start(allocator: Box<dyn Allocator>) -> Self {
         let (requests, waiting) = channel();
         let device = allocator.device();
@@ -44,7 +44,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The thread may have ended before: then nobody receives, and nothing is to be stopped.
+        // The thread may have exited before: then there is no receiver, and nothing to stop.
         drop(self.requests.send(Request::Shutdown));
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
@@ -121,7 +121,7 @@ impl Allocator for Client {
     }
 }
 
-/// Serves its calls from a pool of its own, over regions that it fetched.
+/// Serves its calls from a local pool, over regions that it fetched.
 pub(crate) struct CachedClient {
     client: Client,
     pool: Pooled,
@@ -136,7 +136,7 @@ impl CachedClient {
         Self { client, pool, region_blocks }
     }
 
-    /// Fetches a region; where none is left, what the request needs.
+    /// Fetches a region; if none is left, just the blocks of the request.
     fn fetch(&self, blocks: u32) -> Result<(), Refusal> {
         let region = self.client.allocate(self.region_blocks.max(blocks));
         self.pool.free(region.or_else(|_| self.client.allocate(blocks))?)

@@ -1,6 +1,6 @@
 //! The seed's second method: groups of 64 Ki blocks, each with a bitmap, a count of its free blocks and a lock.
 //!
-//! A search begins in a random group, skips groups with too few free blocks without their lock, is first fit within a
+//! A search starts in a random group, skips groups with too few free blocks without their lock, is first fit within a
 //! group, and looks into every group before it fails. A contiguous run never crosses the border of a group.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -72,7 +72,7 @@ impl Grouped {
 }
 
 impl Group {
-    /// Takes what `search` finds among the group's own block numbers.
+    /// Takes the runs that `search` finds among the group's own block numbers.
     fn take(&self, search: impl Fn(&Words) -> Option<Runs>) -> Option<Runs> {
         let mut words = self.words.lock();
         let mut runs = search(&words)?;

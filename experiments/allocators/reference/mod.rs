@@ -1,6 +1,6 @@
 //! The allocators that the store's own is measured against: the seed's four and the tree that the seed compares with.
 //!
-//! They are complete, without persistence or moving, and stay off the live path. Where the seed's text leaves the choice
+//! They are complete, without persistence or moving, and stay off the live path. If the seed's text leaves the choice
 //! open, the faster way is taken: a reference that loses should not lose for our clumsiness.
 
 mod bitmap;

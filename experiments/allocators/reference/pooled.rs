@@ -1,7 +1,7 @@
 //! The seed's third method: a stack of free runs for each exact size up to 1,024 blocks (fast bins) and one of longer
 //! runs, from which a size with an empty stack is cut (large bins). O(1), nothing is split or merged by itself.
 //!
-//! [`Allocator::compact`] merges neighbours while nobody allocates: with [`Record::None`] by sorting every free run,
+//! [`Allocator::compact`] merges neighbours while no allocation runs: with [`Record::None`] by sorting every free run,
 //! O(n log n); with [`Record::Bitmap`] by a walk over a bitmap that every call keeps, O(n), for more memory and a slower
 //! free, as the seed weighs it. Only the bitmap can notice a run that is freed twice.
 //!
@@ -15,7 +15,7 @@ use shoal_base::Run;
 use super::super::allocator::{Allocator, Gate, Refusal, Runs, Status};
 use super::words::Words;
 
-/// The longest run with a bin of its own: 4 MiB.
+/// The longest run with a separate bin: 4 MiB.
 const FAST_BLOCKS_MAX: u32 = 1024;
 
 /// The structure besides the bins that merges neighbours sooner.
@@ -47,7 +47,7 @@ impl Pooled {
             pooled.put(run);
             block = run.end();
         }
-        // The lowest space is on top of the stack and goes first.
+        // The lowest space is on top of the stack and is taken first.
         pooled.large.lock().reverse();
         pooled
     }

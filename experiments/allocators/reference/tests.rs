@@ -9,7 +9,7 @@ use super::*;
 
 const BLOCKS: u64 = 5000;
 
-/// One of each, with whether it merges what is free by itself.
+/// One of each, with a flag: true if it merges free runs by itself.
 fn all(blocks: u64) -> Vec<(&'static str, Box<dyn Allocator>, bool)> {
     vec![
         ("bitmap", Box::new(Bitmap::new(7, blocks)), true),
@@ -21,7 +21,7 @@ fn all(blocks: u64) -> Vec<(&'static str, Box<dyn Allocator>, bool)> {
     ]
 }
 
-/// A flag for each block that somebody owns.
+/// A flag for each block that has an owner.
 struct Owners(Vec<bool>);
 
 impl Owners {

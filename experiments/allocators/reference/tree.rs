@@ -1,5 +1,5 @@
 //! The search tree that the seed compares with: free runs by address and by size, best fit, neighbours merged at once,
-//! both calls O(log n), behind one lock.
+//! both calls O(log n), under one lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,7 +4,7 @@ use shoal_base::Run;
 
 use super::super::allocator::Runs;
 
-/// One bit a block: set where it is in use.
+/// One bit a block: set if it is in use.
 pub(crate) struct Words {
     words: Vec<u64>,
     blocks: u64,
@@ -20,17 +20,17 @@ impl Words {
         self.words.capacity() * size_of::<u64>()
     }
 
-    /// Whether a run lies inside and is not empty.
+    /// Returns true if a run is inside and not empty.
     pub(crate) fn holds(&self, run: Run) -> bool {
         run.blocks > 0 && run.block.checked_add(u64::from(run.blocks)).is_some_and(|end| end <= self.blocks)
     }
 
-    /// Whether all blocks of a run that lies inside are in use.
+    /// Returns true if all blocks of a run, which is inside, are in use.
     pub(crate) fn is_used(&self, run: Run) -> bool {
         self.next_free(run.block).is_none_or(|block| block >= run.end())
     }
 
-    /// Marks a run that lies inside.
+    /// Marks a run, which is inside.
     pub(crate) fn set(&mut self, run: Run, is_used: bool) {
         let mut block = run.block;
         while block < run.end() {
@@ -52,7 +52,7 @@ impl Words {
         self.next(from, |word| !word).filter(|&block| block < self.blocks)
     }
 
-    /// The first block in use from `from` on; the end where there is none.
+    /// The first block in use from `from` on; the end if there is none.
     fn next_used(&self, from: u64, until: u64) -> u64 {
         let mut word = (from / 64) as usize;
         let last = (until.div_ceil(64) as usize).min(self.words.len());
@@ -79,7 +79,7 @@ impl Words {
         Some(behind as u64 * 64 + u64::from(of(self.words[behind]).trailing_zeros()))
     }
 
-    /// The free runs from `from` on, none longer than `blocks_max`: the search ends in a run once it is that long.
+    /// The free runs from `from` on, none longer than `blocks_max`: the search in a run stops at that length.
     pub(crate) fn free_runs(&self, from: u64, blocks_max: u32) -> impl Iterator<Item = Run> + '_ {
         let mut from = from;
         std::iter::from_fn(move || {

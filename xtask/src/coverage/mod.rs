@@ -1,8 +1,8 @@
 //! `cargo x coverage`: which lines of formats, recovery and error arms no test reaches (T25).
 //!
-//! The tests of the storage crates run with the compiler's own counters, in a target folder of their own; LLVM's tools sum them
-//! up. `list.rs` says which files must be covered as a whole, and which lines are exempt, each with its reason. In every other
-//! file of these crates the error arms must be covered: the lines that make an error or match one.
+//! The tests of the storage crates run with the compiler's own counters, in a separate target folder; LLVM's tools sum them up.
+//! `list.rs` names the files that must be covered as a whole, and the exempt lines, each with its reason. In every other file
+//! of these crates the error arms must be covered: the lines that make an error or match one.
 
 mod list;
 
@@ -100,7 +100,7 @@ fn cargo(root: &Path, work: &Path) -> Command {
     command
 }
 
-/// Builds the tests; gives their programs.
+/// Builds the tests; returns their programs.
 fn build(root: &Path, work: &Path) -> Result<Vec<PathBuf>> {
     let mut building = cargo(root, work)
         .arg("--no-run")
@@ -125,7 +125,7 @@ fn build(root: &Path, work: &Path) -> Result<Vec<PathBuf>> {
     Ok(binaries)
 }
 
-/// The programs in what cargo says: `Executable unittests src/lib.rs (target/.../name-hash)`.
+/// The programs in cargo's output: `Executable unittests src/lib.rs (target/.../name-hash)`.
 fn executables(said: &str) -> impl Iterator<Item = &str> {
     let line = |line: &'_ str| line.trim_start().starts_with("Executable");
     said.lines().filter(move |text| line(text)).filter_map(|line| {
@@ -139,7 +139,7 @@ fn count(root: &Path, work: &Path) -> Result<()> {
     if profiles.exists() {
         std::fs::remove_dir_all(&profiles)?;
     }
-    // Cargo names each program as it starts it; the output of the tests goes to a file.
+    // Cargo names each program as it starts it; the output of the tests is written to a file.
     let said = work.join("tests.log");
     let status = cargo(root, work).arg("--no-fail-fast").stdout(std::fs::File::create(&said)?).status();
     if !status.context("cannot start nice and cargo")?.success() {
@@ -150,7 +150,7 @@ fn count(root: &Path, work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The names of the tests that failed, in what they say: `test NAME ... FAILED`.
+/// The names of the tests that failed, from their output: `test NAME ... FAILED`.
 fn failed(said: &str) -> impl Iterator<Item = &str> {
     said.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
 }
@@ -183,7 +183,7 @@ fn export(tools: &Path, work: &Path, binaries: &[PathBuf], report: &Path) -> Res
     Ok(())
 }
 
-/// How often each line that has code was reached, by file.
+/// The number of times that each line of code was reached, by file.
 fn parse(report: &str, root: &Path) -> BTreeMap<String, BTreeMap<usize, u64>> {
     let mut files: BTreeMap<String, BTreeMap<usize, u64>> = BTreeMap::new();
     let mut lines = None;
@@ -210,17 +210,17 @@ enum Kind {
     Plain,
     /// Tests must reach it: a format, recovery, an error arm.
     Wanted,
-    /// Nothing is demanded; the place in the list of exemptions, where it is neither a injected bug nor said to be unreachable,
-    /// which is an assertion.
+    /// Nothing is demanded. Holds the place in the list of exemptions, or none for an injected bug or an
+    /// assertion, a line that is declared unreachable.
     Exempt(Option<usize>),
-    /// Test code, and closing brackets: the compiler counts there how often a branch without lines of its own was taken.
+    /// Test code, and closing brackets: the compiler counts there the runs of a branch that has no lines.
     NotCounted,
 }
 
 /// Code that makes an error or matches one.
 const ERROR_ARMS: [&str; 5] = ["Err(", "Error::", "map_err", ".poison(", "poison.set"];
 
-/// The start of an injected bug. Behind `!injected` and other conditions stands the product.
+/// The start of an injected bug. The product follows `!injected` and other conditions.
 const INJECTED: &str = "if injected(Bug::";
 
 fn indentation(line: &str) -> usize {
@@ -230,19 +230,19 @@ fn indentation(line: &str) -> usize {
 /// The demand on each line of the file.
 fn kinds(path: &str, text: &str) -> Vec<Kind> {
     let is_whole = WHOLE.iter().any(|(file, _)| *file == path);
-    // The indentation of the line that began an exemption or an error arm; deeper lines belong to it.
+    // The indentation of the line that started an exemption or an error arm; deeper lines belong to it.
     let mut open: Option<(usize, Kind)> = None;
     let mut in_tests = false;
     let mut kinds = Vec::new();
     for line in text.lines() {
         in_tests |= line == "#[cfg(test)]";
         let (deep, trimmed) = (indentation(line), line.trim());
-        // A closing bracket belongs to what began at its depth.
+        // A closing bracket belongs to the line that opened it at its depth.
         let closes = |from| trimmed.starts_with(['}', ')', ']']) && deep == from;
         if open.is_some_and(|(from, _)| deep <= from && !trimmed.is_empty() && !closes(from)) {
             open = None;
         }
-        // Code behind an `else` of an injected bug is the product's own.
+        // Code after an `else` of an injected bug is the product's own.
         if open.is_some_and(|(_, kind)| kind == Kind::Exempt(None)) && trimmed.starts_with("} else") {
             open = None;
         }
@@ -265,7 +265,8 @@ fn kinds(path: &str, text: &str) -> Vec<Kind> {
             open.map_or(Kind::Plain, |(_, kind)| kind)
         };
         kinds.push(kind);
-        // A module or a function of tests ends where the file does, with its own closing brace, or at once: `mod tests;`.
+        // A module or a function of tests reaches to the end of the file, to its closing brace, or to the end of its
+        // line: `mod tests;`.
         in_tests &= line != "}" && !(line.ends_with(';') && indentation(line) == 0);
     }
     kinds

@@ -1,17 +1,16 @@
 //! `tidy.toml`: which files may break which rule, and why.
 //!
-//! A table a rule, in it a file (`*` stands for any part of a name) and the reason. An entry without a reason is
-//! refused. The lists should shrink: a file that is named under `unsafe`, `lines` or `functions` without need is a violation itself
-//! ([`super::sources`]). If a rule counts (`circles`, `words`), the reason starts with the number that it allows. `foreign`
-//! lists names of other programs instead of files, and `words` habits of language.
+//! One table for each rule, which maps a file (`*` matches any part of a name) to the reason. An entry without a reason is
+//! refused. The lists should shrink: a file that `unsafe` names without need is a violation itself ([`super::sources`]).
+//! `foreign` lists names of other programs instead of files; `words` lists habits of language, and the reason starts with the
+//! ceiling.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
 /// The rules that may have exceptions, as they are called in `tidy.toml`.
-pub(super) const RULES: [&str; 10] =
-    ["unsafe", "lines", "functions", "time", "fs", "circles", "names", "foreign", "sources", "words"];
+const RULES: [&str; 6] = ["unsafe", "time", "fs", "names", "foreign", "words"];
 
 /// Each with its rule, its file and its reason.
 pub(super) struct Exceptions(Vec<(String, String, String)>);
@@ -48,19 +47,6 @@ impl Exceptions {
         self.0.iter().any(|(of, pattern, _)| of == rule && matches(pattern, file))
     }
 
-    /// The files of `rule` with the number that each may have.
-    pub(super) fn counts(&self, rule: &str) -> impl Iterator<Item = (&str, usize)> {
-        self.0.iter().filter(move |(of, ..)| of == rule).map(|(_, file, reason)| {
-            let digits = reason.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-            (file.as_str(), digits.parse().unwrap_or_default())
-        })
-    }
-
-    /// The number that `file` may have; none without an entry.
-    pub(super) fn count(&self, rule: &str, file: &str) -> Option<usize> {
-        self.counts(rule).find(|(named, _)| *named == file).map(|(_, count)| count)
-    }
-
     /// The reason that the list of `rule` gives for just this name.
     pub(super) fn reason(&self, rule: &str, name: &str) -> Option<&str> {
         self.0.iter().find(|(of, entry, _)| of == rule && entry == name).map(|(.., reason)| reason.as_str())
@@ -95,10 +81,7 @@ mod tests {
         let exceptions = Exceptions::parse("[unsafe]\n'a/src/*.rs' = 'touches raw memory'").unwrap();
         assert!(exceptions.allow("unsafe", "a/src/frame.rs"));
         assert!(!exceptions.allow("unsafe", "a/src/sub/frame.rs"));
-        assert!(!exceptions.allow("lines", "a/src/frame.rs"));
-        let counted = Exceptions::parse("[circles]\n'a/src' = '12 modules: to be parted'").unwrap();
-        assert_eq!(counted.count("circles", "a/src"), Some(12));
-        assert_eq!(counted.count("circles", "b/src"), None);
+        assert!(!exceptions.allow("fs", "a/src/frame.rs"));
         assert!(Exceptions::parse("[unsafe]\n'a.rs' = ''").is_err());
         assert!(Exceptions::parse("[unsave]\n'a.rs' = 'touches raw memory'").is_err());
     }

@@ -1,25 +1,19 @@
 //! The rules of the house that neither the compiler nor clippy checks.
 //!
-//! Each submodule is one family of rules: [`layers`] (crates only use those below them), [`locks`] (lock files of other
-//! workspaces are up to date), [`circles`] (modules of a crate do not import each other in a circle), [`order`] (those of the
-//! engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`] (files,
-//! items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the repository),
-//! [`rules`] (each rule of the store is asserted and broken somewhere), [`words`] (habits of language have ceilings),
-//! [`commits`] (subjects of commits are short). Exceptions stand in `tidy.toml`,
-//! each with its reason. The rules read text, not syntax: [`source`] tells code, comments and tests apart, which is enough for
-//! them.
+//! Each submodule is one family of rules: [`manifests`] (networks, lints, versions, lock files),
+//! [`order`] (walls between the modules of a crate), [`sources`] (every `.rs` file), [`docs`]
+//! (links, tables, the size of the pages, the template of decisions), [`names`] (files, items and flags that documents and
+//! comments name), [`rules`] (each invariant is asserted and broken somewhere), [`words`] (habits of language have ceilings),
+//! [`commits`] (subjects of commits are short). `tidy.toml` has the exceptions, each with its reason. The rules read text, not
+//! syntax: [`source`] separates code, comments and tests.
 
-mod circles;
 mod commits;
 mod docs;
 mod exceptions;
-mod layers;
-mod locks;
-mod modules;
+mod manifests;
 mod names;
 mod order;
 mod prose;
-mod references;
 mod rules;
 mod source;
 mod sources;
@@ -60,7 +54,7 @@ impl fmt::Display for Finding {
 /// The repository as the rules read it.
 struct Tree {
     root: PathBuf,
-    /// All files, as paths relative to the root with `/`, sorted; without build output and hidden folders but `.ci`.
+    /// All files, as paths relative to the root with `/`, sorted; without build output and hidden folders except `.ci`.
     files: Vec<String>,
     /// The texts of those that hold text, by path.
     texts: BTreeMap<String, String>,
@@ -94,24 +88,16 @@ impl Tree {
 pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
     let tree = Tree::read(root)?;
     let exceptions = exceptions::Exceptions::read(root)?;
-    let mut findings = layers::check(&tree)?;
-    findings.extend(locks::check(&tree)?);
-    findings.extend(circles::check(&tree, &exceptions));
+    let mut findings = manifests::check(&tree)?;
     findings.extend(order::check(&tree));
     findings.extend(sources::check(&tree, &exceptions));
     findings.extend(docs::check(&tree)?);
     findings.extend(names::check(&tree, &exceptions));
-    findings.extend(references::check(&tree, &exceptions));
     findings.extend(rules::check(&tree));
     findings.extend(words::check(&tree, &exceptions));
     findings.extend(commits::check(root));
     findings.sort();
     Ok(findings)
-}
-
-/// Every use that is part of an import circle, a line each.
-pub(crate) fn circles(root: &Path) -> Result<Vec<String>> {
-    Ok(circles::all_uses(&Tree::read(root)?))
 }
 
 /// The habits of language and their counts, a line each.
@@ -156,7 +142,7 @@ mod tests {
         assert!(lines.is_empty(), "\n{}", lines.join("\n"));
     }
 
-    /// A small workspace with the given files, and what tidy says of it.
+    /// A small workspace with the given files, and its findings.
     pub(super) fn findings_in(files: &[(&str, &str)]) -> Vec<String> {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {

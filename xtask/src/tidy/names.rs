@@ -1,83 +1,51 @@
 //! Documents and comments name things that exist: files, items of the code, options of the programs.
 //!
 //! A file is named by its path or a part of it; a bare name must exist somewhere. An item is a code span with `::` or `()`, or
-//! one word in the form of a Rust name; each of its words must stand somewhere in the code of the repository, which finds
-//! names that were given up without a list of all items. An option is a code span that begins with `--`, or stands in a command
-//! line of one of the repository's programs; it must be defined by one of them. Names of other programs stand in
-//! `tidy.toml` [foreign], files that speak of the past in [names].
+//! one word in the form of a Rust name; each of its words must occur in some code, which finds names that are gone without a
+//! list of all items. An option is a code span that starts with `--`, or a word of a command line of one of the repository's
+//! programs; their code must have a literal or a field of that name. `tidy.toml` lists names of other programs in [foreign] and
+//! files about the past in [names].
 
 use std::collections::BTreeSet;
 
 use super::exceptions::Exceptions;
 use super::prose::{Paragraph, comments, fenced, paragraphs};
-use super::references::is_outside;
 use super::{Finding, Tree};
 
 /// Ends of the names of files that are checked wherever they stand.
 const FILES: [&str; 3] = [".rs", ".md", ".proto"];
 
 /// Folders of the repository; a word that begins with one is a path.
-const FOLDERS: [&str; 9] =
-    [".ci/", "cli/", "clients/", "compare/", "crates/", "docs/", "experiments/", "fuzz/", "xtask/"];
+const FOLDERS: &str = ".ci/ cli/ clients/ compare/ crates/ docs/ experiments/ fuzz/ xtask/";
 
 /// Paths that begin with one of these names are another library's.
-const LIBRARIES: [&str; 10] =
-    ["std", "core", "alloc", "tokio", "tonic", "rustls", "libc", "clap", "mio", "parking_lot"];
-
-/// Programs of others: their options are not checked.
-const PROGRAMS: [&str; 16] = [
-    "cargo",
-    "curl",
-    "docker",
-    "etcdctl",
-    "fio",
-    "git",
-    "go",
-    "grpcurl",
-    "java",
-    "memtier_benchmark",
-    "mvn",
-    "openssl",
-    "pip",
-    "python",
-    "redis-benchmark",
-    "redis-cli",
-];
+const LIBRARIES: &str = "std core alloc tokio tonic rustls libc clap mio parking_lot";
 
 /// Programs of the repository, as command lines begin with them.
 const OWN_PROGRAMS: [&str; 5] = ["shoal", "./shoal", "experiments", "cargo x", "xtask"];
 
 /// Folders of the programs that define options.
-const OPTIONS: [&str; 9] = [
-    ".ci/",
-    "cli/src/",
-    "clients/",
-    "compare/src/",
-    "crates/bench/src/",
-    "crates/buffer/src/bin/",
-    "experiments/",
-    "schedules/",
-    "xtask/src/",
-];
+const OPTIONS: &str = ".ci/ cli/src/ clients/ compare/src/ crates/bench/src/ crates/buffer/src/bin/ \
+    experiments/ schedules/ xtask/src/";
 
 pub(super) fn check(tree: &Tree, exceptions: &Exceptions) -> Vec<Finding> {
-    let known = Known::read(tree);
+    let known = Known::read(tree, exceptions);
     let mut findings = Vec::new();
     let mut report = |path: &str, wrong: Vec<(usize, String)>| {
         findings.extend(wrong.into_iter().map(|(line, message)| Finding::new(path, line + 1, message)));
     };
     for (path, text) in tree.docs().filter(|(path, _)| !exceptions.allow("names", path)) {
         for paragraph in paragraphs(text) {
-            report(path, known.missing(path, &paragraph, exceptions));
+            report(path, known.missing(path, &paragraph));
         }
         for (line, text) in fenced(text) {
-            let missing = known.missing_options(text, exceptions);
+            let missing = known.missing_options(text);
             report(path, missing.into_iter().map(|message| (line, message)).collect());
         }
     }
     for (path, source) in tree.sources.iter().filter(|(path, _)| !exceptions.allow("names", path)) {
         for comment in comments(source) {
-            report(path, known.missing(path, &comment, exceptions));
+            report(path, known.missing(path, &comment));
         }
     }
     findings
@@ -86,15 +54,17 @@ pub(super) fn check(tree: &Tree, exceptions: &Exceptions) -> Vec<Finding> {
 /// The names that exist.
 struct Known<'a> {
     tree: &'a Tree,
+    exceptions: &'a Exceptions,
     /// Words of all code, with those in strings.
     words: BTreeSet<&'a str>,
-    options: BTreeSet<String>,
+    /// Words of the code that defines options, with dashes.
+    options: BTreeSet<&'a str>,
 }
 
 impl<'a> Known<'a> {
-    fn read(tree: &'a Tree) -> Self {
+    fn read(tree: &'a Tree, exceptions: &'a Exceptions) -> Self {
         let mut words = BTreeSet::new();
-        let mut options: BTreeSet<String> = ["--help", "--version"].map(str::to_owned).into();
+        let mut options = BTreeSet::from(["--help", "--version"]);
         for (path, text) in tree.texts.iter().filter(|(path, _)| !path.ends_with(".md")) {
             let comments = tree.sources.get(path).map(|source| &source.comments);
             // The code of a line ends where its comment begins.
@@ -108,47 +78,48 @@ impl<'a> Known<'a> {
             // Behind a backslash a word begins with the letter of the escape.
             let escaped = code.iter().flat_map(|line| line.split('\\').skip(1));
             words.extend(escaped.filter_map(|rest| rest.get(1..)?.split(ends).next()));
-            if OPTIONS.iter().any(|folder| path.starts_with(folder)) && !path.starts_with("xtask/src/tidy/") {
-                options.extend(code.iter().flat_map(|line| literals(line)));
-                options.extend(fields(&code));
+            if OPTIONS.split(' ').any(|folder| path.starts_with(folder))
+                && !path.starts_with("xtask/src/tidy/")
+            {
+                let ends = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_');
+                options.extend(code.iter().flat_map(|line| line.split(ends)));
             }
         }
-        Self { tree, words, options }
+        Self { tree, exceptions, words, options }
     }
 
     /// The missing names in `paragraph` of the file `path`, by line.
-    fn missing(
-        &self,
-        path: &str,
-        paragraph: &Paragraph<'_>,
-        exceptions: &Exceptions,
-    ) -> Vec<(usize, String)> {
+    fn missing(&self, path: &str, paragraph: &Paragraph<'_>) -> Vec<(usize, String)> {
         let mut found = Vec::new();
         for (line, text) in paragraph.lines() {
             for word in text.split(|c: char| {
                 c.is_whitespace() || matches!(c, '`' | '(' | ')' | '[' | ']' | ',' | ';' | '"')
             }) {
                 let word = word.trim_end_matches(['.', ':']).trim_end_matches("'s");
-                if is_file(word) && !exceptions.name("foreign", word) && !self.has_file(path, word) {
+                if is_file(word) && !self.is_foreign(word) && !self.has_file(path, word) {
                     found.push((*line, format!("there is no file {word}")));
                 }
             }
         }
         for (line, span) in paragraph.code_spans() {
-            if exceptions.name("foreign", &span) {
+            if self.is_foreign(&span) {
                 continue;
             }
             if let Some(name) = item(&span)
-                && name.first().is_none_or(|first| !LIBRARIES.contains(first))
+                && name.first().is_none_or(|first| LIBRARIES.split(' ').all(|library| library != *first))
                 && let Some(word) =
-                    name.iter().find(|word| !self.words.contains(*word) && !exceptions.name("foreign", word))
+                    name.iter().find(|word| !self.words.contains(*word) && !self.is_foreign(word))
             {
                 found.push((line, format!("`{span}`: no code has the name {word}")));
             }
-            let missing = self.missing_options(&span, exceptions);
+            let missing = self.missing_options(&span);
             found.extend(missing.into_iter().map(|message| (line, message)));
         }
         found
+    }
+
+    fn is_foreign(&self, name: &str) -> bool {
+        self.exceptions.name("foreign", name)
     }
 
     fn has_file(&self, from: &str, name: &str) -> bool {
@@ -161,7 +132,7 @@ impl<'a> Known<'a> {
     }
 
     /// The options of a command line, or of a span that is an option, that no program has.
-    fn missing_options(&self, line: &str, exceptions: &Exceptions) -> Vec<String> {
+    fn missing_options(&self, line: &str) -> Vec<String> {
         let line = line.trim().trim_start_matches("$ ");
         let program = line.split_whitespace().next().unwrap_or_default();
         let own = OWN_PROGRAMS
@@ -170,15 +141,18 @@ impl<'a> Known<'a> {
         let line = match line.split_once(" -- ") {
             Some((_, behind)) if !own => behind,
             _ if own || program.starts_with("--") => line,
-            _ if PROGRAMS.contains(&program) => return Vec::new(),
             _ => return Vec::new(),
         };
         let words = line.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_'));
         let options = words.filter(|word| {
-            word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
+            word.starts_with("--") && word.as_bytes().get(2).is_some_and(u8::is_ascii_lowercase)
         });
-        let missing =
-            options.filter(|option| !self.options.contains(*option) && !exceptions.name("foreign", option));
+        // A literal with or without dashes, or a field of clap's structures.
+        let is_known = |option: &str| {
+            let name = &option[2..];
+            [option, name, &name.replace('-', "_")].iter().any(|word| self.options.contains(word))
+        };
+        let missing = options.filter(|option| !is_known(option) && !self.is_foreign(option));
         missing.map(|option| format!("no program has the option {option}")).collect()
     }
 }
@@ -187,13 +161,8 @@ impl<'a> Known<'a> {
 fn is_file(word: &str) -> bool {
     let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | '-' | '_'));
     let ends = FILES.iter().any(|end| word.len() > end.len() && word.ends_with(end));
-    let path = FOLDERS.iter().any(|folder| word.starts_with(folder)) && !word.ends_with('/');
-    plain
-        && (ends || path)
-        && !is_outside(word)
-        && !word.starts_with('/')
-        && !word.contains("CRATE")
-        && !word.contains("YYYY")
+    let path = FOLDERS.split(' ').any(|folder| word.starts_with(folder)) && !word.ends_with('/');
+    plain && (ends || path) && !word.starts_with('/') && !word.contains("CRATE") && !word.contains("YYYY")
 }
 
 /// The words of a span that names an item: `a::b`, `a()`, `TwoHumps`, `two_words`.
@@ -216,47 +185,6 @@ fn item(span: &str) -> Option<Vec<&str>> {
     let humps = capitals >= 2 && lower && first.starts_with(|c: char| c.is_ascii_uppercase());
     let form = !rest.is_empty() || call || humps || first.contains('_');
     (form && words.iter().all(is_name)).then_some(words)
-}
-
-/// The options that a line of code spells out: `"--name"`.
-fn literals(line: &str) -> Vec<String> {
-    line.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_'))
-        .filter(|word| word.len() > 2 && word.starts_with("--"))
-        .map(str::to_owned)
-        .collect()
-}
-
-/// The options that clap makes of fields: `#[arg(long)]`, with their other names.
-fn fields(lines: &[&str]) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut lines = lines.iter();
-    while let Some(line) = lines.next() {
-        if !line.trim_start().starts_with("#[arg(") {
-            continue;
-        }
-        let mut attribute = (*line).to_owned();
-        while !attribute.trim_end().ends_with(")]") {
-            let Some(line) = lines.next() else { return found };
-            attribute.push_str(line);
-        }
-        let after = |name: &str| {
-            let at = attribute.find(name)? + name.len();
-            Some(attribute[at..].trim_start())
-        };
-        for name in ["long = \"", "alias = \""] {
-            let given = after(name).and_then(|rest| rest.split_once('"'));
-            found.extend(given.map(|(name, _)| format!("--{name}")));
-        }
-        let has_long = after("long").is_some_and(|rest| rest.starts_with([',', ')']));
-        if has_long {
-            let field =
-                lines.by_ref().find(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
-            let name = field.and_then(|line| line.split_once(':')).map(|(name, _)| name.trim());
-            let name = name.and_then(|name| name.rsplit(' ').next()).unwrap_or_default();
-            found.push(format!("--{}", name.trim_start_matches("r#").replace('_', "-")));
-        }
-    }
-    found
 }
 
 #[cfg(test)]
@@ -307,7 +235,7 @@ mod tests {
     fn options_exist() {
         let good = "`--data-dir X`, `shoal serve --other=1`, `cargo x --help`, `cargo build --release`, `a --b`.\n```\n$ shoal x --other\ngit log --oneline\n```\n";
         assert_eq!(findings_of("docs/x.md", good), Vec::<String>::new());
-        let bad = "`--this`\n`shoal --x 1`\n```\nshoal --data\ncargo run -- --data-dir --none\n```\n";
+        let bad = "`--none-such`\n`shoal --x 1`\n```\nshoal --data\ncargo run -- --data-dir --none\n```\n";
         assert_eq!(findings_of("docs/x.md", bad).len(), 4);
     }
 }

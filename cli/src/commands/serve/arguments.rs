@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Create nothing: a data file that does not exist is an error.
     #[arg(long, value_name = "BOOL", env = "SHOAL_MUST_EXIST", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) must_exist: Option<bool>,
-    /// How large the data file may grow: it starts small and grows ahead of need. An existing store grows to this size where it is
+    /// The maximum size of the data file: it starts small and grows ahead of need. An existing store grows to this size if it is
     /// larger than its present one, and never shrinks [default for a new data file: 80 % of the disk's free space, at most 64G; for a
     /// store that exists: its present one].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SIZE", hide_env_values = true)]
@@ -51,14 +51,14 @@ pub(crate) struct Arguments {
     /// it [default: the limit of the program's control group, or half of the machine's memory].
     #[arg(long, value_name = "SIZE", env = "SHOAL_MEMORY", hide_env_values = true)]
     pub(crate) memory: Option<Size>,
-    /// Memory for cached pages and values, a part of --memory [default: 1G, or what --memory leaves for it where that is less].
+    /// Memory for cached pages and values, a part of --memory [default: 1G, or the rest of --memory if that is less].
     #[arg(long, value_name = "SIZE", env = "SHOAL_CACHE", hide_env_values = true)]
     pub(crate) cache: Option<Size>,
     /// Memory for recent writes that are in the log only [default: follows from cache and log].
     #[arg(long, alias = "overlay", value_name = "SIZE", env = "SHOAL_MEMTABLE", hide_env_values = true)]
     #[serde(alias = "overlay")]
     pub(crate) memtable: Option<Size>,
-    /// For a new data file: the number of tablets, 1 to 32 [default: as many as cores, at least 4].
+    /// For a new data file: the number of tablets, 1 to 32 [default: the number of cores, at least 4].
     #[arg(long, value_name = "N", env = "SHOAL_TABLETS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..=32))]
     pub(crate) tablets: Option<u16>,
     /// How to drive the device [default: auto].
@@ -108,8 +108,8 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     pub(crate) web_origins: Option<Vec<String>>,
-    /// Give these buckets space of their own: their values lie apart from those of other buckets, so that a load that
-    /// does not fit the others leaves them no holes [default: none].
+    /// Store the values of these buckets apart from those of other buckets, so that a load that does not fit the
+    /// others leaves them no holes [default: none].
     #[arg(
         long,
         value_name = "BUCKET,...",
@@ -118,7 +118,7 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     pub(crate) own_space: Option<Vec<String>>,
-    /// Give whole groups of free blocks back to the device, slowly: a file gets holes, a raw device may trim. New values cost a
+    /// Return whole groups of free blocks to the device, slowly: a file gets holes, a raw device may trim. New values cost a
     /// little more there afterwards.
     #[arg(long, value_name = "BOOL", env = "SHOAL_DISCARD", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) discard: Option<bool>,
@@ -126,7 +126,7 @@ pub(crate) struct Arguments {
     /// option.
     #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_RELOCATION", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) pause_relocation: Option<bool>,
-    /// The address of the Redis protocol, or off [default: 127.0.0.1:7412; off where gRPC asks for credentials and there is no
+    /// The address of the Redis protocol, or off [default: 127.0.0.1:7412; off if gRPC asks for credentials and there is no
     /// --password-file].
     #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_RESP", hide_env_values = true)]
     pub(crate) resp: Option<String>,
@@ -138,8 +138,8 @@ pub(crate) struct Arguments {
     /// no cluster].
     #[arg(long, value_name = "BOOL", env = "SHOAL_CLUSTER", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) cluster: Option<bool>,
-    /// As --cluster, and tell cluster clients to connect to this address: the one that they reach, where the server's port is mapped
-    /// to another one.
+    /// As --cluster, and announce this address to cluster clients: the one that they reach if the server's port is mapped to another
+    /// one.
     #[arg(long, value_name = "HOST:PORT", env = "SHOAL_ANNOUNCE", hide_env_values = true)]
     pub(crate) announce: Option<String>,
     /// The file with the password that Redis clients must send. Only its owner may have a right to it. Without a file
@@ -151,20 +151,20 @@ pub(crate) struct Arguments {
     /// acknowledged is older than MS milliseconds without being durable (relaxed:MS) [default: sync].
     #[arg(long, value_name = "sync|relaxed:MS", env = "SHOAL_DURABILITY", hide_env_values = true)]
     pub(crate) durability: Option<String>,
-    /// After work, a thread of the Redis frontend looks for more for so many microseconds before it sleeps: answers come sooner,
-    /// and a core is busy while clients are [default: 0].
+    /// After work, a thread of the Redis frontend looks for more for this many microseconds before it sleeps: answers come
+    /// sooner, and a core is busy while clients are [default: 0].
     #[arg(long, value_name = "MICROSECONDS", env = "SHOAL_POLL", hide_env_values = true)]
     pub(crate) poll: Option<u64>,
-    /// Answers that a connection of a Redis client does not take, and commands that it sent behind them, may be so many bytes; beyond
-    /// that it gets an error and is closed [default: 256M].
+    /// The maximum bytes of answers that a Redis client's connection has not taken, and of the commands that it sent after them;
+    /// beyond that it gets an error and is closed [default: 256M].
     #[arg(long, value_name = "SIZE", env = "SHOAL_RESP_PENDING", hide_env_values = true)]
     pub(crate) resp_pending: Option<Size>,
-    /// Whether Redis clients speak TLS, with the files of --tls-cert, --tls-key and --tls-client-ca [default: on where there is
+    /// Whether Redis clients speak TLS, with the files of --tls-cert, --tls-key and --tls-client-ca [default: on with
     /// --tls-cert].
     #[arg(long, value_name = "on|off", env = "SHOAL_RESP_TLS", hide_env_values = true)]
     pub(crate) resp_tls: Option<String>,
     /// The address of the metrics for Prometheus (/metrics) and of the checks /livez and /readyz, or off. It asks for no credentials
-    /// [default: 127.0.0.1:7415; where that is taken, the server warns and goes without].
+    /// [default: 127.0.0.1:7415; if that is taken, the server warns and runs without metrics].
     #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_METRICS", hide_env_values = true)]
     pub(crate) metrics: Option<String>,
     /// How the lines of the log look: text, or json, an object a line [default: text].
@@ -176,15 +176,15 @@ pub(crate) struct Arguments {
     /// Write a line into the log for each request: its caller, key and result. It costs a part of the throughput.
     #[arg(long, value_name = "BOOL", env = "SHOAL_ACCESS_LOG", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) access_log: Option<bool>,
-    /// The pause between two scrubs, which read and verify all stored data in the background; the first one begins ten
-    /// minutes after the start; or off [default: 7d].
+    /// The pause between two scrubs, which read and verify all stored data in the background; the first one starts ten
+    /// minutes after the server; or off [default: 7d].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_SCRUB_EVERY", hide_env_values = true)]
     pub(crate) scrub_every: Option<String>,
     /// Bytes that a scrub reads in a second [default: 8M].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SCRUB_RATE", hide_env_values = true)]
     pub(crate) scrub_rate: Option<Size>,
-    /// How long the snapshot behind a backup may hold the space of what is overwritten and deleted meanwhile. Then it is dropped, and the
-    /// backup fails; or off [default: 24h].
+    /// The time for which a backup's snapshot may hold the space of values that are overwritten or deleted meanwhile. Then it is dropped,
+    /// and the backup fails; or off [default: 24h].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_SNAPSHOT_MAX_AGE", hide_env_values = true)]
     pub(crate) snapshot_max_age: Option<String>,
     /// Answer gRPC's health check (grpc.health.v1.Health/Check) without credentials, too.

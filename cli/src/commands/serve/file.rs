@@ -31,7 +31,7 @@ fn command() -> clap::Command {
     Arguments::augment_args(clap::Command::new("serve")).arg(clap::Arg::new("log").long("log"))
 }
 
-/// The key that somebody may have meant by `key`: the suggestion that they would get for an option.
+/// The key that may have been meant by `key`: the suggestion of the command line for such an option.
 fn similar(key: &str) -> Option<String> {
     let error = command().try_get_matches_from(["serve".to_owned(), format!("--{key}")]).err()?;
     match error.get(ContextKind::SuggestedArg)? {

@@ -85,22 +85,22 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         health.stops();
     };
     say_start(&settings, &store, &server, redis.as_ref(), &told_at);
-    // Before the addresses are told: a reader of them may ask for the health at once.
+    // Before the addresses are announced: a reader of them may ask for the health at once.
     watched.health().serves(store.clone());
     announce(&addresses(&server, redis.as_ref(), &told_at));
     notify::tell(notify::READY);
-    // A task of its own: after the deadline of the stop this does not wait for it.
+    // A separate task: after the deadline of the stop this does not wait for it.
     let serving = tokio::spawn(serve(store.clone(), server, redis, stopped, Arc::clone(&stop_thread)));
     let served = tokio::select! {
         served = serving => served.context("the server ended by an error of the program")?,
         () = time.over() => {
             let said = say_left_over(&store, &settings.data, "requests under way did not end in time");
-            // Requests that hold the store go on until the program ends.
+            // Requests that hold the store continue until the program exits.
             std::mem::forget(store);
             return said;
         }
     };
-    // Where it ended by itself.
+    // If the server stopped by itself.
     time.begin();
     watching.abort();
     drop(watched);
@@ -110,8 +110,8 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     closed
 }
 
-/// Gives the Redis frontend the bucket that follows from the store, unless an option names one. The choice is made at the start
-/// and holds until the stop: clients never see another bucket while they are connected.
+/// Sets the Redis frontend's bucket to the one that follows from the store, unless an option names one. The choice is made at
+/// the start and holds until the stop: clients never see another bucket while they are connected.
 async fn with_bucket(
     redis: Option<shoal_redis::Server>,
     settings: &Settings,
@@ -159,8 +159,8 @@ fn warn_of_settings(settings: &Settings) {
     }
 }
 
-/// Counts the stored results of an earlier run, which are no objects. A start waits no longer than [`RESULTS_WAIT`] for
-/// it: until the count ends, the figures count them as objects.
+/// Counts the stored results of an earlier run, which are no objects. A start waits at most [`RESULTS_WAIT`] for it:
+/// until the count completes, the figures count them as objects.
 async fn count_results(store: &Store) {
     let store = store.clone();
     let counting = tokio::spawn(async move {
@@ -181,8 +181,8 @@ fn warn_of_losses(settings: &Settings, store: &Store) {
     }
 }
 
-/// Checks everything that a start would look at before it opens the store: values, files, and whether the addresses are this
-/// machine's and may be listened on. Takes no port, and no data file.
+/// Checks everything that a start checks before it opens the store: values, files, and that the addresses are this machine's
+/// and may be listened on. Takes no port, and no data file.
 ///
 /// # Errors
 /// As those of a start.
@@ -217,7 +217,7 @@ fn named(error: &anyhow::Error, (first, others): &Addresses) -> Usage {
     Usage(others.iter().chain([first]).fold(one_line(error), with_port))
 }
 
-/// Logs what --insecure opens: addresses that other machines reach, without credentials or without encryption.
+/// Logs the openings of --insecure: addresses that other machines reach, without credentials or without encryption.
 fn warn_of_openness(
     settings: &Settings,
     security: &Security,
@@ -242,7 +242,7 @@ fn warn_of_openness(
     }
 }
 
-/// Serves `store` until it is told to stop, or cannot. The store is open still when this returns.
+/// Serves `store` until a stop or a failure. The store is still open when this returns.
 async fn serve(
     store: Store,
     server: Server,
@@ -306,7 +306,7 @@ fn addresses(server: &Server, redis: Option<&shoal_redis::Server>, metrics: &[So
     lines
 }
 
-/// Takes the addresses of the Redis frontend, where it is on.
+/// Takes the addresses of the Redis frontend if it is on.
 fn bind_redis(
     settings: &Settings,
     security: &Security,

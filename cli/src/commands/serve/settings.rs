@@ -1,5 +1,5 @@
-//! The settings of `shoal serve`, from its options: the command line goes before the environment, the environment before the file,
-//! and each part is checked.
+//! The settings of `shoal serve`, from its options: the command line overrides the environment, the environment overrides the
+//! file, and each part is checked.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 pub(super) const DEFAULT_RESP: &str = "127.0.0.1:7412";
 /// Requests of this duration or longer get a line in the log.
 const SLOW: Duration = Duration::from_secs(1);
-/// The memory of a server where nothing says how much there is.
+/// The memory of a server if the system reports no amount.
 const DEFAULT_MEMORY: Size = Size(2 << 30);
 
 /// The settings in force: of the command line, the environment, the configuration file and the defaults.
@@ -36,7 +36,7 @@ pub(super) struct Settings {
     pub(super) store: StoreOptions,
     /// How the memory is divided.
     pub(super) memory: MemoryBudget,
-    /// What is to be said of it at the start.
+    /// The warning about the memory to log at the start.
     pub(super) memory_warning: Option<String>,
     pub(super) listen: String,
     pub(super) insecure: bool,
@@ -44,11 +44,11 @@ pub(super) struct Settings {
     pub(super) kv_bucket: String,
     pub(super) gzip: Gzip,
     pub(super) web_origins: Vec<String>,
-    /// How the Redis frontend is run, and its address as it was given; none where it is off.
+    /// The options of the Redis frontend, and its address as configured; none if it is off.
     pub(super) resp: Option<(String, RedisOptions)>,
     /// The bucket of Redis clients follows from the store, because no option names it.
     pub(super) is_resp_bucket_free: bool,
-    /// Whether Redis clients speak TLS; none: where gRPC's do.
+    /// Whether Redis clients speak TLS; none: if gRPC's do.
     pub(super) resp_tls: Option<bool>,
     /// The Redis frontend was switched off because it would let in clients that gRPC does not.
     pub(super) is_resp_open: bool,
@@ -139,8 +139,8 @@ impl Settings {
     }
 
     /// If gRPC asks for credentials, the Redis frontend must ask, too, or be off: otherwise it would be a way around
-    /// them. That holds with --insecure as well, which does not cancel given credentials. A user who named the
-    /// frontend's address gets an error.
+    /// them. That holds with --insecure as well, which does not cancel configured credentials. If the frontend's
+    /// address was named by an option, that is an error.
     fn with_redis_asking(self, is_resp_named: bool) -> anyhow::Result<Self> {
         let asks = self.credentials.tokens.is_some() || self.credentials.client_roots.is_some();
         let is_open = asks && !self.asks_redis_certificates();
@@ -166,8 +166,8 @@ impl Settings {
     }
 }
 
-/// Divides the memory. Without --memory it is what the program may use; a given --cache that leaves too little of that is kept, with
-/// the least of everything else beside it.
+/// Divides the memory. Without --memory it is the memory that the program may use; a --cache that leaves too little of that is kept,
+/// with the minimum of every other part beside it.
 fn memory(arguments: &Arguments, file: &Arguments) -> anyhow::Result<(MemoryBudget, Option<String>)> {
     refuse_former_variable()?;
     let given = arguments.memory.or(file.memory);
@@ -197,7 +197,7 @@ fn memory(arguments: &Arguments, file: &Arguments) -> anyhow::Result<(MemoryBudg
 /// The division of the memory with these options and the configuration file that they name.
 ///
 /// # Errors
-/// [`Usage`]: it is too little; and where the file cannot be read.
+/// [`Usage`]: it is too little; or the file cannot be read.
 pub(crate) fn divided_memory(arguments: &Arguments) -> anyhow::Result<MemoryBudget> {
     let file = arguments.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
     Ok(memory(arguments, &file)?.0)
@@ -211,8 +211,8 @@ fn too_little(total: Size, needed: Size, cache: Option<Size>) -> Usage {
     ))
 }
 
-/// The given options: those of the file, replaced by those of command line and environment. They name files with secrets
-/// and hold none.
+/// The options in force: those of the file, replaced by those of command line and environment. They name files with
+/// secrets and hold none.
 fn in_force(given: &Arguments, file: &Arguments) -> anyhow::Result<String> {
     let mut all = toml::Table::try_from(file)?;
     all.extend(toml::Table::try_from(given)?);
@@ -257,7 +257,7 @@ fn parse_switch(text: &str) -> Result<bool, Usage> {
     }
 }
 
-/// The options of the Redis frontend and its address as given; `None` if it is off.
+/// The options of the Redis frontend and its address as configured; `None` if it is off.
 fn resp(
     arguments: &Arguments,
     file: &Arguments,
@@ -287,7 +287,7 @@ fn first_of(given: &Option<String>, file: &Option<String>) -> Option<String> {
     given.as_ref().or(file.as_ref()).cloned()
 }
 
-/// Whether the Redis frontend is a cluster, and the address that it announces.
+/// Returns the mode of the Redis frontend, with the address that it announces as a cluster.
 fn cluster_mode(cluster: Option<bool>, announce: Option<String>) -> Result<ClusterMode, Usage> {
     let Some(text) = announce else {
         return Ok(if cluster == Some(true) { ClusterMode::On { announce: None } } else { ClusterMode::Off });
@@ -300,7 +300,7 @@ fn cluster_mode(cluster: Option<bool>, announce: Option<String>) -> Result<Clust
     let is_v6 = host.starts_with('[') && host.ends_with(']');
     let host = if is_v6 { host.trim_start_matches('[').trim_end_matches(']') } else { host };
     let port = port.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?;
-    // It goes into a line of words, and a name has no colon.
+    // It becomes part of a line of words, and a name has no colon.
     let is_odd =
         |character: char| character.is_whitespace() || character.is_control() || ",@/".contains(character);
     if host.is_empty() || host.contains(is_odd) || host.contains(':') != is_v6 {
@@ -309,7 +309,7 @@ fn cluster_mode(cluster: Option<bool>, announce: Option<String>) -> Result<Clust
     Ok(ClusterMode::On { announce: Some(Announced { host: host.to_owned(), port }) })
 }
 
-/// The bounds of the Redis frontend where so much may wait at a connection.
+/// The bounds of the Redis frontend if `pending` bytes may wait at a connection.
 fn pending_limits(limits: Limits, pending: Option<Size>) -> Result<Limits, Usage> {
     let Some(pending) = pending else { return Ok(limits) };
     let least = 2 * limits.answer_bytes_max as u64;

@@ -16,13 +16,13 @@ pub(super) const DEFAULT_METRICS: &str = "127.0.0.1:7415";
 /// The settings of counters and logs of requests.
 #[derive(Default)]
 pub(super) struct WatchSettings {
-    /// The address of the metrics as it was given; none: the default.
+    /// The address of the metrics as configured; none: the default.
     pub(super) address: Option<String>,
     /// Requests of this duration or longer get a line in the log.
     pub(super) slow: Option<Duration>,
-    /// Whether every request gets a line in the log.
+    /// Writes a line in the log for every request.
     pub(super) logs_access: bool,
-    /// The given options, without secrets, for a report.
+    /// The options in force, without secrets, for a report.
     pub(super) configuration: String,
 }
 
@@ -61,7 +61,7 @@ impl WatchSettings {
     /// Binds the address of the metrics. Returns none if they are off, or if the default address is taken.
     ///
     /// # Errors
-    /// A given address cannot be bound.
+    /// A configured address cannot be bound.
     pub(super) async fn bind(&self) -> anyhow::Result<Option<Listener>> {
         if self.is_off() {
             return Ok(None);
@@ -94,7 +94,7 @@ impl WatchSettings {
     }
 }
 
-/// The running listener of the metrics, which ends when this is dropped.
+/// The running listener of the metrics, which stops when this is dropped.
 pub(super) struct Watching {
     health: Health,
     task: Option<tokio::task::JoinHandle<()>>,

@@ -51,7 +51,7 @@ impl View {
             self.came = Instant::now();
             return;
         }
-        // The server's own clock tells the time between its answers best.
+        // The server's own clock measures the time between its answers best.
         let apart_ns = stat.uptime_ns.saturating_sub(self.now.uptime_ns);
         self.apart = if apart_ns > 0 { Duration::from_nanos(apart_ns) } else { self.came.elapsed() };
         self.came = Instant::now();
@@ -68,7 +68,7 @@ impl View {
         self.error = Some(error);
     }
 
-    /// Holds the picture, or lets it go on.
+    /// Freezes the picture, or unfreezes it.
     pub(super) fn hold(&mut self) {
         self.is_held = !self.is_held;
     }
@@ -101,7 +101,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, has_curve: bool) {
     frame.render_widget(Paragraph::new(lines.into_iter().map(about_line).collect::<Vec<_>>()), about);
     draw_requests(frame, table, rows);
     frame.render_widget(Paragraph::new(store_lines(&summary)).block(titled("store, a second")), device);
-    // A curve of one row says nothing.
+    // A curve of one row shows nothing.
     if has_curve && curve.height >= 4 {
         draw_curve(frame, curve, &view.history);
     }

@@ -1,7 +1,7 @@
 //! `shoal top`: the figures of a running server, live: requests, rates and percentiles by frontend.
 //!
-//! It asks the server for its figures in a fixed period and draws them; if the server does not answer, the picture says
-//! so and the next period asks again. `q`, Escape and Ctrl-C end it. With `--once`, and if standard output is no
+//! It asks the server for its figures in a fixed period and draws them; if the server does not answer, the picture
+//! shows that and the next period asks again. `q`, Escape and Ctrl-C quit. With `--once`, and if standard output is no
 //! terminal, it prints one picture as text.
 
 mod draw;
@@ -42,7 +42,7 @@ const TEXT_SIZE: (u16, u16) = (100, 100);
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// How often the server is asked.
+    /// The period of the requests to the server.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = every)]
     every: Duration,
     /// Print one picture as text, and end.
@@ -120,7 +120,7 @@ async fn ask(objects: Objects, every: Duration, sender: mpsc::Sender<Result<Stat
     }
 }
 
-/// Draws until a key ends it, and then restores the terminal, after an error too.
+/// Draws until a key quits, and then restores the terminal, after an error too.
 fn show(first: Stat, mut figures: mpsc::Receiver<Result<Stat, String>>) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("this terminal cannot be drawn on")?;
     let mut view = View::new(first);

@@ -184,7 +184,7 @@ pub(super) fn archive(number: u64) -> Archive {
         let odd = Making::new(index, &dice).members(oddity);
         groups.insert(dice.below(groups.len() as u64 + 1) as usize, odd);
     }
-    // An entry without content is the one that is swallowed if the reader skips too much.
+    // An entry without content is swallowed if the reader skips too much.
     groups.push(vec![Member::new(b"empty", b'0', b""), Member::new(b"last", b'0', b"the last value")]);
     let blocks: Vec<Vec<u8>> = groups.concat().iter().map(Member::bytes).collect();
     let mut bytes = blocks.concat();
@@ -192,7 +192,7 @@ pub(super) fn archive(number: u64) -> Archive {
     Archive { bytes, oddities }
 }
 
-/// Makes the names and values of one oddity: the names begin with its number, so that two oddities do not share names.
+/// Makes the names and values of one oddity: the names start with its number, so that two oddities do not share names.
 struct Making {
     index: usize,
     value: Vec<u8>,

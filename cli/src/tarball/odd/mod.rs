@@ -31,7 +31,7 @@ use crate::transfer::report::{IMPORT_TAR, Manner, Report};
 
 /// Archives that are imported before the store is replaced by a new one.
 const ARCHIVES_PER_STORE: u64 = 500;
-/// From so many archives on each row of [`EXPLAINED`] is needed.
+/// With at least this many archives, each row of [`EXPLAINED`] must occur.
 const ALL_ROWS_FROM: u64 = 2_000;
 
 const GNU: &str = "GNU tar";
@@ -379,7 +379,7 @@ fn a_hard_link_never_takes_the_value_of_an_older_object() {
         corpus::ODDITIES.iter().enumerate().filter(|(_, oddity)| oddity.starts_with("hard link"))
     {
         let prefix = format!("{number}/");
-        // The last one is the link itself: what it was before is no value of the tar either.
+        // The last one is the link itself: its former value is no value of the tar either.
         for target in ["0a", "0none", "0fifo", "0s", "0d", "0l", "0h"] {
             importer.put(&format!("{prefix}{target}"), b"an older object");
         }

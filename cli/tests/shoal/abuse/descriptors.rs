@@ -19,7 +19,7 @@ use crate::machine::{disk_folder, runtime};
 use crate::process::{open_files, processor_seconds, sockets};
 
 const FILES_MAX: usize = 256;
-/// Attempts at a time, and how long one may take: the system lets a few thousand wait to be accepted, and no more.
+/// Attempts at a time, and the time limit of one: the system lets only a few thousand wait to be accepted.
 const ATTEMPTS: usize = 500;
 const ATTEMPT_MAX: Duration = Duration::from_millis(500);
 /// Files of this process besides its connections.
@@ -27,7 +27,7 @@ const OWN_FILES: usize = 2_000;
 /// A thread that tries again all the time uses a whole core. More than two there are to accept.
 const CORES_MAX: f64 = 0.5;
 
-/// The same command, which may open so many files and no more.
+/// The same command with a limit of this many open files.
 fn limited(command: &Command, files: usize) -> Command {
     let mut limited = Command::new("sh");
     limited.arg("-c").arg(format!("ulimit -n {files} && exec \"$0\" \"$@\""));
@@ -41,7 +41,7 @@ fn limited(command: &Command, files: usize) -> Command {
     limited
 }
 
-/// Opens `count` connections and holds those that came about.
+/// Opens `count` connections and holds the ones that succeed.
 async fn connect(address: SocketAddr, count: usize) -> Vec<TcpStream> {
     let (mut held, mut attempts) = (Vec::new(), JoinSet::new());
     for _ in 0..count {
@@ -73,7 +73,7 @@ fn connections_beyond_the_files_that_there_are() {
         let (first, second) =
             tokio::join!(connect(server.grpc_address(), connects / 2), connect(server.resp_address(), connects / 2));
         let held = first.len() + second.len();
-        // Where its files are used up, connections that have shown no credentials make room.
+        // Once its files are used up, connections that have shown no credentials make room.
         let evicted = || async { figure(&healthy.client, "server.connections_evicted").await > 0 };
         eventually("some make room", evicted).await;
         let (began, used) = (Instant::now(), processor_seconds(pid));

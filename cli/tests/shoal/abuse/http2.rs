@@ -1,5 +1,5 @@
-//! HTTP/2 to wear the server out (T20): resets, headers without an end or too long, pings and settings whose answers nobody takes, and
-//! windows of nothing, all at once and again and again, on the real process. Each ends its connection or does nothing; memory is
+//! HTTP/2 to wear the server out (T20): resets, headers without an end or too long, pings and settings whose answers are never read,
+//! and windows of nothing, all at once and again and again, on the real process. Each closes its connection or does nothing; memory is
 //! bounded, nothing is left, and others are served.
 
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ use crate::process::{memory, memory_peak, mib, processor_seconds, sockets};
 const CONNECTIONS: usize = 4;
 /// Rounds of frames on one connection, at most.
 const ROUNDS: usize = 400;
-/// Without an answer or an end for so long, a connection is given up and another one opened.
+/// After this long without an answer or an end, a connection is given up and another one opened.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// A way to be a burden.
@@ -51,7 +51,7 @@ struct Came {
     connections: u64,
     /// Frames sent.
     frames: u64,
-    /// Connections that the server ended, and those of them that it told so.
+    /// Connections that the server closed, and those of them that got a reason.
     closed: u64,
     told: u64,
     /// Requests that were answered or reset.
@@ -59,7 +59,7 @@ struct Came {
 }
 
 impl Kind {
-    /// The bytes that are sent in a round, and how many frames they are; nothing where it is done.
+    /// The bytes that are sent in a round, and the number of their frames; nothing if the kind is done.
     fn round(self, number: usize) -> (Vec<u8>, u64) {
         let put = call("/shoal.v1.ObjectStore/Put");
         let long = || header("x", &"y".repeat(120)).repeat(100);
@@ -93,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// One connection, until the server ends it or nothing happens any more.
+    /// One connection, until the server closes it or nothing happens any more.
     async fn connection(self, address: SocketAddr, came: &mut Came) {
         let Ok(mut stream) = TcpStream::connect(address).await else { return };
         came.connections += 1;
@@ -183,7 +183,7 @@ fn http2_that_wears_out_ends_or_does_nothing() {
             let Came { connections, frames, closed, told, answers } = came;
             format!("{kind:?} {connections} connections, {frames} frames, {closed} closed, {told} GOAWAY, {answers} answers")
         });
-        // HTTP/2 may hold this of a connection besides: its window, and what it was handed of answers.
+        // HTTP/2 may hold this much of a connection besides: its window, and answers that it took over.
         let limit = CACHE_BYTES + BESIDE_CACHE_BYTES + (KINDS.len() * CONNECTIONS) as u64 * (4 << 20);
         println!(
             "http2: {}; memory {:.0} MiB before, {:.0} at most (bound {:.0}), {:.0} after; {:.0} % of a core; others were served {} times, p99 \

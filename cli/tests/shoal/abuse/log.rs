@@ -1,5 +1,5 @@
-//! Lines that others can make the server log: nobody reads its standard error, and somebody without credentials sends what is worth a
-//! warning, again and again. Others are served all the while, and the log stays short.
+//! Lines that others can make the server log: its standard error is not read, and a client without credentials causes warnings again
+//! and again. Others are served all the while, and the log stays short.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,9 +12,9 @@ use shoal_testkit::wait::HANGS_AFTER;
 
 use crate::harness::{Process, command};
 
-/// Answers to pings that nobody sent.
+/// Answers to pings that were never sent.
 const ANSWERS: usize = 100_000;
-/// Connections that say nothing: more than the server takes.
+/// Silent connections: more than the server takes.
 const IDLE: usize = 1_100;
 
 fn connect(address: &str) -> TcpStream {
@@ -24,7 +24,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Answers pings that nobody sent; back when the server has taken all of them.
+/// Answers pings that were never sent; returns when the server has taken all of them.
 fn flood(address: SocketAddr) {
     let mut stream = connect(&address.to_string());
     let (mark, mut received) = ([9; 8], Vec::new());
@@ -78,7 +78,7 @@ fn log_of(level: &str) -> String {
         let mut idle: Vec<TcpStream> = (0..IDLE).map(|_| connect(&grpc.to_string())).collect();
         // The oldest one is closed for the newest ones, which is worth a warning each.
         assert_eq!(idle[IDLE - 1_024 - 1].read(&mut [0; 100]).unwrap_or(0), 0);
-        // One who comes only now is served, too.
+        // A client that comes only now is served, too.
         served(&resp, &AtomicBool::new(true));
         stop.store(true, Ordering::Relaxed);
         other.join().unwrap()
@@ -91,7 +91,8 @@ fn log_of(level: &str) -> String {
     log
 }
 
-/// It wrote a warning for each, before anybody was asked who it is, and stood still as a whole when the pipe was full.
+/// The server wrote a warning for each client before it asked for credentials, and stalled as a whole when the pipe
+/// was full.
 #[test]
 fn a_log_that_nobody_reads_holds_nobody_up() {
     let log = log_of("info");
@@ -103,12 +104,12 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     });
     assert!(evicted + left_out.sum::<usize>() >= IDLE - 1_024, "what is left out is counted: {log}");
     assert!(log.contains("closing"), "what is said last is there: {log}");
-    // With all that libraries say: much is dropped, the line about closing perhaps with it, and that is told.
+    // With all lines of the libraries: many are dropped, the line about closing perhaps with them, and that is reported.
     let log = log_of("debug,h2=debug");
     assert!(log.contains("lines of the log were dropped") && log.contains("PING"), "{} bytes", log.len());
 }
 
-/// Nobody reads, until the end: it ends all the same.
+/// The log is not read until the end: the server exits all the same.
 #[test]
 fn a_server_whose_log_is_never_read_ends() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! Clients of a byte a second (T19): in the handshake of TLS, in what each protocol begins with, in headers, in bodies and in a command
-//! of the Redis protocol. Each is cut for it, and others are served meanwhile.
+//! Clients of a byte a second (T19): in the handshake of TLS, in the first bytes of each protocol, in headers, in bodies and in a
+//! command of the Redis protocol. Each is cut for it, and others are served meanwhile.
 //!
-//! `cargo test` leaves out those that have half a minute; the servers' own tests cut these with shorter limits.
+//! `cargo test` leaves out the kinds that have half a minute; the servers' own tests cut these with shorter limits.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use crate::process::sockets;
 
 /// Between two bytes.
 const PAUSE: Duration = Duration::from_secs(1);
-/// For how long the healthy client is alone, for comparison.
+/// The time for which the healthy client is alone, for comparison.
 const ALONE: Duration = Duration::from_secs(1);
 
 /// The part of a call with which a client is slow.
@@ -43,7 +43,7 @@ enum Kind {
     Resp,
 }
 
-/// Those that have ten seconds come first.
+/// The kinds that have ten seconds come first.
 const KINDS: [Kind; 7] =
     [Kind::Tls, Kind::Preface, Kind::Http1Head, Kind::Headers, Kind::Stream, Kind::Frame, Kind::Resp];
 const SHORT_KINDS: usize = 4;
@@ -88,13 +88,13 @@ impl Kind {
         }
     }
 
-    /// Whether `said` means that it is cut: its request is refused; others see the end of the connection.
+    /// Returns true if `said` means that it is cut: its request is refused; others see the end of the connection.
     fn is_refused(self, said: &Frame) -> bool {
         let is_request = matches!(self, Self::Stream | Self::Frame);
         said.kind == GO_AWAY || is_request && matches!(said.kind, HEADERS | RESET)
     }
 
-    /// One connection; gives how long it took until it was cut.
+    /// One connection; returns the time until it was cut.
     async fn connection(self, address: SocketAddr) -> Duration {
         let began = Instant::now();
         let mut stream = TcpStream::connect(address).await.unwrap();

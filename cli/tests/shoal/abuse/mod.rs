@@ -1,6 +1,6 @@
-//! Clients and devices that are a burden, beside a client that is none: more connections than the server has files for
-//! ([`descriptors`], T18), clients of a byte a second ([`loris`], T19), HTTP/2 to wear the server out ([`http2`], T20), what they make the server log ([`log`]), and a device
-//! that is slow or stands still ([`slow_disk`], T17).
+//! Burdensome clients and devices beside a healthy client: more connections than the server has files for
+//! ([`descriptors`], T18), clients of a byte a second ([`loris`], T19), HTTP/2 to wear the server out ([`http2`],
+//! T20), log lines that clients cause ([`log`]), and a device that is slow or stalls ([`slow_disk`], T17).
 
 mod descriptors;
 mod http2;
@@ -26,7 +26,7 @@ use crate::process::sockets;
 /// Between two calls of a client that is no burden.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Somebody who puts and gets all the time, on both frontends, and compares what comes.
+/// Clients that put and get all the time, on both frontends, and compare the results.
 struct Healthy {
     stop: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<Histogram>>,
@@ -47,7 +47,7 @@ impl Healthy {
         Self { stop, tasks, client }
     }
 
-    /// Ends it; gives its latencies. Every call was served.
+    /// Stops them; returns their latencies. Every call was served.
     async fn end(self) -> Histogram {
         self.stop.store(true, Ordering::Relaxed);
         let mut all = Histogram::default();
@@ -84,7 +84,7 @@ fn p99_ms(latency: &Histogram) -> f64 {
     latency.quantile_us(990) / 1000.0
 }
 
-/// Waits until nothing is left of the clients that were a burden: so many sockets, and connections of a client that is none.
+/// Waits until nothing is left of the burdensome clients: `before` sockets, and the connections of the healthy client.
 async fn await_nothing_left(server: &Frontends, client: &Client, before: usize) {
     eventually("nothing is left", || async {
         figure(client, "server.bytes_in_flight").await < 4096

@@ -1,7 +1,7 @@
-//! A slow device (T17): one write of a hundred takes a hundred times as long, and then nothing is done at all for a while. Cached
-//! objects are read meanwhile; requests that are too many are told so, nothing hangs, and all that was acknowledged is there.
+//! A slow device (T17): one write of a hundred takes a hundred times the usual time, and then nothing is done at all for a while.
+//! Cached objects are read meanwhile; excess requests are refused as busy, nothing hangs, and all that was acknowledged is there.
 //!
-//! The server is in this process, over a device in memory that is told what to do.
+//! The server is in this process, over a device in memory that this test controls.
 
 use std::backtrace::Backtrace;
 use std::collections::BinaryHeap;
@@ -29,31 +29,31 @@ use crate::machine::runtime;
 
 /// 1 GiB.
 const BLOCKS: u64 = 256 << 10;
-/// The time of a write; one of so many is slow, where it is to be; how many times as long that one takes.
+/// The time of a write; one of this many is slow while slowness is on; the factor by which it is slower.
 const WRITE: Duration = Duration::from_micros(100);
 const SLOW_EVERY: u64 = 100;
 const SLOW_TIMES: u32 = 100;
 
-/// Keys that are read from the cache, of values that lie in extents of their own from the first moment: shorter ones lie in the log
-/// until an apply gives them a place, where nothing of them is in the cache before the next get.
+/// Keys that are read from the cache, of values that are in extents from the first moment: shorter ones are in the log until an
+/// apply moves them, and then none of them is in the cache before the next get.
 const CACHED: usize = 64;
 const CACHED_BYTES: usize = 40_000;
 /// Keys that are written.
 const WRITTEN: usize = 4_000;
 const WRITERS: usize = 8;
-/// Short ones that are put before the device stands still, so that there is something to apply, a few seconds later.
+/// Short values that are put before the device stalls, so that there is something to apply, a few seconds later.
 const WRITTEN_LAST: usize = 200;
-/// It stands still with one of so many writes from then on, or after this time.
+/// The device stalls at one of this many writes from then on, or after this time.
 const STOP_WRITES: u64 = 60;
 const STOPS_AFTER: Duration = Duration::from_secs(4);
-/// Puts while the device stands still, of so many bytes: more than the server may hold.
+/// Puts while the device stalls, of this many bytes: more than the server may hold.
 const PUTS: usize = 400;
 const PUT_BYTES: usize = 256 << 10;
 const IN_FLIGHT_BYTES: usize = 32 << 20;
-/// How long a put waits for room. Puts that wait may hold an eighth and 8 MiB on top (docs/limits.md).
+/// The maximum time for which a put waits for room. Puts that wait may hold an eighth and 8 MiB on top (docs/limits.md).
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 const HELD_BYTES_MAX: usize = IN_FLIGHT_BYTES + IN_FLIGHT_BYTES / 8 + (8 << 20);
-/// Gets that must be answered while the device stands still.
+/// Gets that must be answered while the device stalls.
 const GETS_MIN: u64 = 2_000;
 
 /// Tickets of one moment.
@@ -88,13 +88,13 @@ impl Ord for Due {
 struct Waiting {
     due: BinaryHeap<Due>,
     stands_still: bool,
-    /// It begins to stand still with the so-many-th write from now on.
+    /// The device stalls after this many more writes.
     writes_left: Option<u64>,
     ended: bool,
 }
 
 impl Waiting {
-    /// Stands still where `op` is the write that was chosen for it.
+    /// Stalls if `op` is the write that was chosen for it.
     fn look_for_the_last(&mut self, op: Op) {
         if let Some(left) = &mut self.writes_left
             && matches!(op, Op::Write | Op::WriteDurable)
@@ -105,7 +105,7 @@ impl Waiting {
     }
 }
 
-/// The delays that requests were given, by kind.
+/// The delays of requests, by kind.
 #[derive(Default)]
 struct Injected {
     writes: AtomicU64,
@@ -113,7 +113,7 @@ struct Injected {
     held_reads: AtomicU64,
     held_writes: AtomicU64,
     held_flushes: AtomicU64,
-    /// Where the first read that was held came from.
+    /// The caller of the first read that was held.
     first_read: OnceLock<Backtrace>,
 }
 
@@ -123,7 +123,7 @@ struct Slow {
     waiting: Mutex<Waiting>,
     changed: Condvar,
     injected: Injected,
-    /// Whether one write of [`SLOW_EVERY`] is slow.
+    /// One write of [`SLOW_EVERY`] is slow.
     is_slow: AtomicBool,
     numbers: AtomicU64,
 }
@@ -145,7 +145,7 @@ impl Slow {
         (slow, device)
     }
 
-    /// Hands on what is due, until the end.
+    /// Passes on the requests that are due, until the end.
     fn work(&self) {
         let mut waiting = self.waiting.lock().unwrap();
         while !waiting.ended {
@@ -164,7 +164,7 @@ impl Slow {
         }
     }
 
-    /// From the so-many-th write from now on nothing is done.
+    /// After `writes` more writes nothing is done.
     fn stand_still_at_write(&self, writes: u64) {
         self.waiting.lock().unwrap().writes_left = Some(writes);
     }
@@ -186,7 +186,7 @@ impl Slow {
         self.changed.notify_all();
     }
 
-    /// How long a request takes.
+    /// The time of a request.
     fn cost(&self, op: Op) -> Duration {
         if !matches!(op, Op::Write | Op::WriteDurable) {
             return Duration::ZERO;
@@ -256,7 +256,7 @@ fn kit() -> StoreKit {
     StoreKit { format: FormatOptions::for_blocks(BLOCKS), ..StoreKit::new(BLOCKS).with_cache(64 << 20) }
 }
 
-/// Gets of what is in the cache, one after the other, until `is_over`.
+/// Gets of cached objects, one after the other, until `is_over`.
 async fn read_cached(world: &World, client: &Client, is_over: impl Fn(u64) -> bool) -> Histogram {
     let mut latency = Histogram::default();
     for number in 0.. {
@@ -353,8 +353,8 @@ fn a_slow_device_slows_only_what_needs_it() {
         cached.verify(&reader).await;
         cached.verify(&reader).await;
 
-        // The device stands still from some write of an apply on: objects that were applied before it are read as they were. The
-        // device goes on only when enough was read, and a writer was told that the server is busy.
+        // The device stalls from some write of an apply on: objects that were applied before it are read as they were. The
+        // device continues only after enough reads, and a busy answer to a writer.
         for key in 0..WRITTEN_LAST {
             assert_eq!(written.run(&writer, key, Kind::Put(600)).await, Ended::Done, "nobody else writes");
         }
@@ -388,7 +388,7 @@ fn a_slow_device_slows_only_what_needs_it() {
             let was_told = busy.load(Ordering::Relaxed) > 0;
             got >= GETS_MIN && was_told && began.elapsed() >= stall
         };
-        // Where it does not end, it says what did not come: a get, or the word that it is too much.
+        // If it hangs, the message names the missing event: a get, or the busy answer.
         let how_it_stands = || {
             let pool = store.stat().pool;
             format!(
@@ -403,7 +403,7 @@ fn a_slow_device_slows_only_what_needs_it() {
                 pool.misses - pool_before.misses,
             )
         };
-        // Before the client itself gives up, which would say nothing of the rest.
+        // Before the client itself gives up, whose error would not describe the rest.
         let hangs_after = HANGS_AFTER - Duration::from_secs(60);
         let beside_stall = timeout(hangs_after, read_cached(&cached, &reader, is_over)).await;
         let beside_stall = beside_stall.unwrap_or_else(|_| {

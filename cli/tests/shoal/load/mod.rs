@@ -1,7 +1,7 @@
-//! Load that comes whether the server has time for it or not: each operation has its moment, and its latency counts from there. A
-//! client that waits for answers before it asks again would leave out just the moments that were slow.
+//! Load that comes independent of the server's progress: each operation has its moment, and its latency counts from there. A
+//! client that waits for answers before its next request would leave out just the moments that were slow.
 //!
-//! [`sustained`] (T15) stays below what the server can do, [`overload`] (T16) asks for twice as much.
+//! [`sustained`] (T15) stays below the server's maximum, [`overload`] (T16) asks for twice of it.
 
 mod overload;
 mod sustained;
@@ -22,7 +22,7 @@ use tokio::time::{Instant as Moment, sleep_until};
 
 const BUCKET: &str = "load";
 
-/// A client that sends each call once, over so many connections, and waits for its answer as long as a test may take.
+/// A client that sends each call once, over `connections` connections, and waits for its answer up to the limit of a test.
 pub(crate) async fn client(url: &str, connections: usize) -> Client {
     let options = ConnectOptions {
         attempts: 1,
@@ -40,14 +40,14 @@ pub(crate) async fn figure(client: &Client, name: &str) -> u64 {
     figures.iter().find(|figure| figure.name == name).unwrap().value
 }
 
-/// The value of a key, where nobody is at it.
+/// The value of a key, while no operation uses it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     in_use: bool,
     value: Option<Value>,
 }
 
-/// The keys, and what was acknowledged of each: one operation at a time is at a key, so that the answer of a get is known.
+/// The keys, and the acknowledged state of each: one operation at a time uses a key, so that the answer of a get is known.
 pub(crate) struct World {
     prefix: &'static str,
     slots: Vec<Mutex<Slot>>,
@@ -84,7 +84,7 @@ impl World {
         format!("{}/{key}", self.prefix).into_bytes()
     }
 
-    /// The first key from this one on that nobody is at.
+    /// The first key from this one on that no operation uses.
     fn take(&self, from: usize) -> (usize, Option<Value>) {
         let keys = self.slots.len();
         for key in (0..keys).map(|step| (from + step) % keys) {
@@ -138,7 +138,7 @@ impl World {
         Ok(())
     }
 
-    /// Reads every key; gives how many hold something.
+    /// Reads every key; returns the number that hold something.
     pub(crate) async fn verify(&self, client: &Client) -> usize {
         let mut held_all = 0;
         for key in 0..self.slots.len() {
@@ -157,7 +157,7 @@ pub(crate) struct Tally {
     /// From the moment that an operation was meant to be sent.
     pub(crate) latency: Histogram,
     pub(crate) longest: Duration,
-    /// Of those that were told that the server is busy, from when they were sent.
+    /// Of the operations that got a busy answer, from the time when they were sent.
     pub(crate) to_busy: Histogram,
     pub(crate) done: u64,
     pub(crate) busy: u64,
@@ -197,10 +197,10 @@ impl Tally {
     }
 }
 
-/// Draws what comes next.
+/// Draws the next operation.
 pub(crate) type Draw = fn(&SeededEntropy) -> Kind;
 
-/// Operations of so many tasks, each of which waits for its answers, for `time`: gives how many a second were done.
+/// Operations of this many tasks, each of which waits for its answers, for `time`: returns the number done a second.
 pub(crate) async fn closed(
     world: &Arc<World>,
     client: &Client,
@@ -244,7 +244,8 @@ pub(crate) struct Open {
     pub(crate) full: Full,
 }
 
-/// Operations each at its moment, whatever became of those before it. Gives what came of them and how long the last answers took.
+/// Operations each at its moment, independent of the results of earlier ones. Returns their results and the time of the last
+/// answers.
 pub(crate) async fn open(world: &Arc<World>, client: &Client, load: &Open) -> (Tally, Duration) {
     let tally = Arc::new(Mutex::new(Tally::default()));
     let room = Arc::new(Semaphore::new(load.under_way_max));

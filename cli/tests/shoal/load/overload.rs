@@ -1,5 +1,5 @@
-//! Overload (T16): twice what the server can do. Each operation is done or told that the server is busy, memory stays bounded, nothing
-//! that was acknowledged is lost, and afterwards there is full service again.
+//! Overload (T16): twice the server's maximum. Each operation is done or gets a busy answer, memory stays bounded, nothing that was
+//! acknowledged is lost, and afterwards there is full service again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,22 +17,23 @@ use crate::memory::LOOK_EVERY;
 use crate::process::{memory, memory_peak, mib};
 
 const CONNECTIONS: usize = 2;
-/// The rate of so many clients, each of which waits for its answer, counts as the peak. More under way may get more done.
+/// The rate of this many clients, each of which waits for its answer, counts as the peak. More under way may get more done.
 const TASKS: u64 = 48;
-/// As many as the server takes on these connections at a time, and some that wait for them.
+/// The number that the server takes on these connections at a time, and some that wait for them.
 const UNDER_WAY_MAX: usize = 600;
 
-/// Bytes of requests and answers that these connections may hold (`connection_bytes_in_flight_max`), and how many times that may be in
-/// memory: a long value is there as it came and as it goes to the device, and the allocator keeps some of what was.
+/// Bytes of requests and answers that these connections may hold (`connection_bytes_in_flight_max`), and the number of their copies in
+/// memory: a long value is there as it came and as it goes to the device, and the allocator keeps some of the freed memory.
 const COPIES: u64 = 3;
 const IN_FLIGHT_BYTES: u64 = CONNECTIONS as u64 * (128 << 20);
-/// Bytes that HTTP/2 may hold besides: a window, and what it was handed of the answers of 256 streams (`crates/server/src/options.rs`).
+/// Bytes that HTTP/2 may hold besides: a window, and the parts that it took over of the answers of 256 streams
+/// (`crates/server/src/options.rs`).
 const HTTP2_BYTES: u64 = CONNECTIONS as u64 * ((89 << 20) + 256 * (128 << 10));
 
 /// Code, stacks, memtables and the like, in the dev profile.
 const BESIDE_BYTES: u64 = 112 << 20;
 
-/// As long as a value in one message may be.
+/// The maximum length of a value in one message.
 const LONGEST: usize = 4 << 20;
 
 /// Lengths of values, each as frequent as the others: long ones, so that it is bytes that are too many.

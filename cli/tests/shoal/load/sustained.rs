@@ -1,5 +1,5 @@
-//! Sustained load (T15): seven tenths of what the server was just seen to do, through applies and publishes. Every get gives what was
-//! put; memory and open files stay level.
+//! Sustained load (T15): seven tenths of the rate that the server just reached, through applies and publishes. Every get returns the
+//! value that was put; memory and open files stay level.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +16,11 @@ use crate::process::{memory, mib, middle, open_files, sockets};
 
 const KEYS: usize = 12_000;
 const CONNECTIONS: usize = 4;
-/// Tasks that measure what the server can do.
+/// Tasks that measure the server's maximum.
 const TASKS: u64 = 32;
 /// Further ones wait: a slow machine must not have more in memory than a fast one.
 const UNDER_WAY_MAX: usize = 128;
-/// The sleep of a thread that hardly does anything else: how late it is woken tells a machine that stood still, or had no core to spare.
+/// The sleep of a thread that hardly does anything else: a late wake-up shows a machine that stalled, or had no core to spare.
 const NAP: Duration = Duration::from_millis(5);
 
 /// Of every home that values have: leaf, log and packed run, extents.

@@ -1,4 +1,4 @@
-//! The machinery of `bench grpc`: servers and what they hold, the loads on them, turns and rows. The study of key-value
+//! The machinery of `bench grpc`: servers with their objects, the loads on them, turns and rows. The study of key-value
 //! services runs further servers through it.
 
 use std::cell::{Cell, OnceCell};
@@ -24,10 +24,10 @@ use crate::data_file::temporary;
 use crate::machine;
 use crate::report::{Metric, Report};
 
-/// Turns that servers take in a case.
+/// Number of turns of each server in a case.
 const ROUNDS: u32 = 4;
 
-/// The time that closing a connection may take.
+/// Time limit for closing a connection.
 const CLOSE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Variants of `multi-100b` on Shoal's server, besides the stream with gets and puts in turn.
@@ -55,18 +55,18 @@ pub struct Row {
 /// A run.
 pub struct Bench<'a> {
     report: Report<'a>,
-    /// Whether columns that compare servers are printed.
+    /// True if columns that compare servers are printed.
     compares: bool,
     options: &'a GrpcOptions,
     variants: Vec<&'static str>,
     cores: Option<Cores>,
-    /// Of the clients: the thread that runs the benchmark.
+    /// The runtime of the clients: the thread that runs the benchmark.
     runtime: Runtime,
     source: Rc<Source>,
     rows: Vec<Row>,
 }
 
-/// A server, and what it holds once a case wanted it.
+/// A server, and the objects that cases have put into it.
 pub struct Bed {
     remote: Remote,
     calls: Calls,
@@ -76,7 +76,7 @@ pub struct Bed {
     many: OnceCell<Rc<Many>>,
 }
 
-/// One of those that take turns.
+/// One of the servers that take turns.
 pub struct Contender<'a> {
     /// Its name.
     pub variant: &'static str,
@@ -88,9 +88,9 @@ pub struct Contender<'a> {
 
 /// The work for a server.
 pub enum Work {
-    /// Calls of a load, so many of them in flight.
+    /// Calls of a load, with this number in flight.
     Calls(Box<dyn Load>, usize),
-    /// Operations over the stream, so many of them in flight.
+    /// Operations over the stream, with this number in flight.
     Pipelined(Box<Pipelined>, usize),
 }
 
@@ -103,11 +103,11 @@ impl Bed {
 }
 
 impl<'a> Bench<'a> {
-    /// A run of the selected `variants`; `compares` adds the columns that compare servers. Takes this thread for the
-    /// clients: it stays on one core where there are two.
+    /// A run of the selected `variants`; `compares` adds the columns that compare servers. Takes this thread for the clients:
+    /// it stays on one core if there are two.
     ///
     /// # Errors
-    /// As the system or the output.
+    /// Those of the system or the output.
     pub fn new(
         out: &'a mut dyn Write,
         what: &str,
@@ -115,7 +115,7 @@ impl<'a> Bench<'a> {
         variants: Vec<&'static str>,
         compares: bool,
     ) -> Result<Self> {
-        // Before this thread is kept on one core.
+        // Before this thread is pinned to one core.
         let machine = machine::describe();
         let cores = options.servers.are_processes().then(Cores::take).flatten();
         let metrics: &'static [Metric] = if compares { &METRICS } else { &METRICS[..METRICS.len() - 2] };
@@ -133,10 +133,10 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Prints what is known at the end only, and gives all rows.
+    /// Prints the facts that are known only at the end, and returns all rows.
     ///
     /// # Errors
-    /// As the output.
+    /// Those of the output.
     pub fn end(mut self) -> Result<(Report<'a>, Vec<Row>)> {
         self.report.fact("load average at the end", &machine::load())?;
         Ok((self.report, self.rows))
@@ -166,7 +166,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Whether a variant was selected.
+    /// Returns true if a variant was selected.
     #[must_use]
     pub fn wants(&self, variant: &str) -> bool {
         self.variants.contains(&variant)
@@ -178,7 +178,7 @@ impl<'a> Bench<'a> {
         &self.source
     }
 
-    /// Where clients and servers run.
+    /// The cores of clients and servers.
     #[must_use]
     pub fn cores(&self) -> Option<Cores> {
         self.cores
@@ -200,7 +200,7 @@ impl<'a> Bench<'a> {
         self.connect(Remote::start(&serve, &self.options.servers, self.cores)?)
     }
 
-    /// Connects to a server that was started.
+    /// Connects to a running server.
     ///
     /// # Errors
     /// It cannot be reached.
@@ -210,10 +210,10 @@ impl<'a> Bench<'a> {
         Ok(Bed { remote, calls, crud, large: OnceCell::new(), small: OnceCell::new(), many: OnceCell::new() })
     }
 
-    /// Ends a server, after the connections to it.
+    /// Stops a server, after the connections to it.
     ///
     /// # Errors
-    /// It had failed, or did not end in time.
+    /// It had failed, or did not stop in time.
     pub fn stop(&self, bed: Bed) -> Result<()> {
         let Bed { remote, calls, crud, large, small, many } = bed;
         drop((calls, crud, large, small, many));
@@ -244,17 +244,17 @@ impl<'a> Bench<'a> {
         Ok(contenders)
     }
 
-    /// Whether a variant of Shoal's server was selected for one of `cases`.
+    /// Returns true if a variant of Shoal's server was selected for one of `cases`.
     #[must_use]
     pub fn wants_shoal(&self, cases: &[&str]) -> bool {
         let wants_pattern = PATTERNS.iter().any(|(variant, _)| self.wants(variant));
         self.wants(DURABLE) || (cases.contains(&"multi-100b") && wants_pattern)
     }
 
-    /// Measures all in short rounds, one after the other, so that what changes on the machine changes for all.
+    /// Measures all in short rounds, one after the other, so that changes on the machine affect all of them.
     ///
     /// # Errors
-    /// A call failed or gave something wrong; the output.
+    /// A call failed or returned something wrong; the output.
     pub fn take_turns(&mut self, case: &'static str, contenders: &[Contender<'_>]) -> Result<()> {
         let mut tallies = vec![Tally::default(); contenders.len()];
         let mut ratios = Vec::new();
@@ -296,15 +296,15 @@ impl<'a> Bench<'a> {
         let text =
             format!("every value was compared; {left} objects were read again at the end, none was lost");
         self.report.fact("soak", &text)?;
-        // It holds the connection, for whose end the server would wait.
+        // It holds the connection, and the server would wait for its end.
         drop(work);
         self.stop(bed)
     }
 
-    /// Does `work` to a server for `time`.
+    /// Runs `work` on a server for `time`.
     ///
     /// # Errors
-    /// A call failed or gave something wrong.
+    /// A call failed or returned something wrong.
     pub fn measure(&self, bed: &Bed, work: &Work, time: Duration) -> Result<Tally> {
         self.runtime.block_on(async {
             match work {
@@ -317,7 +317,7 @@ impl<'a> Bench<'a> {
     /// Prints a row.
     ///
     /// # Errors
-    /// As the output.
+    /// Those of the output.
     pub fn row(
         &mut self,
         case: &'static str,

@@ -1,4 +1,4 @@
-//! The client of the key-value service: one connection, and a call a method.
+//! The client of the key-value service: one connection, and a call for each method.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use tonic_prost::ProstCodec;
 
 use super::wire::{CREATE, DELETE, Key, Nothing, Pair, RETRIEVE, UPDATE, Value};
 
-/// As Shoal's client.
+/// The same as in Shoal's client.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 const FRAME_BYTES_MAX: u32 = 32 << 10;
@@ -29,7 +29,7 @@ impl Calls {
     /// Connects on the current runtime.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// No server listens.
     pub(super) async fn connect(address: SocketAddr) -> Result<Self> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -61,7 +61,7 @@ impl Calls {
     /// Any unary call.
     ///
     /// # Errors
-    /// The status that the server gives, or that of a connection that failed.
+    /// The status that the server returns, or that of a connection that failed.
     pub async fn call<Q: Message + 'static, A: Message + Default + 'static>(
         &self,
         path: &'static str,

@@ -1,9 +1,8 @@
-//! The client's knowledge of its keys, so that no wrong answer passes: which values a read may give.
+//! The client's knowledge of its keys, so that no wrong answer passes: the values that a read may return.
 //!
-//! Values are slices of one region of random bytes, so a value is known by its place there, and every byte of what comes back
-//! is compared. A key remembers the values that were sent for it. A write that was alone from its start to its end is the
-//! *floor*: a read that begins later must not give an older value. Where writes overlap the floor stays, for their order is
-//! not known here.
+//! Values are slices of one region of random bytes, so a value is identified by its place there, and every returned byte is
+//! compared. A key remembers the values that were sent for it. A write without a concurrent one is the *floor*: a read that
+//! starts later must not return an older value. If writes overlap, the floor stays, because their order is unknown here.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,13 +12,13 @@ use anyhow::{Result, bail};
 use bytes::Bytes;
 use shoal_base::{Entropy, SeededEntropy};
 
-/// Bytes of the region that values are cut from.
+/// Bytes of the region that contains all values.
 const REGION_BYTES: usize = 16 << 20;
 
 /// The longest value, in bytes: one in 10^27 would be longer.
 const VALUE_BYTES_MAX: f64 = (4 << 20) as f64;
 
-/// Keys shorter than this are drawn more than once now and then; their values are known less well.
+/// Keys shorter than this are sometimes drawn more than once; less is known about their values.
 const DISTINCT_BYTES: usize = 8;
 
 /// The sizes of the series: 1 + round(Exp(mean)).
@@ -33,7 +32,7 @@ pub struct Slice {
     bytes: usize,
 }
 
-/// Where random choices, keys and values come from.
+/// The source of random choices, keys and values.
 pub struct Source {
     random: SeededEntropy,
     region: Bytes,
@@ -95,11 +94,11 @@ impl Source {
     }
 }
 
-/// A key, and what was sent for it.
+/// A key, and the values that were sent for it.
 pub struct Key {
     /// Its bytes.
     pub name: Bytes,
-    /// Others may have drawn it, too.
+    /// It may have been drawn several times.
     is_shared: bool,
     sent: RefCell<Vec<Slice>>,
     floor: Cell<usize>,
@@ -107,7 +106,7 @@ pub struct Key {
     is_deleted: Cell<bool>,
 }
 
-/// A write that was begun.
+/// A write in progress.
 pub(super) struct Writing {
     place: usize,
     was_alone: bool,
@@ -132,7 +131,7 @@ impl Key {
         Writing { place: sent.len() - 1, was_alone: self.writes_under_way.get() == 1 }
     }
 
-    /// The write has ended; whether it was done.
+    /// The write has completed; `done` is true if it succeeded.
     pub(super) fn end_write(&self, writing: &Writing, done: bool) {
         self.writes_under_way.set(self.writes_under_way.get() - 1);
         let is_last = self.sent.borrow().len() == writing.place + 1;
@@ -146,15 +145,15 @@ impl Key {
         self.is_deleted.set(true);
     }
 
-    /// The oldest state that a read that begins now may give.
+    /// The oldest state that a read that starts now may return.
     pub(super) fn begin_read(&self) -> usize {
         self.floor.get()
     }
 
-    /// Checks what a read gave that began with `floor`.
+    /// Checks the result of a read that started at `floor`.
     ///
     /// # Errors
-    /// It is none of the values that it may be.
+    /// It is none of the possible values.
     pub(super) fn check(&self, source: &Source, floor: usize, got: &[u8]) -> Result<()> {
         let sent = self.sent.borrow();
         let may_be = sent.iter().skip(floor);
@@ -169,7 +168,7 @@ impl Key {
     /// Checks that the key may be missing.
     ///
     /// # Errors
-    /// Nobody deleted it.
+    /// It was never deleted.
     pub(super) fn check_missing(&self) -> Result<()> {
         if !self.is_deleted.get() && !self.is_shared {
             bail!("a key of {} bytes is lost: it was created, and nobody deleted it", self.name.len());
@@ -177,10 +176,10 @@ impl Key {
         Ok(())
     }
 
-    /// Checks that another one may have created it.
+    /// Checks that another call may have created it.
     ///
     /// # Errors
-    /// Nobody did.
+    /// No other call did.
     pub(super) fn check_exists(&self) -> Result<()> {
         if !self.is_shared {
             bail!("a key of {} bytes existed before it was created", self.name.len());
@@ -221,7 +220,8 @@ mod tests {
         let mut torn = source.bytes(second).to_vec();
         torn[99] ^= 1;
         assert!(key.check(&source, late, &torn).is_err());
-        // Of two writes at the same time either may be the last, and the one before both may be seen until one has ended.
+        // Of two writes at the same time, either may be the last, and the value before both may be seen until one has
+        // completed.
         let [one, other] = [second, third].map(|value| key.begin_write(value));
         key.end_write(&one, true);
         key.end_write(&other, true);

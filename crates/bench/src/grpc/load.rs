@@ -1,4 +1,4 @@
-//! One starter that keeps so many calls in flight for some time, as the client of the series does; what it counts.
+//! One task that keeps a number of calls in flight for some time, as the client of the series does, and its counts.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::enough::Enough;
 use crate::histogram::Histogram;
 use crate::machine;
 
-/// How a call ended. Anything else ends the run.
+/// The outcome of a call. Any other outcome aborts the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As asked.
+    /// As requested.
     Done,
     /// There is no such key.
     NotFound,
@@ -23,9 +23,9 @@ pub enum Outcome {
     AlreadyExists,
 }
 
-/// A call that ended.
+/// A completed call.
 pub struct Ended {
-    /// How.
+    /// Its outcome.
     pub outcome: Outcome,
     /// Operations that it carried.
     pub operations: u64,
@@ -33,19 +33,19 @@ pub struct Ended {
     pub work: Duration,
 }
 
-/// A call under way.
+/// A call in flight.
 pub type Call = Pin<Box<dyn Future<Output = Result<Ended>>>>;
 
 /// A source of calls.
 pub trait Load {
-    /// The next call; it is sent when it is polled first.
+    /// The next call; it is sent at its first poll.
     fn next(&self) -> Call;
 }
 
 /// The measurements of one round or of several.
 #[derive(Clone, Default)]
 pub struct Tally {
-    /// Operations that ended.
+    /// Completed operations.
     pub operations: u64,
     pub(super) done: u64,
     pub(super) not_found: u64,
@@ -88,10 +88,11 @@ impl Tally {
     }
 }
 
-/// Keeps `in_flight` calls of `load` to `server` in flight for `time`, and until there are enough, and waits for the last ones, which do not count.
+/// Keeps `in_flight` calls of `load` to `server` in flight for `time`, and until there are enough, and waits for the last ones,
+/// which do not count.
 ///
 /// # Errors
-/// That of the first call that failed, or gave something wrong.
+/// That of the first call that failed, or returned something wrong.
 pub(super) async fn drive(
     load: &dyn Load,
     server: &Remote,

@@ -17,7 +17,7 @@ pub(super) const BUCKET: &str = "many";
 /// Operations in a batch.
 pub(super) const BATCH: usize = 100;
 
-/// How operations travel, and which.
+/// The kind of operations, and the way that they travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
     /// One by one over a stream, by one task: gets and puts in turn.
@@ -57,7 +57,7 @@ pub(super) struct Travelling {
 }
 
 impl Many {
-    /// Connects, and puts `count` objects with keys and values of so many bytes.
+    /// Connects, and puts `count` objects with keys and values of these lengths.
     pub(super) async fn load(
         source: &Rc<Source>,
         address: SocketAddr,

@@ -1,11 +1,10 @@
-//! `bench grpc`: loads on Shoal's server over gRPC, in a process of its own on a core of its own where there are two; the
-//! client has the other one: one thread, one connection. Every value that comes back is compared with what was sent
-//! (`keys`).
+//! `bench grpc`: loads on Shoal's server over gRPC, in a separate process on a separate core if there are two; the client has
+//! the other one: one thread, one connection. Every returned value is compared with the sent one (`keys`).
 //!
-//! The cases but the last are calls of the key-value service of the gRPC series (docs/sources.md); `multi-100b` is 100 bytes, reads and writes in turn,
-//! counted in operations, over the stream of operations. Its further variants are one pattern and one kind each, and
-//! `stream-futures` is `durable` with a future for each operation. The study `key-value-service` runs the same loads on
-//! other servers.
+//! All cases except the last are calls of the key-value service of the gRPC series (docs/sources.md); `multi-100b` is 100
+//! bytes, reads and writes in turn, counted in operations, over the stream of operations. Its further variants are one pattern
+//! and one kind each, and `stream-futures` is `durable` with a future for each operation. The study `key-value-service` runs
+//! the same loads on other servers.
 
 mod bench;
 mod calls;
@@ -47,7 +46,7 @@ const LARGE: [usize; 2] = [64, 64 << 10];
 /// The same of small objects.
 pub const SMALL: [usize; 2] = [24, 100];
 
-/// For each object of 64 KiB, so many of 100 bytes.
+/// Number of objects of 100 bytes for each one of 64 KiB.
 pub const SMALL_OBJECTS: usize = 20;
 
 /// All cases.
@@ -70,18 +69,18 @@ const METRICS: [Metric; 10] = [
     Metric { name: "of_ceiling", unit: "1", head: "ceiling" },
 ];
 
-/// The cases to measure, and the way to.
+/// The selected cases, and their parameters.
 #[derive(Clone, Debug)]
 pub struct GrpcOptions {
     /// Version of the program, for the header.
     pub version: String,
     /// JSON lines instead of a table.
     pub json: bool,
-    /// Cases by name, or by beginning and `*`; none: all.
+    /// Cases by name, or by prefix and `*`; none: all.
     pub cases: Vec<String>,
     /// Variants likewise.
     pub variants: Vec<String>,
-    /// How long each variant of a case runs.
+    /// Time for each variant of a case.
     pub time: Duration,
     /// Calls in flight.
     pub in_flight: usize,
@@ -93,7 +92,7 @@ pub struct GrpcOptions {
     pub io: IoMode,
     /// How servers are started.
     pub servers: Servers,
-    /// Only the series' load on the durable server for so long, and then every object read again.
+    /// Only the series' load on the durable server for this time, and then every object read again.
     pub soak: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! Operations one by one over a stream, kept under way by one task.
+//! Operations one by one over a stream, kept in flight by one task.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ struct State {
     options: PutOptions,
 }
 
-/// An operation under way.
+/// An operation in flight.
 struct InFlight {
     key: Rc<Key>,
     sent: Instant,

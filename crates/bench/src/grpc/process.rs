@@ -1,4 +1,4 @@
-//! The servers as processes: started on a core of their own, with their processor time, and ended with what started them.
+//! The servers as processes: started on a separate core, with their processor time, and stopped together with their parent.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use super::serve::{ServeOptions, Servers};
 use crate::cores::Cores;
 use crate::machine;
 
-/// How long a server may take to end.
+/// Time limit for stopping a server.
 const STOP_MAX: Duration = Duration::from_secs(15);
 
 /// Pause between two looks.
@@ -25,7 +25,7 @@ const TICKS_PER_S: u64 = 100;
 
 /// A running server.
 pub struct Remote {
-    /// Where it listens.
+    /// Its listening address.
     pub address: SocketAddr,
     running: Running,
     /// Removed at the end.
@@ -33,14 +33,14 @@ pub struct Remote {
 }
 
 enum Running {
-    /// A process, which ends with its standard input, or is killed.
+    /// A process, which stops at the end of its standard input, or is killed.
     Process { child: Child, input: Option<ChildStdin> },
     /// A thread of this process: for tests.
     Thread { stop: Option<oneshot::Sender<()>>, thread: Option<JoinHandle<Result<()>>> },
 }
 
 impl Remote {
-    /// Starts a server as `servers` says, and waits until it has said where it listens.
+    /// Starts a server as `servers` requests, and waits until it has reported its address.
     pub(super) fn start(options: &ServeOptions, servers: &Servers, cores: Option<Cores>) -> Result<Self> {
         let leftovers = options.data.iter().cloned().collect();
         let mut command = match servers {
@@ -100,10 +100,10 @@ impl Remote {
         }
     }
 
-    /// Ends the server in order.
+    /// Stops the server in order.
     ///
     /// # Errors
-    /// It had failed, or did not end in time and was killed.
+    /// It had failed, or did not stop in time and was killed.
     pub fn stop(mut self) -> Result<()> {
         match &mut self.running {
             Running::Process { input: None, .. } => Ok(()),
@@ -134,12 +134,12 @@ impl Remote {
 impl Drop for Remote {
     fn drop(&mut self) {
         if let Running::Process { child, .. } = &mut self.running {
-            // It has ended already, or there is nothing more to be had from it.
+            // It has exited already, or nothing more can be done.
             let _ = child.kill();
             let _ = child.wait();
         }
         for leftover in &self.leftovers {
-            // There is nobody to tell that it stays.
+            // There is no way to report that it stays.
             let _ = if leftover.is_dir() {
                 std::fs::remove_dir_all(leftover)
             } else {
@@ -152,7 +152,7 @@ impl Drop for Remote {
 /// User and system time of a process with all its threads, to a hundredth of a second.
 fn cpu_time_of(process: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name, in brackets, may have anything in it. Behind it are the fields from the third one on; these are 14 and 15.
+    // The name, in brackets, may contain any character. After it are the fields from the third one on; these are 14 and 15.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);
     let ticks = times.next()?.ok()? + times.next()?.ok()?;

@@ -1,4 +1,4 @@
-//! The loads of the key-value service: its own mix, and reads and writes of one size. Every value that comes back is checked.
+//! The loads of the key-value service: its own mix, and reads and writes of one size. Every returned value is checked.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -43,7 +43,7 @@ struct Shared {
     calls: Calls,
     /// Length of new values; none: the sizes of the series.
     value_bytes: Option<usize>,
-    /// Keys that exist, as far as is known.
+    /// Keys that exist, to the client's knowledge.
     keys: RefCell<Vec<Rc<Key>>>,
 }
 
@@ -136,8 +136,8 @@ impl Objects {
         })
     }
 
-    /// Deletes one of the keys, of which there are some; it is out of the set before anything is sent, as the client of the series
-    /// does it.
+    /// Deletes one of the keys, of which there is at least one; it is removed from the set before anything is sent, as in the
+    /// client of the series.
     fn delete_any(&self) -> Call {
         let key = {
             let mut keys = self.0.keys.borrow_mut();
@@ -177,7 +177,7 @@ fn ended(outcome: Outcome, work: Duration) -> Ended {
     Ended { outcome, operations: 1, work }
 }
 
-/// How a call on a key that was there has ended.
+/// The outcome of a call on a key that existed.
 fn found<T>(
     verb: &str,
     key: &Key,

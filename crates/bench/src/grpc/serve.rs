@@ -1,5 +1,5 @@
-//! The server's side of `bench grpc`: a process of its own, so that its processor time is its own and it has a core of its
-//! own. It prints its address and serves until its standard input ends, which also happens where its parent was killed.
+//! The server's side of `bench grpc`: a separate process, so that its processor time is counted alone and it has a separate
+//! core. It prints its address and serves until the end of its standard input, which also comes if its parent is killed.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -17,14 +17,14 @@ use tokio::sync::oneshot;
 /// Name of Shoal's server.
 pub(super) const DURABLE: &str = "durable";
 
-/// Bytes that the data file may grow to, and that are written before anything is measured, so that its growth is not.
+/// Maximum size of the data file; it is written before anything is measured, so that its growth is not.
 const FILE_BYTES: u64 = 16 << 30;
 const FILLED_BYTES: u64 = 1 << 30;
 
-/// Memory for cached pages and values: more than the loads keep.
+/// Memory for cached pages and values: more than the loads need.
 const CACHE_BYTES: usize = 1 << 30;
 
-/// Which server, and on what.
+/// The server to start, and its device.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Name of the server: `durable` is Shoal's.
@@ -52,11 +52,11 @@ impl ServeOptions {
     }
 }
 
-/// Serves until the receiver hears something; says first where it listens.
+/// Serves until the receiver is notified; first reports its address.
 pub type Serve =
     fn(&ServeOptions, oneshot::Receiver<()>, &mut dyn FnMut(SocketAddr) -> Result<()>) -> Result<()>;
 
-/// How servers are started.
+/// The way to start servers.
 #[derive(Clone, Debug)]
 pub enum Servers {
     /// A process each: this program, with these words before the options of [`ServeOptions`]. It calls
@@ -72,14 +72,14 @@ impl Servers {
     }
 }
 
-/// Prints the server's address, and serves until standard input ends.
+/// Prints the server's address, and serves until the end of standard input.
 ///
 /// # Errors
-/// As `serve`, or the output.
+/// Those of `serve` or of the output.
 pub fn serve_until_input_ends(serve: Serve, options: &ServeOptions, out: &mut dyn Write) -> Result<()> {
     let (stop, stopped) = oneshot::channel();
     std::thread::spawn(move || {
-        // However the input ends, the process that wanted this server is gone.
+        // After the end of the input, for any reason, the parent of this server is gone.
         let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
         let _ = stop.send(());
     });
@@ -92,7 +92,7 @@ pub fn serve_until_input_ends(serve: Serve, options: &ServeOptions, out: &mut dy
 /// Shoal's server as `shoal serve` runs it, on a new data file.
 ///
 /// # Errors
-/// Another variant than `durable`; the data file exists; as the store or the server.
+/// Another variant than `durable`; the data file exists; those of the store or the server.
 pub fn serve_durable(
     options: &ServeOptions,
     stopped: oneshot::Receiver<()>,
@@ -114,7 +114,7 @@ pub fn serve_durable(
     block_on(Store::format(&device, &layout, &Environment::default()))?;
     let open = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
     let store = block_on(Store::open(device, open, Environment::default()))?;
-    // As many threads as this process has cores.
+    // One thread for each core of this process.
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(async {
         let listen = (Ipv4Addr::LOCALHOST, 0).into();

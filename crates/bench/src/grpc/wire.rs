@@ -1,5 +1,5 @@
-//! The messages of the key-value service (`io.grpc.KeyValueService`), by hand: a
-//! client of its own, written for that schema, proves more than one that shares the server's code.
+//! The messages of the key-value service (`io.grpc.KeyValueService`), by hand: an independent client, written for that schema,
+//! proves more than one that shares the server's code.
 
 use bytes::Bytes;
 use prost::Message;
@@ -40,6 +40,6 @@ pub struct Value {
     pub value: Bytes,
 }
 
-/// CreateResponse, UpdateResponse and DeleteResponse; whatever etcd answers, too.
+/// CreateResponse, UpdateResponse and DeleteResponse; also any answer of etcd.
 #[derive(Clone, PartialEq, Message)]
 pub struct Nothing {}

@@ -1,8 +1,8 @@
 //! Charts of figures as SVG files: lines and points over a linear or logarithmic axis, and bars by category.
 //!
-//! A chart is a value: a title, two axes with their units, and series. The same chart always gives the same bytes, so
-//! that a committed chart changes only when its figures do. Values that are not finite, or not above 0 on a logarithmic
-//! axis, are left out. Nothing here knows what the figures mean.
+//! A chart is a value: a title, two axes with their units, and series. The same chart always produces the same bytes, so that a
+//! committed chart changes only when its figures do. Values that are not finite, or not above 0 on a logarithmic axis, are left
+//! out. Nothing here knows the meaning of the figures.
 //!
 //! Drawn by `plotters` with its SVG backend alone: three crates, pure Rust, no fonts and no libraries of the system.
 
@@ -19,16 +19,26 @@ use scale::Scale;
 
 /// Size of a chart in pixels.
 const SIZE: (u32, u32) = (820, 480);
-/// Of one series after the other; told apart by most people who see some colours badly (Okabe and Ito).
-const COLOURS: [RGBColor; 8] = [
+/// Of one series after another; most people who see some colours badly can distinguish them (Okabe and Ito).
+const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
+    RGBColor(148, 103, 189),
     RGBColor(100, 100, 100),
     RGBColor(0, 0, 0),
+];
+/// Stores by the start of their names; each has one colour in all charts, and only Shoal has the accent.
+const STORES: [(&str, RGBColor); 8] = [
+    ("Shoal", RGBColor(213, 94, 0)),
+    ("RocksDB", COLOURS[0]),
+    ("SQLite", COLOURS[1]),
+    ("LMDB", COLOURS[2]),
+    ("fjall", COLOURS[3]),
+    ("redb", COLOURS[4]),
+    ("ext4", COLOURS[5]),
+    ("Redis", COLOURS[6]),
 ];
 /// Share of a category's place that its bars take.
 const BARS_SHARE: f64 = 0.8;
@@ -41,10 +51,10 @@ const BESIDE_WIDTH: u32 = 150;
 const BESIDE_TOP: i32 = 24;
 /// See `BESIDE_WIDTH`.
 const BESIDE_STEP: usize = 22;
-/// A dash and the gap behind it.
+/// Lengths of a dash and of the gap after it.
 const DASH: (i32, i32) = (6, 4);
 
-/// One axis: what it shows, and in which unit.
+/// One axis: its quantity and unit.
 #[derive(Clone, Debug)]
 pub struct Axis {
     title: String,
@@ -53,21 +63,22 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A linear axis of `what`, in `unit` (none where it is empty).
+    /// A linear axis of `what`, in `unit` (empty: no unit).
     #[must_use]
     pub fn new(what: &str, unit: &str) -> Self {
         let title = if unit.is_empty() { what.to_owned() } else { format!("{what} [{unit}]") };
         Self { title, is_log: false, from_zero: false }
     }
 
-    /// Makes it logarithmic: equal ratios are equally long.
+    /// Makes it logarithmic, as its title then states: equal ratios are equally long.
     #[must_use]
     pub fn log(mut self) -> Self {
+        self.title.push_str(", logarithmic scale");
         self.is_log = true;
         self
     }
 
-    /// Makes a linear axis begin at 0.
+    /// Makes a linear axis start at 0.
     #[must_use]
     pub fn with_zero(mut self) -> Self {
         self.from_zero = true;
@@ -79,7 +90,7 @@ impl Axis {
     }
 }
 
-/// How a series is drawn.
+/// The style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A line through its values.
@@ -90,10 +101,18 @@ pub enum Mark {
     Points,
 }
 
+/// The colour of a store, or of the series with this number.
+fn colour_of(name: &str, index: usize) -> RGBColor {
+    let store = STORES.iter().find(|(store, _)| name.starts_with(store));
+    store.map_or(COLOURS[index % COLOURS.len()], |(_, colour)| *colour)
+}
+
 struct Series {
     name: String,
     mark: Mark,
-    colour: usize,
+    /// Its number among the colours.
+    place: usize,
+    colour: RGBColor,
     values: Vec<(f64, f64)>,
 }
 
@@ -106,12 +125,12 @@ pub struct LineChart {
     legend: LegendPlace,
 }
 
-/// Where the names of the series stand.
+/// The place of the names of the series.
 #[derive(Clone)]
 enum LegendPlace {
     /// In a corner of the plane.
     Corner(SeriesLabelPosition),
-    /// Right of the plane, where no line can be.
+    /// Right of the plane, away from all lines.
     Beside,
 }
 
@@ -142,27 +161,34 @@ impl LineChart {
         self
     }
 
-    /// Adds a series in a colour of its own. Without a name it is not in the legend.
+    /// Adds a series in a new colour, or that of its store. Without a name it is not in the legend.
     pub fn add(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
-        let colour = self.series.last().map_or(0, |last| last.colour + 1);
-        self.push(name, mark, colour, values);
+        let place = self.series.last().map_or(0, |last| last.place + 1);
+        self.push(name, mark, place, colour_of(name, place), values);
     }
 
     /// Adds a series in the colour of the last one: a measurement beside its formula.
     pub fn add_alike(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
-        let colour = self.series.last().map_or(0, |last| last.colour);
-        self.push(name, mark, colour, values);
+        let (place, colour) = self.series.last().map_or((0, COLOURS[0]), |last| (last.place, last.colour));
+        self.push(name, mark, place, colour, values);
     }
 
-    fn push(&mut self, name: &str, mark: Mark, colour: usize, values: impl IntoIterator<Item = (f64, f64)>) {
+    fn push(
+        &mut self,
+        name: &str,
+        mark: Mark,
+        place: usize,
+        colour: RGBColor,
+        values: impl IntoIterator<Item = (f64, f64)>,
+    ) {
         let values = values.into_iter().collect();
-        self.series.push(Series { name: name.to_owned(), mark, colour, values });
+        self.series.push(Series { name: name.to_owned(), mark, place, colour, values });
     }
 
     /// The chart as the text of an SVG file.
     ///
     /// # Errors
-    /// Where it cannot be drawn.
+    /// If it cannot be drawn.
     pub fn svg(&self) -> anyhow::Result<String> {
         let all = || self.series.iter().flat_map(|series| series.values.iter());
         let x = self.x.scale(all().map(|value| value.0));
@@ -182,10 +208,10 @@ impl LineChart {
         })
     }
 
-    /// Writes the chart to `directory/name.svg`, making the directory; gives the path.
+    /// Writes the chart to `directory/name.svg`, and creates the directory; returns the path.
     ///
     /// # Errors
-    /// Where it cannot be drawn or written.
+    /// If it cannot be drawn or written.
     pub fn write(&self, directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
         write(directory, name, &self.svg()?)
     }
@@ -203,8 +229,7 @@ pub struct BarChart {
 }
 
 impl BarChart {
-    /// A chart without series; `x_title` says what the categories are. Bars begin at 0, or at the bottom of a
-    /// logarithmic axis.
+    /// A chart without series; `x_title` describes the categories. Bars start at 0, or at the bottom of a logarithmic axis.
     #[must_use]
     pub fn new(title: &str, x_title: &str, y: Axis, categories: &[&str]) -> Self {
         let categories = categories.iter().map(|&name| name.to_owned()).collect();
@@ -218,17 +243,17 @@ impl BarChart {
         }
     }
 
-    /// Writes the value above each bar, as `label` makes it: a bar of 0 is seen, too.
+    /// Writes the value above each bar, formatted by `label`: so a bar of 0 is also visible.
     #[must_use]
     pub fn with_values(mut self, label: fn(f64) -> String) -> Self {
         self.label = Some(label);
         self
     }
 
-    /// Adds a series: a value for each category, or none.
+    /// Adds a series: a value or `None` for each category.
     ///
     /// # Panics
-    /// Where there are more or fewer values than categories.
+    /// If the number of values differs from the number of categories.
     pub fn add(&mut self, name: &str, values: impl IntoIterator<Item = Option<f64>>) {
         let values: Vec<Option<f64>> = values.into_iter().collect();
         assert_eq!(values.len(), self.categories.len(), "series {name} has a value for every category");
@@ -238,7 +263,7 @@ impl BarChart {
     /// The chart as the text of an SVG file.
     ///
     /// # Errors
-    /// Where it cannot be drawn.
+    /// If it cannot be drawn.
     pub fn svg(&self) -> anyhow::Result<String> {
         let y = self.y.scale(self.series.iter().flat_map(|(_, values)| values.iter().flatten().copied()));
         let x = Scale::Categories(self.categories.clone());
@@ -250,20 +275,26 @@ impl BarChart {
             _ => Legend::Beside(self.series.iter().enumerate().map(Named::of_bars).collect()),
         };
         frame.svg(legend, |chart, frame| {
-            for (index, (_, values)) in self.series.iter().enumerate() {
-                let style = COLOURS[index % COLOURS.len()].filled();
+            for (index, (name, values)) in self.series.iter().enumerate() {
+                // The bars of one series have the colours of their categories.
+                let is_alone = self.series.len() == 1;
+                let colours: Vec<RGBColor> = self
+                    .categories
+                    .iter()
+                    .map(|category| colour_of(if is_alone { category } else { name }, index))
+                    .collect();
                 let left = -BARS_SHARE / 2.0 + width * index as f64;
                 let shown = values.iter().enumerate().filter_map(|(place, value)| {
                     let value = value.filter(|value| frame.y.holds(*value))?;
-                    Some((place as f64 + left, value))
+                    Some((place as f64 + left, value, colours[place]))
                 });
-                chart.draw_series(shown.clone().map(|(left, value)| {
-                    Rectangle::new([(left, frame.y.floor()), (left + width * 0.95, value)], style)
+                chart.draw_series(shown.clone().map(|(left, value, colour)| {
+                    Rectangle::new([(left, frame.y.floor()), (left + width * 0.95, value)], colour.filled())
                 }))?;
                 if let Some(label) = self.label {
                     let above = Pos::new(HPos::Center, VPos::Bottom);
                     let font = TextStyle::from((FONT, 13).into_font()).pos(above);
-                    chart.draw_series(shown.map(|(left, value)| {
+                    chart.draw_series(shown.map(|(left, value, _)| {
                         EmptyElement::at((left + width * 0.475, value))
                             + Text::new(label(value), (0, -3), font.clone())
                     }))?;
@@ -273,10 +304,10 @@ impl BarChart {
         })
     }
 
-    /// Writes the chart to `directory/name.svg`, making the directory; gives the path.
+    /// Writes the chart to `directory/name.svg`, and creates the directory; returns the path.
     ///
     /// # Errors
-    /// Where it cannot be drawn or written.
+    /// If it cannot be drawn or written.
     pub fn write(&self, directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
         write(directory, name, &self.svg()?)
     }
@@ -294,20 +325,20 @@ fn write(directory: &Path, name: &str, svg: &str) -> anyhow::Result<PathBuf> {
 enum Legend<'a> {
     None,
     Corner(SeriesLabelPosition),
-    /// These names behind their marks, right of the plane.
+    /// These names, each after its mark, right of the plane.
     Beside(Vec<Named<'a>>),
 }
 
-/// A name in a legend beside the plane, and the mark in front of it: a filled box for bars.
+/// A name in a legend beside the plane, and the mark before it: a filled box for bars.
 struct Named<'a> {
     name: &'a str,
-    colour: usize,
+    colour: RGBColor,
     mark: Option<Mark>,
 }
 
 impl<'a> Named<'a> {
     fn of_bars((index, (name, _)): (usize, &'a (String, Vec<Option<f64>>))) -> Self {
-        Self { name, colour: index, mark: None }
+        Self { name, colour: colour_of(name, index), mark: None }
     }
 
     fn of_series(series: &'a Series) -> Self {
@@ -353,7 +384,7 @@ impl Frame<'_> {
         };
         let (plane, caption) = match legend {
             Legend::Beside(names) => {
-                // Over both: it may be longer than the plane is wide.
+                // Over both: it may be longer than the width of the plane.
                 let below = area.titled(self.title, (FONT, 19))?;
                 let (plane, side) = below.split_horizontally(SIZE.0 - BESIDE_WIDTH);
                 draw_names(&side, names)?;
@@ -397,11 +428,11 @@ impl Frame<'_> {
     }
 }
 
-/// Draws the names, each behind its mark, one below the other; where there is no name there is no line.
+/// Draws the names, each after its mark, one below the other; a series without a name gets no line.
 fn draw_names(side: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, names: Vec<Named<'_>>) -> Drawn {
     let named = names.into_iter().filter(|named| !named.name.is_empty());
     for (named, y) in named.zip((BESIDE_TOP..).step_by(BESIDE_STEP)) {
-        let colour = COLOURS[named.colour % COLOURS.len()];
+        let colour = named.colour;
         let style = colour.stroke_width(2);
         match named.mark {
             Some(Mark::Line) => side.draw(&PathElement::new([(0, y), (18, y)], style))?,
@@ -415,7 +446,7 @@ fn draw_names(side: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, names:
 }
 
 fn draw_series(chart: &mut Plane<'_>, frame: &Frame<'_>, series: &Series) -> Drawn {
-    let colour = COLOURS[series.colour % COLOURS.len()];
+    let colour = series.colour;
     let mark = series.mark;
     let values: Vec<(f64, f64)> =
         series.values.iter().copied().filter(|&(x, y)| frame.x.holds(x) && frame.y.holds(y)).collect();

@@ -1,28 +1,30 @@
-//! How a value becomes a place on an axis: linear, logarithmic, or one place for each category.
+//! The place of a value on an axis: linear, logarithmic, or one place for each category.
 //!
-//! One type for all three, so that a chart is drawn by the same code whatever its axes are. Ticks are at round numbers.
+//! One type for all three, so that the same code draws a chart with any axes. Ticks are at round numbers.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
-/// Ticks that an axis has at most.
+/// Maximum number of ticks of an axis.
 const TICKS_MAX: usize = 11;
-/// A logarithmic axis with at most so many decades has ticks between the powers of ten too.
-const DECADES_WITH_PARTS: f64 = 2.0;
+/// Ticks that a logarithmic axis has at least.
+const LOG_TICKS_MIN: usize = 4;
+/// Ticks of a decade, of which the first list with [`LOG_TICKS_MIN`] ticks is used.
+const PARTS: [&[f64]; 3] = [&[1.0], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]];
 
 /// One axis.
 #[derive(Clone, Debug)]
 pub(crate) enum Scale {
     Linear(f64, f64),
-    /// Both ends above 0.
+    /// Both limits are above 0.
     Log(f64, f64),
     /// Category `i` is at `i`.
     Categories(Vec<String>),
 }
 
 impl Scale {
-    /// A linear scale that holds all `values` and ends at ticks. `from_zero`: 0 is on it.
+    /// A linear scale that contains all `values`, from one tick to another. `from_zero`: it also contains 0.
     pub(crate) fn linear(values: impl Iterator<Item = f64>, from_zero: bool) -> Self {
         let (mut low, mut high) = bounds(values.filter(|value| value.is_finite())).unwrap_or((0.0, 1.0));
         if from_zero {
@@ -36,23 +38,23 @@ impl Scale {
         Self::Linear((low / step).floor() * step, (high / step).ceil() * step)
     }
 
-    /// A logarithmic scale that holds all `values` above 0.
+    /// A logarithmic scale that contains all `values` above 0.
     pub(crate) fn log(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) =
             bounds(values.filter(|value| value.is_finite() && *value > 0.0)).unwrap_or((1.0, 10.0));
         let (low, high) = if low == high { (low / 2.0, high * 2.0) } else { (low, high) };
-        // A little room, so that no mark lies on the border.
+        // A little room, so that no mark is on the border.
         let room = (high / low).powf(0.02);
         Self::Log(low / room, high * room)
     }
 
-    /// Whether `value` has a place on it.
+    /// Returns true if `value` has a place on it.
     pub(crate) fn holds(&self, value: f64) -> bool {
         let Range { start, end } = self.range();
         value >= start && value <= end
     }
 
-    /// Where a bar begins.
+    /// The start of a bar.
     pub(crate) fn floor(&self) -> f64 {
         match self {
             Self::Linear(low, high) => 0f64.clamp(*low, *high),
@@ -137,14 +139,16 @@ fn step(low: f64, high: f64) -> f64 {
 
 fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
-    let decades = (high / low).log10();
-    let parts: &[f64] = if decades <= DECADES_WITH_PARTS { &[1.0, 2.0, 5.0] } else { &[1.0] };
-    let every = (decades / TICKS_MAX as f64).ceil().max(1.0) as i32;
-    (first..=last)
-        .filter(|power| power.rem_euclid(every) == 0)
-        .flat_map(|power| parts.iter().map(move |part| part * 10f64.powi(power)))
-        .filter(|tick| (low * (1.0 - 1e-9)..=high * (1.0 + 1e-9)).contains(tick))
-        .collect()
+    let every = ((high / low).log10() / TICKS_MAX as f64).ceil().max(1.0) as i32;
+    let ticks = |parts: &'static [f64]| -> Vec<f64> {
+        (first..=last)
+            .filter(|power| power.rem_euclid(every) == 0)
+            .flat_map(|power| parts.iter().map(move |part| part * 10f64.powi(power)))
+            .filter(|tick| (low * (1.0 - 1e-9)..=high * (1.0 + 1e-9)).contains(tick))
+            .collect()
+    };
+    let found = PARTS.into_iter().map(ticks).find(|ticks| ticks.len() >= LOG_TICKS_MIN);
+    found.unwrap_or_else(|| ticks(PARTS[PARTS.len() - 1]))
 }
 
 /// A number as short as its step allows: `250`, `2k`, `0.05`, `1e-9`.
@@ -190,6 +194,10 @@ mod tests {
         assert_eq!(texts(&scale), ["1", "10", "100", "1000", "10k", "100k", "1M"]);
         let scale = Scale::log([4.0, 70.0].into_iter());
         assert_eq!(texts(&scale), ["5", "10", "20", "50"]);
+        let scale = Scale::log([500e3, 50e6].into_iter());
+        assert_eq!(texts(&scale), ["500k", "1M", "2M", "5M", "10M", "20M", "50M"]);
+        let scale = Scale::log([225e3, 638e3].into_iter());
+        assert_eq!(texts(&scale), ["300k", "400k", "500k", "600k"]);
         assert!(Scale::log([1e-30, 1e30].into_iter()).ticks().len() <= TICKS_MAX);
         let scale = Scale::Categories(vec!["a".into(), "b".into()]);
         assert_eq!(texts(&scale), ["a", "b"]);

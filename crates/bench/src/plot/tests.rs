@@ -1,8 +1,8 @@
-//! Charts are read back as text: a well-formed file, with what it is about, and every value at its place.
+//! Charts are read back as text: a well-formed file, with its titles, and every value at its place.
 
 use super::*;
 
-/// Panics where tags or quotes do not match; gives the numbers of all attributes `name`.
+/// Panics if tags or quotes do not match; returns the numbers of all attributes `name`.
 fn attributes(svg: &str, name: &str) -> Vec<String> {
     let mut open = Vec::new();
     let mut found = Vec::new();
@@ -57,7 +57,7 @@ fn values_are_at_their_places() {
     let lines: Vec<Vec<(i32, i32)>> =
         attributes(&chart.svg().unwrap(), "points").iter().map(|text| line(text)).collect();
     let values = lines.iter().find(|line| line.len() == 3 && line[0].1 > line[2].1).expect("the series");
-    // Equal ratios on the one axis, equal steps on the other; y grows upwards.
+    // Equal ratios on one axis, equal steps on the other; y grows upwards.
     assert!((values[1].0 - values[0].0 - (values[2].0 - values[1].0)).abs() <= 1, "{values:?}");
     assert!((values[1].1 - values[0].1 - (values[2].1 - values[1].1)).abs() <= 1, "{values:?}");
 }
@@ -82,7 +82,7 @@ fn points_without_a_place_are_left_out() {
     let values =
         [(0.0, 1.0), (1.0, f64::NAN), (-1.0, 2.0), (2.0, 0.0), (5.0, f64::INFINITY), (3.0, 4.0), (4.0, 4.5)];
     chart.add("points", Mark::Points, values);
-    // Two values and the one of the legend.
+    // Two values and the one in the legend.
     assert_eq!(attributes(&chart.svg().unwrap(), "r").len(), 3);
     LineChart::new("empty", Axis::new("x", ""), Axis::new("y", "").log()).svg().unwrap();
 }
@@ -97,13 +97,13 @@ fn bars_are_as_high_as_their_values() {
         assert!(svg.contains(text), "{text}");
     }
     let heights: Vec<f64> = attributes(&svg, "height").iter().map(|text| text.parse().unwrap()).collect();
-    // Behind the picture and its background come the bars.
+    // The bars come after the picture and its background.
     assert_eq!(heights.len(), 4, "{heights:?}");
     assert!((heights[2] - 2.0 * heights[3]).abs() <= 2.0, "{heights:?}");
     chart.add("p99", [Some(10.0), Some(20.0), Some(30.0)]);
     let svg = chart.svg().unwrap();
     assert!(svg.contains("p99"), "two series have a legend");
-    // Beside the plane: behind the picture's own rectangle come the legend's two boxes, and five bars left of them.
+    // Beside the plane: after the picture's own rectangle come the legend's two boxes, and five bars left of them.
     let left = |rect: &str| rect.split("x=\"").nth(1)?.split('"').next()?.parse::<f64>().ok();
     let lefts: Vec<f64> = svg.split("<rect ").skip(2).map(|rect| left(rect).unwrap()).collect();
     let (boxes, bars) = lefts.split_at(2);

@@ -1,4 +1,4 @@
-//! A server of the Redis protocol in this process, with a store of its own.
+//! A server of the Redis protocol in this process, with a separate store.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,27 +16,27 @@ use crate::data_file::NewFile;
 
 /// Blocks of a store in memory: 1 GiB.
 const MEMORY_BLOCKS: u64 = 1 << 18;
-/// Blocks that a store in a file may grow to: 32 GiB, so that its log is as long as that of a store of any larger size.
+/// Maximum size of a store in a file, in blocks: 32 GiB, so that its log has the same length as that of any larger store.
 const FILE_BLOCKS: u64 = 1 << 23;
-/// Commands that are loaded at a time.
+/// Commands sent at a time while objects are loaded.
 const LOADED_AT_ONCE: usize = 1_000;
 
-/// Where the store of a [`Bed`] is.
+/// The place of the store of a [`Bed`].
 #[derive(Clone, Copy, Debug)]
 pub enum StoreLocation<'a> {
     /// In memory.
     Memory,
     /// In a new file, or, without a name, a temporary one of the benchmark in the current folder; removed at the end.
     File(Option<&'a Path>, IoMode),
-    /// In a file that has a store, which stays.
+    /// In a file with an existing store, which is kept.
     Existing(&'a Path, IoMode),
 }
 
-/// A server on a port of its own, with one dispatch thread.
+/// A server on a separate port, with one dispatch thread.
 pub struct Bed {
-    /// Where it listens.
+    /// Its listening address.
     pub address: SocketAddr,
-    /// Where the server and the clients run.
+    /// The cores of the server and the clients.
     pub cores: Option<Cores>,
     store: Store,
     running: Option<Running>,
@@ -44,10 +44,10 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Starts it. This thread stays on the clients' core where there are two.
+    /// Starts it. This thread stays on the clients' core if there are two.
     ///
     /// # Errors
-    /// As the device, the store or the server.
+    /// Those of the device, the store or the server.
     pub fn new(place: StoreLocation<'_>) -> Result<Self> {
         Self::at(place, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
     }
@@ -89,13 +89,13 @@ impl Bed {
     /// A connection to it.
     ///
     /// # Errors
-    /// As the system.
+    /// Those of the system.
     pub fn link(&self) -> Result<Link> {
         Link::connect(self.address)
     }
 }
 
-/// Stores `count` objects of `bytes` bytes under the keys that `key` gives.
+/// Stores `count` objects of `bytes` bytes under the keys of `key`.
 ///
 /// # Errors
 /// The connection failed, or a reply is an error.
@@ -122,7 +122,7 @@ impl Drop for Bed {
     }
 }
 
-/// A benchmark's figures are printed by then; that its store did not close well is said beside them.
+/// The figures of a benchmark are already printed; an error when its store closes is reported on standard error.
 fn say(error: &str) {
     let _ = writeln!(std::io::stderr(), "the store was not closed well: {error}");
 }

@@ -1,5 +1,5 @@
-//! One connection to a server of the Redis protocol, without a runtime: a measurement of latencies wants between itself and the
-//! server the kernel and nothing else.
+//! One connection to a server of the Redis protocol, without a runtime: for a measurement of latencies, only the kernel should
+//! be between it and the server.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ const READ_BYTES: usize = 256 << 10;
 pub struct Link {
     stream: TcpStream,
     input: Vec<u8>,
-    /// Bytes of `input` that were received, and of those the ones that were looked at.
+    /// Bytes of `input` that were received, and the part of them that was parsed.
     received: usize,
     at: usize,
 }
@@ -22,14 +22,14 @@ impl Link {
     /// Connects.
     ///
     /// # Errors
-    /// As the system.
+    /// Those of the system.
     pub fn connect(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, input: vec![0; READ_BYTES], received: 0, at: 0 })
     }
 
-    /// Sends commands and waits for as many replies; gives the bytes of all their values. An error that the server answers is one.
+    /// Sends commands and waits for `replies` replies; returns the bytes of all their values. An error reply is an error.
     ///
     /// # Errors
     /// The connection failed, or a reply is an error.
@@ -55,7 +55,7 @@ impl Link {
         }
     }
 
-    /// The kind of the next line, and the number on it, 0 where it is a text.
+    /// The kind of the next line, and the number on it, 0 for a text.
     fn line(&mut self) -> Result<(u8, i64)> {
         loop {
             let held = self.input.get(self.at..self.received).unwrap_or_default();
@@ -86,7 +86,7 @@ impl Link {
         }
     }
 
-    /// Waits for more. Bytes that were looked at make room.
+    /// Waits for more. Parsed bytes make room.
     fn receive(&mut self) -> Result<()> {
         self.input.copy_within(self.at..self.received, 0);
         self.received -= self.at;

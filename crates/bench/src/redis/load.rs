@@ -1,4 +1,4 @@
-//! Clients of the Redis protocol: a thread and a connection each, and what they measured.
+//! Clients of the Redis protocol: a thread and a connection each, and their measurements.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -23,7 +23,7 @@ pub struct Row {
     pub bytes: u64,
 }
 
-/// Numbers in no order; the same again and again.
+/// Pseudo-random numbers; the same in each run.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -1,8 +1,8 @@
 //! `bench redis`: SET and GET of a running server, or of one in this process on a new data file, over the Redis protocol.
 //!
-//! A case is named by its command, the bytes of a value, the clients and, where there are several, the commands that a
-//! client sends at once: `get-100b-c50-p16`. Every client is a thread with a connection and one batch of commands in flight;
-//! times are of a batch. Keys begin with `shoal-bench:` and are deleted at the end.
+//! A case is named by its command, the bytes of a value, the clients and, if there are several, the commands that a client
+//! sends at once: `get-100b-c50-p16`. Every client is a thread with a connection and one batch of commands in flight; times are
+//! of a batch. Keys start with `shoal-bench:` and are deleted at the end.
 
 mod bed;
 mod link;
@@ -40,16 +40,16 @@ const SIZES: [(&str, usize, u64); 2] = [("100b", 100, 1), ("64k", 64 << 10, 50)]
 /// Clients, and commands that each sends at once.
 const CROWDS: [(usize, usize); 3] = [(1, 1), (50, 1), (50, 16)];
 
-/// The cases to measure, and the way to.
+/// The selected cases, and their parameters.
 #[derive(Clone, Debug)]
 pub struct RedisBenchOptions {
     /// Version of the program, for the header.
     pub version: String,
     /// JSON lines instead of a table.
     pub json: bool,
-    /// Cases by name, or by beginning and `*`; none: all.
+    /// Cases by name, or by prefix and `*`; none: all.
     pub cases: Vec<String>,
-    /// How long each case is measured.
+    /// Time for each case.
     pub time: Duration,
     /// Objects of 100 bytes; of 64 KiB there are fifty times fewer.
     pub objects: u64,
@@ -61,7 +61,7 @@ pub struct RedisBenchOptions {
     pub io: IoMode,
 }
 
-/// One row: what the clients do.
+/// One row: the work of the clients.
 struct Case {
     name: String,
     is_get: bool,
@@ -97,7 +97,7 @@ pub fn run(options: &RedisBenchOptions, out: &mut dyn Write) -> Result<()> {
     let cases = cases(options.objects);
     let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
     let wanted = select("case", &names, &options.cases)?;
-    // Before this thread is kept on one core.
+    // Before this thread is pinned to one core.
     let machine = machine::describe();
     let place = StoreLocation::File(options.data.as_deref(), options.io);
     let bed = if options.server.is_none() { Some(Bed::new(place)?) } else { None };

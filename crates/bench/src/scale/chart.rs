@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 
 use crate::plot::{Axis, LineChart, Mark};
 
-/// Stores by their names in a table, and as they write themselves.
+/// Stores by their names in a table, and their proper names.
 const PROPER_NAMES: [(&str, &str); 4] =
     [("shoal", "Shoal"), ("rocksdb", "RocksDB"), ("sqlite", "SQLite"), ("lmdb", "LMDB")];
 
-/// A store's name as the store writes it.
+/// The proper name of a store.
 pub(crate) fn proper_name(name: &str) -> &str {
     PROPER_NAMES.iter().find(|(known, _)| *known == name).map_or(name, |(_, proper)| proper)
 }
@@ -38,8 +38,9 @@ pub fn draw(path: &Path, curves: &[Curve]) -> Result<()> {
     fs::write(path, chart.svg()?).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The curves in the table that a run of `shoal-compare scale` printed: a row is a store, its objects, its puts a second and further
-/// figures. Each curve ends at the last mark that all stores reached, so that ends can be compared; other lines are skipped.
+/// The curves in the table that a run of `shoal-compare scale` printed: a row is a store, its objects, its puts a second and
+/// further figures. Each curve stops at the last mark that all stores reached, so that their last points can be compared; other
+/// lines are skipped.
 #[must_use]
 pub fn curves_of(table: &str) -> Vec<Curve> {
     let mut curves: Vec<Curve> = Vec::new();

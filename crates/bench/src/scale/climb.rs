@@ -1,4 +1,4 @@
-//! Putting a load into a store that grows, and the time that it takes, from mark to mark. Any store can be the target.
+//! Putting a load into a growing store, and the time for it, from mark to mark. Any store can be the target.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::load::{Batch, Load};
 use crate::histogram::Histogram;
 
-/// A store that a load goes into.
+/// A store that takes a load.
 pub trait Target {
     /// Stores a batch; it is durable when this returns.
     ///
@@ -21,13 +21,13 @@ pub trait Target {
 pub struct Interval {
     /// Puts.
     pub puts: u64,
-    /// The time that they took, the making of keys included.
+    /// Their time, including the making of keys.
     pub time: Duration,
-    /// How long the batches took.
+    /// The times of the batches.
     pub batches: Histogram,
-    /// The longest time between the ends of two batches.
+    /// The longest time between the completions of two batches.
     pub longest_gap: Duration,
-    /// Seconds of the run's clock in which no batch ended.
+    /// Seconds of the run's clock in which no batch completed.
     pub seconds_without_commit: u64,
 }
 
@@ -50,11 +50,11 @@ pub fn marks(puts: u64, batch: u64) -> Vec<u64> {
     marks
 }
 
-/// Puts `load` into `target` by batches of `batch`, up to the last of `marks`, and calls `at_mark` at each of them. The time that
-/// `at_mark` takes counts nowhere.
+/// Puts `load` into `target` by batches of `batch`, up to the last of `marks`, and calls `at_mark` at each of them. The time of
+/// `at_mark` is not counted.
 ///
 /// # Errors
-/// As the target and `at_mark`.
+/// Those of the target and `at_mark`.
 pub fn climb(
     load: &mut Load,
     target: &mut dyn Target,
@@ -82,14 +82,14 @@ pub fn climb(
     Ok(())
 }
 
-/// When batches ended, as time since the run began.
+/// The completion times of batches, since the start of the run.
 #[derive(Default)]
 struct Commits {
     last: Duration,
 }
 
 impl Commits {
-    /// A batch ended at `now`.
+    /// A batch completed at `now`.
     fn end(&mut self, now: Duration, interval: &mut Interval) {
         interval.longest_gap = interval.longest_gap.max(now.saturating_sub(self.last));
         interval.seconds_without_commit += now.as_secs().saturating_sub(self.last.as_secs() + 1);
@@ -120,7 +120,7 @@ mod tests {
         for millis in [100, 1_900, 2_000, 4_999, 5_000] {
             commits.end(Duration::from_millis(millis), &mut interval);
         }
-        // Of seconds 0 to 5 only that from 3.0 to 4.0 has no end of a batch.
+        // Of seconds 0 to 5, only the one from 3.0 to 4.0 has no completed batch.
         assert_eq!(interval.seconds_without_commit, 1);
         assert_eq!(interval.longest_gap, Duration::from_millis(2_999));
     }

@@ -1,6 +1,6 @@
-//! The questions to a store that has grown: gets, listings, overwriting, opening after a kill, check.
+//! The questions to a grown store: gets, listings, overwriting, opening after a kill, check.
 //!
-//! Each gives one row. An object that does not come back as it was put is an error, and so is damage.
+//! Each is one row. An object that is not returned as it was put is an error, and so is damage.
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,9 @@ use crate::settle::settle;
 const PAGE_KEYS: usize = 1000;
 /// Keys of a short listing.
 const SHORT_KEYS: usize = 100;
-/// How long one question is asked at most.
+/// Time limit of one question.
 const ASKED_MAX: Duration = Duration::from_secs(30);
-/// The longest time of gets that wait for merges of the layers.
+/// The longest time of gets that wait for compactions of the layers.
 const READ_MAX: Duration = Duration::from_secs(60);
 /// A tenth of the objects is overwritten.
 const OVERWRITTEN_SHARE: u64 = 10;
@@ -45,13 +45,13 @@ pub(super) const METRICS: &[Metric] = &[
     Metric { name: "layers", unit: "1", head: "layers" },
 ];
 
-/// The figures of a row; none where the question has no such figure.
+/// The figures of a row; `None` if the question has no such figure.
 #[derive(Default)]
 struct Row {
     operations: Option<u64>,
     latencies: Option<Histogram>,
     reads: Option<u64>,
-    /// The leaves and values that gets asked for; the device's other reads are for listings, inner pages, and in the background.
+    /// The leaves and values read for gets; the device's other reads are for listings, inner pages, and in the background.
     leaf_reads: Option<u64>,
     /// Inner pages that were read.
     index_reads: Option<u64>,
@@ -59,7 +59,7 @@ struct Row {
     time: Option<Duration>,
     /// Free, pending and allocated blocks.
     blocks: Option<[u64; 3]>,
-    /// Layers of all tablets when the question had its answer.
+    /// Layers of all tablets when the question was answered.
     layers: Option<u64>,
 }
 
@@ -94,7 +94,7 @@ impl Row {
         ]
     }
 
-    /// A question that only reads, with what had been read before it, and when.
+    /// A question that only reads, with the counts and the time before it.
     fn of_reads(store: &Store, operations: u64, latencies: Histogram, (before, began): &Before) -> Self {
         let (time, stat) = (began.elapsed(), store.stat());
         Self {
@@ -118,7 +118,7 @@ impl Row {
     }
 }
 
-/// A store that has grown, and what was put into it.
+/// A grown store, and its load.
 pub(super) struct Grown<'a> {
     pub(super) case: String,
     pub(super) load: &'a Load,
@@ -128,7 +128,7 @@ pub(super) struct Grown<'a> {
 }
 
 impl Grown<'_> {
-    /// Asks everything, one question after the other; `shoal` is the store as the load left it.
+    /// Asks everything, one question after the other; `shoal` is the store in its state after the load.
     pub(super) fn ask(&self, mut shoal: Shoal, report: &mut Report<'_>) -> Result<()> {
         let mut tell = |name: &str, row: &Row| report.row(&self.case, name, &row.figures());
         settle(shoal.store());
@@ -160,7 +160,7 @@ impl Grown<'_> {
         Ok(())
     }
 
-    /// Random objects that are there, each compared with what was put; or keys that are not.
+    /// Gets of random objects that exist, each compared with the value of its put; or of missing keys.
     fn gets(&self, store: &Store, absent: bool) -> Result<Row> {
         let random = SeededEntropy::new(SEED + u64::from(absent));
         let mut latencies = Histogram::default();
@@ -185,7 +185,7 @@ impl Grown<'_> {
         Ok(Row::of_reads(store, latencies.count(), latencies, &before))
     }
 
-    /// Random gets until the store has merged all of its layers for them. Layers far smaller than their base stay.
+    /// Random gets until the store has compacted all of its layers for them. Layers far smaller than their base stay.
     fn read_until_merged(&self, store: &Store) -> Result<Row> {
         let (mut operations, mut latencies) = (0, Histogram::default());
         let before = before(store);
@@ -240,7 +240,7 @@ impl Grown<'_> {
         Ok(Row::of_reads(store, latencies.count(), latencies, &before))
     }
 
-    /// Puts a tenth of the objects again, random ones; the figures of space are those right behind the last batch.
+    /// Puts a tenth of the objects again, random ones; the figures of space are those right after the last batch.
     fn overwrite(&self, shoal: &mut Shoal) -> Result<Row> {
         let random = SeededEntropy::new(SEED + 3);
         let before = shoal.store().stat().device.blocks_written;

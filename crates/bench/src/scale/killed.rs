@@ -1,6 +1,6 @@
-//! A process that puts into the store and is killed for real: the next opening has a log to read.
+//! A process that puts into the store and is really killed: the next opening has a log to read.
 //!
-//! The child says after each batch how many puts are durable. It ends by SIGKILL alone, or with an error of its own.
+//! The child reports the number of durable puts after each batch. It exits only by SIGKILL, or with an error.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -16,13 +16,13 @@ use super::climb::Target;
 use super::load::{Load, Order};
 use super::shoal::{BUCKET, Shoal, device};
 
-/// Objects of the child are numbered from here on: the load has none of them.
+/// Objects of the child are numbered from here on: the load does not use these numbers.
 const FIRST: u64 = 1 << 50;
 
-/// Puts that the child's load is for: it is killed before them.
+/// Puts of the child's load: it is killed before it completes them.
 const PUTS: u64 = 1 << 40;
 
-/// How to start the child.
+/// The command of the child.
 #[derive(Clone, Debug)]
 pub struct Killer {
     /// The program.
@@ -47,7 +47,7 @@ pub struct ChildOptions {
 }
 
 impl ChildOptions {
-    /// As the program gets them.
+    /// As arguments of the program.
     fn arguments(&self) -> Vec<OsString> {
         let io = match self.io {
             IoMode::Auto => "auto",
@@ -65,10 +65,10 @@ impl ChildOptions {
     }
 }
 
-/// Puts into the store until this process is killed, and says on `out` how many puts are durable.
+/// Puts into the store until this process is killed, and reports the number of durable puts on `out`.
 ///
 /// # Errors
-/// The store failed, or nobody reads `out` any more.
+/// The store failed, or `out` is closed.
 pub fn put_until_killed(options: &ChildOptions, out: &mut dyn Write) -> Result<()> {
     let mut shoal = Shoal::open(device(&options.data, options.io)?, options.cache)?;
     let mut load = Load::new(Order::Random, options.value_bytes, PUTS, FIRST);
@@ -79,19 +79,19 @@ pub fn put_until_killed(options: &ChildOptions, out: &mut dyn Write) -> Result<(
     }
 }
 
-/// Ends a child that is still there, whatever happens.
+/// Kills a child that still runs, in all cases.
 struct Guard(Child);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // It has ended already, or there is nothing more to be had from it.
+        // It has exited already, or nothing more can be done.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts a child on the store in `data`, kills it in the middle of its work, and gives the number of puts that it said are
-/// durable.
+/// Starts a child on the store in `data`, kills it in the middle of its work, and returns the number of puts that it reported
+/// as durable.
 pub(super) fn put_and_kill(killer: &Killer, data: &Path, sizes: &Sizes) -> Result<u64> {
     let options = ChildOptions {
         data: data.to_owned(),
@@ -112,14 +112,14 @@ pub(super) fn put_and_kill(killer: &Killer, data: &Path, sizes: &Sizes) -> Resul
     }
     child.0.kill().context("cannot kill the child")?;
     child.0.wait()?;
-    // The lines that it wrote before it died count, too. Its last line may be a part of one.
+    // The lines that it wrote before it died also count. Its last line may be incomplete.
     for line in lines.map_while(Result::ok) {
         durable = durable.max(line.trim().parse().unwrap_or_default());
     }
     Ok(durable)
 }
 
-/// Whether the newest of the `durable` puts of the child are there.
+/// Checks that the newest of the child's `durable` puts exist.
 pub(super) fn verify(store: &Store, sizes: &Sizes, durable: u64) -> Result<()> {
     let load = Load::new(Order::Random, sizes.value_bytes, PUTS, FIRST);
     for number in (FIRST..FIRST + durable).rev().take(sizes.gets as usize) {

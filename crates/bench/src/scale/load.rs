@@ -1,4 +1,4 @@
-//! A load: keys in an order, and values, as they follow from a number. Every store that is compared gets the same.
+//! A load: keys in an order, and values, derived from a number. Every compared store gets the same.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,28 +13,28 @@ use crate::payload::{ObjectSet, Pool, Sizes, mix};
 /// The seed of keys and bytes.
 pub const SEED: u64 = 20_261_125;
 
-/// Values are cut from it, for all loads of this process.
+/// The bytes of all values, for all loads of this process.
 static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(SEED));
 
-/// As in the benchmarks that people know (YCSB).
+/// As in the well-known benchmark YCSB.
 const ZIPF_EXPONENT: f64 = 0.99;
 
-/// Of so many puts of content-addressed objects one is a duplicate.
+/// One of this number of puts of content-addressed objects is a duplicate.
 const DUPLICATE_EVERY: u64 = 5;
 
 /// Keys of a content-addressed store are 64 hexadecimal digits: four numbers.
 const CONTENT_WORDS: u64 = 4;
 
-/// The order in which keys come.
+/// The order of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// `object-` and 16 hexadecimal digits of a hash; every put is a new object.
     Random,
     /// `object-` and 16 decimal digits that grow by one; every put is a new object.
     Sequential,
-    /// The keys of [`Order::Random`], drawn by Zipf's law with the exponent 0.99: few are put again and again.
+    /// The keys of [`Order::Random`], drawn by Zipf's law with the exponent 0.99: a few are put again and again.
     Zipf,
-    /// 64 hexadecimal digits, put only where there is no such object; a fifth of the puts are duplicates.
+    /// 64 hexadecimal digits, put only if there is no such object; a fifth of the puts are duplicates.
     Content,
 }
 
@@ -85,11 +85,11 @@ pub struct Put {
 pub struct Batch {
     /// The puts, in order.
     pub puts: Vec<Put>,
-    /// Whether an object that exists stays as it is.
+    /// True if an existing object is not replaced.
     pub if_absent: bool,
 }
 
-/// The puts of a run, one batch after the other, and what is stored by them.
+/// The puts of a run, one batch after the other, and the objects stored by them.
 pub struct Load {
     order: Order,
     values: ObjectSet,
@@ -105,8 +105,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// A load whose objects are numbered from `first` on: loads with numbers apart have different objects, but for
-    /// [`Order::Zipf`]. `puts` is how many there will be.
+    /// A load whose objects are numbered from `first` on: loads with disjoint numbers have different objects, except for
+    /// [`Order::Zipf`]. `puts` is their total number.
     #[must_use]
     pub fn new(order: Order, value_bytes: u32, puts: u64, first: u64) -> Self {
         let is_zipf = order == Order::Zipf;
@@ -164,7 +164,7 @@ impl Load {
         self.objects
     }
 
-    /// A random object that was put; 0 where there is none.
+    /// A random object that was put; 0 if there is none.
     pub fn stored(&self, random: &SeededEntropy) -> u64 {
         if self.order != Order::Zipf {
             return self.first + random.below(self.objects);
@@ -173,7 +173,7 @@ impl Load {
         let is_put = |number: u64| {
             self.put_before.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 == 1)
         };
-        // At least some percent are put, so that this ends soon.
+        // At least some percent are put, so the search is short.
         (self.objects > 0)
             .then(|| std::iter::repeat_with(|| random.below(bits)).find(|&number| is_put(number)))
             .flatten()
@@ -185,7 +185,7 @@ impl Load {
     pub fn key(&self, number: u64) -> Vec<u8> {
         match self.order {
             Order::Sequential => format!("object-{number:016}").into_bytes(),
-            // The same number always gives the same digits, and two numbers never do.
+            // The same number always has the same digits, and two numbers never do.
             Order::Random | Order::Zipf => format!("object-{:016x}", mix(SEED, number)).into_bytes(),
             Order::Content => {
                 let words = (0..CONTENT_WORDS).map(|word| format!("{:016x}", mix(SEED ^ word, number)));
@@ -198,7 +198,7 @@ impl Load {
     #[must_use]
     pub fn absent_key(&self, random: &SeededEntropy) -> Vec<u8> {
         let mut key = self.key(self.stored(random));
-        // Where digits decide about the place, other digits; where keys are dense, a longer key between two of them.
+        // If digits decide about the place, other digits; if keys are dense, a longer key between two of them.
         if self.order == Order::Sequential {
             key.push(b'-');
         } else {

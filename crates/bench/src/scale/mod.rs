@@ -1,10 +1,11 @@
-//! `bench scale`: what becomes of a store as it grows.
+//! `bench scale`: the behaviour of a store as it grows.
 //!
-//! Objects are put in durable batches, in one order of keys after the other, each into a store of its own on a new file that
-//! grows with it. At some twenty marks there is a row: puts a second since the mark before, stalls, bytes written by kind, memory.
-//! Then the grown store is asked: gets of keys that are there and that are not, listings, overwriting, opening after a kill, check.
+//! Objects are put in durable batches, in one order of keys after the other, each into a separate store on a new file that
+//! grows with it. At some twenty marks there is a row: puts a second since the mark before, stalls, bytes written by kind,
+//! memory. Then come questions to the grown store: gets of existing and of missing keys, listings, overwriting, opening after a
+//! kill, check.
 //!
-//! Reading order: [`load`](Load) (what is put), [`climb()`] (marks and stalls), [`Shoal`] (the store), `written.rs` (bytes by
+//! Reading order: [`load`](Load) (the puts), [`climb()`] (marks and stalls), [`Shoal`] (the store), `written.rs` (bytes by
 //! kind), `grown.rs` (the questions), `killed.rs` (the child that is killed), [`chart`]. The comparison with other stores
 //! (`compare/`) uses the same load and the same climb.
 
@@ -40,8 +41,8 @@ use crate::{disk, machine};
 /// Puts of a batch, at most: all of them are in memory.
 pub const BATCH_PUTS_MAX: u64 = 100_000;
 
-/// Bytes that an object may take besides key and value, for the look whether there is room for all: entry, page and what waits to
-/// be reusable.
+/// Bytes that an object may take besides key and value, for the check that there is room for all: entry, page and space that
+/// waits to be reusable.
 const SPARE_BYTES: u64 = 100;
 
 const METRICS: &[Metric] = &[
@@ -76,7 +77,7 @@ const METRICS: &[Metric] = &[
     Metric { name: "disk_bytes", unit: "B", head: "" },
 ];
 
-/// The puts of a run, and how its figures are told.
+/// The puts of a run, and the output of its figures.
 #[derive(Clone, Debug)]
 pub struct ScaleOptions {
     /// Version of the program, for the header.
@@ -97,21 +98,21 @@ pub struct ScaleOptions {
     pub size: u64,
     /// The data file, which must not exist and is removed at the end; none: a temporary one in the current folder.
     pub data: Option<PathBuf>,
-    /// Where the chart goes.
+    /// The path of the chart.
     pub plot: Option<PathBuf>,
     /// Fewer questions to the grown store.
     pub quick: bool,
     /// How the device is driven.
     pub io: IoMode,
-    /// How to start the process that is killed; none: the store is closed in order.
+    /// The command of the process that is killed; none: the store is closed in order.
     pub killer: Option<Killer>,
 }
 
 impl ScaleOptions {
-    /// Looks whether a run is possible with these options.
+    /// Checks that a run is possible with these options.
     ///
     /// # Errors
-    /// The error of the options, in words for the user.
+    /// The error of the options, as a text for the user.
     pub fn check(&self) -> Result<(), String> {
         check_load(&self.orders, self.objects, self.value_bytes, self.batch)?;
         let twice = |(at, order): (usize, &Order)| self.orders[..at].contains(order);
@@ -139,7 +140,7 @@ impl ScaleOptions {
         Ok(())
     }
 
-    /// Room for twice what is put, and for the log.
+    /// Room for twice the size of the puts, and for the log.
     fn bytes_needed(&self) -> u64 {
         let key_bytes = self.orders.iter().map(|order| order.key_bytes()).max().unwrap_or_default();
         let object_bytes = self.value_bytes + key_bytes + SPARE_BYTES;
@@ -170,10 +171,10 @@ impl ScaleOptions {
     }
 }
 
-/// Looks whether there can be such a load.
+/// Checks that there can be such a load.
 ///
 /// # Errors
-/// The error of the options, in words for the user.
+/// The error of the options, as a text for the user.
 pub fn check_load(orders: &[Order], objects: u64, value_bytes: u64, batch: u64) -> Result<(), String> {
     let value_bytes_max = VALUE_BYTES_SINGLE_MAX;
     if orders.is_empty() {
@@ -191,7 +192,7 @@ pub fn check_load(orders: &[Order], objects: u64, value_bytes: u64, batch: u64) 
     Ok(())
 }
 
-/// How much is asked of a grown store, and how it is opened.
+/// The sizes of the questions to a grown store, and the options to open it.
 struct Sizes {
     gets: u64,
     /// Keys of the long listing, at most.
@@ -250,7 +251,7 @@ fn header(options: &ScaleOptions, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// One order; gives its points of the chart.
+/// One order; returns its points of the chart.
 fn run_order(options: &ScaleOptions, order: Order, out: &mut dyn Write) -> Result<Vec<(f64, f64)>> {
     let (device, file) = NewFile::create(options.data.as_deref(), "scale", options.io)?;
     let mut shoal = Shoal::create(device, options.size, options.cache)?;
@@ -276,7 +277,7 @@ fn run_order(options: &ScaleOptions, order: Order, out: &mut dyn Write) -> Resul
     Ok(points)
 }
 
-/// The row of a mark: what was written since the mark before, and since the start.
+/// The row of a mark: the bytes written since the mark before, and since the start.
 fn figures(
     interval: &Interval,
     since: &Written,

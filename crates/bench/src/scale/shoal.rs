@@ -19,17 +19,17 @@ use super::load::{Batch, Put};
 /// The bucket of the objects.
 pub(super) const BUCKET: &str = "bench";
 
-/// A store, and the way to put into it: all puts of a batch are with it before one of them is waited for, so that they share a
+/// A store, and the way to put into it: all puts of a batch are queued before one of them is waited for, so that they share a
 /// flush.
 pub struct Shoal {
     store: Store,
 }
 
 impl Shoal {
-    /// Lays a store that may grow to `size` bytes out on `device`, and opens it with `cache` bytes of cache.
+    /// Creates a store that may grow to `size` bytes on `device`, and opens it with `cache` bytes of cache.
     ///
     /// # Errors
-    /// As the store.
+    /// Those of the store.
     pub fn create(device: Device, size: u64, cache: u64) -> Result<Self> {
         let layout = FormatOptions::for_blocks(size / BLOCK_BYTES_U64);
         block_on(Store::format(&device, &layout, &Environment::default()))?;
@@ -39,10 +39,10 @@ impl Shoal {
     /// Opens the store on `device`.
     ///
     /// # Errors
-    /// As the store.
+    /// Those of the store.
     pub fn open(device: Device, cache: u64) -> Result<Self> {
         let mut options = OpenOptions { cache_bytes: usize::try_from(cache)?, ..OpenOptions::default() };
-        // Its reads are not those of the gets beside it.
+        // Its reads would be mixed with those of the gets.
         options.tuning.scrub_bytes_per_s = 0;
         Ok(Self { store: block_on(Store::open(device, options, Environment::default()))? })
     }
@@ -53,20 +53,20 @@ impl Shoal {
         &self.store
     }
 
-    /// Whether there is an object of this key; its value is read.
+    /// Returns true if there is an object with this key; its value is read.
     ///
     /// # Errors
-    /// As the store.
+    /// Those of the store.
     pub fn get(&self, key: &[u8]) -> Result<bool> {
         let key = ObjectKey::new(BUCKET, key)?;
         let found = block_on(self.store.get(&key, ByteRange::ALL))?;
         Ok(found.is_some_and(|object| object.value.len() as u64 == object.info.bytes))
     }
 
-    /// Deletes these objects; that is durable when this returns.
+    /// Deletes these objects; durable when it returns.
     ///
     /// # Errors
-    /// As the store.
+    /// Those of the store.
     pub fn delete(&self, keys: &[Vec<u8>]) -> Result<()> {
         block_on(async {
             let mut waiting = Vec::with_capacity(keys.len());
@@ -84,7 +84,7 @@ impl Shoal {
     /// Closes it in order.
     ///
     /// # Errors
-    /// As the store.
+    /// Those of the store.
     pub fn close(self) -> Result<()> {
         Ok(block_on(self.store.close())?)
     }
@@ -93,7 +93,7 @@ impl Shoal {
 /// Opens the file at `path`, which holds a store.
 ///
 /// # Errors
-/// As the device.
+/// Those of the device.
 pub(super) fn device(path: &Path, io: IoMode) -> Result<Device> {
     Ok(shoal_device::open(path, &FileOptions { io, ..FileOptions::default() })?)
 }
@@ -122,7 +122,7 @@ async fn put_all(store: &Store, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-/// Gives puts their places in the order of writes as one write batch, or as few as the log takes.
+/// Queues puts as one write batch, or in the fewest batches that the log takes.
 async fn begin_together(
     store: &Store,
     puts: &[(ObjectKey, Buffer)],
@@ -139,7 +139,7 @@ async fn begin_together(
                 waiting.push(ticket);
                 at += some.len();
             }
-            // Too many for the present length of the log.
+            // Too many for the current length of the log.
             Err(Error::Invalid(_)) if some.len() > 1 => at_a_time = some.len().div_ceil(2),
             Err(error) => return Err(error.into()),
         }
@@ -147,14 +147,14 @@ async fn begin_together(
     Ok(())
 }
 
-/// Gives the puts of objects that are absent their places, one by one.
+/// Queues the puts of missing objects, one by one.
 async fn begin_absent(store: &Store, puts: &[(ObjectKey, Buffer)], waiting: &mut Vec<Ticket>) -> Result<()> {
     let rules = RejectRules { if_exists: true, ..RejectRules::default() };
     let options = PutOptions { rules, ..PutOptions::default() };
     for (key, value) in puts {
         match store.write(Write::put(key, value, &options)).await {
             Ok(ticket) => waiting.push(ticket),
-            // A duplicate: the object is there.
+            // A duplicate: the object exists.
             Err(Error::ConditionFailed { .. }) => {}
             Err(error) => return Err(error.into()),
         }

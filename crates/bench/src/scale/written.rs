@@ -8,23 +8,23 @@ use shoal_engine::StoreStat;
 
 use crate::disk::Disk;
 
-/// Bytes since the store was opened, but for those of the disk.
+/// Bytes since the store was opened, except those of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) log: u64,
-    /// Values at their places, both those that applies put there and those that puts wrote at once. Moves are in it.
+    /// Values at their places, both those moved there by applies and those written there by puts. Includes moves.
     pub(crate) home: u64,
     pub(crate) pages: u64,
-    /// The space image, superblocks, and all else that has no counter of its own; also zeros until the growth that writes them is done,
-    /// which may lie behind the next mark.
+    /// The space image, superblocks, and everything else without a separate counter; also the zeros of a growth until it is
+    /// complete, which may be after the next mark.
     pub(crate) image: u64,
-    /// Zeros where the file grew; counted when they are all written.
+    /// Zeros of a growth of the file; counted when they are all written.
     pub(crate) growth: u64,
-    /// The part of `home` that was there before.
+    /// The part of `home` that was moved.
     pub(crate) moves: u64,
     /// All of it.
     pub(crate) all: u64,
-    /// By the kernel's count of the whole disk; none where it has none.
+    /// By the kernel's count of the whole disk; `None` if there is no count.
     pub(crate) disk: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl Written {
         })
     }
 
-    /// The bytes that were written since `before`.
+    /// The bytes written since `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             log: self.log.saturating_sub(before.log),

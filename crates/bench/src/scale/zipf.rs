@@ -5,10 +5,10 @@
 pub(crate) struct Zipf {
     ranks: f64,
     exponent: f64,
-    /// The integral of the hat at 3/2 less 1, and behind the last rank: values between them are drawn.
+    /// The integral of the hat at 3/2 minus 1, and after the last rank: values between them are drawn.
     first: f64,
     last: f64,
-    /// A rank so near above a draw is taken without a second look.
+    /// A rank this close above a draw is accepted without a further check.
     near: f64,
 }
 
@@ -23,7 +23,7 @@ impl Zipf {
         zipf
     }
 
-    /// The rank for random bits, of which `random` gives 64 each time.
+    /// The rank for random bits; `random` returns 64 at a time.
     pub(crate) fn draw(&self, mut random: impl FnMut() -> u64) -> u64 {
         loop {
             let uniform = (random() >> 11) as f64 / (1_u64 << 53) as f64;

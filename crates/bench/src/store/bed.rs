@@ -1,4 +1,4 @@
-//! The ground of the cases: a data file, the store in it, and a server in front of that.
+//! The environment of the cases: a data file, the store in it, and a server for the store.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use super::target::Target;
 use crate::data_file::temporary;
 use crate::settle::settle;
 
-/// The data file. Removed at the end where it is a temporary one.
+/// The data file. A temporary one is removed at the end.
 pub(crate) struct DataFile {
     path: PathBuf,
     is_temporary: bool,
@@ -24,8 +24,8 @@ pub(crate) struct DataFile {
 }
 
 impl DataFile {
-    /// Opens `data`, or a temporary file in the current folder, and lays a store out in it unless there is one: it may grow
-    /// to `size` bytes, and `filled` bytes of it are written once at the start.
+    /// Opens `data`, or a temporary file in the current folder, and creates a store in it unless there is one: it may grow to
+    /// `size` bytes, and `filled` bytes of it are written once at the start.
     pub(crate) fn open(data: Option<&Path>, size: u64, filled: u64, io: IoMode) -> Result<Self> {
         let path = data.map_or_else(|| temporary("bench"), Path::to_path_buf);
         let device = shoal_device::open(&path, &FileOptions { create: true, io, ..FileOptions::default() })?;
@@ -57,13 +57,13 @@ impl DataFile {
 impl Drop for DataFile {
     fn drop(&mut self) {
         if self.is_temporary {
-            // A benchmark that failed must not leave gigabytes behind; there is nobody to tell that it did.
+            // A benchmark that failed must not leave gigabytes; an error here cannot be reported.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// An open store with a server in front of it.
+/// An open store with its server.
 pub(crate) struct Bed {
     store: Store,
     client: Client,
@@ -114,7 +114,7 @@ impl Bed {
     pub(crate) fn stop(self, runtime: &Runtime) -> Result<()> {
         let Self { store, client, stop, served } = self;
         drop(client);
-        // Where the server ended by itself, nobody listens.
+        // If the server has stopped by itself, nobody receives this.
         let _ = stop.send(());
         runtime.block_on(served)??;
         Ok(block_on(store.close())?)

@@ -9,7 +9,7 @@ pub(crate) enum Kind {
     Put,
     /// Get random objects that are in the cache.
     GetWarm,
-    /// Get random objects of many more than the cache holds.
+    /// Get random objects from a set much larger than the cache.
     GetCold,
     /// Delete objects that exist.
     Delete,
@@ -27,7 +27,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Whether it is measured block by block with the device's own latency.
+    /// Returns true if it is measured block by block with the device's own latency.
     pub(crate) fn is_beside_device(&self) -> bool {
         self.clients == 1 && matches!(self.kind, Kind::Put | Kind::GetCold)
     }

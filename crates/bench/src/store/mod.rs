@@ -1,8 +1,8 @@
 //! `bench store`: put, get, delete and list on a real data file, by size and number of clients.
 //!
-//! One store serves all cases. First what gets read is loaded, and the log's ring is turned once, so that no put writes a
-//! part of it for the first time; then come the cases that read from the cache, the ones that write, and, reopened with a
-//! small cache, the ones that read from the device. Variants of a case follow each other directly. The file is written
+//! One store serves all cases. First the objects for gets are loaded, and the log's ring is written once completely, so that no
+//! put writes a part of it for the first time; then come the cases that read from the cache, the ones that write, and, reopened
+//! with a small cache, the ones that read from the device. Variants of a case follow each other directly. The file is written
 //! once beforehand: its growth is not measured (the comparison in `compare/` does that).
 
 mod bed;
@@ -35,13 +35,13 @@ use crate::select;
 /// The seed of keys, sizes and bytes.
 const SEED: u64 = 20_261_121;
 
-/// Operations of the store between two turns of the device's own, and the other way round.
+/// Operations of the store between two turns of the device's own, and vice versa.
 const INTERLEAVED: u32 = 50;
 
 /// Clients that load and clear objects.
 const LOADERS: usize = 64;
 
-/// Values that ride in the log at full length: they turn its ring fastest.
+/// Values that are stored in the log at full length: they fill its ring fastest.
 const TURNING_BYTES: u32 = 16_000;
 
 const METRICS: &[Metric] = &[
@@ -57,7 +57,7 @@ const METRICS: &[Metric] = &[
     Metric { name: "cpu_us_per_op", unit: "us", head: "CPU us" },
 ];
 
-/// The cases to measure, and the way to.
+/// The selected cases, and their parameters.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Version of the program, for the header.
@@ -66,7 +66,7 @@ pub struct StoreOptions {
     pub quick: bool,
     /// JSON lines instead of a table.
     pub json: bool,
-    /// Cases by name, or by beginning and `*`; none: all.
+    /// Cases by name, or by prefix and `*`; none: all.
     pub cases: Vec<String>,
     /// Variants likewise.
     pub variants: Vec<String>,
@@ -76,7 +76,7 @@ pub struct StoreOptions {
     pub size: u64,
     /// Bytes of cache, except for the cases that read from the device.
     pub cache: u64,
-    /// How long a case runs; none: 5 s, or half a second where it is to be quick.
+    /// Time for each case; none: 5 s, or half a second in a quick run.
     pub time: Option<Duration>,
     /// How the device is driven.
     pub io: IoMode,
@@ -85,14 +85,14 @@ pub struct StoreOptions {
 /// The sizes of a quick run and of a full one.
 struct Scale {
     time: Duration,
-    /// Bytes of the file that are written beforehand.
+    /// Bytes of the file written beforehand.
     filled: u64,
     /// Cache for reads from the device.
     cold_cache: u64,
-    /// Objects that are read from the device: of 4 KiB and of 64 KiB.
+    /// Objects read from the device: of 4 KiB and of 64 KiB.
     objects_4k: u64,
     objects_64k: u64,
-    /// How many of these are read from the cache.
+    /// The share of these that is read from the cache.
     warm_share: u64,
     /// Objects that a case deletes.
     deletes: u64,
@@ -125,7 +125,7 @@ impl Scale {
     }
 }
 
-/// Measures what `options` select and prints it to `out`. Must not run on a runtime's thread.
+/// Measures the cases of `options` and prints the results to `out`. Must not run on a runtime's thread.
 ///
 /// # Errors
 /// An unknown case or variant; the store, the device or the output failed; an object came back wrong.
@@ -174,7 +174,7 @@ struct Bench<'a> {
 /// The measurements of a case.
 struct Measured {
     tally: Tally,
-    /// Time and processor time in which the store's operations ran.
+    /// Time and processor time of the store's operations.
     time: Duration,
     cpu: Duration,
     device: DeviceCounters,
@@ -269,7 +269,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Puts until the log's ring was written once all around.
+    /// Puts until the log's ring was written once completely.
     fn turn_log(&self, bed: &Bed) -> Result<()> {
         let set = self.pool.set("turn", Sizes::Fixed(TURNING_BYTES));
         let round = 2048;
@@ -290,13 +290,13 @@ impl Bench<'_> {
         for variant in self.variants.clone() {
             let target = bed.target(variant);
             if case.kind == Kind::GetWarm {
-                // Twice: a frame that was used once only is the first to go.
+                // Twice: a frame that was used only once is evicted first.
                 for _ in 0..2 {
                     let warming = get(Some(AtomicU64::new(0)), 0);
                     work::run(&bed.target("embedded"), self.runtime.handle(), &warming, LOADERS, FOREVER)?;
                 }
             }
-            // Another sequence for each row: the objects that one variant has read are in the cache when the next one begins.
+            // Another sequence for each row: the objects read by one variant are in the cache when the next one starts.
             let salt = payload::salt(SEED, &format!("{} {variant}", case.name));
             let work = if case.kind == Kind::List { Arc::new(Work::List) } else { get(None, salt) };
             let measured = if case.is_beside_device() {
@@ -317,7 +317,7 @@ impl Bench<'_> {
                 self.load(bed, &set, self.scale.deletes)?;
                 Work::clear(&set, self.scale.deletes)
             } else {
-                // The objects that live at a time fit beside those that are read.
+                // The live objects fit beside the ones that are read.
                 let wrap = (self.scale.filled / 3 / case.sizes.mean().max(1 << 12)).max(1);
                 Arc::new(Work::Put { set: set.clone(), next: AtomicU64::new(0), wrap, limit: u64::MAX })
             };
@@ -341,7 +341,7 @@ impl Bench<'_> {
         let tally = work::run(target, self.runtime.handle(), work, case.clients, self.scale.time)?;
         let (time, cpu) = (began.elapsed(), machine::cpu_time() - cpu);
         if case.kind == Kind::Put {
-            // The writes of the applies of these puts belong to them.
+            // The writes of the applies of these puts count for them.
             bed.settle_unless(self.options.quick);
         }
         let device = since(bed.store().stat().device, device);
@@ -362,7 +362,7 @@ impl Bench<'_> {
         path.push(".probe");
         let bytes = match set.sizes() {
             Sizes::Fixed(bytes) => bytes as usize,
-            // The median against the median.
+            // Compares medians.
             Sizes::LogNormal { median, .. } => median as usize,
         };
         let mut probe = WriteProbe::new(path.as_ref(), bytes)?;
@@ -390,7 +390,7 @@ impl Bench<'_> {
         Ok(measured)
     }
 
-    /// Turns of one client and of `probe`, which is told what the operations and the device did so far.
+    /// Turns of one client and of `probe`, which gets the number of operations and the device's counters so far.
     fn beside(
         &self,
         bed: &Bed,
@@ -456,7 +456,7 @@ impl Bench<'_> {
     }
 }
 
-/// How often the log's ring was written all around since the store was opened.
+/// The number of times that the log's ring was written since the store was opened.
 fn turns(bed: &Bed) -> String {
     let stat = bed.store().stat();
     let turns = stat.log_blocks_written as f64 / stat.log_blocks.max(1) as f64;
@@ -481,7 +481,7 @@ fn since(now: DeviceCounters, before: DeviceCounters) -> DeviceCounters {
 mod tests {
     use super::*;
 
-    /// The whole way of a few cases on a small file: every figure is there, in JSON.
+    /// A complete run of a few cases on a small file: every figure exists, in JSON.
     #[test]
     fn a_short_run_gives_every_figure() -> Result<()> {
         let folder = tempfile::tempdir()?;

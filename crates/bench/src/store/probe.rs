@@ -1,7 +1,7 @@
-//! The device's own latency: plain system calls with direct I/O, without anything of the store in between.
+//! The device's own latency: plain system calls with direct I/O, without any part of the store in between.
 //!
-//! Writes go to a file of their own that was written once before, so that a flush never touches the file system's journal;
-//! reads go to the store's own data, at random places. One thread, one request at a time.
+//! Writes go to a separate file that was written once before, so that a flush never touches the file system's journal; reads go
+//! to the store's own data, at random places. One thread, one request at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::IoSlice;
@@ -22,7 +22,7 @@ const REGION_BYTES: u64 = 128 << 20;
 /// Writes of each way that decide which one is the faster.
 const TRIALS: u32 = 100;
 
-/// How a write is made durable.
+/// The way to make a write durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Durably {
     /// A write, then `fdatasync`.
@@ -63,7 +63,7 @@ impl WriteProbe {
         Ok(probe)
     }
 
-    /// How it makes its writes durable, in words.
+    /// Its way to make writes durable, as text.
     pub(crate) fn way(&self) -> &'static str {
         match self.way {
             Durably::Flush => "write + fdatasync",
@@ -115,7 +115,7 @@ fn write_all(file: &File, memory: &[u8], at: u64, flags: ReadWriteFlags) -> Resu
     Ok(())
 }
 
-/// Measures reads of what a get reads: a page, where it is not cached, and then the value.
+/// Measures the reads of a get: a page, if it is not cached, and then the value.
 pub(crate) struct ReadProbe {
     file: File,
     memory: Aligned,
@@ -141,7 +141,7 @@ impl ReadProbe {
         })
     }
 
-    /// Reads `count` values, and before so many of them a page that there are `pages` for each on average.
+    /// Reads `count` values, and on average `pages` pages before each.
     pub(crate) fn run(&mut self, count: u32, pages: f64) -> Result<()> {
         for _ in 0..count {
             self.due += pages;
@@ -174,7 +174,7 @@ fn direct(options: &mut OpenOptions, path: &Path) -> Result<File> {
     opened.with_context(|| format!("cannot open {} for direct I/O", path.display()))
 }
 
-/// Memory that direct I/O accepts: it begins at a multiple of a block.
+/// Memory for direct I/O: it starts at a multiple of a block.
 struct Aligned {
     memory: Vec<u8>,
     start: usize,

@@ -7,7 +7,7 @@ use shoal_engine::{ObjectKey, Store};
 
 use crate::payload::Ends;
 
-/// The bucket of everything that a benchmark writes.
+/// The bucket of everything written by a benchmark.
 pub(crate) const BUCKET: &str = "bench";
 
 /// Keys of one page of a listing.
@@ -37,7 +37,7 @@ impl Target {
         Ok(())
     }
 
-    /// The compared parts of the value; none where there is no such object.
+    /// The compared parts of the value; `None` if there is no such object.
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Ends>> {
         match self {
             Self::Embedded(store) => {
@@ -70,7 +70,7 @@ impl Target {
         Ok(())
     }
 
-    /// One page of all keys behind `after`: how many they are, and where the next page begins.
+    /// One page of all keys after `after`: their number, and the start of the next page.
     pub(crate) async fn list(&self, after: &[u8]) -> Result<(u64, Option<Vec<u8>>)> {
         let request = shoal_engine::ListRequest {
             bucket: BUCKET.into(),

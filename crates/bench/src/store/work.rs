@@ -17,9 +17,9 @@ use crate::payload::ObjectSet;
 
 /// The work of all clients of a case together.
 pub(crate) enum Work {
-    /// Put objects 0, 1 and so on; again from 0 after `wrap` of them. Ends after `limit` puts.
+    /// Put objects 0, 1 and so on; again from 0 after `wrap` of them. Stops after `limit` puts.
     Put { set: ObjectSet, next: AtomicU64, wrap: u64, limit: u64 },
-    /// Get and check random ones of the first `count` objects, others for each `salt`. With `in_turn` each of them once.
+    /// Get and check random ones of the first `count` objects, others for each `salt`. With `in_turn`, each of them once.
     Get { set: ObjectSet, count: u64, in_turn: Option<AtomicU64>, salt: u64 },
     /// Delete objects from `next` on, up to `count`.
     Delete { set: ObjectSet, next: AtomicU64, count: u64 },
@@ -36,7 +36,7 @@ impl Work {
         Arc::new(Self::Delete { set: set.clone(), next: AtomicU64::new(0), count })
     }
 
-    /// Objects that puts have made so far.
+    /// Objects made by puts so far.
     pub(crate) fn objects_made(&self) -> u64 {
         match self {
             Self::Put { next, wrap, limit, .. } => next.load(Ordering::Relaxed).min(*wrap).min(*limit),
@@ -49,7 +49,7 @@ impl Work {
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) latencies: Histogram,
-    /// Operations; for a listing the keys it gave.
+    /// Operations; for a listing, the number of its keys.
     pub(crate) operations: u64,
     /// Bytes of values.
     pub(crate) bytes: u64,
@@ -63,12 +63,12 @@ impl Tally {
     }
 }
 
-/// One client: where it stands in its work.
+/// One client, and its position in its work.
 pub(crate) struct Worker {
     target: Target,
     work: Arc<Work>,
     random: SeededEntropy,
-    /// Where the next page of a listing begins.
+    /// The start of the next page of a listing.
     page: Vec<u8>,
     pub(crate) tally: Tally,
 }
@@ -86,7 +86,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Does `count` operations, or as many as are left.
+    /// Does `count` operations, or the rest if fewer are left.
     pub(crate) async fn turn(&mut self, count: u32) -> Result<()> {
         for _ in 0..count {
             if !self.step().await? {
@@ -151,7 +151,8 @@ impl Worker {
     }
 }
 
-/// Lets `clients` clients do `work` for `time`, and at least as many operations as a row needs, and gives what they did.
+/// Runs `work` with `clients` clients for `time`, and at least for the minimum number of operations of a row, and returns their
+/// counts.
 pub(crate) fn run(
     target: &Target,
     runtime: &Handle,

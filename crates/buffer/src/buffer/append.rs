@@ -1,4 +1,4 @@
-//! Appending: the critical path (`append_copy`, `alloc`), and what closes the tail.
+//! Appending: the critical path (`append_copy`, `alloc`), and closing the tail.
 //!
 //! The slow paths are out of line: the tail has room in nearly every call.
 
@@ -15,18 +15,17 @@ use super::{ALLOCATION_BYTES_MAX, ALLOCATION_BYTES_MIN, BUILT_IN_BYTES, Buffer};
 const LEN_MAX: usize = isize::MAX as usize;
 
 impl Buffer {
-    /// Appends `count` zeros and gives them to be overwritten. Contiguous, without an allocation while
-    /// [`room`](Self::room) suffices.
+    /// Appends `count` zeros and returns them for writing: contiguous, and without an allocation while [`room`](Self::room) suffices.
     ///
     /// # Panics
-    /// Where memory for so many bytes cannot be allocated, as `Vec` does.
+    /// If the allocation fails, as for `Vec`.
     #[inline(always)]
     pub fn alloc(&mut self, count: usize) -> &mut [u8] {
         if count > self.room() {
             self.grow(count);
         }
-        // SAFETY: the tail's storage has room for `count` bytes behind the tail, either from the test or from `grow`;
-        // no chunk uses them. They are initialised here before a reference to them is made.
+        // SAFETY: the tail's storage has room for `count` bytes after the tail, either by the test or from `grow`; no chunk uses them. They
+        // are initialised here before a reference to them is made.
         unsafe {
             let at = self.tail_mut_ptr().add(self.tail_len);
             at.write_bytes(0, count);
@@ -38,23 +37,23 @@ impl Buffer {
     /// Appends a copy of `bytes`, contiguously.
     ///
     /// # Panics
-    /// Where memory for so many bytes cannot be allocated, as `Vec` does.
+    /// If the allocation fails, as for `Vec`.
     #[inline(always)]
     pub fn append_copy(&mut self, bytes: &[u8]) {
         if bytes.len() > self.room() {
             self.grow(bytes.len());
         }
-        // SAFETY: as in `alloc`; `bytes` cannot overlap what is borrowed mutably.
+        // SAFETY: as in `alloc`; `bytes` cannot overlap the buffer, which is borrowed mutably.
         unsafe {
             self.tail_mut_ptr().add(self.tail_len).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
         self.tail_len += bytes.len();
     }
 
-    /// Sees to it that the next `count` bytes can be appended without an allocation and contiguously.
+    /// Ensures that the next `count` bytes are appended contiguously and without an allocation.
     ///
     /// # Panics
-    /// Where memory for so many bytes cannot be allocated, as `Vec` does.
+    /// If the allocation fails, as for `Vec`.
     #[inline]
     pub fn reserve(&mut self, count: usize) {
         if count > self.room() {
@@ -62,7 +61,7 @@ impl Buffer {
         }
     }
 
-    /// Closes the tail and opens one in a new allocation with room for `count` bytes at least.
+    /// Closes the tail and opens one in a new allocation with room for at least `count` bytes.
     #[cold]
     #[inline(never)]
     fn grow(&mut self, count: usize) {
@@ -71,7 +70,7 @@ impl Buffer {
             self.doublings += 1;
         }
         if self.tail_len > 0 {
-            // Nothing will follow in this storage: an allocation goes to the chunk whole.
+            // Nothing follows in this storage: the chunk takes the whole allocation.
             self.close_storage();
         }
         self.open_tail(heap);
@@ -79,7 +78,7 @@ impl Buffer {
 
     /// Makes `heap`, which is empty, the storage of an empty tail.
     fn open_tail(&mut self, heap: BytesMut) {
-        // A reservation that was not used goes.
+        // Drops an unused reservation.
         drop(self.take_heap());
         let heap = self.heap.write(heap);
         (self.tail_len, self.limit) = (0, heap.capacity());
@@ -88,7 +87,7 @@ impl Buffer {
         (self.owes, self.is_compound) = (true, true);
     }
 
-    /// Makes the tail a closed chunk and opens another one right behind it.
+    /// Makes the tail a closed chunk and opens an empty tail directly after it.
     #[inline(always)]
     pub(super) fn close_tail(&mut self) {
         if self.tail_len > 0 {
@@ -107,7 +106,7 @@ impl Buffer {
         }
     }
 
-    /// Makes the tail a closed chunk with all of its storage, and empty. The caller gives it another storage.
+    /// Makes the tail and all of its storage a closed chunk. The caller provides new storage.
     #[inline]
     fn close_storage(&mut self) {
         let (at, len) = (self.tail_at.addr(), self.tail_len);
@@ -115,7 +114,7 @@ impl Buffer {
             None => Chunk::built_in(at, len),
             Some(mut heap) => {
                 let start = at - heap.as_ptr().addr();
-                // SAFETY: so many bytes were initialised when they were appended, and are within the capacity.
+                // SAFETY: `start + len` bytes were initialised when they were appended, and are within the capacity.
                 unsafe { heap.set_len(start + len) };
                 heap.advance(start);
                 Chunk::owned(heap)
@@ -126,11 +125,11 @@ impl Buffer {
         self.record(chunk);
     }
 
-    /// Makes the tail, which lies in an allocation, a closed chunk, and what is behind it the next tail.
+    /// Makes the tail, which is in an allocation, a closed chunk, and the memory after it the next tail.
     #[cold]
     #[inline(never)]
     fn split_storage(&mut self) {
-        // SAFETY: the tail lies in an allocation, so that `heap` is initialised; and so are the bytes up to the tail's end.
+        // SAFETY: the tail is in an allocation, so `heap` is initialised, and so are the bytes up to the tail's end.
         let rest = unsafe {
             let heap = self.heap.assume_init_mut();
             let end = self.tail_at.addr() - heap.as_ptr().addr() + self.tail_len;
@@ -141,10 +140,10 @@ impl Buffer {
         self.open_tail(rest);
     }
 
-    /// Appends a chunk that refers to `chunk`'s memory, however short it is.
+    /// Appends a chunk that refers to `chunk`'s memory, even if it is short.
     ///
     /// # Panics
-    /// Where the buffer would be longer than `isize::MAX` bytes.
+    /// If the buffer would be longer than `isize::MAX` bytes.
     #[inline(always)]
     pub fn append_external(&mut self, chunk: Bytes) {
         if !chunk.is_empty() {
@@ -153,10 +152,10 @@ impl Buffer {
         }
     }
 
-    /// Appends a chunk that refers to memory that lives as long as the program.
+    /// Appends a chunk that refers to static memory.
     ///
     /// # Panics
-    /// Where the buffer would be longer than `isize::MAX` bytes.
+    /// If the buffer would be longer than `isize::MAX` bytes.
     #[inline(always)]
     pub fn append_static(&mut self, chunk: &'static [u8]) {
         if !chunk.is_empty() {
@@ -174,7 +173,7 @@ impl Buffer {
         self.record(ManuallyDrop::into_inner(chunk));
     }
 
-    /// Puts a closed chunk behind the others; its bytes are counted by the caller.
+    /// Appends a closed chunk to the list; the caller counts its bytes.
     #[inline(always)]
     fn record(&mut self, chunk: Chunk) {
         self.is_compound = true;
@@ -183,8 +182,7 @@ impl Buffer {
         }
     }
 
-    /// Takes the tail's allocation over as a chunk without copying it; false, and nothing is changed, where the tail
-    /// is built-in.
+    /// Takes over the allocation of `other`'s tail as a chunk without a copy. Returns false, and changes nothing, if that tail is built in.
     pub(crate) fn append_allocation_of(&mut self, other: &mut Self) -> bool {
         if other.tail_len == 0 || other.is_tail_built_in() {
             return false;
@@ -199,17 +197,17 @@ impl Buffer {
     }
 }
 
-// SAFETY: room is memory of the tail behind its end, which nobody else uses.
+// SAFETY: the room is memory of the tail after its end, which nothing else uses.
 unsafe impl BufMut for Buffer {
     fn remaining_mut(&self) -> usize {
         LEN_MAX.saturating_sub(self.len())
     }
 
-    /// The room behind the last byte, to read from a socket into: never empty.
+    /// The room after the last byte, to read from a socket into: never empty.
     fn chunk_mut(&mut self) -> &mut UninitSlice {
         self.reserve(1);
         let room = self.room();
-        // SAFETY: the tail's storage has so much room behind the tail; `UninitSlice` is not read from.
+        // SAFETY: the tail's storage has `room` bytes after the tail; `UninitSlice` is not read from.
         unsafe { UninitSlice::from_raw_parts_mut(self.tail_mut_ptr().add(self.tail_len), room) }
     }
 
@@ -231,7 +229,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a buffer holds at most")]
     fn a_length_does_not_overflow() {
-        // No test has so much memory, not even to refer to it again and again: the length is made up.
+        // A buffer this long does not fit in a test's memory, even by reference, so the length is made up.
         let mut buffer = Buffer::new();
         buffer.closed_len += LEN_MAX - 10;
         buffer.append_static(b"ten bytes!");

@@ -1,9 +1,8 @@
-//! A closed chunk: where its bytes are, how many, and who owns them.
+//! A closed chunk: the address of its bytes, their number and their owner.
 //!
-//! Invariants: a chunk of a buffer is never empty; its bytes are initialised, and its owner keeps them where they are
-//! until it is dropped.
+//! Invariants: a chunk of a buffer is never empty; its bytes are initialised, and its owner does not move them while the chunk exists.
 //!
-//! Not here: where the chunks of a buffer are kept (`list`).
+//! Not here: the list of a buffer's chunks (`list`).
 
 use std::{ptr, slice};
 
@@ -15,7 +14,7 @@ use super::BUILT_IN_BYTES;
 pub(super) enum Owner {
     /// The buffer: the chunk's `at` is an offset into the built-in storage.
     BuiltIn,
-    /// Nobody: they live as long as the program.
+    /// None: the bytes are static.
     Static,
     /// The caller: external.
     Shared(Bytes),
@@ -25,15 +24,15 @@ pub(super) enum Owner {
 
 /// A contiguous piece of the buffer that does not grow any more.
 pub(super) struct Chunk {
-    /// The first byte, whose owner does not move it. Where the chunk is built-in: its offset in the built-in storage,
-    /// which is smaller than any address ([`Chunk::is_built_in`]).
+    /// The first byte, which its owner does not move. For a built-in chunk: its offset in the built-in storage, smaller than any address
+    /// ([`Chunk::is_built_in`]).
     pub(super) at: *const u8,
     pub(super) len: usize,
     pub(super) owner: Owner,
 }
 
-// SAFETY: `at` refers to memory of the chunk's owner, which is `Send` and `Sync` itself, or to nothing; nothing is
-// changed through a shared reference.
+// SAFETY: `at` refers to memory of the chunk's owner, which is `Send` and `Sync` itself, or to nothing; nothing is changed through a shared
+// reference.
 unsafe impl Send for Chunk {}
 // SAFETY: as above.
 unsafe impl Sync for Chunk {}
@@ -59,19 +58,19 @@ impl Chunk {
         Self { at: bytes.as_ptr(), len: bytes.len(), owner: Owner::Owned(bytes) }
     }
 
-    /// Stands where a chunk was taken out.
+    /// The placeholder of a chunk that was taken out.
     pub(super) const fn nothing() -> Self {
         Self { at: ptr::null(), len: 0, owner: Owner::Static }
     }
 
-    /// Whether `at` is an offset. Told by `at` itself, which every reader has at hand: nothing that a chunk refers to
-    /// lies on the lowest page, which no system maps (`append_external` makes sure).
+    /// Returns true if `at` is an offset. `at` itself decides, because every reader has it at hand: no chunk refers to the lowest page,
+    /// which no system maps (`append_external` makes sure).
     #[inline(always)]
     pub(super) fn is_built_in(&self) -> bool {
         self.at.addr() < BUILT_IN_BYTES
     }
 
-    /// Whether dropping it releases something.
+    /// Returns true if dropping the chunk releases something.
     #[cfg(test)]
     pub(super) const fn owns(&self) -> bool {
         matches!(self.owner, Owner::Shared(_) | Owner::Owned(_))
@@ -85,12 +84,11 @@ impl Chunk {
     #[inline(always)]
     pub(super) unsafe fn view<'a>(&self, built_in: *const u8) -> &'a [u8] {
         let at = if self.is_built_in() { built_in.wrapping_add(self.at.addr()) } else { self.at };
-        // SAFETY: a chunk's bytes are initialised, and its owner keeps them where they are.
+        // SAFETY: a chunk's bytes are initialised, and its owner does not move them.
         unsafe { slice::from_raw_parts(at, self.len) }
     }
 
-    /// The chunk's bytes, where it is not built in. The caller knows that they are not nothing: asking for the last one takes no
-    /// test.
+    /// The bytes of a chunk that is not built in. The compiler learns that they are not empty: taking the last one needs no test.
     ///
     /// # Safety
     /// It belongs to a buffer and is not built in, and the result does not outlive a borrow of that buffer.
@@ -99,11 +97,11 @@ impl Chunk {
         debug_assert!(!self.is_built_in(), "a built-in chunk has no address");
         // SAFETY: a chunk of a buffer is never empty.
         unsafe { std::hint::assert_unchecked(self.len > 0) };
-        // SAFETY: a chunk's bytes are initialised, and its owner keeps them where they are.
+        // SAFETY: a chunk's bytes are initialised, and its owner does not move them.
         unsafe { slice::from_raw_parts(self.at, self.len) }
     }
 
-    /// The chunk's bytes, to be changed; in a copy of its own, where they are not the buffer's.
+    /// The chunk's bytes, mutable; copied first if the buffer does not own them.
     ///
     /// # Safety
     /// As for `view`, and that borrow is a mutable one. A chunk that is not built in has an owner to drop afterwards.
@@ -116,14 +114,14 @@ impl Chunk {
             // SAFETY: built-in bytes are initialised, and this chunk's alone.
             return unsafe { slice::from_raw_parts_mut(built_in.add(self.at.addr()), self.len) };
         };
-        // The mutable borrow of the owner ends what was known of its memory: ask again.
+        // The mutable borrow of the owner invalidates the old pointer: ask again.
         let at = owner.as_mut_ptr();
         self.at = at;
         // SAFETY: the owner has `len` initialised bytes, which are this chunk's alone.
         unsafe { slice::from_raw_parts_mut(at, self.len) }
     }
 
-    /// Drops the first `count` bytes of more.
+    /// Drops the first `count` bytes; the chunk has more.
     pub(super) fn cut_front(&mut self, count: usize) {
         assert!(count < self.len, "a chunk is never empty");
         self.at = self.at.wrapping_add(count);
@@ -135,7 +133,7 @@ impl Chunk {
         }
     }
 
-    /// Drops the last `count` bytes of more.
+    /// Drops the last `count` bytes; the chunk has more.
     pub(super) fn cut_back(&mut self, count: usize) {
         assert!(count < self.len, "a chunk is never empty");
         self.len -= count;

@@ -1,5 +1,4 @@
-//! Looking at the chunks: each with its address and length at hand, as `Chunks`, or with what one may do with it, as
-//! `Part`.
+//! Reading the chunks: as `Chunks`, each with its address and length at hand, or as `Part`, by the way in which it can be shared.
 
 use std::iter::FusedIterator;
 use std::slice;
@@ -10,11 +9,11 @@ use super::chunk::{Chunk, Owner};
 use super::list::BUILT_IN;
 use super::{Buffer, PREPEND_BYTES};
 
-/// A closed chunk or the tail, by what one may do with it.
+/// A closed chunk or the tail, by the way in which it can be shared.
 pub(crate) enum Part<'a> {
-    /// Its bytes can only be copied.
+    /// The bytes can only be copied.
     Internal(&'a [u8]),
-    /// Its bytes can be referred to for ever.
+    /// The bytes can be referred to for ever.
     Static(&'static [u8]),
     /// These bytes of the owner can be shared.
     Shared(&'a Bytes, &'a [u8]),
@@ -24,18 +23,18 @@ impl Buffer {
     /// The tail's bytes.
     #[inline(always)]
     fn tail(&self) -> &[u8] {
-        // SAFETY: so many bytes are initialised and belong to the tail.
+        // SAFETY: `tail_len` bytes are initialised and belong to the tail.
         unsafe { slice::from_raw_parts(self.tail_ptr(), self.tail_len) }
     }
 
-    /// The `count` bytes from `offset` on, where the tail has them all.
+    /// The `count` bytes from `offset` on, if the tail holds all of them.
     #[inline]
     pub(crate) fn range_of_tail(&self, offset: usize, count: usize) -> Option<&[u8]> {
         let skip = offset.checked_sub(self.closed_len)?;
         self.tail().get(skip..skip.checked_add(count)?)
     }
 
-    /// The `count` bytes from `offset` on, where all there is is a built-in tail in its first place.
+    /// The `count` bytes from `offset` on, if the buffer is only a built-in tail in its first place.
     #[inline(always)]
     pub(crate) fn range_of_short(&self, offset: usize, count: usize) -> Option<&[u8]> {
         if self.is_compound || offset.checked_add(count)? > self.tail_len {
@@ -55,13 +54,13 @@ impl Buffer {
         Chunks { buffer: self, closed: self.chunks.as_slice().iter(), is_tail_taken: false }
     }
 
-    /// How many chunks there are.
+    /// The number of chunks.
     #[must_use]
     pub fn chunk_count(&self) -> usize {
         self.chunks.as_slice().len() + usize::from(self.tail_len > 0)
     }
 
-    /// The first chunk; empty where the buffer is.
+    /// The first chunk; empty if the buffer is.
     #[inline]
     #[must_use]
     pub fn first_chunk(&self) -> &[u8] {
@@ -75,7 +74,7 @@ impl Buffer {
         }
     }
 
-    /// The chunks, in order, by what one may do with them; none is empty.
+    /// The chunks, in order, by the way in which they can be shared; none is empty.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let built_in = self.built_in.as_ptr().cast();
         let closed = self.chunks.as_slice().iter().map(move |chunk| {
@@ -83,7 +82,7 @@ impl Buffer {
             let view = unsafe { chunk.view(built_in) };
             match &chunk.owner {
                 Owner::BuiltIn | Owner::Owned(_) => Part::Internal(view),
-                // SAFETY: the bytes live as long as the program.
+                // SAFETY: the bytes are static.
                 Owner::Static => Part::Static(unsafe { slice::from_raw_parts(chunk.at, chunk.len) }),
                 Owner::Shared(owner) => Part::Shared(owner, view),
             }
@@ -91,13 +90,13 @@ impl Buffer {
         closed.chain((self.tail_len > 0).then(|| Part::Internal(self.tail())))
     }
 
-    /// Lengths of the external chunks, in order: what keeps memory of others.
+    /// Lengths of the external chunks, in order: the memory of others that the buffer pins.
     pub fn external_lengths(&self) -> impl Iterator<Item = usize> {
         let is_external = |chunk: &&Chunk| matches!(chunk.owner, Owner::Shared(_));
         self.chunks.as_slice().iter().filter(is_external).map(|chunk| chunk.len)
     }
 
-    /// Replaces each external chunk by a copy, so that no memory of others is kept any more.
+    /// Replaces each external chunk by a copy, so that the buffer pins no memory of others.
     pub fn own(&mut self) {
         self.owes |= !self.chunks.is_empty();
         for chunk in self.chunks.as_mut_slice() {
@@ -107,8 +106,8 @@ impl Buffer {
         }
     }
 
-    /// Writes `source` over the bytes from `offset` on, which must be there. A chunk whose memory is not the buffer's
-    /// is replaced by an internal copy first.
+    /// Writes `source` over the bytes from `offset` on, which must exist. A chunk whose memory is not the buffer's is replaced by an
+    /// internal copy first.
     pub(crate) fn overwrite(&mut self, offset: usize, source: &[u8]) {
         let built_in = self.built_in.as_mut_ptr().cast::<u8>();
         let (mut skip, mut source) = (offset, source);
@@ -119,7 +118,7 @@ impl Buffer {
             skip -= from;
             source = later;
             if !now.is_empty() {
-                // SAFETY: the chunk is one of this buffer, whose only reference this is, and which drops its owner.
+                // SAFETY: the chunk is one of this buffer, which is borrowed mutably and drops the chunk's owner.
                 let view = unsafe { chunk.view_mut(built_in) };
                 view[from..from + now.len()].copy_from_slice(now);
             }
@@ -147,7 +146,7 @@ pub struct Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    /// The tail, where it is still to come and is not empty.
+    /// The tail, if it is still to come and is not empty.
     #[inline(always)]
     fn rest(&self) -> Option<&'a [u8]> {
         (self.buffer.tail_len > 0 && !self.is_tail_taken).then(|| self.buffer.tail())
@@ -168,8 +167,8 @@ impl<'a> Iterator for Chunks<'a> {
         tail
     }
 
-    /// As `for_each` and its like go through all chunks: without asking at each whether the tail is next or whether it is
-    /// built in, and the first few without a loop, because a step is so short that going back is what it costs.
+    /// Iteration over all chunks, as in `for_each`: does not test at each chunk if the tail is next or if the chunk is built in, and
+    /// unrolls the first few, because a step is so short that the jump back dominates its cost.
     #[inline(always)]
     fn fold<B, F: FnMut(B, &'a [u8]) -> B>(self, initial: B, mut take: F) -> B {
         let closed = self.closed.as_slice();

@@ -1,35 +1,35 @@
 //! The closed chunks of a buffer: a queue, the first few without an allocation.
 //!
-//! Invariants: the chunks are all built in (`shape` counts them, `more` is nothing), or all in `more` from `first` on
-//! (those before were taken out; `shape` says [`SPILLED`]). `shape` says [`HAS_BUILT_IN`] where a chunk lies in the
-//! buffer's built-in storage, or did. It is zero in an empty list, cheap to make and to tell.
-//! Dropping a list does not drop its chunks: the owner calls [`List::clear`] where there is anything to drop.
+//! Invariants: the chunks are all built in (`shape` counts them, `more` is nothing), or all in `more` from `first` on (those before were
+//! taken out; `shape` has [`SPILLED`]). `shape` has [`HAS_BUILT_IN`] if a chunk is or was in the buffer's built-in storage. It is zero in
+//! an empty list, which is cheap to make and to recognise.
+//! Dropping a list does not drop its chunks: the owner calls [`List::clear`] if there is anything to drop.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::{ptr, slice};
 
 use super::chunk::{Chunk, Owner};
 
-/// So many chunks need no allocation, and are found without another step: a header, and the frames of a value of 16 KiB.
+/// This number of chunks needs no allocation, and no further step to find them: a header, and the frames of a value of 16 KiB.
 pub(super) const BUILT_IN: usize = 5;
 
 /// In a list's shape: the chunks are in an allocation, and are not counted here.
 const SPILLED: u32 = 1 << 31;
 
-/// In a list's shape: a chunk may lie in the buffer's built-in storage, so that its address must be looked at.
+/// In a list's shape: a chunk may be in the buffer's built-in storage, so its address must be tested.
 const HAS_BUILT_IN: u32 = 1 << 30;
 
-/// From so many on, chunks that were taken out give their room back, when they are more than those that are left.
+/// From this number on, the room of the chunks that were taken out is reused when they outnumber the remaining ones.
 const COMPACT_MIN: u32 = 32;
 
-/// A queue of chunks. The fields that make it empty lie together, in front.
+/// A queue of chunks. The fields that make it empty come first, next to each other.
 #[repr(C)]
 #[expect(
     clippy::box_collection,
     reason = "one word that is null in most buffers, and few of them ever need it"
 )]
 pub(super) struct List {
-    /// How many chunks are built in, and flags.
+    /// The number of built-in chunks, and flags.
     shape: u32,
     first: u32,
     more: ManuallyDrop<Option<Box<Vec<Chunk>>>>,
@@ -52,7 +52,7 @@ impl List {
         self.shape & !HAS_BUILT_IN == 0
     }
 
-    /// Whether there are at most [`BUILT_IN`] chunks, and each has its address: one test for those who read them all.
+    /// Returns true if there are at most [`BUILT_IN`] chunks, each with its address: one test for a reader of all of them.
     #[inline(always)]
     pub(super) const fn is_simple(&self) -> bool {
         self.shape <= BUILT_IN as u32
@@ -72,7 +72,7 @@ impl List {
         if !self.is_simple() {
             return self.as_slice_otherwise();
         }
-        // SAFETY: so many chunks are initialised.
+        // SAFETY: `shape` chunks are initialised.
         unsafe { slice::from_raw_parts(self.built_in.as_ptr().cast(), self.shape as usize) }
     }
 
@@ -105,12 +105,12 @@ impl List {
         self.as_mut_slice().last_mut()
     }
 
-    /// Appends `chunk`. Says whether the list has an allocation now, which [`List::clear`] must release.
+    /// Appends `chunk`. Returns true if the list has an allocation now, which [`List::clear`] must release.
     #[inline(always)]
     #[must_use]
     pub(super) fn push(&mut self, chunk: Chunk) -> bool {
-        // Not dropped should memory run out. If it were, it would have to lie in memory before it is written to its place,
-        // and reading it from there right after costs more than all the rest.
+        // Not dropped if the allocation fails. A chunk to be dropped would have to be in memory before it is written to its place, and
+        // reading it back from there at once costs more than all the rest.
         let chunk = ManuallyDrop::new(chunk);
         let flag = if let Owner::BuiltIn = chunk.owner { HAS_BUILT_IN } else { 0 };
         let has_room = !self.is_spilled() && self.count_built_in() < BUILT_IN;
@@ -135,21 +135,21 @@ impl List {
         let more = self.as_vec();
         more.reserve(1);
         let len = more.len();
-        // SAFETY: there is room, and the caller initialises what is counted now before anybody looks.
+        // SAFETY: there is room, and the caller initialises the counted element before it is read.
         unsafe {
             more.set_len(len + 1);
             &mut *more.as_mut_ptr().add(len).cast()
         }
     }
 
-    /// Puts `chunk` in front of all. The list has an allocation then, which [`List::clear`] must release.
+    /// Inserts `chunk` before all others. The list has an allocation then, which [`List::clear`] must release.
     pub(super) fn push_front(&mut self, chunk: Chunk) {
         let flag = if let Owner::BuiltIn = chunk.owner { HAS_BUILT_IN } else { 0 };
         self.as_vec().insert(0, chunk);
         self.shape |= flag;
     }
 
-    /// The chunks in an allocation, where they are moved if they are built in; those that were taken out are not.
+    /// The chunks in an allocation. Built-in ones are moved there, except the ones that were taken out.
     #[cold]
     #[inline(never)]
     fn as_vec(&mut self) -> &mut Vec<Chunk> {
@@ -184,7 +184,7 @@ impl List {
         let chunk = std::mem::replace(more.get_mut(self.first as usize)?, Chunk::nothing());
         self.first += 1;
         if self.first as usize > more.len() / 2 && self.first > COMPACT_MIN {
-            // A buffer that is filled and read at once never gets empty.
+            // A buffer that is filled and read at the same time never becomes empty.
             more.drain(..self.first as usize);
             self.first = 0;
         }
@@ -192,12 +192,12 @@ impl List {
         Some(chunk)
     }
 
-    /// The others move up: they are few, and so readers find the first one where the list begins.
+    /// Moves the others up: they are few, and readers find the first one at the start of the list.
     fn pop_front_built_in(&mut self) -> Option<Chunk> {
         let left = self.count_built_in().checked_sub(1)?;
         self.shape -= 1;
         let first = self.built_in.as_mut_ptr();
-        // SAFETY: the first chunk and the `left` ones behind it were initialised; each is moved to where one was moved from.
+        // SAFETY: the first chunk and the `left` ones after it were initialised; each is moved to a slot that was moved out of.
         unsafe {
             let chunk = first.read().assume_init();
             ptr::copy(first.add(1), first, left);
@@ -205,7 +205,7 @@ impl List {
         }
     }
 
-    /// Gives the allocation back where there is no chunk in it.
+    /// Releases the allocation if it has no chunk.
     fn become_empty(&mut self) {
         if self.as_slice().is_empty() {
             self.clear();
@@ -233,7 +233,7 @@ impl List {
         *self.more = None;
     }
 
-    /// Makes the list empty without dropping its chunks, none of which may own anything, in no allocation.
+    /// Makes the list empty without dropping its chunks: none owns anything, and there is no allocation.
     #[inline(always)]
     pub(super) fn forget(&mut self) {
         self.shape = 0;

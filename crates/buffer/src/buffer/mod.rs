@@ -1,27 +1,25 @@
-//! The buffer's memory: its chunks, the one that is open, and what makes it empty again.
+//! The buffer's memory: its chunks, the open one among them, and clearing.
 //!
-//! The *closed* chunks are a list. The *tail* behind them is the one internal chunk that can grow; it is not in the
-//! list. It lies in the built-in storage or, when that is full, in an allocation. All that appending has to know is
-//! how long the tail is (`tail_len`) and how long it can get (`limit`): one test, `count <= limit - tail_len`, excludes
-//! every special case, and the length of the buffer follows from `tail_len` too, so that an append changes one word.
+//! The *closed* chunks are a list. The *tail*, which follows them, is the one internal chunk that can grow; it is not in the list. It is in
+//! the built-in storage or, when that is full, in an allocation. Appending needs only the tail's length (`tail_len`) and its bound
+//! (`limit`): one test, `count <= limit - tail_len`, excludes every special case, and the length of the buffer follows from `tail_len` too,
+//! so an append changes one word.
 //!
 //! Invariants (`check` in the tests):
 //! - `closed_len` is the length of the closed chunks together; no closed chunk is empty.
 //! - The tail's storage has `limit` bytes from the tail's first one on; its first `tail_len` ones are initialised.
-//! - Built-in chunks lie in the built-in storage in logical order; nothing is used below `head`. Where the tail is
-//!   built-in, it is behind all of them.
+//! - Built-in chunks are in the built-in storage in logical order; nothing is used below `head`. A built-in tail follows all of them.
 //! - The buffer can be moved: built-in bytes are addressed relative to the buffer, never by a stored pointer.
 //! - Each internal byte belongs to one chunk: an allocation may be shared by several chunks, a byte of it never.
-//! - Where `owes` is not set, no field has anything to drop. Where `is_compound` is not set, the bytes are
-//!   those of the built-in storage behind the room for prepending, `tail_len` of them.
-//! - `heap` is initialised where `tail_at` is an address, and nowhere else.
+//! - If `owes` is not set, no field has anything to drop. If `is_compound` is not set, the bytes are the `tail_len` bytes of the built-in
+//!   storage that follow the room for prepending.
+//! - `heap` is initialised if and only if `tail_at` is an address.
 //! - An empty buffer is as new, except that room may be reserved.
 //!
-//! One file a noun or verb: `chunk` and `list` are what closed chunks are and where they lie, `append`, `prepend` and
-//! `truncate` change them, `chunks` looks at them.
+//! One file a noun or verb: `chunk` and `list` define the closed chunks and their storage, `append`, `prepend` and `truncate` change them,
+//! `chunks` reads them.
 //!
-//! Not here: what can be done safely with these (`range`, `body`), and limits on the size, which belong to the receiver of a
-//! message.
+//! Not here: the safe operations on top (`range`, `body`), and limits on the size, which the receiver of a message sets.
 #![allow(unsafe_code)]
 
 mod append;
@@ -45,13 +43,13 @@ use list::List;
 /// and a short message must fit, not a value. As in RAMCloud.
 pub const BUILT_IN_BYTES: usize = 1000;
 
-/// How many of [`BUILT_IN_BYTES`] are kept for [`Buffer::prepend`]: room for the headers of a few layers.
+/// The part of [`BUILT_IN_BYTES`] that is kept for [`Buffer::prepend`]: room for the headers of a few layers.
 pub const PREPEND_BYTES: usize = 100;
 
-/// Capacity of the first allocation for internal chunks; each further one has twice as much.
+/// Capacity of the first allocation for internal chunks; each further one is twice as large.
 const ALLOCATION_BYTES_MIN: usize = 2 << 10;
 
-/// The doubling ends here: a longer message wastes at most so much of its last allocation.
+/// The doubling stops here: a longer message wastes at most this part of its last allocation.
 const ALLOCATION_BYTES_MAX: usize = 64 << 10;
 
 /// A message or a value, in chunks.
@@ -60,25 +58,25 @@ const ALLOCATION_BYTES_MAX: usize = 64 << 10;
 /// [`BUILT_IN_BYTES`]: long-lived ones are better boxed.
 #[repr(C)]
 pub struct Buffer {
-    /// How many bytes the tail may have in its storage.
+    /// The bound on the tail's length in its storage.
     limit: usize,
-    /// The tail's first byte. Where it lies in the built-in storage: its offset there, smaller than any address.
+    /// The tail's first byte. In the built-in storage: its offset there, smaller than any address.
     tail_at: *mut u8,
-    /// How many bytes the tail has. Zero in a new buffer, as are the next ones: a few stores make them.
+    /// The tail's length. Zero in a new buffer, as are the next fields, so a few stores make one.
     tail_len: usize,
-    /// How many bytes the closed chunks have together.
+    /// The total length of the closed chunks.
     closed_len: usize,
     /// The lowest byte of the built-in storage that is in use, less [`PREPEND_BYTES`] ([`Buffer::head`]).
     head_moved: i16,
-    /// How many allocations the next one should be larger than the first, as a power of two.
+    /// The factor between the first allocation and the next one, as a power of two.
     doublings: u8,
-    /// Whether a chunk has an owner, or memory was allocated: something is to be released.
+    /// True if a chunk has an owner, or memory was allocated: something is to be released.
     owes: bool,
-    /// Whether there is or was more than a built-in tail in its first place: a closed chunk, an allocation, something
-    /// that was prepended or dropped in front.
+    /// True if there is or was more than a built-in tail in its first place: a closed chunk, an allocation, prepended bytes, or bytes
+    /// dropped at the front.
     is_compound: bool,
     chunks: List,
-    /// Owner of the tail's storage where it is an allocation.
+    /// Owner of the tail's storage if that is an allocation.
     heap: MaybeUninit<BytesMut>,
     built_in: MaybeUninit<[u8; BUILT_IN_BYTES]>,
 }
@@ -89,7 +87,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// No chunks.
+    /// An empty buffer.
     #[inline(always)]
     #[must_use]
     pub const fn new() -> Self {
@@ -108,29 +106,28 @@ impl Buffer {
         }
     }
 
-    /// Length of all chunks together, in bytes.
+    /// The total length of all chunks, in bytes.
     #[inline(always)]
     #[must_use]
     pub const fn len(&self) -> usize {
         self.closed_len + self.tail_len
     }
 
-    /// Whether there is not a byte.
+    /// Returns true if the buffer has no bytes.
     #[inline(always)]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many bytes can be appended before the next allocation; they will be contiguous.
+    /// The number of bytes that can be appended before the next allocation; they will be contiguous.
     #[inline]
     #[must_use]
     pub const fn room(&self) -> usize {
         self.limit - self.tail_len
     }
 
-    /// Drops everything and releases what the chunks referred to and what was allocated for them. Room that was
-    /// reserved in an empty buffer stays reserved.
+    /// Drops all chunks, and releases their memory and their owners. Room that was reserved in an empty buffer stays reserved.
     #[inline(always)]
     pub fn clear(&mut self) {
         if !self.is_empty() {
@@ -138,7 +135,7 @@ impl Buffer {
         }
     }
 
-    /// Makes the buffer as new, whatever is in it.
+    /// Makes the buffer as new, with any content.
     #[inline]
     fn rewind(&mut self) {
         if self.owes {
@@ -150,7 +147,7 @@ impl Buffer {
         self.put_tail_at(PREPEND_BYTES);
     }
 
-    /// Drops whatever a field owns. The lengths are not changed: the buffer is dropped next, or rewound.
+    /// Drops the contents of all fields. Keeps the lengths: the buffer is dropped next, or rewound.
     #[inline(never)]
     fn release(&mut self) {
         self.owes = false;
@@ -171,26 +168,26 @@ impl Buffer {
         self.head_moved = head as i16 - PREPEND_BYTES as i16;
     }
 
-    /// Whether `tail_at` is an offset.
+    /// Returns true if `tail_at` is an offset.
     #[inline(always)]
     fn is_tail_built_in(&self) -> bool {
         self.tail_at.addr() <= BUILT_IN_BYTES
     }
 
-    /// Makes the built-in storage from `offset` on the tail's. The tail's length and owner are the caller's to set.
+    /// Makes the built-in storage from `offset` on the tail's. The caller sets the tail's length and owner.
     #[inline(always)]
     fn put_tail_at(&mut self, offset: usize) {
         self.tail_at = ptr::without_provenance_mut(offset);
         self.limit = BUILT_IN_BYTES - offset;
     }
 
-    /// The tail's allocation, which is the caller's from now on. The tail has no storage.
+    /// Takes the tail's allocation. The tail has no storage then.
     fn take_heap(&mut self) -> Option<BytesMut> {
         if self.is_tail_built_in() {
             return None;
         }
         self.put_tail_at(BUILT_IN_BYTES);
-        // SAFETY: `tail_at` was an address, and says now that there is nothing in `heap`.
+        // SAFETY: `tail_at` was an address; it marks `heap` as uninitialised now.
         Some(unsafe { self.heap.assume_init_read() })
     }
 
@@ -230,7 +227,7 @@ impl Default for Buffer {
     }
 }
 
-/// Says what kind each chunk is and how long; values do not belong into messages.
+/// The kind and length of each chunk; values do not belong in messages.
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer").field("bytes", &self.len()).field("chunks", &self.kinds()).finish()
@@ -239,7 +236,7 @@ impl fmt::Debug for Buffer {
 
 #[cfg(test)]
 impl Buffer {
-    /// The invariants of this module, and that every byte can be read.
+    /// Checks the invariants of this module, and that every byte can be read.
     pub(crate) fn check(&self) {
         assert_eq!(self.chunks().map(<[u8]>::len).sum::<usize>(), self.len(), "{self:?}");
         assert!(self.chunks().all(|chunk| !chunk.is_empty()), "{self:?}");
@@ -268,7 +265,7 @@ impl Buffer {
             assert!(!closed.is_empty() || start == self.head(), "prepending joins the tail: {self:?}");
             assert!(!self.is_empty() || start == PREPEND_BYTES, "empty and not as new: {self:?}");
         } else {
-            // SAFETY: initialised where `tail_at` is an address.
+            // SAFETY: initialised, because `tail_at` is an address.
             let heap = unsafe { self.heap.assume_init_ref() };
             assert_eq!(heap.as_ptr().addr() + heap.capacity(), self.tail_at.addr() + self.limit);
         }

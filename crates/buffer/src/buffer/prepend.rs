@@ -1,4 +1,4 @@
-//! Prepending: in the room that the built-in storage keeps in front of its first byte, else as an allocation.
+//! Prepending: into the room that the built-in storage keeps before its first byte, else as an allocation.
 
 use bytes::BytesMut;
 
@@ -6,8 +6,7 @@ use super::Buffer;
 use super::chunk::{Chunk, Owner};
 
 impl Buffer {
-    /// Puts a copy of `bytes` in front of everything; up to [`PREPEND_BYTES`](crate::PREPEND_BYTES) in all without an
-    /// allocation.
+    /// Inserts a copy of `bytes` at the front; up to [`PREPEND_BYTES`](crate::PREPEND_BYTES) in all without an allocation.
     #[inline]
     pub fn prepend(&mut self, bytes: &[u8]) {
         if bytes.len() <= self.head() && self.chunks.is_empty() && self.is_tail_built_in() {
@@ -46,13 +45,13 @@ impl Buffer {
         }
     }
 
-    /// Writes `bytes` below `head`, where there must be room.
+    /// Writes `bytes` below `head`, which must have room for them.
     #[inline(always)]
     fn put_in_front(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.head(), "no room in front");
         self.set_head(self.head() - bytes.len());
         let target = self.built_in.as_mut_ptr().cast::<u8>();
-        // SAFETY: below `head` the built-in storage is free; `bytes` cannot overlap what is borrowed mutably.
+        // SAFETY: below `head` the built-in storage is free; `bytes` cannot overlap the buffer, which is borrowed mutably.
         unsafe { target.add(self.head()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }

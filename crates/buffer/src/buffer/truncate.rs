@@ -1,4 +1,4 @@
-//! Dropping bytes at either end, and taking chunks out at the front. Chunks are released as they end.
+//! Dropping bytes at either end, and taking chunks out at the front. A chunk is released with its last byte.
 
 use std::slice;
 
@@ -8,7 +8,7 @@ use super::Buffer;
 use super::chunk::{Chunk, Owner};
 
 impl Buffer {
-    /// Drops the first `count` bytes; everything where there are not more. Chunks are released as they end.
+    /// Drops the first `count` bytes, or all if there are no more. A chunk is released with its last byte.
     #[inline]
     pub fn truncate_front(&mut self, count: usize) {
         if count >= self.len() {
@@ -47,7 +47,7 @@ impl Buffer {
         }
     }
 
-    /// Drops the last `count` bytes; everything where there are not more.
+    /// Drops the last `count` bytes, or all if there are no more.
     pub fn truncate_back(&mut self, count: usize) {
         if count >= self.len() {
             return self.clear();
@@ -65,7 +65,7 @@ impl Buffer {
                 unreachable!("more than `count` bytes are there")
             };
             match chunk.owner {
-                // The last built-in chunk can become the tail again, so that what follows it is free.
+                // The last built-in chunk can become the tail again, so that the bytes after it are free.
                 Owner::BuiltIn if is_tail_built_in => {
                     let (at, len) = (chunk.at.addr(), chunk.len);
                     self.chunks.pop();
@@ -87,8 +87,8 @@ impl Buffer {
         }
     }
 
-    /// Takes the first `count` bytes, which the first chunk must have, out of the buffer; copies those that are built
-    /// in, shares or moves the others.
+    /// Takes the first `count` bytes, which the first chunk must have, out of the buffer: copies them if they are built in, shares or moves
+    /// them otherwise.
     pub(crate) fn split_first(&mut self, count: usize) -> Bytes {
         assert!(count <= self.first_chunk().len(), "the first chunk has fewer than {count} bytes");
         if let Some(chunk) = self.take_shared(count) {
@@ -105,7 +105,7 @@ impl Buffer {
                 return out;
             }
             Some(Chunk { at, owner: Owner::Static, .. }) => {
-                // SAFETY: the bytes live as long as the program.
+                // SAFETY: the bytes are static.
                 Bytes::from_static(unsafe { slice::from_raw_parts(*at, count) })
             }
             Some(Chunk { owner: Owner::Shared(owner), .. }) => owner.slice(..count),
@@ -115,7 +115,7 @@ impl Buffer {
         out
     }
 
-    /// Accounts for `count` bytes that were taken out of the first chunk, and releases it where none is left in it.
+    /// Accounts for `count` bytes that were taken out of the first chunk, and releases it if it is empty then.
     fn took_first(&mut self, count: usize) {
         self.closed_len -= count;
         if self.chunks.first_mut().is_some_and(|chunk| chunk.len == 0) {
@@ -126,7 +126,7 @@ impl Buffer {
         }
     }
 
-    /// The first chunk, where it is somebody else's and has just `count` bytes: it changes hands, and nothing is counted.
+    /// The first chunk, if it is external and has exactly `count` bytes: it changes hands, and no reference is counted.
     #[inline]
     fn take_shared(&mut self, count: usize) -> Option<Bytes> {
         let is_whole = matches!(

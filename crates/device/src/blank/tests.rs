@@ -151,7 +151,7 @@ fn small_devices_are_read_whole() {
     }
 }
 
-/// Each part has one place, and another one the next time: no regular layout lies between them.
+/// Each part has one place, which moves from check to check: no regular layout escapes.
 #[test]
 fn the_places_between_are_random_and_everywhere() {
     let draw = |start, end, seed| spread(start, end, &SeededEntropy::new(seed)).collect::<Vec<Run>>();

@@ -19,7 +19,7 @@ fn options(io: IoMode) -> FileOptions {
     FileOptions { create: true, io, ..FileOptions::default() }
 }
 
-/// An open file of `blocks` blocks in a folder of its own.
+/// An open file of `blocks` blocks in a temporary folder.
 fn fresh(io: IoMode, blocks: u64) -> (TempDir, PathBuf, Device) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
@@ -36,7 +36,7 @@ fn get(device: &Device, block: u64) -> Result<u8, DeviceError> {
     block_on(device.read(block, IoBuf::new(1))).ok().map(|buf| buf[0])
 }
 
-/// Counts what is logged, with the fields of the last line.
+/// Counts the lines of the log, with the fields of the last one.
 #[derive(Clone, Default)]
 struct Lines(Arc<parking_lot::Mutex<Vec<String>>>);
 
@@ -96,7 +96,7 @@ fn a_second_opener_is_refused_until_the_first_is_gone() {
         let (_folder, path, device) = fresh(io, 4);
         let error = open(&path, &options(io)).unwrap_err();
         assert_eq!(error.to_string(), format!("{} is in use by another process", path.display()));
-        // Also a thread that executed a batch keeps nothing open.
+        // A thread that executed a batch keeps nothing open, either.
         let mut batch = device.batch();
         let writes: Vec<_> = (0..4).map(|block| batch.add(device.write(block, tagged(1)))).collect();
         block_on(async { batch.start() });
@@ -104,7 +104,7 @@ fn a_second_opener_is_refused_until_the_first_is_gone() {
             block_on(write).ok().unwrap();
         }
         drop(device);
-        // The lock went with it: nobody holds it any more.
+        // The lock went with it.
         let device = open(&path, &options(io)).unwrap();
         assert_eq!((device.blocks(), get(&device, 3).unwrap()), (4, 1));
     }
@@ -136,7 +136,7 @@ fn says_what_cannot_be_opened() {
     std::fs::write(folder.path().join("file"), b"").unwrap();
     let behind = open(&folder.path().join("file/data"), &options(IoMode::Auto)).unwrap_err();
     assert!(behind.to_string().starts_with("cannot look at "), "{behind}");
-    // A program that runs may not be written to, by nobody.
+    // No process may write to a running program.
     let running = open(&std::env::current_exe().unwrap(), &FileOptions::default()).unwrap_err();
     assert!(running.to_string().starts_with("cannot open "), "{running}");
     let path = Path::new("/dev/none");
@@ -170,7 +170,7 @@ fn growing_beyond_the_disk_fails_and_changes_nothing() {
 
 #[test]
 fn works_where_direct_io_is_refused() {
-    // The memory file system took no direct I/O before Linux 6.6; whichever it does, the device works.
+    // The memory file system took no direct I/O before Linux 6.6; the device works either way.
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
     let device = open(&folder.path().join("data"), &options(IoMode::Auto)).unwrap();
     device.inner().grow(4).unwrap();
@@ -344,7 +344,7 @@ fn the_last_device_may_be_dropped_by_a_completion() {
     for io in MODES {
         for _ in 0..20 {
             let (_folder, path, device) = fresh(io, 64);
-            // Completed only when the waker is in place: the first request waits behind many others.
+            // Completed only after the waker is in place: the first request waits for many others.
             let mut batch = device.batch();
             let mut writes: Vec<_> = (0..64).map(|block| batch.add(device.write(block, tagged(1)))).collect();
             let drops = Arc::new(DropsDevice(parking_lot::Mutex::new(Some(device)), AtomicUsize::new(0)));
@@ -406,7 +406,7 @@ fn requests_beyond_the_ring_and_its_queue_are_refused() {
     let device = open(&folder.path().join("data"), &options(IoMode::Uring)).unwrap();
     device.inner().grow(1).unwrap();
     let mut batch = device.batch();
-    // Nothing lands while they are queued.
+    // None completes while they are queued.
     let flushes: Vec<_> = (0..crate::uring::IN_FLIGHT_MAX + crate::WAITING_MAX + REFUSED)
         .map(|_| batch.add(device.flush()))
         .collect();
@@ -418,7 +418,7 @@ fn requests_beyond_the_ring_and_its_queue_are_refused() {
     assert_eq!(get(&device, 0).unwrap(), 0, "the device works on");
 }
 
-/// Somebody cut the file while it was open: an error of the blocks that are gone, whichever way they are read.
+/// The file was cut while it was open: an error for the blocks that are gone, by any way of reading them.
 #[test]
 fn a_file_that_was_cut_meanwhile_is_an_error() {
     for io in MODES {
@@ -436,7 +436,7 @@ fn a_file_that_was_cut_meanwhile_is_an_error() {
     }
 }
 
-/// Everything but a read is refused before the system sees it, whichever way it comes.
+/// Everything but a read is refused before the system sees it, by any way of running it.
 #[test]
 fn a_read_only_opening_changes_nothing_and_shares_the_lock() {
     let folder = tempfile::tempdir().unwrap();
@@ -495,7 +495,7 @@ fn a_raw_device_neither_grows_nor_has_to_discard() {
     assert!(!device.inner().can_grow() && device.blocks() == 4);
 }
 
-/// Bytes in a file that nobody can open any more end with the process.
+/// Bytes in a file that cannot be opened any more end with the process.
 #[test]
 fn a_file_that_is_not_at_its_place_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
@@ -541,7 +541,7 @@ fn blocks_are_whole_sectors() {
     }
 }
 
-/// The length counts as the name does: a file that was cut is not the one that was opened, even if it is extended again.
+/// The length counts like the name: a file that was cut is not the one that was opened, even if it is extended again.
 #[test]
 fn a_file_that_became_shorter_is_noticed() {
     for io in MODES {

@@ -17,7 +17,7 @@ pub(super) const SECTOR_BYTES: usize = 512;
 /// Sectors of a block.
 pub(super) const SECTORS: usize = BLOCK_BYTES / SECTOR_BYTES;
 
-/// States with a sector torn between two bytes, at points where all others are shown.
+/// Extra states with a sector torn between two bytes, at points that show all other states.
 const TEARS_EXTRA: usize = 2;
 
 /// Samples drawn for one that is new, before a point counts as exhausted.
@@ -30,7 +30,7 @@ static ZEROS: LazyLock<Arc<Block>> = LazyLock::new(|| Arc::new([0; BLOCK_BYTES])
 pub(super) enum Fresh {
     /// All of them.
     Any,
-    /// Those in which something of this write, the latest, is there.
+    /// States in which a part of this write, the latest, is visible.
     Write(usize),
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Version {
 /// A block with more than one legal content.
 struct OpenBlock {
     block: u64,
-    /// The legal contents; the first is there if nothing else landed.
+    /// The legal contents; the first is there if no write landed.
     contents: Vec<Arc<Block>>,
     /// The write of each content but the first.
     writes: Vec<usize>,
@@ -79,7 +79,7 @@ struct Choice {
 pub(super) struct Choices {
     floor: Image,
     open: Vec<OpenBlock>,
-    /// Writes of which something may be missing, in the order they began.
+    /// Writes that may be missing in part, in the order in which they started.
     writes: Vec<usize>,
     lengths: Vec<u64>,
     fresh: Fresh,
@@ -90,7 +90,7 @@ fn sector(block: &Block, number: usize) -> &[u8] {
 }
 
 impl OpenBlock {
-    /// None where all versions hold the same.
+    /// `None` if all versions are equal.
     fn new(block: u64, floor: &Image, versions: &[Version], fresh: Fresh) -> Option<Self> {
         let mut contents = vec![floor.shared(block).unwrap_or(&ZEROS).clone()];
         contents.extend(versions.iter().map(|version| version.data.clone()));
@@ -126,7 +126,7 @@ impl OpenBlock {
         std::array::from_fn(|number| self.same[number][content as usize])
     }
 
-    /// The content when of all writes only those landed that `lands` tells.
+    /// The content after exactly the writes that `lands` selects.
     fn landed(&self, lands: &mut dyn FnMut(usize) -> bool) -> [u16; SECTORS] {
         let last = self.writes.iter().rposition(|&write| lands(write));
         self.whole(last.map_or(0, |place| place as u16 + 1))
@@ -243,7 +243,7 @@ impl Choices {
         self.landing(&mut |_| false)
     }
 
-    /// The state in which whole writes landed, in order, as `lands` tells. The file has its newest length.
+    /// The state in which exactly the whole writes that `lands` selects landed, in order. The file has its newest length.
     fn landing(&self, lands: &mut dyn FnMut(usize) -> bool) -> Choice {
         let picks = self.open.iter().map(|open| open.landed(lands)).collect();
         Choice { picks, length: self.lengths.len() - 1, tear: None }
@@ -325,7 +325,7 @@ impl Choices {
         }
     }
 
-    /// Tears one sector between two bytes, where there is one with a choice.
+    /// Tears one sector between two bytes, if there is one with a choice.
     fn tear(&self, choice: &mut Choice, random: &SeededEntropy) {
         if self.open.is_empty() {
             return;
@@ -341,7 +341,7 @@ impl Choices {
         choice.tear = Some(Tear { open, sector: number, cut, head: options[head], tail: options[tail] });
     }
 
-    /// Lets a sector of the latest write land where the point asks for it and none did.
+    /// Lets a sector of the latest write land, if the point asks for it and none did.
     fn freshen(&self, choice: &mut Choice, random: &SeededEntropy) {
         if self.is_fresh(choice) {
             return;

@@ -1,14 +1,13 @@
-//! Which contents a crash may leave: walks through a history and keeps, for every block, the versions it may hold.
+//! The contents that a crash may leave: walks through a history and keeps the possible versions of every block.
 //!
-//! The model of the device: a write that ended before a flush began is durable when that flush has ended; a durable
-//! write is durable when it has ended. Of every other write that began, each sector of 512 bytes may be there or not,
-//! whatever became of the other sectors and writes. A version is gone for good when a durable write of the same block
-//! began after it had ended; of writes that overlapped in time, either may win. A new length of the file is durable with
-//! the next flush, or with a durable write that needs it.
+//! The model of the device: a write that ended before the start of a flush is durable when that flush has ended; a durable write is durable
+//! when it has ended. Of every other started write, each sector of 512 bytes may be there or not, independently of the other sectors and
+//! writes. A version is gone for good when it had ended before the start of a durable write of the same block; of writes that overlapped in
+//! time, either may win. A new length of the file is durable with the next flush, or with a durable write that needs it.
 //!
-//! Points in time. A crash state that is legal stays legal until something becomes durable, so it is enough to look
-//! when a write began (at states in which that write shows), after marks (the same states, but the test expects more),
-//! and at both ends. So no state is shown twice for the same expectation, and none is left out.
+//! Points in time. A crash state that is legal stays legal until something becomes durable, so it is enough to look at each start of a
+//! write (at states in which that write shows), after marks (the same states, but the test expects more), and at both ends of the history.
+//! So no state is shown twice for the same expectation, and none is left out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +24,7 @@ pub struct CrashPoint<'a> {
     pub index: usize,
     /// Marks that were set before the crash, in order.
     pub marks: &'a [u64],
-    /// Names this state of this history.
+    /// The name of this state of this history.
     pub id: StateId,
 }
 
@@ -39,7 +38,7 @@ pub struct StateId {
     seed: u64,
 }
 
-/// A text that is no [`StateId`].
+/// A text that is not a [`StateId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a crash state is named by four numbers, as in 17:5:256:2a")]
 pub struct StateIdError;
@@ -62,7 +61,7 @@ impl FromStr for StateId {
     }
 }
 
-/// When a write began and ended, as indexes of events.
+/// The start and the end of a write, as indexes of events.
 #[derive(Clone, Copy)]
 struct Span {
     began: usize,
@@ -73,20 +72,20 @@ struct Span {
 struct Walk<'a> {
     history: &'a History,
     now: usize,
-    /// The content that is there for sure where no other version counts.
+    /// The contents that are certain if no other version counts.
     floor: Image,
-    /// The write that a block of the floor comes from, where it is not the base.
+    /// The write of a block of the floor, unless the block comes from the base.
     floor_writes: BTreeMap<u64, usize>,
-    /// Per block, the other versions it may hold, in the order they began.
+    /// Per block, its other possible versions, in the order in which they started.
     open: BTreeMap<u64, Vec<Version>>,
     /// By write.
     spans: Vec<Span>,
-    /// Writes that ended and that the next flush makes durable; where one failed meanwhile, only a flush that had begun before
-    /// that one does.
+    /// Writes that ended and that the next flush makes durable; if a flush failed meanwhile, only a flush that had started before the
+    /// failed one does.
     unflushed: Vec<(usize, usize)>,
-    /// By flush: when it began.
+    /// By flush: its start.
     flushes: Vec<usize>,
-    /// The length that is durable, and longer ones with the time they came.
+    /// The durable length, and longer ones with the time of their growth.
     length: u64,
     longer: Vec<(usize, u64)>,
     marks: usize,
@@ -157,7 +156,7 @@ impl<'a> Walk<'a> {
         self.lasts(lengths.map(|&(_, blocks)| blocks).max().unwrap_or(0));
     }
 
-    /// No later flush helps what this one should have made durable. One that was under way before may end well.
+    /// No later flush makes the writes of this one durable. A flush that was under way before it still may.
     fn flush_failed(&mut self, flush: usize) {
         let began = self.flushes[flush];
         self.unflushed.iter_mut().for_each(|(_, before)| *before = began.min(*before));
@@ -189,7 +188,7 @@ impl<'a> Walk<'a> {
         self.lasts(end);
     }
 
-    /// The file is at least `blocks` long whatever happens.
+    /// The file is at least `blocks` long from now on.
     fn lasts(&mut self, blocks: u64) {
         self.length = self.length.max(blocks);
         self.longer.retain(|&(_, longer)| longer > self.length);
@@ -209,10 +208,9 @@ fn ended_before(span: Span, time: usize) -> bool {
 impl History {
     /// Calls `each` with crash states of this history, point by point.
     ///
-    /// At every point in time (see the module) where `limit` states or fewer are legal, `each` sees all of them, plus a
-    /// few that are torn within a sector. Otherwise it sees up to `limit` different ones: nothing of what is not durable
-    /// landed, everything did, only one write, all but one, all up to one, and a sample drawn from `seed`, torn ones
-    /// included.
+    /// At every point in time (see the module) with at most `limit` legal states, `each` sees all of them, plus a few that are torn within
+    /// a sector. Otherwise it sees up to `limit` different ones: none of the writes that are not durable landed, all did, only one write,
+    /// all but one, all up to one, and a sample drawn from `seed`, torn ones included.
     pub fn for_each_crash_state(&self, limit: usize, seed: u64, mut each: impl FnMut(CrashPoint<'_>, Image)) {
         self.for_each_point(None, |point, marks, choices| {
             let mut state = 0;
@@ -224,7 +222,7 @@ impl History {
         });
     }
 
-    /// The state that `id` names, or none where this history has no such state.
+    /// The state that `id` names, or `None` if this history has no such state.
     #[must_use]
     pub fn crash_state(&self, id: StateId) -> Option<(CrashPoint<'_>, Image)> {
         let mut found = None;
@@ -241,7 +239,7 @@ impl History {
         Some((CrashPoint { index: id.point, marks: &self.marks()[..marks], id }, image))
     }
 
-    /// Calls `each` with every point in time at which states are to be looked at, or with this one `only`.
+    /// Calls `each` with every point in time that has states to look at, or with the point `only`.
     fn for_each_point(&self, only: Option<usize>, mut each: impl FnMut(usize, &[u64], Choices)) {
         let mut walk = Walk::new(self);
         let mut look = |walk: &mut Walk<'_>, fresh| {
@@ -272,7 +270,7 @@ impl History {
         look(&mut walk, Fresh::Any);
     }
 
-    /// Whether other states are legal after `event` than before.
+    /// Returns true if other states are legal after `event` than before.
     fn narrows_or_widens(&self, event: Event) -> bool {
         match event {
             Event::WriteBegan(_) | Event::FlushEnded(_) | Event::Grew(_) => true,
@@ -282,7 +280,7 @@ impl History {
     }
 }
 
-/// Every point samples differently.
+/// Each point has a different sample.
 const fn seed_at(seed: u64, point: usize) -> u64 {
     seed.wrapping_add((point as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93))
 }

@@ -1,9 +1,8 @@
 //! The simulated device: an image that requests change, with time, faults and a record.
 //!
-//! Without latency every request, submitted or executed, is run by the thread that starts it: the batch begins as a
-//! whole, then its requests end in order. So a test on one thread has one history. With latency submitted requests
-//! complete on a thread of the device. Writes of a plugged thread begin as late as those to a file do
-//! ([`shoal_base::plug`]).
+//! Without latency every request, submitted or executed, is run by the thread that starts it: the batch starts as a whole, then its
+//! requests end in order. So a test on one thread has one history. With latency submitted requests complete on a thread of the device.
+//! Writes of a plugged thread start as late as writes to a file do ([`shoal_base::plug`]).
 
 use std::io;
 use std::ops::Range;
@@ -23,10 +22,10 @@ use super::room::Room;
 use crate::counters::Counters;
 use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Ticket, is_no_room};
 
-/// The bytes of a discarded block: not zeros, so that nobody comes to rely on them.
+/// The bytes of a discarded block: not zeros, so that no code comes to rely on them.
 const RUBBISH: u8 = 0xD5;
 
-/// How long requests take. All zero: no time at all.
+/// The duration of requests. All zero: no time at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     /// A read, in nanoseconds.
@@ -35,9 +34,9 @@ pub struct Latency {
     pub write_ns: u64,
     /// A flush, in nanoseconds. A durable write takes this and the time of a write.
     pub flush_ns: u64,
-    /// Every so many requests one is slow; 0: none.
+    /// One request in this number is slow; 0: none.
     pub slow_every: u64,
-    /// How many times as long a slow one takes.
+    /// The factor by which a slow one takes longer.
     pub slow_times: u32,
 }
 
@@ -54,21 +53,21 @@ impl Latency {
     }
 }
 
-/// How a simulated device behaves.
+/// The behaviour of a simulated device.
 #[derive(Clone, Copy, Debug)]
 pub struct SimOptions {
-    /// How long requests take.
+    /// The duration of requests.
     pub latency: Latency,
-    /// Requests that the device serves at once, where they take time.
+    /// Requests that the device serves at once, if they take time.
     pub parallel: usize,
-    /// Whether it can grow, as a file can.
+    /// True if it can grow, as a file can.
     pub growable: bool,
-    /// Whether what it grows by reads as zeros until it is written.
+    /// True if new blocks of a growth read as zeros until they are written.
     pub allocates: bool,
-    /// Whether it records its history, which holds every block ever written.
+    /// True if it records its history, which holds every block ever written.
     pub record: bool,
-    /// Blocks that are free in its file system; none: no end. A block takes its room at its first write, or before: when the device
-    /// grows or is to hold it, where it `allocates`.
+    /// Free blocks in its file system; `None`: unlimited. A block takes its room at its first write; if the device `allocates`, already
+    /// when it grows or is asked to hold the room.
     pub room: Option<u64>,
 }
 
@@ -95,10 +94,10 @@ struct State {
     room: Option<Room>,
 }
 
-/// A request that began.
+/// A started request.
 struct Running {
     ticket: Ticket,
-    /// Where a write lands, and its bytes.
+    /// The first block of a write, and its bytes.
     landing: Option<(u64, Vec<Arc<Block>>)>,
     /// Its number in the history.
     number: Option<usize>,
@@ -108,7 +107,7 @@ struct Running {
 struct Core {
     options: SimOptions,
     state: Mutex<State>,
-    /// Writes that a plugged thread submitted, and that did not begin.
+    /// Writes that a plugged thread submitted, and that did not start.
     held: Mutex<Vec<Ticket>>,
     line: Line<Running>,
     counters: Counters,
@@ -254,7 +253,7 @@ fn sync_error(ticket: &Ticket, code: i32) -> DeviceError {
 }
 
 impl Core {
-    /// Begins requests: those that take no time apart from the others, with the moment of their end.
+    /// Starts requests, and returns each with the moment of its end, or with `None` if it takes no time.
     fn begin(&self, tickets: Vec<Ticket>) -> Vec<(Option<Instant>, Running)> {
         let mut state = self.state.lock();
         let now = self.takes_time().then(Instant::now);
@@ -267,7 +266,7 @@ impl Core {
         tickets.into_iter().map(begin).collect()
     }
 
-    /// Begins submitted requests; the watcher, which runs if any takes time, completes those.
+    /// Starts submitted requests; the watcher, which runs if any takes time, completes the ones that do.
     fn start(&self, tickets: Vec<Ticket>) {
         for (due, running) in self.begin(tickets) {
             match due {
@@ -309,7 +308,7 @@ impl SimDevice {
         Self::with_options(image, SimOptions::default())
     }
 
-    /// A device that holds `image` and behaves as `options` say.
+    /// A device that holds `image` and behaves by `options`.
     #[must_use]
     pub fn with_options(image: Image, options: SimOptions) -> Arc<Self> {
         let state = State {
@@ -338,7 +337,7 @@ impl SimDevice {
         state.image.clone()
     }
 
-    /// Blocks that have room in the file system; of `blocks` only, if given. None where room has no end.
+    /// Blocks that have room in the file system; of `blocks` only, if present. `None` if room is unlimited.
     #[must_use]
     pub fn held_blocks(&self, blocks: Option<Range<u64>>) -> Option<u64> {
         let state = self.core.state.lock();
@@ -346,7 +345,7 @@ impl SimDevice {
         Some(blocks.map_or_else(|| room.blocks(), |blocks| room.blocks_in(&blocks)))
     }
 
-    /// From here on `blocks` blocks are free in the file system, where room has an end.
+    /// From here on `blocks` blocks are free in the file system, if room is limited.
     pub fn set_room(&self, blocks: u64) {
         self.core.state.lock().room.iter_mut().for_each(|room| room.free = blocks);
     }
@@ -354,7 +353,7 @@ impl SimDevice {
     /// The events so far.
     ///
     /// # Panics
-    /// Where the device does not record.
+    /// If the device does not record.
     #[must_use]
     pub fn history(&self) -> History {
         assert!(self.core.options.record, "this device does not record its history");
@@ -500,11 +499,11 @@ impl BlockDevice for SimDevice {
 }
 
 impl Drop for SimDevice {
-    /// Waits for what was submitted.
+    /// Waits for the submitted requests.
     fn drop(&mut self) {
         self.core.line.close();
         let Some(watcher) = self.watcher.get_mut().take() else { return };
-        // The watcher itself may drop the device (in a waker); it then ends on its own.
+        // The watcher itself may drop the device (in a waker); it then stops by itself.
         if watcher.thread().id() != thread::current().id() && watcher.join().is_err() {
             tracing::error!("the thread of a simulated device panicked");
         }

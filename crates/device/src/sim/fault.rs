@@ -1,4 +1,4 @@
-//! Faults on demand: which request goes wrong, and how.
+//! Faults on demand: the requests that fail, and the way in which they do.
 
 use std::ops::Range;
 
@@ -22,9 +22,9 @@ pub enum FaultOp {
 /// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The request fails with this error of the system (such as `libc::EIO`). Of a failed write any part may show up
-    /// after a crash, unless there was no room for it ([`crate::is_no_room`]): then nothing of it was written, or its first blocks
-    /// ([`Fault::leaving`]), which are there at once. The writes that a failed flush should have made durable stay in doubt: a later flush does not help them.
+    /// The request fails with this error of the system (such as `libc::EIO`). Of a failed write any part may show up after a crash, unless
+    /// there was no room for it ([`crate::is_no_room`]): then none of it was written, or its first blocks ([`Fault::leaving`]), which are
+    /// there at once. The writes of a failed flush stay in doubt: a later flush does not make them durable.
     Fail(i32),
     /// A write fails with this error, after its first blocks were written.
     FailAfter(i32, u64),
@@ -59,7 +59,7 @@ impl Fault {
         Self { op: FaultOp::Write, effect: Effect::Lose, skip: 0, repeated: false, blocks: None }
     }
 
-    /// The next write lands at `block` instead; blocks that would land behind the end of the device are lost.
+    /// The next write lands at `block` instead; blocks past the end of the device are lost.
     #[must_use]
     pub const fn misdirect(block: u64) -> Self {
         Self { op: FaultOp::Write, effect: Effect::Misdirect(block), skip: 0, repeated: false, blocks: None }
@@ -81,7 +81,7 @@ impl Fault {
         self
     }
 
-    /// Goes on for good instead of once.
+    /// Repeats for good instead of once.
     #[must_use]
     pub const fn for_good(mut self) -> Self {
         self.repeated = true;
@@ -101,7 +101,7 @@ impl Fault {
     }
 }
 
-/// The faults to come, and how many came.
+/// The planned faults, and the number that struck.
 #[derive(Default)]
 pub(super) struct Faults {
     planned: Vec<Fault>,

@@ -6,23 +6,23 @@ use std::sync::Arc;
 
 use super::image::{Block, Image};
 
-/// How a recorded write reached the device.
+/// The way in which a recorded write reached the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteKind {
-    /// Durable after a flush that begins later.
+    /// Durable after a flush that starts later.
     Plain,
-    /// Durable itself when it ends; says nothing of others.
+    /// Durable itself when it completes, without an effect on other writes.
     Durable,
-    /// A discard: the blocks may hold what they held or rubbish, and no flush settles it.
+    /// A discard: the blocks may hold their old contents or rubbish, and no flush settles it.
     Discard,
 }
 
-/// A write as it began.
+/// A write at its start.
 #[derive(Clone, Debug)]
 pub struct RecordedWrite {
-    /// How it is made durable.
+    /// The way in which it becomes durable.
     pub kind: WriteKind,
-    /// Where it landed.
+    /// The block where it landed.
     pub block: u64,
     pub(super) data: Vec<Arc<Block>>,
 }
@@ -34,28 +34,28 @@ impl RecordedWrite {
     }
 }
 
-/// One thing that happened. Writes and flushes are named by their number, counted from 0 in the order they began.
+/// One event. Writes and flushes are named by their number, counted from 0 in the order in which they started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A write began.
+    /// A write started.
     WriteBegan(usize),
     /// A write was reported as complete.
     WriteEnded(usize),
     /// A write was reported as failed; any part of it may be there.
     WriteFailed(usize),
-    /// A flush began.
+    /// A flush started.
     FlushBegan(usize),
-    /// A flush was reported as complete: writes that had ended before it began are durable.
+    /// A flush was reported as complete: writes that had ended before its start are durable.
     FlushEnded(usize),
     /// A flush was reported as failed: writes that had ended and were not durable never will be for sure.
     FlushFailed(usize),
     /// The device grew to this many blocks, durable with the next flush.
     Grew(u64),
-    /// The test noted something.
+    /// The test made a note.
     Mark(u64),
 }
 
-/// Everything that happened since a simulated device was made.
+/// All events since a simulated device was made.
 #[derive(Clone)]
 pub struct History {
     base: Image,
@@ -66,7 +66,7 @@ pub struct History {
 }
 
 impl History {
-    /// Nothing happened yet to a device that holds `base`, all of it durable.
+    /// No events yet on a device that holds `base`, all of it durable.
     pub(super) fn new(mut base: Image) -> Self {
         base.settle();
         Self { base, events: Vec::new(), writes: Vec::new(), flushes: 0, marks: Vec::new() }
@@ -84,13 +84,13 @@ impl History {
         &self.events
     }
 
-    /// The writes, in the order they began.
+    /// The writes, in the order in which they started.
     #[must_use]
     pub fn writes(&self) -> &[RecordedWrite] {
         &self.writes
     }
 
-    /// How many flushes began, durable writes not included.
+    /// The number of started flushes, durable writes not included.
     #[must_use]
     pub const fn flushes(&self) -> usize {
         self.flushes

@@ -1,7 +1,7 @@
 //! The contents of a simulated device: a shared base and the blocks that differ from it.
 //!
-//! Copying an image costs as much as its list of differences, not as its contents, so that thousands of crash states a
-//! second can be made from one base. Blocks that nobody wrote are zeros and take no memory.
+//! Copying an image costs only its list of differences, not its contents, so thousands of crash states a second can be made from one base.
+//! Blocks that were never written are zeros and take no memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ static ZEROS: Block = [0; BLOCK_BYTES];
 /// The contents of a whole device. Cheap to clone; see the module.
 #[derive(Clone)]
 pub struct Image {
-    /// By block; shorter than the device where the rest is zeros.
+    /// By block; shorter than the device if the rest is zeros.
     base: Arc<Vec<Option<Arc<Block>>>>,
     changed: BTreeMap<u64, Arc<Block>>,
     blocks: u64,
@@ -57,7 +57,7 @@ impl Image {
         self.blocks
     }
 
-    /// The bytes of block `block`; zeros behind the end.
+    /// The bytes of block `block`; zeros past the end.
     #[must_use]
     pub fn block(&self, block: u64) -> &Block {
         self.shared(block).map_or(&ZEROS, |block| block.as_ref())

@@ -1,4 +1,4 @@
-//! Requests of a simulated device that take time: each ends at a moment that is known when it begins.
+//! Requests of a simulated device that take time: the end of each is known at its start.
 //!
 //! The device serves a limited number at once; the others start when a place is free. Submitted requests wait for their
 //! moment in a queue that one thread watches; executed ones sleep on the caller's thread.
@@ -23,7 +23,7 @@ impl Lanes {
         Self { free_at: BinaryHeap::new(), places }
     }
 
-    /// When a request that comes now and takes `cost` ends.
+    /// The end of a request that arrives now and takes `cost`.
     pub(super) fn ends(&mut self, now: Instant, cost: Duration) -> Instant {
         let start = if self.free_at.len() < self.places {
             now

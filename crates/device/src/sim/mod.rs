@@ -1,8 +1,8 @@
-//! A simulated device for the tests of every layer above: it takes time, fails and forgets on demand, and records what
-//! a crash could leave behind.
+//! A simulated device for the tests of every layer above: it takes time, fails and forgets on demand, and records the states that a crash
+//! could leave.
 //!
-//! Reading order: [`Image`] (contents), [`SimDevice`] (the device), [`Fault`] (what goes wrong), [`History`] (what
-//! happened), then the crash states: which versions of a block a crash may leave, and which combinations to try.
+//! Reading order: [`Image`] (contents), [`SimDevice`] (the device), [`Fault`] (its failures), [`History`] (its events), then the crash
+//! states: the versions of a block that a crash may leave, and the combinations to try.
 
 mod choice;
 mod crash;

@@ -1,4 +1,4 @@
-//! The room of a simulated file in its file system: the blocks that have some, and how much is free.
+//! The room of a simulated file in its file system: the blocks that have some, and the free blocks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(super) struct Room {
     /// Blocks that are free in the file system.
     pub free: u64,
-    /// Ranges of blocks that have room: their ends by their starts. None touches another.
+    /// Ranges of blocks that have room, each as its end by its start. No two touch.
     has: BTreeMap<u64, u64>,
 }
 
@@ -50,7 +50,7 @@ impl Room {
         true
     }
 
-    /// Gives the room of `blocks` back.
+    /// Releases the room of `blocks`.
     pub(super) fn give(&mut self, blocks: &Range<u64>) {
         if !blocks.is_empty() && self.blocks_in(blocks) > 0 {
             self.free += self.blocks_in(blocks);

@@ -131,7 +131,7 @@ fn a_later_flush_does_not_help_what_a_failed_one_covered() {
     assert_eq!(possible(&history, 2), set([[3, 2]]));
 }
 
-/// Two flushes at a time: that the younger one fails takes nothing from the older one.
+/// Two flushes at a time: a failure of the younger one does not affect the older one.
 #[test]
 fn a_flush_that_was_under_way_before_one_that_failed_still_counts() {
     let mut history = History::new(Image::new(1));
@@ -141,7 +141,7 @@ fn a_flush_that_was_under_way_before_one_that_failed_still_counts() {
     history.end_flush(older, true);
     history.mark(1);
     assert_eq!(possible(&history, 1), set([[1]]));
-    // The other way round it does not help.
+    // In the other order it does not help.
     write(&mut history, WriteKind::Plain, 0, thin(2));
     let (older, younger) = (history.begin_flush(), history.begin_flush());
     history.end_flush(older, false);
@@ -255,8 +255,7 @@ fn a_sample_has_the_extremes_and_never_more_than_its_limit() {
     }
 }
 
-/// The model again, told the other way round: for every write the time it became durable, for every moment what may
-/// be there.
+/// The model again, from the other side: for every write the time when it became durable, for every moment the possible contents.
 struct Naive<'a>(&'a History);
 
 impl Naive<'_> {
@@ -508,7 +507,7 @@ fn requests_take_their_time_and_overlap_as_far_as_they_may() {
         }
         let took = start.elapsed();
         assert!(took >= Duration::from_millis(60), "{took:?}");
-        // That two are served at once, and no later than that, is seen without a clock where their ends are reckoned (`line`).
+        // That two are served at once, and no later than that, is tested without a clock where their ends are computed (`line`).
     }
 }
 

@@ -1,11 +1,11 @@
-//! Tools and devices of the machine that a test may use where they are there.
+//! Tools and devices of the machine that a test may use if they exist.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::skipped::skipped;
 
-/// The tool, wherever the machine has it: those of administrators are on no other user's path.
+/// The tool in any usual place of the machine: those of administrators are on no other user's path.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
@@ -16,7 +16,7 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// A loop device, where the machine lets us make one. Taken down when it is dropped.
+/// A loop device, if the machine lets us make one. Removed when it is dropped.
 pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {

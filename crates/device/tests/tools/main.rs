@@ -1,5 +1,5 @@
-//! Devices of the kernel, and what the tools of the machine make. A test whose tool or device the machine lacks is skipped, and
-//! says so.
+//! Devices of the kernel, and images made by the machine's tools. A test whose tool or device is missing on the machine is skipped, and
+//! reports that.
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]

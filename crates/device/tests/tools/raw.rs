@@ -145,7 +145,7 @@ fn a_loop_device_and_its_file_exclude_each_other() {
     let readers = [to_read(&raw.0).unwrap(), to_read(file).unwrap()];
     assert!(is_in_use(to_write(file)) && is_in_use(to_write(&raw.0)));
     drop(readers);
-    // Somebody else uses the loop device, and has no lock on the file.
+    // Another process uses the loop device, and has no lock on the file.
     let other = OpenOptions::new().read(true).custom_flags(O_EXCL).open(&raw.0).unwrap();
     assert_eq!(through(to_write(file)).as_deref(), Some(Path::new(&raw.0)));
     drop(other);
@@ -161,7 +161,7 @@ fn a_loop_device_and_its_file_exclude_each_other() {
     to_write(file).unwrap();
 }
 
-/// A partition is a device of its own, and lies in the file under its disk.
+/// A partition is a separate device, and is stored in the file under its disk.
 #[test]
 fn a_partition_of_a_loop_device_excludes_its_file() {
     let folder = tempfile::tempdir().unwrap();

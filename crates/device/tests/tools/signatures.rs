@@ -1,7 +1,7 @@
 //! A look at a device names the formats of real tools, whole and with their start zeroed.
 //!
-//! The images are files that the tools of the machine make. A tool that is missing skips its part, and says so; the same
-//! signatures, made by hand, are in the unit tests of `blank`.
+//! The images are files made by the machine's tools. The part of a missing tool is skipped and reported; the same signatures, made by hand,
+//! are in the unit tests of `blank`.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -33,7 +33,7 @@ fn zero(path: &Path, from: u64, to: u64) {
     file.write_all_at(&vec![0; (to - from) as usize], from).unwrap();
 }
 
-/// Runs the tool on a blank file; where it is there and works, the image must be seen as `what`. Gives the image.
+/// Runs the tool on a blank file and returns the image. If the tool exists and works, the image must be recognised as `what`.
 fn made(folder: &Path, what: &str, name: &str, arguments: &[&str], input: &str) -> Option<PathBuf> {
     let tool = tool(name)?;
     let path = folder.join(name);
@@ -41,7 +41,7 @@ fn made(folder: &Path, what: &str, name: &str, arguments: &[&str], input: &str) 
     let mut command = Command::new(&tool);
     command.args(arguments).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A tool that does not ask does not read.
+    // A tool that asks nothing does not read.
     let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -73,7 +73,7 @@ fn contents_that_tools_make_are_named() {
     made(folder, "a GPT partition table", "sfdisk", &["-q"], "label: gpt\n2048,4096\n");
 }
 
-/// The start of a device is often wiped, by hand or by an installer; the rest is somebody's data still.
+/// The start of a device is often wiped, by hand or by an installer; the rest still holds data.
 #[test]
 fn contents_that_tools_made_are_seen_without_their_start() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The owners and the state that applies, merges, publishes and growth work with.
+//! The owners and the state that applies, compactions, publishes and growth work with.
 
 use std::sync::Arc;
 
@@ -6,24 +6,24 @@ use arc_swap::ArcSwap;
 use shoal_base::Clock;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::AtomicU64;
+use shoal_common::error::Result;
+use shoal_common::event::{Bell, Token};
+use shoal_common::options::Tuning;
 use shoal_device::Device;
 use shoal_pool::Pool;
 
 use crate::checkpoint::closing::Closing;
-use crate::checkpoint::layout::Layout;
 use crate::checkpoint::pause::Pause;
 use crate::checkpoint::rate::MoveLimits;
-use crate::checkpoint::superblock::Superblock;
-use crate::common::counters::OperationCounters;
-use crate::common::error::Result;
-use crate::common::event::{Bell, Token};
-use crate::common::options::Tuning;
+use crate::counters::OperationCounters;
+use crate::image::layout::Layout;
+use crate::image::superblock::Superblock;
 use crate::log::driver::run_to_end;
 use crate::log::owner::Log;
+use crate::memtable::Memtable;
 use crate::space::growth::Growth;
 use crate::space::manager::SpaceManager;
 use crate::space::own_space::OwnSpace;
-use crate::tablet::memtable::Memtable;
 use crate::tablet::tablets::Tablets;
 use crate::tablet::tree_io::PoolSink;
 use crate::value::packed::run_blocks_max;
@@ -61,8 +61,8 @@ pub(crate) struct Checkpointer {
 
 /// The threads that do what comes after an apply.
 pub(crate) struct Helpers {
-    /// Wakes the thread that merges layers.
-    pub merge: Arc<Bell>,
+    /// Wakes the thread that compacts layers.
+    pub compaction: Arc<Bell>,
     /// Wakes the thread that drops applied memtables: a fifth of an apply's time would be the freeing of its records.
     free: Arc<Bell>,
     /// The memtable that was applied last, until that thread drops it.
@@ -70,17 +70,17 @@ pub(crate) struct Helpers {
     /// Wakes the thread that applies.
     apply: Arc<Bell>,
     /// The pause behind the newest apply, until that thread takes it.
-    pub(super) paused: Mutex<Option<Pause>>,
+    pub(crate) paused: Mutex<Option<Pause>>,
 }
 
 impl Helpers {
     /// Threads with these bells.
-    pub(crate) fn new(merge: Arc<Bell>, free: Arc<Bell>, apply: Arc<Bell>) -> Self {
-        Self { merge, free, applied: Mutex::default(), apply, paused: Mutex::default() }
+    pub(crate) fn new(compaction: Arc<Bell>, free: Arc<Bell>, apply: Arc<Bell>) -> Self {
+        Self { compaction, free, applied: Mutex::default(), apply, paused: Mutex::default() }
     }
 
     /// Leaves a pause to the thread that applies. One that still lies there is over.
-    pub(super) fn leave_pause(&self, pause: Pause) {
+    pub(crate) fn leave_pause(&self, pause: Pause) {
         let before = self.paused.lock().replace(pause);
         self.apply.ring();
         drop(before);
@@ -111,7 +111,7 @@ impl Checkpointer {
         run_blocks_max(&self.tuning, self.space.withheld())
     }
 
-    /// A sink for the pages of an apply or a merge.
+    /// A sink for the pages of an apply or a compaction.
     pub(crate) fn page_sink(&self) -> PoolSink<'_> {
         PoolSink::new(&self.pool, &self.space, &self.counters, self.tuning.apply_bytes_in_flight)
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use shoal_base::Clock;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
-
-use crate::common::error::{Error, Result};
+use shoal_common::error::{Error, Result};
 
 /// A close that takes longer than this logs its progress, and again after each such time.
 const PROGRESS_NS: u64 = 1_000_000_000;

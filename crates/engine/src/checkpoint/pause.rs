@@ -1,21 +1,22 @@
-//! The pause behind an apply whose tablet's merges have fallen behind.
+//! The pause behind an apply whose tablet's compactions have fallen behind.
 //!
-//! Applies and merges share the cores. A lasting load at the speed of the applies leaves merges too little of them: the number
-//! of layers grows to its limit (INV-33), and then every write waits for a whole merge, which takes seconds.
+//! Applies and compactions share the cores. A lasting load at the speed of the applies leaves compactions too little of them: the number
+//! of layers grows to its limit (INV-33), and then every write waits for a whole compaction, which takes seconds.
 //! Such an apply keeps a part of its memtable's room back. The applier thread lends that part bit by bit in a pause, and applies
-//! nothing meanwhile: merges have its core and the applier's turn. The pause grows with the entries and layers that wait, so a
-//! lasting load settles at the speed of the merges.
+//! nothing meanwhile: compactions have its core and the applier's turn. The pause grows with the entries and layers that wait, so a
+//! lasting load settles at the speed of the compactions.
 
 use std::thread;
 use std::time::Duration;
 
-use crate::tablet::admission::Lent;
-use crate::tablet::layers::{LAYERS_MAX, Layers};
+use shoal_tree::layers::{LAYERS_MAX, Layers};
 
-/// A tablet's merges are behind if its layers have more than so many thousandths of the entries that make a merge into the base
-/// due. Twice as many are usual: new layers come while the merge runs.
+use crate::memtable::admission::Lent;
+
+/// A tablet's compactions are behind if its layers have more than so many thousandths of the entries that make a compaction into the base
+/// due. Twice as many are usual: new layers come while the compaction runs.
 const BEHIND_PERMILLE: u64 = 2_000;
-/// A tablet's merges are behind, too, if it has more layers than this.
+/// A tablet's compactions are behind, too, if it has more layers than this.
 const BEHIND_LAYERS: usize = LAYERS_MAX * 7 / 10;
 /// The pause for each layer more, in thousandths of the time of the apply.
 const PERMILLE_A_LAYER: u64 = 400;
@@ -27,8 +28,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const LEND_EVERY: Duration = Duration::from_millis(1);
 
 /// The length of the pause behind the next apply of a tablet, in thousandths of the time of that apply. `due_entries` is the number
-/// of entries that make a merge into the base due.
-pub(super) fn permille(layers: &Layers, due_entries: u64) -> u64 {
+/// of entries that make a compaction into the base due.
+pub(crate) fn permille(layers: &Layers, due_entries: u64) -> u64 {
     let entries = layers.entries().saturating_mul(1000) / due_entries.max(1);
     let by_entries = entries.saturating_sub(BEHIND_PERMILLE) * 3 / 2;
     let by_layers = layers.list.len().saturating_sub(BEHIND_LAYERS) as u64 * PERMILLE_A_LAYER;
@@ -46,7 +47,7 @@ pub(crate) struct Pause {
 
 impl Pause {
     /// A pause behind an apply that took `apply_ns` and did `done` of `whole`: the rest is the pause's.
-    pub(super) fn new(lent: Lent, (done, whole): (usize, usize), apply_ns: u64) -> Self {
+    pub(crate) fn new(lent: Lent, (done, whole): (usize, usize), apply_ns: u64) -> Self {
         let rest = (whole - done) as u128;
         let length_ns = u128::from(apply_ns) * rest / done.max(1) as u128;
         let length = Duration::from_nanos(u64::try_from(length_ns).unwrap_or(u64::MAX)).min(PAUSE_MAX);
@@ -54,7 +55,7 @@ impl Pause {
     }
 
     /// Lends the room on this thread, until the time of the pause or `is_over`. `lends` follows each step.
-    pub(super) fn run(mut self, is_over: impl Fn() -> bool, lends: impl Fn()) {
+    pub(crate) fn run(mut self, is_over: impl Fn() -> bool, lends: impl Fn()) {
         let steps = (self.length.as_nanos() / LEND_EVERY.as_nanos()) as usize;
         for step in 1..=steps {
             if is_over() {
@@ -83,9 +84,10 @@ impl Drop for Pause {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use shoal_tree::Root;
+
     use super::*;
-    use crate::tablet::admission::Admission;
-    use crate::tablet::tree::Root;
+    use crate::memtable::admission::Admission;
 
     fn layers(count: usize, entries: u64) -> Layers {
         let list = (0..count).map(|_| Root { entries: entries / count as u64, ..Root::EMPTY }).collect();

@@ -4,19 +4,19 @@ use std::future::Future;
 use std::sync::Arc;
 
 use shoal_base::{Lsn, Run, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_tree::Root;
+use shoal_tree::layers::LayersRef;
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::copies;
-use crate::checkpoint::features::LAYERS;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::losses::Losses;
-use crate::checkpoint::space_image;
-use crate::checkpoint::superblock::Superblock;
-use crate::common::error::{Error, Result};
-use crate::tablet::layers::LayersRef;
-use crate::tablet::tree::Root;
+use crate::image::copies;
+use crate::image::features::LAYERS;
+use crate::image::layout::Layout;
+use crate::image::losses::Losses;
+use crate::image::space_image;
+use crate::image::superblock::Superblock;
 use crate::tablet::view::Tablet;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
 
 /// Distance of a superblock's LSN ceiling from the last assigned LSN.

@@ -7,14 +7,14 @@
 //! A copy that cannot be read, or that is damaged, proves nothing: the scrub reports it.
 
 use shoal_base::sync::atomic::Ordering;
+use shoal_common::error::Result;
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::copies::copies;
-use crate::checkpoint::layout::SUPERBLOCK_COPIES;
-use crate::checkpoint::superblock::Superblock;
-use crate::common::error::Result;
-use crate::testing::injected_bug::{Bug, injected};
+use crate::image::copies::copies;
+use crate::image::layout::SUPERBLOCK_COPIES;
+use crate::image::superblock::Superblock;
 
 impl Checkpointer {
     /// Checks before a publish behind `newest` that the data file was not cut, and that no other program published. The copies are read

@@ -1,6 +1,6 @@
 //! Group commit: all queued records become one log batch, one flush makes it durable, and its writers are woken.
 //!
-//! `driver.rs` chooses the thread that drives. The driver takes its state out of its lock, so no lock is held across
+//! `who_commits.rs` chooses the thread that drives. The driver takes its state out of its lock, so no lock is held across
 //! I/O. Batches are written one after the other: a batch starts when the previous one is durable, so the promise (R15)
 //! in its header covers all earlier batches.
 
@@ -16,6 +16,9 @@ use shoal_base::plug::plug;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shoal_base::{BLOCK_BYTES, Clock, Lsn};
+use shoal_common::error::{Error, Result};
+use shoal_common::event::{Bell, Event, Token, TokenGuard};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
 use shoal_pool::Pool;
 use smallvec::SmallVec;
@@ -24,15 +27,12 @@ use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHea
 use super::queue::{Item, Marker, QueuedBatch, ValueWrite};
 use super::ring::{BatchIndex, Ring};
 use super::ring_space::RingSpace;
-use crate::common::error::{Error, Result};
-use crate::common::event::{Bell, Event, Token, TokenGuard};
 use crate::log::expiry::{ExpiryClock, Newest};
 use crate::log::kept::Kept;
 use crate::log::poison::Poison;
 use crate::log::record::{Record, Refusal};
 use crate::log::ring::LogPlace;
 use crate::log::room::Room;
-use crate::testing::injected_bug::{Bug, injected};
 pub(crate) use refuse::Unwritten;
 
 /// The state of the driver.
@@ -51,13 +51,13 @@ pub(crate) struct CommitCounters {
 /// The committer's thread, from the view of its callers.
 pub(super) struct CommitThread {
     pub(super) bell: Option<Arc<Bell>>,
-    /// Threads that queued writes and will hand them over soon. Only the cutting of batches depends on it.
-    pub(super) gathering: AtomicUsize,
+    /// Turns with queued writes. Only the cutting of batches depends on it.
+    pub(super) turns: AtomicUsize,
 }
 
 impl CommitThread {
     fn new(bell: Option<Arc<Bell>>) -> Self {
-        Self { bell, gathering: AtomicUsize::new(0) }
+        Self { bell, turns: AtomicUsize::new(0) }
     }
 }
 

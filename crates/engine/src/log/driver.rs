@@ -1,15 +1,9 @@
-//! Chooses the thread that commits the queued records.
+//! Runs commits on the thread that [`who_commits`] chooses.
 //!
-//! A thread that may block ([`may_block`]) drives the commit itself, without a hand-off. All others request it from the
-//! committer's thread, so no thread of a server ever drives. In a store without such a thread, or in one that is being
-//! closed, callers commit. A driver continues until its own record is durable, and requests the commit of records queued by
-//! then.
+//! A driver continues until its own record is durable, and requests the commit of records queued by then. A thread that serves many
+//! requests runs them in turns ([`Committer::turn`]): the writes of a turn share a batch.
 //!
-//! A thread that serves many requests a turn gathers ([`Committer::gather`]): one request commits all its writes, and
-//! they share a batch. A thread that has one client commits that client's writes itself, and saves two hand-offs
-//! ([`Committer::gather_and_commit`]). Of several clients it receives the next commands while the device has a batch.
-//!
-//! The writers of a batch write again when they have their answers. Where far fewer others are queued, the committer's thread first
+//! The writers of a batch write again when they have their answers. If far fewer others are queued, the committer's thread first
 //! yields to the threads that send those answers on its core.
 
 use std::cell::Cell;
@@ -20,69 +14,65 @@ use shoal_base::Lsn;
 use shoal_base::plug::plug;
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::task::{block_on, may_block};
+use shoal_common::error::Result;
+use shoal_common::event::Bell;
 
 use super::commit::Committer;
-use crate::common::error::Result;
-use crate::common::event::Bell;
+use super::who_commits::{Facts, Moment, QUICK_BATCH_NS_MAX, TURN_WRITES_MAX, Who, who_commits};
 use crate::log::record::Record;
 
 /// The committer checks its queue this often even without a wake-up.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The longest wait of the committer for threads that gather writes. A turn of a dispatch thread is hardly ever longer.
-const GATHERING_MAX: Duration = Duration::from_millis(1);
-/// A thread that serves clients commits its writes itself if the batch before took at most this long: on a slow device the two
-/// hand-offs cost nothing beside the flush, and a device that hangs must not take such a thread with it.
-const QUICK_BATCH_NS_MAX: u64 = 500_000;
-/// Writes that a thread gathers before it requests their commit: with more the committer begins while the thread continues.
-const GATHERED_MAX: usize = 256;
+/// The longest wait of the committer's thread for the end of a turn. A turn of a dispatch thread rarely takes longer.
+const TURN_WAIT_MAX: Duration = Duration::from_millis(1);
 
-/// The end of a gathering: the thread that commits its writes.
+/// The clients that wait for the writes of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AtEnd {
-    /// The committer's.
-    RequestCommit,
-    /// The one that gathered them, if the device is quick and no other thread drives.
-    Commit,
+pub enum Waiting {
+    /// One client, and nothing else needs the thread before its writes are durable.
+    One,
+    /// Several, or none: the thread can do other work while the device is busy.
+    Several,
 }
 
-/// The writes that a thread gathers.
+/// The turn that a thread runs.
 #[derive(Clone, Copy)]
-struct Gathering {
-    /// The address of the committer for which the thread gathers; zero if it does not gather.
+struct Turn {
+    /// The address of the committer whose writes it collects; zero outside a turn.
     committer: usize,
     /// Writes since the last request.
     writes: usize,
     /// Values with extents.
     values: usize,
-    at_end: AtEnd,
+    /// Values with extents in the thread's last turn that had any.
+    values_before: usize,
+    /// The turn may end with [`Waiting::One`].
+    may_be_one: bool,
 }
 
 thread_local! {
-    static GATHERING: Cell<Gathering> =
-        const { Cell::new(Gathering { committer: 0, writes: 0, values: 0, at_end: AtEnd::RequestCommit }) };
-    /// Values with extents in the thread's last [`Committer::gather_and_commit`] that had any.
-    static VALUES_BEFORE: Cell<usize> = const { Cell::new(0) };
+    static TURN: Cell<Turn> = const {
+        Cell::new(Turn { committer: 0, writes: 0, values: 0, values_before: 0, may_be_one: false })
+    };
 }
 
-/// Ends the gathering of a thread, also after a panic: the queued writes must be committed.
-struct Gathered<'a> {
+/// Ends the turn of a thread, also after a panic: the queued writes must be committed.
+struct TurnGuard<'a> {
     committer: &'a Committer,
-    before: Gathering,
+    before: Turn,
+    waiting: Waiting,
 }
 
-impl Drop for Gathered<'_> {
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
-        let gathering = GATHERING.replace(self.before);
-        if gathering.values > 0 {
-            VALUES_BEFORE.set(gathering.values);
-        }
-        if gathering.writes > 0 {
-            self.committer.end_gathering();
-            // The device takes long for several values with extents: the thread receives others meanwhile.
-            let commits = gathering.at_end == AtEnd::Commit
-                && self.committer.is_quick()
-                && (gathering.writes == 1 || !self.committer.has_extents());
-            if commits && !thread::panicking() {
+        let turn = TURN.get();
+        let values_before = if turn.values > 0 { turn.values } else { turn.values_before };
+        TURN.set(Turn { values_before, ..self.before });
+        if turn.writes > 0 {
+            self.committer.leave_turn();
+            let is_light = || turn.writes == 1 || !self.committer.has_extents();
+            let who = self.committer.who_commits_turn(self.waiting, is_light);
+            if who == Who::Caller && !thread::panicking() {
                 run_to_end(self.committer.commit_one());
             }
             if self.committer.has_work() {
@@ -96,13 +86,12 @@ impl Committer {
     /// Ensures that the queued records are committed. `writes` is their number since the last call. Does not wait for
     /// the commit if the store has a thread that commits.
     pub(crate) fn request_commit(&self, writes: usize) {
-        match self.bell() {
-            Some(bell) => {
-                if !self.defer_request(writes) {
-                    bell.ring();
-                }
-            }
-            None => run_to_end(self.commit_all()),
+        let facts = Facts::of_thread(self.has_thread());
+        let moment = self.count_in_turn(writes, facts);
+        match who_commits(moment, facts) {
+            Who::Caller => run_to_end(self.commit_all()),
+            Who::Committer => self.bell().into_iter().for_each(Bell::ring),
+            Who::TurnEnd => {}
         }
     }
 
@@ -119,13 +108,14 @@ impl Committer {
         self.drive_while(|| !self.is_settled(record));
     }
 
-    /// Sees to it that all that is queued is committed: here, where this thread may block and nobody else does it.
+    /// Commits the whole queue on this thread if it may block and no other thread is committing; otherwise requests the commit.
     pub(crate) fn drive_all(&self) {
         self.drive_while(|| self.has_work());
     }
 
-    fn drive_while(&self, goes_on: impl Fn() -> bool) {
-        if !may_block() || run_to_end(self.commit_while(goes_on)) {
+    fn drive_while(&self, wants_more: impl Fn() -> bool) {
+        let who = who_commits(Moment::Waits, Facts::of_thread(self.has_thread()));
+        if who != Who::Caller || run_to_end(self.commit_while(wants_more)) {
             self.request_commit(1);
         }
     }
@@ -135,11 +125,11 @@ impl Committer {
         self.commit_while(|| self.has_work()).await;
     }
 
-    /// Commits batches as long as `goes_on`, unless another thread does. Returns true if records are left and no thread
-    /// commits them. A caller that finds the driver's place taken has queued its record before, so the driver sees the
-    /// record when it leaves its place.
-    async fn commit_while(&self, goes_on: impl Fn() -> bool) -> bool {
-        while goes_on() {
+    /// Commits batches while `wants_more`, unless another thread does. Returns true if records are left and no thread
+    /// commits them. A caller that finds another thread committing has queued its record before, so that thread sees the
+    /// record before it stops.
+    async fn commit_while(&self, wants_more: impl Fn() -> bool) -> bool {
+        while wants_more() {
             if !self.commit_one().await {
                 return false;
             }
@@ -161,7 +151,7 @@ impl Committer {
     ///
     /// With less than half of them queued, the threads that run the clients' requests on this core get their turn first: a completed
     /// batch wakes both sides, and a batch of few writes costs as much as one of many. Nothing waits where the core has no other work.
-    pub(crate) fn turn(&self, seal_after_ns: u64, last_queued: &mut usize) -> Option<Duration> {
+    pub(crate) fn thread_turn(&self, seal_after_ns: u64, last_queued: &mut usize) -> Option<Duration> {
         if self.queued() < *last_queued / 2 {
             thread::yield_now();
         }
@@ -170,8 +160,8 @@ impl Committer {
         if self.has_work() {
             // More writes are coming, and their request rings: a batch now would be a small one. If another thread
             // drives, polling would only take its core away.
-            let can_wait = is_driven || self.thread.gathering.load(Ordering::Relaxed) > 0;
-            return can_wait.then_some(GATHERING_MAX);
+            let can_wait = is_driven || self.thread.turns.load(Ordering::Relaxed) > 0;
+            return can_wait.then_some(TURN_WAIT_MAX);
         }
         if !self.wants_seal() {
             return Some(PERIOD);
@@ -186,72 +176,80 @@ impl Committer {
         (!self.has_work()).then_some(PERIOD)
     }
 
-    /// Runs `work`. The commit of the writes that it queues is requested at its end, or earlier if there are many.
+    /// Runs `work`, and requests the commit of the writes that it queues at its end, or earlier if there are many.
     /// `work` must not wait for any of them.
     pub(crate) fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _gathered = self.begin_gathering(AtEnd::RequestCommit);
+        let _turn = self.enter_turn(false);
         plug(work)
     }
 
-    /// As [`Self::gather`], but this thread commits the writes if `work` returns true, the device is quick, and no other
-    /// thread drives. Of more than [`GATHERED_MAX`] it commits the last ones.
-    pub(crate) fn gather_and_commit(&self, work: impl FnOnce() -> bool) {
-        let _gathered = self.begin_gathering(AtEnd::Commit);
-        if !plug(work) {
-            GATHERING.set(Gathering { at_end: AtEnd::RequestCommit, ..GATHERING.get() });
-        }
+    /// As [`Self::gather`], but this thread commits the writes itself if [`who_commits`] returns so for the clients that
+    /// `work` returns. Of more than [`TURN_WRITES_MAX`] it commits the last ones.
+    pub(crate) fn turn(&self, work: impl FnOnce() -> Waiting) {
+        let mut turn = self.enter_turn(true);
+        turn.waiting = plug(work);
     }
 
-    fn begin_gathering(&self, at_end: AtEnd) -> Gathered<'_> {
-        let before = GATHERING.replace(Gathering { committer: self.address(), writes: 0, values: 0, at_end });
-        Gathered { committer: self, before }
+    fn enter_turn(&self, may_be_one: bool) -> TurnGuard<'_> {
+        let before = TURN.get();
+        TURN.set(Turn { committer: self.address(), writes: 0, values: 0, may_be_one, ..before });
+        TurnGuard { committer: self, before, waiting: Waiting::Several }
     }
 
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    fn end_gathering(&self) {
-        let before = self.thread.gathering.fetch_sub(1, Ordering::Relaxed);
-        assert!(before > 0, "a gathering ends once");
+    fn leave_turn(&self) {
+        let before = self.thread.turns.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a turn ends once");
     }
 
-    fn is_quick(&self) -> bool {
-        self.last_took_ns() <= QUICK_BATCH_NS_MAX
+    fn who_commits_turn(&self, waiting: Waiting, is_light: impl FnOnce() -> bool) -> Who {
+        let one_client = waiting == Waiting::One;
+        let is_quick = one_client && self.last_took_ns() <= QUICK_BATCH_NS_MAX;
+        let facts = Facts::of_thread(self.has_thread());
+        who_commits(
+            Moment::TurnEnds,
+            Facts { one_client, is_quick, is_light: is_quick && is_light(), ..facts },
+        )
     }
 
     /// Returns true if this thread will probably commit the write of a value that it queues now, and no other thread
     /// commits: the bytes of the value can go to the device with the batch. A thread whose last turn had several values
     /// expects several again: they start at once, and their writes are done by the time that a batch names them.
     pub(crate) fn commits_next(&self) -> bool {
-        let mut gathering = GATHERING.get();
-        let gathers = gathering.committer == self.address() && gathering.at_end == AtEnd::Commit;
-        if gathers {
-            gathering.values += 1;
-            GATHERING.set(gathering);
+        let mut turn = TURN.get();
+        let may_be_one = turn.committer == self.address() && turn.may_be_one;
+        if may_be_one {
+            turn.values += 1;
+            TURN.set(turn);
         }
-        let is_alone = || gathering.writes == 0 && VALUES_BEFORE.get() <= 1 && self.is_quick();
-        (may_block() || (gathers && is_alone())) && self.is_idle()
+        let is_alone = || {
+            let is_light = turn.writes == 0 && turn.values_before <= 1;
+            may_be_one && self.who_commits_turn(Waiting::One, || is_light) == Who::Caller
+        };
+        (may_block() || is_alone()) && self.is_idle()
     }
 
-    /// Returns true if the request of queued writes is left to the end of the gathering. A thread that may block can
-    /// wait for its own writes.
-    fn defer_request(&self, writes: usize) -> bool {
-        let mut gathering = GATHERING.get();
-        if may_block() || gathering.committer != self.address() {
-            return false;
+    /// Counts writes that this thread queued in its turn, if it runs one of this committer. A thread that may block can wait for its
+    /// writes, so it leaves none to the end of a turn.
+    fn count_in_turn(&self, writes: usize, facts: Facts) -> Moment {
+        let mut turn = TURN.get();
+        if facts.may_block || !facts.has_committer || turn.committer != self.address() {
+            return Moment::Queued;
         }
-        if gathering.writes == 0 {
-            self.thread.gathering.fetch_add(1, Ordering::Relaxed);
+        if turn.writes == 0 {
+            self.thread.turns.fetch_add(1, Ordering::Relaxed);
         }
-        gathering.writes += writes;
-        let is_full = gathering.writes >= GATHERED_MAX;
+        turn.writes += writes;
+        let is_full = turn.writes >= TURN_WRITES_MAX;
         if is_full {
-            gathering.writes = 0;
-            self.end_gathering();
+            turn.writes = 0;
+            self.leave_turn();
         }
-        GATHERING.set(gathering);
-        !is_full
+        TURN.set(turn);
+        if is_full { Moment::TurnFull } else { Moment::QueuedInTurn }
     }
 }
 

@@ -7,9 +7,8 @@
 //! shorter time counts: an object that lives longer is better than a lost one.
 //!
 //! An *absolute* deadline ("at noon") is a moment of the **wall clock** as it is then. If the wall clock was ahead and
-//! is set back, versions that a reader may have seen absent stay absent: a [`WallMark`] says up to which deadline and
-//! which version. A step of less than [`STEP_NS`] does not count: the clock stands still until the wall clock has
-//! caught up.
+//! is set back, versions that a reader may have seen absent stay absent: a [`WallMark`] holds the last such deadline
+//! and version. A step of less than [`STEP_NS`] does not count: the clock stops until the wall clock has caught up.
 //!
 //! Each log batch and each superblock stores both clocks. While any object has a deadline, a superblock is published
 //! for them at least every [`SAVE_NS`].
@@ -20,25 +19,24 @@ use std::time::Duration;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_base::{Clock, Lsn};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::object::{Deadline, End, Expiry};
 
-use crate::common::object::{Deadline, End, Expiry};
 use crate::log::clock_record::{ClockRecord, WALL_MARKS_MAX, WallMark};
 use crate::log::format::{BatchHeader, CLOCK_MAX_NS, Stamp};
-use crate::testing::injected_bug::{Bug, injected};
 
 /// A sudden move of the wall clock against boot time counts as a step from this size on.
 const STEP_NS: u64 = 1_000_000_000;
-/// A time by the boot-time clock counts, while a store is closed, if it is longer than that by the wall clock by this
-/// much at most.
+/// The boot-time clock's duration of a closed store counts if it exceeds the wall clock's by at most this.
 const DISAGREEMENT_NS: u64 = 3_600_000_000_000;
-/// Two clocks are read one after the other: a difference of this size means nothing.
+/// Two clocks are read one after the other: a difference of this size is insignificant.
 const JITTER_NS: u64 = 1_000_000;
 /// The longest time without a stored clock, while any object has a deadline.
 const SAVE_NS: u64 = 10_000_000_000;
 /// Steps of the wall clock are logged at most once in this time.
 const SAY_NS: u64 = 60_000_000_000;
 
-/// Knows the number of the newest record, and prevents new records while it is used.
+/// The source of the newest record's number, which prevents new records while it is used.
 pub(crate) trait Newest {
     /// Calls `mark` with the number that the newest queued record has or will have. No record is queued meanwhile.
     fn with_newest(&self, mark: &mut dyn FnMut(Lsn));
@@ -53,7 +51,7 @@ impl Newest for Numbered {
     }
 }
 
-/// The record of a new store, whose store time begins now.
+/// The record of a new store, whose store time starts now.
 pub(crate) fn first_record(clock: &dyn Clock) -> ClockRecord {
     ClockRecord {
         store_ns: 0,
@@ -75,7 +73,8 @@ pub(crate) struct ExpiryClock {
     wall_high: AtomicU64,
     marks: Mutex<Vec<WallMark>>,
     has_marks: AtomicBool,
-    /// The wall clock minus store time, as a signed number. Relaxed, as all fields below: each stands alone.
+    /// The wall clock minus store time, as a signed number. Relaxed, as all fields below: each is independent
+    /// of the others.
     offset: AtomicU64,
     steps: AtomicU64,
     /// The sum of all steps, as a signed number.
@@ -98,7 +97,8 @@ pub(crate) struct FoundTime {
 }
 
 impl FoundTime {
-    /// The times of a superblock that the opening of number `epoch` wrote. `is_older` says that it had version 2.
+    /// The times of a superblock that the opening of number `epoch` wrote. `is_older` is true if it had version
+    /// 2.
     pub(crate) fn new(mut record: ClockRecord, wall_high_ns: u64, epoch: u64, is_older: bool) -> Self {
         if is_older {
             record.wall_ns = wall_high_ns.min(CLOCK_MAX_NS);
@@ -197,7 +197,7 @@ impl ClosedTime {
         }
     }
 
-    /// Returns true if the time by the boot-time clock is not to be believed.
+    /// Returns true if the time by the boot-time clock is implausible.
     fn is_too_long(self, by_boot: u64) -> bool {
         by_boot > (self.by_wall.max(0) as u64).saturating_add(DISAGREEMENT_NS)
     }
@@ -228,7 +228,7 @@ impl ClosedTime {
 
 const MEANING: &str = "A time to live is not affected; an absolute deadline (EXPIREAT) is compared with the wall clock as it is then";
 
-/// A difference of clocks, in words.
+/// A difference of clocks, as text.
 fn difference(ns: i64) -> String {
     let seconds = ns.unsigned_abs() as f64 / 1e9;
     format!("{seconds:.1} s {}", if ns < 0 { "less" } else { "more" })
@@ -322,7 +322,7 @@ impl ExpiryClock {
             Expiry::Never => return None,
             Expiry::After(time) => End::Store(self.store_ns().saturating_add(ns_of(time))),
             Expiry::At(wall_ns) => End::Wall(wall_ns),
-            Expiry::Same(deadline) => deadline.end,
+            Expiry::Same(deadline) => deadline.end(),
         };
         if matches!(end, End::Wall(_)) {
             // A step back that was not noticed yet is older than this write, and must not affect it.
@@ -337,7 +337,7 @@ impl ExpiryClock {
             End::Store(ns) => (ns.saturating_sub(self.store_ns()), ns.saturating_add_signed(self.look())),
             End::Wall(ns) => (ns.saturating_sub(self.wall_ns(newest)), ns),
         };
-        Deadline { end, left_ns, at_ns }
+        Deadline::new(end, left_ns, at_ns)
     }
 
     /// The clocks at this moment, by which a snapshot judges.
@@ -418,7 +418,7 @@ impl ExpiryClock {
         (record, high)
     }
 
-    /// Returns true if the clocks must be stored now. `has_deadlines` says whether any object has a deadline.
+    /// Returns true if the clocks must be stored now. `has_deadlines` is true if any object has a deadline.
     pub(crate) fn wants_saving(&self, has_deadlines: bool) -> bool {
         let since = self.store_ns().saturating_sub(self.saved_ns.load(Ordering::Relaxed));
         has_deadlines && (self.is_unsaved.load(Ordering::Relaxed) || since >= SAVE_NS)
@@ -462,7 +462,7 @@ impl Moment {
             End::Store(ns) => (ns.saturating_sub(self.store_ns), ns.saturating_add_signed(self.offset_ns)),
             End::Wall(ns) => (ns.saturating_sub(self.wall_ns), ns),
         };
-        Deadline { end, left_ns, at_ns }
+        Deadline::new(end, left_ns, at_ns)
     }
 }
 
@@ -494,7 +494,7 @@ mod tests {
             (Some(year), 10 * SECOND, 10 * SECOND, Some("the store was closed for")),
             (Some(HOUR + 1), 0, 0, Some("the store was closed for")),
             (Some(2 * HOUR), -year, 0, Some("the store was closed for")),
-            // Another clock since boot: only the wall clock knows.
+            // Another boot-time clock: only the wall clock is known.
             (None, 10 * SECOND, 10 * SECOND, None),
             (None, year, year, None),
             (None, -10 * SECOND, 0, Some("the wall clock shows 10.0 s less")),

@@ -9,9 +9,10 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 
+use shoal_common::injected_bug::{Bug, injected};
+
 use super::event::Event;
 use super::sync::Mutex;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// The flushes in progress.
 #[derive(Default)]
@@ -27,8 +28,8 @@ struct Turns {
 }
 
 impl Fence {
-    /// Runs `flush`, calls `failed` if it failed, and waits for the flushes that began before it ended. Afterwards
-    /// every failure that may have lost the data of `flush` is known.
+    /// Runs `flush`, calls `failed` if it failed, and waits for the flushes that started before it completed.
+    /// Afterwards every failure that may have lost the data of `flush` is known.
     ///
     /// Run this to its end: the outcome of a dropped flush is never known.
     pub(crate) async fn pass<T, E>(
@@ -39,7 +40,7 @@ impl Fence {
         let turn = self.begin();
         let result = flush.await;
         if let Err(error) = &result {
-            // Before the turn ends: the threads that wait for it check for failures then.
+            // Before the turn is over: the threads that wait for it check for failures then.
             failed(error);
         }
         let next = self.turns.lock().next;

@@ -111,7 +111,7 @@ fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
 }
 
-/// Both flushes succeed. The commit does not wait for a flush that began after its own ended.
+/// Both flushes succeed. The commit does not wait for a flush that started after its own flush completed.
 #[test]
 fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
     let (held, store) = opened(false);
@@ -124,7 +124,7 @@ fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
     held.sim.submit(vec![durable]);
     assert!(poll_once(commit.as_mut()).is_pending());
     held.sim.submit(vec![flush]);
-    // The superblock's own flush begins now.
+    // The superblock's own flush starts now.
     let last = held.up_to(publish.as_mut(), Op::Flush);
     assert!(poll_once(commit.as_mut()).is_ready(), "it began later");
     assert_eq!(block_on(store.0.log.committer.wait_durable(&record)).unwrap(), Lsn(1));
@@ -146,8 +146,8 @@ fn a_flush_that_fails_while_the_file_grows_poisons() {
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
 }
 
-/// A thread that commits panics in the middle of a batch. A writer that waits for room is told: no thread makes room
-/// in a store that is read-only, so it would wait for ever.
+/// A thread that commits panics in the middle of a batch. A writer that waits for room gets an error: no thread
+/// makes room in a read-only store, so it would wait for ever.
 #[test]
 fn a_driver_that_panics_leaves_no_writer_waiting_for_room() {
     let (held, store) = opened(false);
@@ -177,7 +177,7 @@ fn a_caller_that_is_dropped_while_it_leads_leaves_nobody_waiting() {
     let flush = std::thread::spawn(move || {
         let flush = async {
             began.send(()).unwrap();
-            // Until the test has had the time to drop the caller.
+            // Waits until the test has had time to drop the caller.
             let _ = ending.recv_timeout(Duration::from_millis(200));
             Ok(())
         };

@@ -1,7 +1,8 @@
 //! Bytes of the log: batches and records (`docs/format/log.md`). No other file encodes or decodes them.
 
+use shoal_common::injected_bug::{Bug, injected};
+
 use crate::log::ring::LogPlace;
-use crate::testing::injected_bug::{Bug, injected};
 use bytes::Bytes;
 use shoal_base::checksum::{crc32c, crc32c_seeded};
 use shoal_base::codec::{Reader, Truncated, put_prefixed, varint_bytes};
@@ -13,13 +14,13 @@ pub(crate) const BATCH_HEADER_BYTES: usize = 80;
 /// "SBAG" and "SBAH" read as little-endian: batches of format version 2, and of the present version.
 const BATCH_MAGIC_OLDER: u32 = 0x4741_4253;
 const BATCH_MAGIC: u32 = 0x4841_4253;
-/// Blocks of a batch at most: a length from a damaged header never makes recovery read more.
+/// Most blocks of a batch: recovery never reads more because of a length in a damaged header.
 pub(crate) const BATCH_BLOCKS_MAX: u32 = 4096;
 
-/// Clocks never get here (292 years): a larger number is damage, and sums of smaller ones do not overflow.
+/// Clocks never reach this (292 years): a larger number is damage, and sums of smaller ones do not overflow.
 pub(crate) const CLOCK_MAX_NS: u64 = i64::MAX as u64;
-/// No counter (numbers of records and superblocks, epochs, positions) gets here in the life of a device: a larger
-/// number is damage, and sums of smaller ones do not overflow.
+/// No counter (numbers of records and superblocks, epochs, positions) reaches this in the life of a device: a
+/// larger number is damage, and sums of smaller ones do not overflow.
 pub(crate) const COUNTER_MAX: u64 = 1 << 60;
 
 /// Bytes of a record before its key: length, checksum, kind, flags, tablet.
@@ -137,8 +138,8 @@ impl BatchBuilder {
     }
 }
 
-/// Reads the header at the start of `block` without checking the checksum. It says only that a batch may begin here,
-/// and its length.
+/// Reads the header at the start of `block` without checking the checksum. It shows only that a batch may start
+/// here, and its length.
 pub(crate) fn peek_header(block: &[u8]) -> Option<BatchHeader> {
     let mut reader = Reader::new(block);
     let header = decode_header(&mut reader).ok()??;
@@ -237,8 +238,8 @@ pub(crate) fn record_bytes(key_bytes: usize, body_bytes: usize) -> usize {
     RECORD_FIXED_BYTES + varint_bytes(key_bytes as u64) + key_bytes + body_bytes
 }
 
-/// Encodes a record; `body` is empty for a delete. `continues` says that the next record belongs to the same write
-/// batch.
+/// Encodes a record; `body` is empty for a delete. `continues` is true if the next record belongs to the same
+/// write batch.
 pub(crate) fn encode_record(
     kind: RecordKind,
     tablet: TabletId,

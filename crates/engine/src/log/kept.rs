@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use shoal_base::Lsn;
+use shoal_common::units::{forget_units, units_of};
 use shoal_pool::{Filled, Pool};
 
-use crate::common::units::{forget_units, units_of};
 use crate::log::record::Record;
 
 /// The change of the pool when a record is durable: its value becomes resident, and the previous one leaves.

@@ -17,5 +17,11 @@ pub(crate) mod record;
 pub(crate) mod ring;
 pub(crate) mod ring_space;
 pub(crate) mod room;
+mod who_commits;
 
-use crate::common::{event, sync};
+use shoal_common::event;
+
+/// Locks under one name: the models of `testing/models.rs` replace them.
+mod sync {
+    pub(super) use shoal_base::sync::Mutex;
+}

@@ -1,10 +1,10 @@
-//! The log of an open store from the view of its verbs: the committer, the poison that forbids writes, and the clock.
+//! The log of an open store, as its verbs use it: the committer, the poison that forbids writes, and the clock.
 
 use std::sync::Arc;
 
 use shoal_base::Lsn;
+use shoal_common::object::{Deadline, End, Expiry};
 
-use crate::common::object::{Deadline, End, Expiry};
 use crate::log::clock_record::ClockRecord;
 use crate::log::commit::Committer;
 use crate::log::expiry::{ExpiryClock, Moment};
@@ -30,7 +30,8 @@ impl Log {
         self.committer.moved.notify();
     }
 
-    /// Makes the store read-only because its data file is gone, or not its own any more, and wakes the writers that wait for room in vain.
+    /// Makes the store read-only because its data file is gone, or not the store's any more, and wakes the writers that wait for room in
+    /// vain.
     pub(crate) fn lose_file(&self, reason: String) {
         self.poison.set_displaced(reason);
         self.committer.moved.notify();

@@ -4,15 +4,16 @@
 use std::future::Future;
 use std::sync::OnceLock;
 
-use crate::common::error::{Error, Result};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+
 use crate::log::fence::Fence;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// The poison of a store, with its reason once it is set.
 #[derive(Default)]
 pub(crate) struct Poison {
     reason: OnceLock<String>,
-    /// The reason why the data file is not this store's any more: what it acknowledged may be gone.
+    /// The reason why the data file is not this store's any more: acknowledged writes may be gone.
     displaced: OnceLock<String>,
     /// The store was opened read-only: no operation failed.
     opened_read_only: bool,
@@ -74,9 +75,9 @@ impl Poison {
         self.reason().map_or(Ok(()), |reason| Err(Error::Poisoned(reason.to_owned())))
     }
 
-    /// Runs an operation that ends with a flush, or is a durable write. It succeeds only if no earlier or overlapping
-    /// flush failed (`fence.rs`). If it fails, the store is poisoned before any caller can rely on another flush. A durable write
-    /// without room is no failed flush: it lost nothing but itself.
+    /// Runs an operation that finishes with a flush, or is a durable write. It succeeds only if no earlier or overlapping flush
+    /// failed (`fence.rs`). If it fails, the store is poisoned before any caller can rely on another flush. A durable write
+    /// without room is no failed flush: only that write is lost.
     ///
     /// # Errors
     /// As `flush`; [`Error::Poisoned`] if another flush failed.

@@ -1,19 +1,19 @@
 //! Reads the log at recovery: from the superblock's tail to the first missing batch.
 //!
-//! Three ends must be told apart (R1, R15): a torn tail ends the log, a batch of an older pass of the ring is never
-//! replayed, and damage in promised records is an error.
+//! Three ends must be distinguished (R1, R15): a torn tail is the end of the log, a batch of an older pass of the
+//! ring is never replayed, and damage in promised records is an error.
 
 use std::ops::Range;
 
 use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
 
 use super::format::{BatchHeader, EncodedRecord, check_batch, decode_record, peek_header};
 use super::ring::Ring;
-use crate::common::error::{Error, Result};
 use crate::log::ring::LogPlace;
-use crate::testing::injected_bug::{Bug, injected};
 
 /// Blocks that are read at a time.
 const WINDOW_BLOCKS: u64 = 256;
@@ -45,7 +45,7 @@ pub(crate) struct PublishedLog {
     pub durable_lsn: Lsn,
     /// No record gets a number above this one without a new superblock (R5).
     pub ceiling: Lsn,
-    /// The newest opening's epoch (R1), and the position at which its batches begin.
+    /// The newest opening's epoch (R1), and the position of its first batch.
     pub epoch: u64,
     pub epoch_position: u64,
     /// The superblock's number.
@@ -83,7 +83,7 @@ pub(crate) async fn read_log(device: &Device, published: &PublishedLog) -> Resul
     Ok(found)
 }
 
-/// Returns true if no record can lie after the tail: every number up to the ceiling is before it, and a larger one
+/// Returns true if no record can follow the tail: every number up to the ceiling is before it, and a larger one
 /// would have needed a newer superblock first (R5). That is the state after a complete close.
 fn holds_nothing(published: &PublishedLog) -> bool {
     published.ceiling < published.tail.first_lsn
@@ -129,7 +129,8 @@ pub(crate) fn decode_records(header: &BatchHeader, bytes: &[u8]) -> Option<Vec<E
         .map(|_| decode_record(&mut reader))
         .collect::<std::result::Result<Vec<_>, _>>()
         .ok()?;
-    // No writer makes a batch that ends within a write batch; accepting it would take a part of one (R22).
+    // No writer makes a batch with only a part of a write batch at its end; accepting it would apply that
+    // part (R22).
     let is_whole = records.last().is_none_or(|last| !last.continues);
     (reader.is_empty() && is_whole).then_some(records)
 }
@@ -149,7 +150,7 @@ async fn find_damage(
     let limit = published.tail.position + u64::from(window.ring.blocks);
     let mut position = end.position;
     while position < limit {
-        // A misdirected batch after the end says as much as one in its place.
+        // A misdirected batch after the end proves the same as one in its place.
         if window.may_begin_batch(position, end.position..limit).await?
             && let Some((header, ..)) = window.batch(position, published.seed).await?
         {
@@ -204,7 +205,7 @@ impl Window<'_> {
         Ok(&self.bytes[from..from + blocks as usize * BLOCK_BYTES])
     }
 
-    /// Returns true if a batch of one of these positions may begin there, in its place or not.
+    /// Returns true if a batch of one of these positions may start there, in its place or not.
     async fn may_begin_batch(&mut self, position: u64, positions: Range<u64>) -> Result<bool> {
         let holds_nothing = self.holds_nothing;
         let header = match self.at(position, 1).await {

@@ -31,8 +31,8 @@ pub(crate) enum Refusal {
 /// Records that [`fetch`] takes at a time: more than a processor has misses of its cache in flight, and all fit in its cache.
 pub(crate) const FETCHED: usize = 32;
 
-/// Reads the memory of records that are used next. Those of a memtable lie anywhere in the order of their keys: the processor waits
-/// for each one that is not in its cache, but it fetches those that are asked for in a row side by side.
+/// Reads the memory of records that are used next. The records of a memtable are scattered in memory: the processor waits for each
+/// one that is not in its cache, but fetches several in parallel if they are read in a row.
 pub(crate) fn fetch<'a>(records: impl Iterator<Item = &'a Record>) {
     let some = |record: &Record| record.bytes().first().copied().unwrap_or(0) ^ record.kind() as u8;
     std::hint::black_box(records.fold(0, |all, record| all ^ some(record)));
@@ -135,7 +135,7 @@ impl Record {
         Lsn(lsn)
     }
 
-    /// Ends the record: it found no room. It loses its number, which durable numbers will pass.
+    /// Refuses the record: it found no room. It loses its number, which durable numbers will pass.
     pub(super) fn refuse(&self, refusal: Refusal) {
         let number = if refusal == Refusal::NoRoom { REFUSED } else { IN_DOUBT };
         self.lsn.store(number, Ordering::Release);

@@ -53,7 +53,7 @@ impl BatchIndex {
         Self { batches: VecDeque::new(), head }
     }
 
-    /// Notes a written batch: it began at `at`, and the next one begins at `head`.
+    /// Notes a written batch: it starts at `at`, and the next one starts at `head`.
     pub(crate) fn push(&mut self, at: LogPlace, head: LogPlace) {
         self.batches.push_back(at);
         self.head = head;
@@ -69,7 +69,7 @@ impl BatchIndex {
         self.head
     }
 
-    /// The newest place such that no record from `lsn` on lies before it.
+    /// The newest place with no record from `lsn` on before it.
     pub(crate) fn place_of(&self, lsn: Lsn) -> LogPlace {
         if lsn >= self.head.first_lsn {
             return self.head;

@@ -9,10 +9,10 @@ use super::ring::Ring;
 /// Blocks of the ring that admission leaves for seals and for the rest that is skipped at the ring's end.
 pub(crate) const LOG_MARGIN_BLOCKS: u32 = 10;
 
-/// Bytes of records in one write batch at most, whatever the ring's size: a log batch has at most 16 MiB.
+/// Most bytes of records in one write batch, for a ring of any size: a log batch has at most 16 MiB.
 const WRITE_BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// The bit of `reserved` that says that the log lets no record in.
+/// The bit of `reserved` that is set while the log lets no record in.
 const CLOSED: u64 = 1 << 63;
 
 /// The ring, with its used part.
@@ -23,7 +23,7 @@ pub(crate) struct RingSpace {
     blocks: AtomicU32,
     /// The position of the oldest batch that recovery needs.
     tail: AtomicU64,
-    /// Blocks of the ring, from its start on, in which batches may lie; a batch that would exceed them begins at the
+    /// Blocks of the ring, from its start on, that batches may use; a batch that would exceed them starts at the
     /// ring's start. Only grows.
     prepared: AtomicU32,
     /// The position of the next batch, as in the index. Release by the driver before it frees reserved blocks; pairs
@@ -69,7 +69,7 @@ impl RingSpace {
         self.tail.store(tail, Ordering::Release);
     }
 
-    /// Sets the head: the batch that ends there is durable.
+    /// Sets the head: the batch before it is durable.
     pub(super) fn set_head(&self, head: u64) {
         self.head.store(head, Ordering::Release);
     }
@@ -84,7 +84,7 @@ impl RingSpace {
         self.prepared.load(Ordering::Acquire)
     }
 
-    /// Notes that the ring is prepared up to `blocks` and that a durable superblock says so.
+    /// Notes that the ring is prepared up to `blocks` and that a durable superblock records this.
     pub(super) fn prepare(&self, blocks: u32) {
         self.prepared.fetch_max(blocks, Ordering::AcqRel);
     }
@@ -92,8 +92,8 @@ impl RingSpace {
     /// Blocks that batches may still take, in both parts of the ring: after the head, and before the tail.
     ///
     /// With head and tail in one pass of the ring these are the prepared blocks without those between them. Once the
-    /// head is a pass ahead, the unprepared blocks lie between them, too, and are passed already. The tail is read
-    /// first: it follows the head, so a stale tail gives fewer blocks, never more.
+    /// head is a pass ahead, the unprepared blocks are between them, too, and are passed already. The tail is read
+    /// first: it follows the head, so a stale tail results in fewer blocks, never more.
     pub(super) fn free_blocks(&self) -> u64 {
         let tail = self.tail.load(Ordering::Acquire);
         let head = self.head.load(Ordering::Acquire);
@@ -120,13 +120,12 @@ impl RingSpace {
         self.prepared() == self.ring().blocks || blocks.saturating_mul(4) <= self.prepared()
     }
 
-    /// Blocks of the ring that a record of this many bytes takes at most, in a batch of its own.
+    /// Most blocks of the ring that a record of this many bytes takes, in a separate batch.
     pub(crate) fn blocks_of(record_bytes: usize) -> u32 {
         blocks_for((BATCH_HEADER_BYTES + record_bytes) as u64) as u32
     }
 
-    /// Bytes of the records of one write batch at most: its log batch must fit in the ring several times, however full
-    /// the ring is.
+    /// Most bytes of the records of one write batch: its log batch must fit in the ring several times.
     pub(crate) fn write_batch_bytes_max(&self) -> usize {
         (self.ring_bytes() / 8).min(WRITE_BATCH_BYTES_MAX)
     }
@@ -136,8 +135,8 @@ impl RingSpace {
         self.ring().blocks as usize * BLOCK_BYTES
     }
 
-    /// Blocks of the ring that a write batch of several records takes at most. Its log batch may be so long that the
-    /// skipped rest at the ring's end is longer than the margin.
+    /// Blocks of the ring that a write batch of several records takes at most. Its log batch may be long, and then
+    /// the skipped rest at the ring's end is longer than the margin.
     pub(crate) fn blocks_of_many(record_bytes: usize) -> u32 {
         2 * Self::blocks_of(record_bytes)
     }
@@ -168,7 +167,7 @@ impl RingSpace {
         self.reserved.fetch_or(CLOSED, Ordering::AcqRel);
     }
 
-    /// Ends [`close`](Self::close).
+    /// Reopens the log after [`close`](Self::close).
     pub(super) fn open(&self) {
         self.reserved.fetch_and(!CLOSED, Ordering::AcqRel);
     }
@@ -178,8 +177,8 @@ impl RingSpace {
         self.reserved.load(Ordering::Acquire) & !CLOSED == 0
     }
 
-    /// Takes another ring, in which the next batch begins at `position` and the first `prepared` blocks may be written. The caller
-    /// drives; the ring before is closed, and no batch in it is needed.
+    /// Switches to another ring: its next batch starts at `position`, and its first `prepared` blocks may be written. The caller
+    /// drives; the old ring is closed, and no batch in it is needed.
     pub(super) fn move_to(&self, ring: Ring, prepared: u32, position: u64) {
         let reserved = self.reserved.load(Ordering::Acquire);
         assert!(

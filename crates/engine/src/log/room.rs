@@ -1,14 +1,13 @@
-//! Whether the log and applies find room in the data file.
+//! The state of room in the data file for the log and for applies.
 //!
-//! A file can be without room for a write within its length: on a copy-on-write file system, in a hole, beyond a limit of file
+//! A write within the length of a file can find no room: on a copy-on-write file system, in a hole, beyond a limit of file
 //! sizes. Such a write changed nothing, so the store is not poisoned (R20): writes are refused until one gets room again.
 
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use shoal_common::error::{Error, Result};
 use shoal_device::DeviceError;
-
-use crate::common::error::{Error, Result};
 
 /// The parts of a store that have no room at present. Relaxed loads suffice: the flags decide which error a write gets, and nothing is ordered by them.
 #[derive(Default)]
@@ -50,7 +49,7 @@ impl Room {
         is_full.then(|| self.why.lock().clone())
     }
 
-    /// The reason if the log has no room, so that no write is taken.
+    /// The reason if the log has no room, so that no write is accepted.
     pub(crate) fn reason_of_log(&self) -> Option<String> {
         self.log_is_full().then(|| self.why.lock().clone())
     }

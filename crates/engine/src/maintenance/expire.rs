@@ -11,15 +11,15 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::of_encoded;
 
 use crate::checkpoint::publish::Changes;
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
+use crate::counters::OperationCounters;
 use crate::read::list::walk_expiring;
 use crate::store::expiring::{DELETED_MAX, ExpiryWalk, Now, Pass};
 use crate::store::{Inner, Store};
-use crate::write::transact::Reaped;
+use crate::write::txn::Reaped;
 
 /// Keys that the walk looks at in one step: it reads leaves that no request needs.
 const WALKED_MAX: usize = 1_024;
@@ -74,7 +74,7 @@ impl Inner {
         let mut over = expiring.take(self.expiry_now()).into_iter();
         let may_be_more = over.len() >= DELETED_MAX;
         while let Some((end, encoded)) = over.next() {
-            let Some(key) = ObjectKey::of_encoded(&encoded) else { continue };
+            let Some(key) = of_encoded(&encoded) else { continue };
             match self.delete_if_over(&key).await {
                 Ok(Reaped::Deleted) => OperationCounters::add(&self.counters.expired, 1),
                 Ok(Reaped::Later { end }) => expiring.note(end, &encoded),
@@ -247,9 +247,9 @@ mod tests {
     use shoal_device::{Device, MemDevice};
 
     use super::*;
-    use crate::write::dedup::{RESULT_LIFE_NS, RESULTS_KEPT};
+    use crate::write::txn::dedup::{RESULT_LIFE_NS, RESULTS_KEPT};
     use crate::write::write_batch::Write;
-    use crate::{Environment, Expiry, FormatOptions, OpenOptions, PutOptions, Store, block_on};
+    use crate::{Environment, Expiry, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 
     /// Results are remembered by their slots, not by the writes, and are deleted when the last one of a slot has
     /// expired.

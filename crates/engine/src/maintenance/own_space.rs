@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, PutOptions};
 use crate::store::Store;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::system_key;
+use shoal_common::object::{ByteRange, PutOptions};
 
 /// Changes are saved at most this often.
 pub(crate) const SAVE_PERIOD: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ impl Store {
         if inner.own.len() == 0 {
             return Ok(());
         }
-        let found = match self.get(&ObjectKey::system(KEY), ByteRange::default()).await {
+        let found = match self.get(&system_key(KEY), ByteRange::default()).await {
             Ok(Some(object)) => object.value.to_vec(),
             Ok(None) => return Ok(()),
             Err(Error::Corrupt { .. }) => Vec::new(),
@@ -48,7 +48,7 @@ impl Store {
             return Ok(());
         }
         let text = inner.own.text(&inner.space).into_bytes();
-        self.put(&ObjectKey::system(KEY), text.into(), PutOptions::default()).await?;
+        self.put(&system_key(KEY), text.into(), PutOptions::default()).await?;
         *inner.own.saved.lock() = changes;
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Store {
 mod tests {
     use super::*;
     use crate::testing::fixtures::in_memory_as;
-    use crate::{Environment, FormatOptions, OpenOptions, block_on};
+    use crate::{Environment, FormatOptions, ObjectKey, OpenOptions, block_on};
 
     /// A bucket's values share no group with another's, before a restart and after it.
     #[test]

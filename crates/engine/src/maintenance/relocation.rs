@@ -1,9 +1,9 @@
 //! Pausing, resuming and stepping relocation (`checkpoint/relocate`).
 
 use shoal_base::sync::atomic::Ordering;
+use shoal_common::error::Result;
 
-use crate::checkpoint::relocate::Progress;
-use crate::common::error::Result;
+use crate::gc::relocate::Progress;
 use crate::log::driver::run_to_end;
 use crate::store::Store;
 use crate::store::worker::Duty;

@@ -15,21 +15,21 @@ use shoal_base::codec::Reader;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::is_reserved;
+use shoal_common::problem::CheckProblem;
 use shoal_device::{Device, IoBuf, IoFuture};
+use shoal_tree::layers::page as layers_page;
+use shoal_tree::layers::{Trees, is_tombstone};
+use shoal_tree::{PageRef, PageSource, Problem, ReadHint, Tree, Visitor};
 
-use crate::checkpoint::copies;
-use crate::checkpoint::space_image;
-use crate::checkpoint::superblock;
-use crate::common::error::{Error, Result};
-use crate::common::problem::CheckProblem;
+use crate::image::copies;
+use crate::image::space_image;
+use crate::image::superblock;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::store::{Inner, Store};
-use crate::tablet::layers::{Trees, is_tombstone};
-use crate::tablet::layers_page;
-use crate::tablet::tree::{PageRef, PageSource, Problem, ReadHint, Tree, Visitor};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::value::entry::{Entry, decode_leaf_entry};
-use crate::value::packed::is_reserved;
 
 /// Leaves of one piece, at least two: a piece begins in the leaf where the last one ended.
 const LEAVES_AT_A_TIME: usize = 64;
@@ -97,7 +97,7 @@ impl Inner {
             Some(tablet) => {
                 let view = tablet.view();
                 let Some(number) = view.trees.layers.list.len().checked_sub(place.trees) else {
-                    // Layers were merged meanwhile: the base has what they held.
+                    // Layers were compacted meanwhile: the base has what they held.
                     *place = ScrubPlace { tablet: place.tablet + 1, ..ScrubPlace::default() };
                     return Ok(false);
                 };

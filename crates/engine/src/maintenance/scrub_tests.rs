@@ -3,10 +3,10 @@
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_device::sim::{Fault, FaultOp};
 use shoal_space::FreeImage;
+use shoal_tree::fixtures as pages;
 
 use super::*;
-use crate::checkpoint::copies;
-use crate::tablet::tree::fixtures as pages;
+use crate::image::copies;
 use crate::testing::fixtures::{Fixture, inline_entry, key};
 use crate::{ObjectKey, PutOptions, block_on};
 
@@ -195,7 +195,7 @@ fn a_scrub_ends_with_the_store() {
     block_on(store.0.checkpointer.apply_all()).unwrap();
     let mut report = ScrubReport::default();
     let (tree, trees) =
-        (tree_of(store.0.identity, shoal_base::TabletId(0)), Trees::only(crate::tablet::tree::Root::EMPTY));
+        (tree_of(store.0.identity, shoal_base::TabletId(0)), Trees::only(shoal_tree::Root::EMPTY));
     let mut piece = Piece::new(&store.0, (tree, &trees, 0), Vec::new(), &mut report);
     let entry = inline_entry(b"abc");
     piece.entry(key(1).encoded(), &entry, PageRef::default());

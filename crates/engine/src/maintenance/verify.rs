@@ -1,13 +1,13 @@
 //! The words of a check and a scrub about things that they cannot read.
 
 use shoal_base::Lsn;
+use shoal_common::error::Error;
+use shoal_common::key::name;
+use shoal_common::problem::CheckProblem;
 use shoal_device::Device;
 use shoal_pool::Pool;
+use shoal_tree::{PageRef, Problem};
 
-use crate::common::error::Error;
-use crate::common::key::name;
-use crate::common::problem::CheckProblem;
-use crate::tablet::tree::{PageRef, Problem};
 use crate::value::entry::Entry;
 use crate::value::verify::verify_all;
 

@@ -1,4 +1,4 @@
-//! The store's threads: committer, applier, freer (drops applied memtables), merger (merges layers), grower (grows the
+//! The store's threads: committer, applier, freer (drops applied memtables), compactor (compacts layers), grower (grows the
 //! file ahead of need), mover (moves values and tidies packed runs), reaper, scrubber, keeper (saves the groups of
 //! buckets), and watcher (checks that the data file is still there).
 //!
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use shoal_base::priority::{give_way, shorten_slice};
 use shoal_base::task::block_on;
+use shoal_common::error::Result;
 
-use crate::checkpoint::relocate::Progress;
-use crate::common::error::Result;
+use crate::gc::relocate::Progress;
 use crate::maintenance::own_space::SAVE_PERIOD;
 use crate::maintenance::scrub::{ScrubPlace, ScrubReport};
 use crate::store::worker::{Duty, Worker};
@@ -27,8 +27,8 @@ use crate::store::{Inner, Store};
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
 /// How often the freer checks for work without being woken.
 const FREER_PERIOD: Duration = Duration::from_secs(1);
-/// How often the merger checks for work without being woken.
-const MERGER_PERIOD: Duration = Duration::from_millis(500);
+/// How often the compactor checks for work without being woken.
+const COMPACTOR_PERIOD: Duration = Duration::from_millis(500);
 /// The memtables are applied after this time even if they are small: the space of deleted objects becomes free.
 const APPLY_AFTER_NS: u64 = 3_000_000_000;
 /// The mover checks for work this often.
@@ -55,7 +55,7 @@ pub(crate) fn start(worker: &Arc<Worker>, inner: &Arc<Inner>) -> std::io::Result
         ("shoal-commit", Duty::Commit, committer),
         ("shoal-apply", Duty::Apply, applier),
         ("shoal-free", Duty::Free, freer),
-        ("shoal-merge", Duty::Merge, merger),
+        ("shoal-merge", Duty::Compaction, compactor),
         ("shoal-grow", Duty::Grow, grower),
         ("shoal-move", Duty::Move, mover),
         ("shoal-reap", Duty::Reap, reaper),
@@ -122,7 +122,7 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
     let mut last_queued = 0;
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
-        let sleep = inner.log.committer.turn(inner.tuning.seal_after_ns, &mut last_queued);
+        let sleep = inner.log.committer.thread_turn(inner.tuning.seal_after_ns, &mut last_queued);
         drop(inner);
         if let Some(timeout) = sleep {
             worker.wait(Duty::Commit, timeout);
@@ -170,14 +170,14 @@ fn freer(store: &Weak<Inner>, worker: &Worker) {
     });
 }
 
-/// Merges layers, step by step.
-fn merger(store: &Weak<Inner>, worker: &Worker) {
-    rounds(Duty::Merge, store, worker, |inner| {
-        let merged = block_on(inner.checkpointer.merge_idle());
+/// Compacts layers, step by step.
+fn compactor(store: &Weak<Inner>, worker: &Worker) {
+    rounds(Duty::Compaction, store, worker, |inner| {
+        let compacted = block_on(inner.checkpointer.compact_idle());
         worker.wake(Duty::Commit);
-        Some(match later("layers could not be merged, which will be tried again", merged) {
+        Some(match later("layers could not be compacted, which will be tried again", compacted) {
             Some(true) => Duration::ZERO,
-            Some(false) => MERGER_PERIOD,
+            Some(false) => COMPACTOR_PERIOD,
             None => RETRY_AFTER,
         })
     });

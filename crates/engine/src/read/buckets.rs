@@ -1,18 +1,18 @@
 //! The names of the buckets that hold objects: a listing that skips from the first object of a bucket to the next bucket.
 
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::of_encoded;
+use shoal_common::object::BucketPage;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::BucketPage;
 use crate::read::list::{page_limit, successor};
 use crate::read::streams::{Merge, TabletStream};
 use crate::store::Store;
 
 impl Store {
     /// The names of at most `limit` (up to 1,000; 0: 1,000) buckets that hold objects, in the order of their bytes, after
-    /// the name `start_after` (empty: from the first one on). A bucket whose last object was deleted, or ended, is none any
-    /// more.
+    /// the name `start_after` (empty: from the first one on). A bucket whose last object was deleted, or has expired, does
+    /// not exist any more.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a limit above 1,000; otherwise as [`Self::list`].
@@ -34,7 +34,7 @@ impl Store {
                 if found.is_none_or(|found| inner.is_over(found.entry.end, found.version)) {
                     continue;
                 }
-                let Some(key) = ObjectKey::of_encoded(&key) else { continue };
+                let Some(key) = of_encoded(&key) else { continue };
                 if !key.is_system() {
                     if page.names.len() == limit {
                         page.is_cut = true;

@@ -1,13 +1,13 @@
-//! The changes between an earlier version and a snapshot: what an increment of a backup is made of (INV-39).
+//! The changes between an earlier version and a snapshot: the content of an increment of a backup (INV-39).
 //!
-//! The walk goes through the tablets one after the other, and through the keys of each in order. It reads all layers and memtables, and of
-//! the base the pages that were not there at the earlier version. A page of level 1 is known by block and checksum, which the reader kept
-//! from then: pages are written once, so the same page holds the same entries, and so does all that lies under it. The walk passes such a
-//! page, and names it.
+//! The walk goes through the tablets one after the other, and through the keys of each in order. It reads all layers and memtables, and
+//! the pages of the base that are newer than the earlier version. The reader kept the block and checksum of each page of level 1 of that
+//! version: pages are written once, so the same page holds the same entries, and so do all pages under it. The walk skips such a page, and
+//! names it.
 //!
-//! A key that the page held, and that was alive then, is alive now unless the walk gives it as an object, or as gone: the newest tree that
-//! has an entry decides, and the walk gives all of what the layers say. A key that lay in a layer or in a memtable then is alive only
-//! where the walk gives it: its entry may have been merged away with the tombstone that took it, and the base never heard of it.
+//! A key that was alive in such a page then is alive now unless the walk returns it, as an object or as gone: the newest tree with an
+//! entry decides, and the walk returns every entry of the layers. A key that was in a layer or in a memtable then is alive only if the
+//! walk returns it: a merge may have removed its entry together with the tombstone that deleted it, before either reached the base.
 //! `docs/adr/2026-11-25-increments-by-known-pages.md` has the reasons.
 
 use std::collections::HashSet;
@@ -16,21 +16,21 @@ use std::sync::Arc;
 use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::RESERVED;
+use shoal_common::key::{ObjectKey, of_encoded};
+use shoal_tree::layers::cursor::TreesCursor;
+use shoal_tree::{KnownPages, PageRef};
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
 use crate::log::format::RecordKind;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot};
 use crate::read::streams::{CHUNK_RECORDS, DAMAGED_RANGES_MAX, Pace, RecordQueue, gap_of_entry};
 use crate::store::Inner;
 use crate::tablet::damage;
-use crate::tablet::tree::{KnownPages, PageRef};
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::View;
-use crate::testing::injected_bug::{Bug, injected};
-use crate::value::packed::RESERVED;
 
 /// A page of the base of a tablet: of level 1, or its only leaf. The same block and checksum at two versions are the same page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,21 +51,21 @@ pub struct Since {
 }
 
 impl Since {
-    /// The version of a snapshot, and pages that its walk named. A page that is left out costs reads, and nothing else.
+    /// The version of a snapshot, and pages that its walk named. A page that is left out only costs reads.
     #[must_use]
     pub fn new(version: Lsn, pages: impl IntoIterator<Item = TreePage>) -> Self {
         let pages = pages.into_iter().map(|TreePage { block, crc }| PageRef { block, crc });
         Self { version, pages: Arc::new(pages.collect()), up_to: None }
     }
 
-    /// The same for a reader that has the keys up to this encoded one only, because its walk was broken off: all objects behind it are
+    /// The same for a reader with the keys up to this encoded one only, because its walk was interrupted: all objects after it are
     /// new.
     #[must_use]
     pub fn up_to(self, tablet: TabletId, key: Vec<u8>) -> Self {
         Self { up_to: Some((tablet, key)), ..self }
     }
 
-    /// Whether an object is new to the reader.
+    /// Returns true if an object is new to the reader.
     fn is_new(&self, tablet: TabletId, key: &[u8], version: Lsn) -> bool {
         let is_behind = |(of, last): &(TabletId, Vec<u8>)| (tablet.0, key) > (of.0, &last[..]);
         version > self.version || self.up_to.as_ref().is_some_and(is_behind)
@@ -78,16 +78,16 @@ impl Since {
     }
 }
 
-/// The place of a key, or the fate of a page, as the walk tells it.
+/// The place of a key, or the fate of a page, as the walk returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPlace {
-    /// The object exists, and its entry lies in a layer or a memtable.
+    /// The object exists, and its entry is in a layer or a memtable.
     Above,
-    /// The object exists, and its entry lies under this page.
+    /// The object exists, and its entry is under this page.
     Page(TreePage),
-    /// A layer or a memtable says that there is no such object.
+    /// The object does not exist: its tombstone is in a layer or a memtable.
     Gone,
-    /// Of no key: this page was known, and all under it is the same as before.
+    /// Not a key: this page was known, and all pages and entries under it are unchanged.
     Kept(TreePage),
 }
 
@@ -100,7 +100,7 @@ pub struct PlacedKey {
     pub key: Vec<u8>,
 }
 
-/// An object, as its entry tells it: nothing else was read.
+/// An object, as its entry describes it: only the entry was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedObject {
     /// Bucket and key.
@@ -111,7 +111,7 @@ pub struct ChangedObject {
     pub bytes: u64,
 }
 
-/// Some of the changes, all of one tablet.
+/// A page of changes, all of one tablet.
 #[derive(Clone, Debug)]
 pub struct ChangesPage {
     /// The tablet.
@@ -121,13 +121,14 @@ pub struct ChangesPage {
     /// Keys in order, also those of `objects`, and between them the pages that were kept: a page comes before each key that is not below
     /// all keys of the page.
     pub keys: Vec<PlacedKey>,
-    /// The place to go on from; none: there are no more.
+    /// The place to continue from; `None`: there are no more.
     pub next: Option<ChangesPlace>,
-    /// Ranges of encoded keys that the walk skipped, because they are damaged. Nothing is said of a key in there.
+    /// Ranges of encoded keys that the walk skipped, because they are damaged. The page has no information about
+    /// a key within them.
     pub damaged: Vec<DamagedRange>,
 }
 
-/// A place in the order of the walk. The default is in front of everything.
+/// A place in the order of the walk. The default is before the first key.
 #[derive(Clone, Debug, Default)]
 pub struct ChangesPlace {
     tablet: usize,
@@ -139,7 +140,7 @@ impl Snapshot {
     /// most (1 to [`SNAPSHOT_PAGE_MAX`]). A page may be empty and yet not be the last one.
     ///
     /// # Errors
-    /// [`Error::SnapshotDropped`]; [`Error::Busy`] where the device reads nothing at all; as the device.
+    /// [`Error::SnapshotDropped`]; [`Error::Busy`] if the device reads nothing at all; errors of the device.
     pub fn changes<'a>(
         &'a self,
         since: Option<&'a Since>,
@@ -172,7 +173,7 @@ impl Snapshot {
                 break;
             };
             last = Some([&key[..], &[0]].concat());
-            let Some(name) = ObjectKey::of_encoded(&key).filter(|name| !name.is_system()) else { continue };
+            let Some(name) = of_encoded(&key).filter(|name| !name.is_system()) else { continue };
             let found = found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version));
             let place = match (&found, under) {
                 (Some(_), Some(PageRef { block, crc })) => KeyPlace::Page(TreePage { block, crc }),
@@ -210,7 +211,7 @@ impl Snapshot {
     }
 }
 
-/// The state of a key of a tablet, and the page above its entry where the base has it.
+/// The state of a key of a tablet, and the page above its entry if the base has it.
 struct Placed {
     key: Vec<u8>,
     /// None: it does not exist.
@@ -223,7 +224,7 @@ struct Walk<'a> {
     view: &'a View,
     queues: Vec<RecordQueue<'a>>,
     cursor: TreesCursor<PoolPages<'a>>,
-    /// The trees' next key; none: it is to be read.
+    /// The trees' next key; `None`: not read yet.
     head: Option<Option<Placed>>,
     damaged: Vec<DamagedRange>,
 }

@@ -6,21 +6,21 @@ use bytes::{Buf, Bytes};
 use shoal_base::Lsn;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_base::task::Boxed;
+use shoal_common::damaged_range;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{ByteRange, Deadline, End, Metadata, Object, ObjectInfo};
 use shoal_pool::Hint;
+use shoal_tree::Found;
+use shoal_tree::layers::{SearchState, Searched};
 
-use crate::common::counters::OperationCounters;
-use crate::common::damaged_range;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, Deadline, End, Metadata, Object, ObjectInfo};
+use crate::counters::OperationCounters;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use crate::store::{Inner, Store};
-use crate::tablet::layers::{SearchState, Searched};
-use crate::tablet::tree::Found;
 use crate::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
 use crate::tablet::view::View;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home, InlineEntry, Meta, decode_metadata, split_leaf_entry};
 use crate::value::read::{self, Located};
 
@@ -37,7 +37,7 @@ impl FoundEntry {
         self.entry.home == Home::Inline
     }
 
-    /// The object's metadata; `None` if they lie on the device, in front of its value.
+    /// The object's metadata; `None` if it is stored on the device, before the value.
     fn metadata_in_memory(&self) -> Option<Result<Metadata>> {
         let bytes = match &self.entry.meta {
             Meta::Inline(bytes) => bytes,
@@ -91,9 +91,10 @@ pub enum TryGet<T> {
     MustWait(Lookup),
 }
 
-/// The progress of the search for a key. The default is its beginning.
+/// The progress of the search for a key. The default is its start.
 ///
-/// A search in progress holds the space of what it found against reuse (R16): resume it at once, or drop it.
+/// A search in progress keeps the space of the pages and the value that it found from reuse (R16): resume it
+/// at once, or drop it.
 #[derive(Default)]
 pub struct Lookup(Progress);
 
@@ -101,7 +102,7 @@ pub struct Lookup(Progress);
 enum Progress {
     #[default]
     Begin,
-    /// The memtables hold nothing; in the trees this page comes next.
+    /// The memtables do not have the key; the search continues at this page of the trees.
     Tree(Arc<View>, SearchState),
     /// The entry is found, and its value is on the device.
     Found(Arc<View>, FoundEntry),
@@ -134,7 +135,7 @@ impl Store {
     /// of the value into memory.
     ///
     /// # Errors
-    /// As [`Self::get`], and the error of `admit`: then the device did not read the value.
+    /// As [`Self::get`], and the error of `admit`: then the value was not read.
     pub async fn get_from<E: From<Error>>(
         &self,
         lookup: Lookup,
@@ -144,7 +145,7 @@ impl Store {
     ) -> Result<Option<Object>, E> {
         let inner = &*self.0;
         inner.check_open()?;
-        // The view is held until the device has read: the blocks that it reaches are not reused before (R16).
+        // The view is held until the read completes: its blocks are not reused before (R16).
         let (_view, found) = match lookup.0 {
             Progress::Begin => {
                 let view = inner.tablets.of(key).view();
@@ -177,7 +178,7 @@ impl Store {
         })
     }
 
-    /// As [`Self::get`], if memory has the answer and the value lies in its leaf or in a record of the log: such a get
+    /// Like [`Self::get`], if memory has the answer and the value is in its leaf or in a record of the log: such a get
     /// needs no future, which is large.
     pub fn try_get_range(&self, key: &ObjectKey, range: ByteRange) -> TryGet<Option<Object>> {
         let inner = &*self.0;
@@ -189,7 +190,7 @@ impl Store {
             Ok(Searched::Found(found)) => found,
             Ok(Searched::Absent) => return TryGet::Shown(None),
             Ok(Searched::MustWait(place)) => return TryGet::MustWait(Lookup(Progress::Tree(view, place))),
-            // The search that waits says what is damaged.
+            // The search that waits reports the damage.
             Err(_) => return TryGet::MustWait(Lookup::default()),
         };
         if inner.is_over(found.entry.end, found.version) {
@@ -227,7 +228,8 @@ impl Inner {
         Ok(found.filter(|found| !self.is_over(found.entry.end, found.version)))
     }
 
-    /// The newest durable record of a key in the memtables of `view`; true says that no newer record is in flight.
+    /// The newest durable record of a key in the memtables of `view`; `true` means that no newer record is in
+    /// flight.
     fn record_of(&self, view: &View, key: &[u8]) -> (Option<Arc<Record>>, bool) {
         let mut is_settled = true;
         let frozen = view.frozen.as_ref().filter(|_| !injected(Bug::FrozenNotRead));
@@ -272,7 +274,7 @@ impl Inner {
                         return TryGet::MustWait(Lookup(Progress::Tree(view, place)));
                     }
                     Ok(Searched::Found(found)) => leaf = found,
-                    // The search that waits says what is damaged.
+                    // The search that waits reports the damage.
                     Err(_) => return TryGet::MustWait(Lookup::default()),
                 }
                 match split_leaf_entry(&leaf) {
@@ -300,7 +302,7 @@ impl Inner {
         OperationCounters::add(&self.counters.value_bytes_read, bytes);
     }
 
-    /// As [`Self::find_stored`], as far as memory goes.
+    /// Like [`Self::find_stored`], but from memory only.
     fn try_find(&self, view: &View, key: &[u8]) -> Result<Searched<FoundEntry>> {
         match self.record_of(view, key).0 {
             Some(record) if record.kind() == RecordKind::Delete => Ok(Searched::Absent),
@@ -309,7 +311,7 @@ impl Inner {
         }
     }
 
-    /// As [`Self::find_in_tree`], as far as memory goes.
+    /// Like [`Self::find_in_tree`], but from memory only.
     fn try_find_in_tree(&self, view: &View, key: &[u8]) -> Result<Searched<FoundEntry>> {
         self.tablets.note_searches(view, 1);
         let tree = tree_of(self.identity, view.tablet);
@@ -338,13 +340,13 @@ impl Inner {
             Ok(Searched::Found(found)) => return Ok(Some(found)),
             Ok(Searched::Absent) => return Ok(None),
             Ok(Searched::MustWait(place)) => Some(place),
-            // The search that waits says what is damaged.
+            // The search that waits reports the damage.
             Err(_) => None,
         };
         self.find_below(view, place, key).await
     }
 
-    /// The same, from `place` on, where the search has come so far.
+    /// The same, from `place` on: the progress of the search so far.
     fn find_below<'a>(
         &'a self,
         view: &'a View,
@@ -353,7 +355,8 @@ impl Inner {
     ) -> Boxed<'a, Result<Option<FoundEntry>>> {
         Box::pin(async move {
             let tree = tree_of(self.identity, view.tablet);
-            // A repair asks for many keys behind the same damage; a user's get asks the device each time.
+            // A repair looks up many keys under the same damaged page; a user's get asks the device each
+            // time.
             let remembers = if self.checkpointer.gives_up { Remembers::All } else { Remembers::Nothing };
             let pages = PoolPages::new(&self.pool).remembering(remembers);
             match view.trees.find(tree, &pages, place, key).await {
@@ -372,7 +375,7 @@ impl Inner {
             return error;
         }
         let tree = tree_of(self.identity, view.tablet);
-        // A block that the device reads now was no damage: the error stays what it was.
+        // A block that the device reads now was no damage: the error is returned unchanged.
         let remembers = if self.checkpointer.gives_up { Remembers::All } else { Remembers::WrongBytes };
         let pages = PoolPages::new(&self.pool).giving_up(true).remembering(remembers);
         match view.trees.gap_at(tree, &pages, key).await {
@@ -385,7 +388,7 @@ impl Inner {
         }
     }
 
-    /// An object with a part of its value, which lies in its entry.
+    /// An object with a part of its value, which is stored in its entry.
     fn inline_object(&self, found: &FoundEntry, first: u64, bytes: u64) -> Result<Object> {
         let metadata = found.metadata_in_memory().unwrap_or_else(|| Err(corrupt_metadata()))?;
         let from = u64::from(found.entry.meta_in_front()) + first;
@@ -407,7 +410,7 @@ impl Inner {
         self.read_extents(found, first, bytes, hint).await
     }
 
-    /// Reads a part of a value that has extents. Metadata in front of its first byte are read with it.
+    /// Reads a part of a value that has extents. Metadata before its first byte is read with it.
     fn read_extents<'a>(
         &'a self,
         found: &'a FoundEntry,
@@ -431,8 +434,8 @@ impl Inner {
         })
     }
 
-    /// The object's version, length, times and metadata. Reads from the device only if metadata lie in front of the
-    /// value.
+    /// The object's version, length, times and metadata. Reads from the device only if metadata is stored before
+    /// the value.
     pub(crate) async fn info(&self, found: &FoundEntry) -> Result<ObjectInfo> {
         let metadata = match found.metadata_in_memory() {
             Some(metadata) => metadata?,
@@ -441,8 +444,8 @@ impl Inner {
         Ok(self.info_of(found, metadata))
     }
 
-    /// Reads metadata that lie in front of the value. Rare, so its future lies in a box: those of all gets are smaller
-    /// without it.
+    /// Reads metadata that is stored before the value. Rare, so its future is boxed: the futures of all gets are
+    /// smaller without it.
     fn metadata_in_front<'a>(&'a self, found: &'a FoundEntry) -> Boxed<'a, Result<Metadata>> {
         Box::pin(async move {
             let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
@@ -534,15 +537,15 @@ fn decode(version: Lsn, body: &Bytes) -> Option<FoundEntry> {
 #[cfg(test)]
 mod tests {
     use shoal_base::task::block_on;
+    use shoal_common::object::{PutOptions, RejectRules};
+    use shoal_common::options::{Environment, OpenOptions};
     use shoal_testkit::bytes::patterned;
 
     use super::*;
-    use crate::common::object::{PutOptions, RejectRules};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::testing::fixtures::{in_memory, key, open_in};
 
-    /// Values in records, in leaves and in extents, with metadata beside them and in front of them; ranges within, across
-    /// and behind their ends.
+    /// Values in records, in leaves and in extents, with metadata beside them and before them; ranges within, across and
+    /// past their last bytes.
     #[test]
     fn a_get_that_memory_answers_is_that_of_a_get_that_waits() {
         let options = OpenOptions { background: false, cache_bytes: 16 << 20, ..OpenOptions::default() };

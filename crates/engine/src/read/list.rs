@@ -5,10 +5,10 @@
 //!
 //! A listing skips damage: wrong bytes, and blocks that the device cannot read. Its page has everything else and names
 //! each range of keys that it skipped (R19). Records of the memtables within such a range are listed all the same. A
-//! page that met much damage ends early, after the last key that it lists.
+//! page that met much damage stops early, after the last key that it lists.
 //!
-//! Deleted and expired objects cost as much work as listed ones. A page that passed [`LIST_PASSED_MAX`] of them ends,
-//! even if it is empty, so the work of one page is bounded. Within a page the scan gives way now and then
+//! Deleted and expired objects cost as much work as listed ones. A page stops after [`LIST_PASSED_MAX`] of them, even
+//! if it is empty, so the work of one page is bounded. Within a page the scan yields now and then
 //! (`read/streams.rs`).
 
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use std::sync::Arc;
 use shoal_base::limits::{LIST_PAGE_MAX, LIST_PASSED_MAX};
 use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::{ObjectKey, check_bucket, of_encoded};
+use shoal_common::object::{ListPage, ListRequest, Metadata, ObjectInfo};
+use shoal_tree::Root;
+use shoal_tree::layers::Trees;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::{ObjectKey, check_bucket};
-use crate::common::object::{ListPage, ListRequest, Metadata, ObjectInfo};
 use crate::read::get::FoundEntry;
 use crate::read::streams::{DAMAGED_RANGES_MAX, Merge, TabletStream};
 use crate::store::{Inner, Store};
-use crate::tablet::layers::Trees;
 use crate::tablet::snapshots::Frozen;
-use crate::tablet::tree::Root;
 use crate::tablet::view::View;
-use crate::testing::injected_bug::{Bug, injected};
 
 impl Store {
     /// One page of the keys of a bucket, in order, and the damaged ranges among them.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Closed`]; [`Error::Io`] where the device failed otherwise than with a read.
+    /// [`Error::Invalid`], [`Error::Closed`]; [`Error::Io`] if the device failed with other than a read.
     pub fn list<'a>(&'a self, request: &'a ListRequest) -> Boxed<'a, Result<ListPage>> {
         Box::pin(async {
             let inner = &*self.0;
@@ -51,7 +51,7 @@ pub(crate) async fn list_frozen(inner: &Inner, request: &ListRequest, frozen: &F
     Lister::new(inner, request, Some(frozen))?.run().await
 }
 
-/// The number of `things` that a page with this limit has at most; 0 stands for [`LIST_PAGE_MAX`].
+/// The largest number of `things` in a page with this limit; 0 means [`LIST_PAGE_MAX`].
 pub(super) fn page_limit(limit: usize, things: &str) -> Result<usize> {
     match limit {
         0 => Ok(LIST_PAGE_MAX),
@@ -68,7 +68,7 @@ struct Lister<'a> {
     /// The bucket's name and the byte after it.
     base: Vec<u8>,
     page: ListPage,
-    /// Keys of deleted and expired objects that were passed.
+    /// Keys of deleted and expired objects that were skipped.
     passed: usize,
     /// The snapshot that is listed; none: the store as it is.
     frozen: Option<&'a Frozen>,
@@ -156,7 +156,7 @@ impl<'a> Lister<'a> {
             // Nothing is readable now: an empty page would look like an empty bucket.
             return Err(Error::Busy("its device does not read anything, not even superblocks"));
         }
-        // A bucket that ends within damage has no key after it. Streams look ahead: damage after the page belongs to
+        // A bucket with damage at its end has no key after it. Streams look ahead: damage after the page belongs to
         // the next page.
         let last = self.page.next.as_ref().map(|next| [&self.base[..], next, &[0]].concat());
         let to = last.as_deref().or(end.as_deref());
@@ -167,7 +167,7 @@ impl<'a> Lister<'a> {
         Ok(self.page)
     }
 
-    /// Passes a key whose object does not exist. Returns true if the page ends after it.
+    /// Passes a key whose object does not exist. Returns true if the page stops after it.
     fn pass(&mut self, key: &[u8]) -> bool {
         self.passed += 1;
         if self.passed < LIST_PASSED_MAX || injected(Bug::PageWithoutEnd) {
@@ -175,7 +175,7 @@ impl<'a> Lister<'a> {
         }
         let key = &key[self.base.len()..];
         if self.is_common_prefix(key) {
-            // The next page would skip all that begins with this key, as after a common prefix that was listed.
+            // The next page would skip every key that starts with this one, as after a listed common prefix.
             return false;
         }
         self.page.next = Some(key.to_vec());
@@ -209,7 +209,7 @@ impl<'a> Lister<'a> {
         let key = |encoded: &[u8]| encoded.strip_prefix(&self.base[..]).map(<[u8]>::to_vec);
         DamagedRange {
             from: key(&range.from).unwrap_or_default(),
-            // A range that ends after the bucket's last key has no end in the bucket.
+            // A range that reaches past the bucket's last key has no end in the bucket.
             to: range.to.as_deref().and_then(key),
             ..range
         }
@@ -253,10 +253,10 @@ impl<'a> Lister<'a> {
     }
 }
 
-/// The range of one key: the object's metadata lie in front of its value and cannot be read.
+/// The range of one key: the object's metadata is stored before its value and cannot be read.
 fn unreadable_metadata(inner: &Inner, key: &[u8], error: &Error) -> Option<DamagedRange> {
     let block = if let Error::Corrupt { block, .. } = error { *block } else { 0 };
-    let tablet = inner.tablets.of(&ObjectKey::of_encoded(key)?).id;
+    let tablet = inner.tablets.of(&of_encoded(key)?).id;
     let (from, to) = (key.to_vec(), Some([key, &[0]].concat()));
     Some(DamagedRange { tablet, from, to, block, why: format!("the object's metadata: {error}") })
 }
@@ -296,7 +296,7 @@ pub(crate) async fn walk_expiring(
 pub(crate) struct FrozenPage {
     /// Encoded keys and entries, those of the store's own objects and of expired ones left out.
     pub entries: Vec<(ObjectKey, FoundEntry)>,
-    /// The encoded key to go on with; none: this is the end.
+    /// The encoded key to continue with; `None`: this is the end.
     pub next: Option<Vec<u8>>,
     pub damaged: Vec<DamagedRange>,
 }
@@ -304,7 +304,7 @@ pub(crate) struct FrozenPage {
 /// About `limit` entries of a snapshot, from the encoded key `from` on.
 ///
 /// # Errors
-/// [`Error::Busy`] where the device reads nothing at all; as the device.
+/// [`Error::Busy`] if the device reads nothing at all; errors of the device.
 pub(crate) async fn walk_frozen(
     inner: &Inner,
     frozen: &Frozen,
@@ -324,7 +324,7 @@ pub(crate) async fn walk_frozen(
         };
         page.next = Some([&key[..], &[0]].concat());
         let found = found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version));
-        let name = ObjectKey::of_encoded(&key).filter(|name| !name.is_system());
+        let name = of_encoded(&key).filter(|name| !name.is_system());
         page.entries.extend(name.zip(found));
         if merge.damaged.len() >= DAMAGED_RANGES_MAX {
             break;
@@ -339,7 +339,7 @@ pub(crate) async fn walk_frozen(
     Ok(page)
 }
 
-/// The least byte string above all strings that begin with `prefix`; `None` if there is none.
+/// The least byte string above all strings with this prefix; `None` if there is none.
 pub(super) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != 0xFF)?;
     let mut out = prefix[..=last].to_vec();

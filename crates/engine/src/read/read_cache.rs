@@ -1,4 +1,4 @@
-//! The read cache of one thread: short values that the thread recently served, in memory of its own.
+//! The read cache of one thread: short values that the thread recently served, in the thread's memory.
 //!
 //! Only a write of a key changes its newest durable value: freezing, applying, publishing and relocation change its
 //! place. So a cached answer stays valid until the key is written. Invariants:
@@ -11,13 +11,13 @@
 //! often. Threads share only the counts.
 
 use shoal_base::Lsn;
+use shoal_common::key::ObjectKey;
+use shoal_common::object::End;
 
-use crate::common::counters::OperationCounters;
-use crate::common::key::ObjectKey;
-use crate::common::object::End;
+use crate::counters::OperationCounters;
+use crate::memtable::hash_of;
 use crate::read::get::{ShortObject, TryGet};
 use crate::store::{Inner, Store};
-use crate::tablet::memtable::hash_of;
 use crate::value::entry::InlineEntry;
 
 /// Bytes of a place: key, value and their attributes, in whole cache lines.
@@ -26,12 +26,12 @@ const PLACE_BYTES: usize = 256;
 const KEPT_BYTES_MAX: usize = PLACE_BYTES - 36;
 /// Places in a key's set.
 const WAYS: usize = 2;
-/// Stands for no deadline.
+/// No deadline.
 const FOREVER: u64 = u64::MAX;
 /// A bit of a stored deadline: it is one of store time.
 const IS_STORE_TIME: u64 = 1 << 63;
 
-/// A deadline in eight bytes; `None` if it does not fit: it lies centuries ahead.
+/// A deadline in eight bytes; `None` if it does not fit: it is centuries ahead.
 fn packed(end: Option<End>) -> Option<u64> {
     match end {
         None => Some(FOREVER),
@@ -95,7 +95,7 @@ impl CachedValue {
     }
 }
 
-/// The places of one thread.
+/// The places of one thread's cache.
 struct Places {
     /// The number of places; memory is taken with the first value.
     wanted: usize,
@@ -121,7 +121,7 @@ impl Places {
 
     /// The first place of the key's set.
     fn set_of(&self, hash: u64) -> usize {
-        // Other bits than those of the tag and of the write count.
+        // Bits that neither the tag nor the write count uses.
         ((hash >> 14) as usize & (self.wanted / WAYS - 1)) * WAYS
     }
 
@@ -246,11 +246,11 @@ mod tests {
     use shoal_buffer::Buffer;
 
     use shoal_base::sync::atomic::{AtomicU64, Ordering};
+    use shoal_common::object::{Expiry, PutOptions};
+    use shoal_common::options::{Environment, OpenOptions};
 
     use super::*;
     use crate::Write;
-    use crate::common::object::{Expiry, PutOptions};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::testing::fixtures::{in_memory, key, open_in};
     use crate::{ByteRange, Lookup, block_on};
 
@@ -301,7 +301,8 @@ mod tests {
         assert_eq!(store.0.counters.gets.load(Ordering::Relaxed), 6);
     }
 
-    /// The cache, a record and a leaf give the same information about an object; an object with metadata is not cached.
+    /// The cache, a record and a leaf return the same information about an object; an object with metadata is not
+    /// cached.
     #[test]
     fn the_info_of_an_object_is_kept_with_it() {
         let store = store(Environment::default());
@@ -366,8 +367,8 @@ mod tests {
         assert!(shown(&mut cache, "a").is_none() && shown(&mut cache, "b").is_none());
     }
 
-    /// While a newer value of a key is in flight, a get returns the older one. That must not be cached: nothing tells
-    /// when the newer one becomes durable.
+    /// While a newer value of a key is in flight, a get returns the older one. That must not be cached: the cache
+    /// does not learn when the newer one becomes durable.
     #[test]
     fn a_value_that_is_not_settled_is_not_kept() {
         let store = store(Environment::default());

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use shoal_base::task::Boxed;
+use shoal_common::error::Result;
+use shoal_common::key::{RESULT_PREFIX, is_result};
 
-use crate::common::error::Result;
-use crate::common::key::{RESULT_PREFIX, is_result};
 use crate::read::list::successor;
 use crate::read::streams::{Merge, TabletStream};
 use crate::store::Store;
@@ -15,9 +15,9 @@ use crate::tablet::result_totals::ResultTotals;
 const EXPECTED: usize = 64;
 
 impl Store {
-    /// Counts the stored results that an earlier run of the store left, so that [`StoreStat`](crate::StoreStat) tells
-    /// them from objects; to be called once after the opening, which reads no tree itself. Tablets that are counted
-    /// already, and those without deadlines, are not read. Results that damage hides are not counted.
+    /// Counts the stored results that an earlier run of the store left, so that [`StoreStat`](crate::StoreStat)
+    /// counts them apart from objects. Call this once after the opening, which reads no tree itself. Does not read
+    /// tablets that are counted already or have no deadlines. Does not count results that damage hides.
     ///
     /// # Errors
     /// As [`Store::list`].

@@ -1,15 +1,15 @@
-//! A snapshot: the whole store at one version, to be read while writes go on (INV-36).
+//! A snapshot: the whole store at one version, readable while writes continue (INV-36).
 
 use std::sync::Arc;
 
 use shoal_base::Lsn;
 use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{ByteRange, ListPage, ListRequest, Metadata, Object, ObjectInfo};
 use shoal_pool::Hint;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, ListPage, ListRequest, Metadata, Object, ObjectInfo};
 use crate::log::driver::run_to_end;
 use crate::read::get::{FoundEntry, check_single, is_unreadable};
 use crate::read::list::{list_frozen, walk_frozen};
@@ -19,11 +19,11 @@ use crate::tablet::snapshots::{Frozen, Holding};
 /// Objects of one [page](Snapshot::objects) of a snapshot at most.
 pub const SNAPSHOT_PAGE_MAX: usize = 1_000;
 
-/// All objects of a store at one version. Cheap to clone; the last clone that goes lets the space go.
+/// All objects of a store at one version. Cheap to clone; the drop of the last clone releases the space.
 ///
-/// A snapshot keeps the space of everything that it reaches, and of what was freed since, from being used again. So the store drops it
-/// after [`Tuning::snapshot_max_age_ns`](crate::Tuning::snapshot_max_age_ns), where less than a tenth of its space is free because of it, and
-/// where a write finds no room otherwise. From then on each call answers [`Error::SnapshotDropped`].
+/// A snapshot keeps the space that it reaches, and all space that was freed since, from being reused. So the store drops it after
+/// [`Tuning::snapshot_max_age_ns`](crate::Tuning::snapshot_max_age_ns), if it is the reason why less than a tenth of the store's space is
+/// free, and if a write finds no room otherwise. From then on each call returns [`Error::SnapshotDropped`].
 #[derive(Clone)]
 pub struct Snapshot {
     store: Store,
@@ -41,26 +41,26 @@ impl std::fmt::Debug for Snapshot {
 /// Some objects of a snapshot, in the order of buckets and keys.
 #[derive(Clone, Debug, Default)]
 pub struct SnapshotPage {
-    /// Keys and what is known about their objects.
+    /// Keys and the information about their objects.
     pub objects: Vec<(ObjectKey, ObjectInfo)>,
-    /// The place to go on from; none: there are no more.
+    /// The place to continue from; `None`: there are no more.
     pub next: Option<SnapshotPlace>,
     /// Ranges of encoded keys (bucket, a zero byte, key) that the page skips, because they are damaged.
     pub damaged: Vec<DamagedRange>,
 }
 
-/// A place in the order of a snapshot's objects. The default is in front of the first.
+/// A place in the order of a snapshot's objects. The default is before the first.
 #[derive(Clone, Debug, Default)]
 pub struct SnapshotPlace(Vec<u8>);
 
 impl Store {
     /// A snapshot of the store as it is now: every write with a version up to [`Snapshot::version`] is in it, and none above.
     ///
-    /// It applies what the log holds, which takes as long as the applies before it do; writes go on meanwhile. A store that was
-    /// opened read-only gives one, too.
+    /// It applies the records of the log, after the applies already under way; writes continue meanwhile. A store that was
+    /// opened read-only returns a snapshot, too.
     ///
     /// # Errors
-    /// [`Error::Closed`]; [`Error::Busy`] where there are too many snapshots; as the device.
+    /// [`Error::Closed`]; [`Error::Busy`] if there are too many snapshots; errors of the device.
     pub fn snapshot(&self) -> Boxed<'_, Result<Snapshot>> {
         Box::pin(async {
             let inner = &*self.0;
@@ -95,7 +95,7 @@ impl Snapshot {
     }
 
     /// The wall clock's time at that version, in nanoseconds since the Unix epoch. Objects that had expired by then are not in the
-    /// snapshot; those that expire later stay, with their deadlines.
+    /// snapshot; objects that expire later stay, with their deadlines.
     #[must_use]
     pub fn taken_ns(&self) -> u64 {
         self.taken_ns
@@ -115,8 +115,8 @@ impl Snapshot {
         self.get_hinted(key, range, Hint::Lookup).await
     }
 
-    /// As [`get`](Self::get), for a reader that passes over all objects: a value that the cache does not hold is read past it. So many
-    /// values can be read at the same time, however small the cache is, and none of them displaces one that is read often.
+    /// Like [`get`](Self::get), for a reader of all objects: a value that is not in the cache bypasses it. So any number of values can
+    /// be read at the same time, however small the cache is, and none of them displaces one that is read often.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -146,7 +146,7 @@ impl Snapshot {
         }
     }
 
-    /// One page of the keys of a bucket, as [`Store::list`] gives them. All pages are of the same version.
+    /// One page of the keys of a bucket, as [`Store::list`] returns them. All pages are of the same version.
     ///
     /// # Errors
     /// As [`Store::list`]; [`Error::SnapshotDropped`].
@@ -158,7 +158,7 @@ impl Snapshot {
     /// be short, or empty, and yet not be the last one.
     ///
     /// # Errors
-    /// [`Error::SnapshotDropped`]; as the device.
+    /// [`Error::SnapshotDropped`]; errors of the device.
     pub async fn objects(&self, place: &SnapshotPlace, limit: usize) -> Result<SnapshotPage> {
         let frozen = self.held()?;
         let inner = &*self.store.0;
@@ -188,7 +188,7 @@ impl Snapshot {
         Ok(found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version)))
     }
 
-    /// The information of an object. A reader of its value meets damage of its metadata, too, and tells it.
+    /// The information of an object. A reader of its value meets damage of its metadata, too, and reports it.
     async fn info_of_walked(&self, frozen: &Frozen, found: &FoundEntry) -> Result<ObjectInfo> {
         match self.info(frozen, found).await {
             Err(error) if is_unreadable(&error) => Ok(self.store.0.info_of(found, Metadata::default())),

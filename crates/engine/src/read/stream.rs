@@ -6,11 +6,11 @@ use shoal_base::Lsn;
 use shoal_base::sync::Mutex;
 use shoal_base::task::Boxed;
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{ByteRange, ObjectInfo};
 use shoal_pool::Hint;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, ObjectInfo};
 use crate::read::get::FoundEntry;
 use crate::store::Store;
 use crate::tablet::held::HoldsSpace;

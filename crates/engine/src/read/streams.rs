@@ -1,8 +1,8 @@
 //! The keys of tablets in order, as listings read them.
 //!
 //! Each tablet has a stream: active memtable, frozen memtable and tree under one view, the newest record of a key first.
-//! [`Merge`] makes one order of all streams. A scan over cached pages never waits, so it gives way by itself: after some
-//! microseconds the other work of its thread gets its turn, whatever the keys are (`docs/limits.md`).
+//! [`Merge`] makes one order of all streams. A scan over cached pages never waits, so it yields by itself: after some
+//! microseconds the other work of its thread gets its turn, for any keys (`docs/limits.md`).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,28 +13,28 @@ use bytes::Bytes;
 use shoal_base::limits::{LIST_PASSED_MAX, SCAN_LOOK_KEYS, SCAN_TURN_NS};
 use shoal_base::list::DamagedRange;
 use shoal_base::task::yield_now;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::RESERVED;
+use shoal_tree::Gap;
+use shoal_tree::layers::Trees;
+use shoal_tree::layers::cursor::{Next, TreesCursor};
 
-use crate::common::error::{Error, Result};
 use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
+use crate::memtable::Memtable;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::store::Inner;
 use crate::tablet::damage;
-use crate::tablet::layers::Trees;
-use crate::tablet::memtable::Memtable;
-use crate::tablet::tree::Gap;
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::trees_cursor::{Next, TreesCursor};
 use crate::tablet::view::View;
-use crate::testing::injected_bug::{Bug, injected};
-use crate::value::packed::RESERVED;
 
 /// Records of a memtable that are read at a time under its lock.
 pub(super) const CHUNK_RECORDS: usize = 512;
 
-/// Damaged ranges that one page lists separately; a page that met as many ends if it can. If it has no key to end
-/// after, it joins further ranges with their neighbours of the same tablet.
+/// Damaged ranges that one page lists separately; a page that met this number stops if it can. If it has no key
+/// to stop after, it joins further ranges with their neighbours of the same tablet.
 pub const DAMAGED_RANGES_MAX: usize = 64;
 
 /// The turn of a scan on its thread.
@@ -42,7 +42,7 @@ pub(super) struct Pace<'a> {
     inner: &'a Inner,
     /// Keys examined in this turn.
     examined: usize,
-    /// The begin of the turn.
+    /// The start of the turn.
     began_ns: u64,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Pace<'a> {
         Self { inner, examined: 0, began_ns: inner.now_ns() }
     }
 
-    /// Counts an examined key. Gives way after [`SCAN_TURN_NS`] or [`LIST_PASSED_MAX`] keys, whichever comes first.
+    /// Counts an examined key. Yields after [`SCAN_TURN_NS`] or [`LIST_PASSED_MAX`] keys, whichever comes first.
     pub(super) async fn examine(&mut self) {
         self.examined += 1;
         if !self.examined.is_multiple_of(SCAN_LOOK_KEYS) || injected(Bug::PageWithoutEnd) {
@@ -73,7 +73,7 @@ pub(super) struct Merge<'a> {
     pub(super) streams: Vec<TabletStream<'a>>,
     pace: Pace<'a>,
     heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
-    /// What each stream has at the key in the heap; none: it is to be read on from there.
+    /// The item of each stream at its key in the heap; `None`: read the stream on from there.
     waiting: Vec<Option<Option<FoundEntry>>>,
     /// The damaged ranges of encoded keys.
     pub(super) damaged: Vec<DamagedRange>,
@@ -149,7 +149,7 @@ pub(super) struct TabletStream<'a> {
     cursor: TreesCursor<PoolPages<'a>>,
     /// The trees' next entry.
     leaf: Option<Next<Item>>,
-    /// The caller has come to the end of the damage that the trees met last.
+    /// True once the caller has come to the end of the damage that the trees met last.
     is_due: bool,
     /// The damage met since it was last taken.
     damaged: Vec<DamagedRange>,
@@ -168,7 +168,7 @@ impl<'a> TabletStream<'a> {
         Self::with_trees(inner, view, &trees, end, expected)
     }
 
-    /// Those of the memtables of `view` and of `trees`.
+    /// The keys of the memtables of `view` and of `trees`.
     pub(super) fn with_trees(
         inner: &'a Inner,
         view: Arc<View>,
@@ -186,7 +186,7 @@ impl<'a> TabletStream<'a> {
         let tree = tree_of(inner.identity, view.tablet);
         // An unreadable block counts as damaged here: the listing has the rest.
         let source = PoolPages::new(&inner.pool).giving_up(true).of_pass();
-        // Reserved keys lie behind all objects.
+        // Reserved keys sort after all objects.
         let cursor = TreesCursor::new(tree, &source, trees, end.or(Some(&[RESERVED])), expected);
         Self { queues, cursor, leaf: None, is_due: false, damaged: Vec::new(), inner, view }
     }
@@ -203,7 +203,7 @@ impl<'a> TabletStream<'a> {
     async fn pull_leaf(&mut self) -> Result<()> {
         self.leaf = loop {
             let next = self.cursor.next_key().await;
-            // Neighbours are one: a part of a tree that is all damage takes no more memory than one page of it.
+            // Neighbours are joined: a part of a tree that is all damage takes the memory of one page of it.
             for gap in self.cursor.take_gaps() {
                 damage::add(&mut self.damaged, gap.in_tablet(self.view.tablet), DAMAGED_RANGES_MAX);
             }
@@ -223,7 +223,7 @@ impl<'a> TabletStream<'a> {
         Ok(())
     }
 
-    /// The next key. Damage comes once; then the trees are read on.
+    /// The next key. Damage is returned once; then the trees are read on.
     async fn next(&mut self) -> Result<Option<Next<Item>>> {
         if self.is_due {
             self.pull_leaf().await?;
@@ -319,12 +319,12 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
+    use shoal_common::object::{Expiry, ListRequest};
+    use shoal_common::options::{Environment, OpenOptions};
     use shoal_testkit::clock::SteppingClock;
     use shoal_testkit::task::poll_once;
 
     use super::*;
-    use crate::common::object::{Expiry, ListRequest};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::read::changes::ChangesPlace;
     use crate::read::snapshot::SnapshotPlace;
     use crate::testing::fixtures::{in_memory, key, open_in};
@@ -360,8 +360,8 @@ mod tests {
         scans
     }
 
-    /// Symptom: `RANDOMKEY` over cached pages held its thread for a second. Cause: such a scan never waits. A page is as
-    /// long as it was; between its turns the other work of the thread runs.
+    /// Symptom: `RANDOMKEY` over cached pages held its thread for a second. Cause: such a scan never waits. The length
+    /// of a page is unchanged; between its turns the other work of the thread runs.
     #[test]
     fn every_scan_gives_way_after_its_turn() {
         const KEYS: usize = 960;
@@ -375,11 +375,11 @@ mod tests {
             block_on(store.put(&key(number), b"v".to_vec().into(), options)).unwrap();
         }
         all_scans(&store, KEYS);
-        // Of cached pages, in no time.
+        // All pages are cached, so the scan takes no time.
         for (scan, _, turns) in all_scans(&store, KEYS) {
             assert_eq!(turns, 1, "{scan}");
         }
-        // Time that goes on with each look at the clock.
+        // Time advances with each look at the clock.
         clock.set_step(SCAN_TURN_NS);
         for (scan, examined, turns) in all_scans(&store, KEYS) {
             assert!(turns >= examined / SCAN_LOOK_KEYS, "{scan}: {turns} turns for {examined} keys");

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
 
-use crate::common::error::{Error, Result};
 use crate::log::driver::run_to_end;
 use crate::store::{Inner, Store};
 

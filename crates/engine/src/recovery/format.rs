@@ -3,24 +3,24 @@
 use shoal_base::Lsn;
 use shoal_base::slot::SLOT_COUNT;
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::options::{Environment, FormatOptions, TABLETS_MAX};
 use shoal_device::Device;
 use shoal_device::blank::{DENSE_BLOCKS, look};
+use shoal_tree::Root;
 
-use crate::checkpoint::copies;
-use crate::checkpoint::copies::Found;
-use crate::checkpoint::features::Features;
-use crate::checkpoint::grow::zero;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::longer_log::PREPARED_FIRST;
-use crate::checkpoint::losses::Losses;
-use crate::checkpoint::space_image;
-use crate::checkpoint::superblock::{self, FORMAT_VERSION, Superblock};
-use crate::common::error::{Error, Result};
-use crate::common::options::{Environment, FormatOptions, TABLETS_MAX};
+use crate::growth::grow::zero;
+use crate::growth::longer_log::PREPARED_FIRST;
+use crate::image::copies;
+use crate::image::copies::Found;
+use crate::image::features::Features;
+use crate::image::layout::Layout;
+use crate::image::losses::Losses;
+use crate::image::space_image;
+use crate::image::superblock::{self, FORMAT_VERSION, Superblock};
 use crate::log::expiry::first_record;
 use crate::log::ring::LogPlace;
 use crate::store::Store;
-use crate::tablet::tree::Root;
 use crate::tablet::view::TabletRecord;
 use crate::value::packed::Totals;
 

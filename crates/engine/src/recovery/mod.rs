@@ -2,8 +2,6 @@
 
 pub(crate) mod close;
 pub(crate) mod format;
-pub(crate) mod grow;
-pub(crate) mod hold_room;
 pub(crate) mod open;
 pub(crate) mod open_path;
 pub(crate) mod owners;
@@ -13,5 +11,3 @@ pub(crate) mod recount;
 pub(crate) mod repair;
 pub(crate) mod report;
 pub(crate) mod unfinished;
-#[cfg(test)]
-mod warm_tests;

@@ -8,20 +8,24 @@ use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::sync::atomic::AtomicU64;
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, Run};
+use shoal_common::error::{Error, Result};
+use shoal_common::event::{Bell, Token};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::slot_of_encoded;
+use shoal_common::options::{Environment, OpenOptions};
 use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_space::{FreeImage, Space};
+use shoal_tree::layers::Layers;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::closing::Closing;
-use crate::checkpoint::copies;
 use crate::checkpoint::publish::CEILING_STEP;
 use crate::checkpoint::rate::MoveLimits;
-use crate::checkpoint::superblock::{FORMAT_VERSION, Superblock};
-use crate::common::error::{Error, Result};
-use crate::common::event::{Bell, Token};
-use crate::common::key::slot_of_encoded;
-use crate::common::options::{Environment, OpenOptions};
+use crate::growth::at_opening::raise_cap;
+use crate::growth::hold_room::hold_room;
+use crate::image::copies;
+use crate::image::superblock::{FORMAT_VERSION, Superblock};
 use crate::log::commit::{CommitStart, Committer};
 use crate::log::driver::run_to_end;
 use crate::log::expiry::{ExpiryClock, FoundTime, Numbered};
@@ -32,7 +36,8 @@ use crate::log::read::FoundBatch;
 use crate::log::record::Record;
 use crate::log::ring::{BatchIndex, LogPlace};
 use crate::maintenance::workers;
-use crate::recovery::hold_room::hold_room;
+use crate::memtable::admission::{Admission, records_max};
+use crate::memtable::hash_of;
 use crate::recovery::read::Recovery;
 use crate::space::growth::Growth;
 use crate::space::manager::{DataBlocks, SpaceManager, TREE_BLOCKS_PER_RECORD};
@@ -40,12 +45,8 @@ use crate::space::own_space::OwnSpace;
 use crate::store::maintenance::Maintenance;
 use crate::store::worker::Worker;
 use crate::store::{Inner, Store};
-use crate::tablet::admission::{Admission, records_max};
-use crate::tablet::layers::Layers;
-use crate::tablet::memtable::hash_of;
 use crate::tablet::tablets::Tablets;
 use crate::tablet::withdraw::Memtables;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 use crate::value::owned::owned_runs;
 use crate::value::prepare::manifest_blocks;
@@ -65,7 +66,8 @@ impl Store {
         Box::pin(async move {
             let mut opened = Recovery::read(device, &options).await?;
             if let Some(blocks_max) = options.grow_to {
-                opened.grow_to(blocks_max, options.read_only).await?;
+                let state = (&mut opened.superblock, &mut opened.image);
+                raise_cap(&opened.device, state, blocks_max, options.read_only).await?;
             }
             // A repair may look for lost objects in the ring as it is.
             let may_move_log = !options.read_only

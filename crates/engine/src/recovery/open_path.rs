@@ -5,11 +5,11 @@ use std::path::Path;
 
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::options::{Environment, FormatOptions, OpenOptions};
 use shoal_device::Device;
 use shoal_device::file::{self, FileOptions, IoMode, OpenError};
 
-use crate::common::error::{Error, Result};
-use crate::common::options::{Environment, FormatOptions, OpenOptions};
 use crate::store::Store;
 
 /// The options of [`Store::open_path`].

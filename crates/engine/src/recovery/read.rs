@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use shoal_base::{BLOCK_BYTES, Lsn, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::options::OpenOptions;
 use shoal_device::Device;
 use shoal_pool::{Pool, PoolOptions};
 use shoal_space::FreeImage;
+use shoal_tree::Root;
+use shoal_tree::layers::page as layers_page;
+use shoal_tree::layers::{Layers, Trees};
 
-use crate::checkpoint::copies;
-use crate::checkpoint::copies::Found;
-use crate::checkpoint::space_image;
-use crate::checkpoint::superblock::Superblock;
-use crate::common::error::{Error, Result};
-use crate::common::options::OpenOptions;
+use crate::image::copies;
+use crate::image::copies::Found;
+use crate::image::space_image;
+use crate::image::superblock::Superblock;
 use crate::log::format::RecordKind;
 use crate::log::read::{FoundLog, read_log};
 use crate::recovery::owners::Completeness;
 use crate::recovery::rebuild::rebuild_image;
-use crate::tablet::layers::{Layers, Trees};
-use crate::tablet::layers_page;
-use crate::tablet::tree::Root;
 use crate::tablet::tree_io::tree_of;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::Entry;
 use crate::value::verify::verify_direct;
 

@@ -4,23 +4,23 @@
 use std::sync::Arc;
 
 use shoal_base::{Lsn, Run, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::is_reserved;
+use shoal_common::key::{is_own, name};
 use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_space::FreeImage;
+use shoal_tree::layers::{Layers, LayersRef, Trees};
+use shoal_tree::{PageRef, Problem, Visitor};
 
-use crate::checkpoint::superblock::Superblock;
-use crate::common::error::{Error, Result};
-use crate::common::key::{is_own, name};
+use crate::image::superblock::Superblock;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::recovery::owners::{Completeness, Owners, image_without};
 use crate::recovery::recount::TreeCount;
 use crate::recovery::report::CheckReport;
-use crate::tablet::layers::{Layers, LayersRef, Trees};
-use crate::tablet::tree::{PageRef, Problem, Visitor};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::value::entry::{Entry, decode_leaf_entry};
 use crate::value::owned::owned_runs;
-use crate::value::packed::is_reserved;
 
 /// The free space according to the trees.
 ///

@@ -5,16 +5,17 @@
 use std::collections::BTreeMap;
 
 use shoal_base::{Run, blocks_for};
+use shoal_common::error::Result;
+use shoal_tree::{PageRef, Problem, Visitor};
 
-use crate::checkpoint::apply::NewTree;
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::liveness::LivenessOps;
-use crate::common::error::Result;
-use crate::tablet::tree::{PageRef, Problem, Visitor};
+use crate::checkpoint::new_tree::NewTree;
+use crate::gc::liveness::LivenessOps;
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;
 use crate::value::entry::{Entry, Home, decode_leaf_entry};
-use crate::value::packed::{RUN_BLOCKS_MAX, RunEntry, Totals, block_of_run_key, is_reserved};
+use crate::value::packed::{RUN_BLOCKS_MAX, RunEntry, Totals, block_of_run_key};
+use shoal_common::key::is_reserved;
 
 /// Values of one run that a tree names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use shoal_base::list::DamagedRange;
+use shoal_common::error::Error;
+use shoal_common::problem::CheckProblem;
 
-use crate::checkpoint::losses::Losses;
-use crate::common::error::Error;
-use crate::common::problem::CheckProblem;
+use crate::image::losses::Losses;
 
 /// Takes a warning.
 type Warn = dyn Fn(&str) + Send + Sync;

@@ -6,14 +6,14 @@
 
 use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use shoal_common::error::{Error, Result};
+use shoal_common::options::Environment;
 use shoal_device::blank::look;
 use shoal_device::{Device, IoBuf};
 use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, published_piece};
 
-use crate::checkpoint::copies::{self, Found};
-use crate::checkpoint::layout::SUPERBLOCK_COPIES;
-use crate::common::error::{Error, Result};
-use crate::common::options::Environment;
+use crate::image::copies::{self, Found};
+use crate::image::layout::SUPERBLOCK_COPIES;
 use crate::store::Store;
 
 /// The block of the mark: one of those between the copies of the superblock, which are zero otherwise.

@@ -1,7 +1,7 @@
-//! The closed groups: the allocator gives none of their blocks out because they are being emptied.
+//! The closed groups: the allocator hands out none of their blocks because they are being emptied.
 //!
 //! Their free blocks count as free (R3: an apply may always have them). A caller that finds no other space opens all of
-//! them, and the emptying ends. Only memory knows them: after a restart no group is closed.
+//! them, and the emptying stops. They are known in memory only: after a restart no group is closed.
 
 use shoal_base::Run;
 use shoal_base::sync::Mutex;

@@ -1,11 +1,11 @@
-//! The whole free groups that were given back to the device. Only memory knows them; after a restart everything is
-//! discarded once more.
+//! The wholly free groups that were returned to the device. They are known in memory only; after a restart all of
+//! them are discarded once more.
 
 use shoal_base::Run;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_space::Space;
 
-/// A bit for each group that holds nothing on the device either. Freeing blocks in a group clears its bit.
+/// A bit for each group that is discarded on the device. Freeing blocks in a group clears its bit.
 pub(crate) struct Discarded {
     groups: Box<[AtomicU64]>,
     /// Blocks of a group.
@@ -17,7 +17,7 @@ pub(crate) struct Discarded {
 }
 
 impl Discarded {
-    /// The state in which nothing was discarded, of the groups that `space` has now.
+    /// The state without discarded groups, for the present groups of `space`.
     pub(crate) fn new(space: &Space) -> Self {
         Self {
             groups: (0..space.groups().div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),

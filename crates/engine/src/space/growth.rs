@@ -19,7 +19,8 @@ pub(crate) struct Growth {
     /// Blocks of the next step at most; 0: a whole step.
     pub step_max: AtomicU64,
     limit: Mutex<Limit>,
-    /// Blocks that the file could have with what its file system has free, as of the last look; 0: not known.
+    /// Blocks that the file could have if it took all free space of its file system, as of the last look; 0:
+    /// not known.
     room: AtomicU64,
     /// The time of the last measurement of the write rate, and the blocks written by then.
     seen: Mutex<(u64, u64)>,
@@ -59,7 +60,8 @@ impl Growth {
         self.limit.lock().reached.clone()
     }
 
-    /// Notes the blocks that the file could have with what its file system has free; `None` if that is not known.
+    /// Notes the blocks that the file could have if it took all free space of its file system; `None` if that is
+    /// not known.
     pub(crate) fn note_room(&self, blocks: Option<u64>) {
         self.room.store(blocks.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
@@ -94,7 +96,7 @@ impl Growth {
         let written = u128::from(blocks.saturating_sub(seen.1)) * u128::from(AHEAD_S * 1_000_000_000);
         let ahead = u64::try_from(written / u128::from(took_ns)).unwrap_or(u64::MAX);
         *seen = (now_ns, blocks);
-        // A falling rate is forgotten slowly, because a pause is no end.
+        // A falling rate counts only slowly, because writing may resume after a pause.
         let before = self.ahead.load(Ordering::Relaxed);
         self.ahead.store(ahead.max(before - before / 8), Ordering::Relaxed);
     }
@@ -131,7 +133,7 @@ mod tests {
         let growth = Growth::default();
         let said = (0..195).filter(|&put| growth.reached(put * 1_000_000_000, "no space").is_some()).count();
         assert_eq!(said, 1);
-        // The file grows and is full again, ten times in a minute.
+        // The file grows and fills up again, ten times in a minute.
         let again = |now_ns| {
             growth.grew(1, 256);
             growth.reached(now_ns, "no space")
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(again(begin + 61_000_000_000), Some(9));
     }
 
-    /// Seen as 848 MB of room on a disk of 200 MB: room was the rest of the cap alone.
+    /// Symptom: 848 MB of room on a disk of 200 MB. Cause: room was only the rest of the cap.
     #[test]
     fn room_is_the_least_of_cap_and_file_system() {
         let growth = Growth::default();

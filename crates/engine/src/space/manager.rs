@@ -10,16 +10,16 @@ use arc_swap::ArcSwap;
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_common::error::Error;
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::options::UNIT_BLOCKS;
 use shoal_space::Space;
 use smallvec::SmallVec;
 
-use crate::common::error::Error;
-use crate::common::options::UNIT_BLOCKS;
 use crate::space::closed::Closed;
 use crate::space::discarded::Discarded;
-use crate::testing::injected_bug::{Bug, injected};
 
-/// A bucket's number with the allocator; 0 has no space of its own.
+/// A bucket's number with the allocator; 0 has no separate space.
 pub(crate) type OwnerId = u16;
 
 /// Blocks of the tree that a record may cost at its apply: its leaf, and its share of splits and inner pages.
@@ -72,15 +72,15 @@ pub(crate) struct SpaceManager {
     data: Mutex<DataBlocks>,
     /// Groups that are being emptied.
     pub closed: Closed,
-    /// Replaced where the store grows: its groups may be larger then.
+    /// Replaced when the store grows: its groups may be larger then.
     discarded: ArcSwap<Discarded>,
     /// Held while several runs are taken for a value: two values at a time could each take blocks that the other one
     /// relies on.
     pieces: Mutex<()>,
     /// True if a value got more than a few runs: free space is in pieces.
     splintered: AtomicBool,
-    /// Values that got runs of their own, the number of these runs, and the values that got more than a few. For
-    /// statistics only.
+    /// Values with their own runs, the number of these runs, and the values with more than a few. For statistics
+    /// only.
     pub placed: [AtomicU64; 3],
 }
 
@@ -189,7 +189,7 @@ impl SpaceManager {
                 if injected { Ok(self.reserve_unchecked(shortage.needed)) } else { Err(shortage) }
             })?;
         let Some(runs) = self.allocate_value(owner, value_blocks) else {
-            // The own reservation must not count.
+            // The caller's reservation must not count.
             drop(reservation);
             return Err(Shortage { needed: value_blocks + apply_blocks, available: self.available() });
         };
@@ -221,7 +221,7 @@ impl SpaceManager {
     }
 
     /// Reserves `blocks` blocks if that many are free besides other reservations and `kept`. The reservation is made
-    /// before the check: of two that only one fits, the later one, or both, are refused.
+    /// before the check: if only one of two fits, the later one, or both, are refused.
     fn try_reserve(self: &Arc<Self>, blocks: u64, kept: u64) -> Result<Reservation, Shortage> {
         let reservation = self.reserve_unchecked(blocks);
         let others = self.reserved_blocks.load(Ordering::Acquire).saturating_sub(blocks);
@@ -261,7 +261,7 @@ impl SpaceManager {
     }
 
     /// Runs for a value: one run, or whole units as far as there are runs for them (so that few units are split), or
-    /// splinters, the largest first. Fails only if fewer blocks are free.
+    /// splinters, the largest first. Fails only if too few blocks are free.
     pub(crate) fn allocate_value(&self, owner: OwnerId, blocks: u64) -> Option<SmallVec<[Run; 1]>> {
         let runs = self
             .allocate_pieces(owner, blocks)
@@ -339,7 +339,7 @@ impl SpaceManager {
         let tablets = self.state.lock().pending.len() - 1;
         self.free_later(tablets, superblock, Weak::new(), old);
         self.give_back(fresh);
-        // Last: the larger reserve comes out of the new blocks where there are any.
+        // Last: the larger reserve is taken from the new blocks, if there are any.
         self.withheld.store(withheld_for(blocks_max, tablets), Ordering::Relaxed);
     }
 
@@ -356,7 +356,7 @@ impl SpaceManager {
         self.free_later(tablets, superblock, Weak::new(), old.into_iter().collect());
     }
 
-    /// The groups that were given back to the device.
+    /// The groups that were returned to the device.
     pub(crate) fn discarded(&self) -> Arc<Discarded> {
         self.discarded.load_full()
     }

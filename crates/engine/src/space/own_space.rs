@@ -1,5 +1,5 @@
-//! Buckets with space of their own: their values lie in whole groups that serve no other bucket, for a heavy load that
-//! does not fit the others (`docs/adr/2026-11-21-space-of-ones-own.md`).
+//! Buckets with their own space: their values are stored in whole groups that serve no other bucket, for a heavy load
+//! that does not fit the others (`docs/adr/2026-11-21-space-of-ones-own.md`).
 //!
 //! An object of the store's own bucket saves the groups; it is rewritten after changes. Losing a change in a crash
 //! costs order, not data: the group is then a shared one. Tree pages and packed small values share groups with all
@@ -7,18 +7,18 @@
 
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::{ObjectKey, check_bucket};
 
-use crate::common::error::{Error, Result};
-use crate::common::key::{ObjectKey, check_bucket};
 use crate::space::manager::{OwnerId, SpaceManager};
 
-/// Buckets with space of their own at most: the allocator has an index in memory for each.
+/// Most buckets with their own space: the allocator has an index in memory for each.
 pub const OWN_SPACES_MAX: usize = 64;
 
 /// The first line of the saved text.
 const FIRST_LINE: &str = "shoal own space 1";
 
-/// The buckets that have space of their own.
+/// The buckets with their own space.
 #[derive(Debug, Default)]
 pub(crate) struct OwnSpace {
     buckets: Vec<String>,
@@ -46,7 +46,7 @@ impl OwnSpace {
         Ok(Self { buckets, saved: Mutex::default() })
     }
 
-    /// The number of buckets with space of their own.
+    /// The number of buckets with their own space.
     pub(crate) fn len(&self) -> usize {
         self.buckets.len()
     }
@@ -91,7 +91,7 @@ impl OwnSpace {
         text
     }
 
-    /// Gives the groups in `text` back to their buckets; groups of other buckets are ignored.
+    /// Assigns the groups in `text` to their buckets again; groups of other buckets are ignored.
     pub(crate) fn restore(&self, text: &str, space: &SpaceManager) -> Option<()> {
         let mut lines = text.lines();
         if lines.next()? != FIRST_LINE {

@@ -1,12 +1,11 @@
-//! The objects that expire next, as many as memory may remember.
+//! The objects that expire next, up to a limit of memory.
 
 use std::collections::BTreeSet;
 
 use shoal_base::sync::Mutex;
+use shoal_common::object::End;
 
-use crate::common::object::End;
-
-/// Bytes of remembered keys, with the overhead of their places, unless `Tuning::deadlines_bytes_max` says otherwise.
+/// Bytes of remembered keys, with the overhead of their places, unless `Tuning::deadlines_bytes_max` is set.
 const REMEMBERED_BYTES_MAX: usize = 16 << 20;
 /// Overhead of a remembered key, in bytes, roughly.
 const PLACE_BYTES: usize = 64;
@@ -16,7 +15,7 @@ pub(crate) const DELETED_MAX: usize = 1_000;
 /// Deadlines of one kind with their keys, the earliest first.
 type Deadlines = BTreeSet<(u64, Box<[u8]>)>;
 
-/// Makes the end of an object of its kind from a time.
+/// Turns a time into the end of an object of this kind.
 type EndOf = fn(u64) -> End;
 
 /// A deadline that has passed, and its encoded key.
@@ -165,7 +164,7 @@ mod tests {
         let expiring = Expiring::default();
         let room = REMEMBERED_BYTES_MAX / (PLACE_BYTES + 8);
         for number in 0..room as u64 + 1_000 {
-            // From late to early.
+            // Notes the deadlines from late to early.
             let ns = (1 << 40) - number;
             let end = if number % 2 == 0 { End::Store(ns) } else { End::Wall(ns) };
             expiring.note(end, &number.to_le_bytes());

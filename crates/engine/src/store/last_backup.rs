@@ -1,22 +1,22 @@
 //! The note of the last backup, in an object of the store's own bucket: it outlives a restart, and is in no backup and no listing.
 //!
-//! A note is a hint: nothing depends on it, and one that is lost or cannot be read counts as none.
+//! A note is a hint: nothing depends on it, and a lost or unreadable note counts as none.
 
 use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated};
+use shoal_common::error::Result;
+use shoal_common::key::system_key;
+use shoal_common::object::{ByteRange, PutOptions};
 
-use crate::common::error::Result;
-use crate::common::key::ObjectKey;
-use crate::common::object::{ByteRange, PutOptions};
 use crate::store::Store;
 
 /// The key of that object in the store's own bucket.
 const KEY: &[u8] = b"last-backup";
 
-/// A backup that ended and lacks nothing.
+/// A complete backup without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupNote {
-    /// Every write up to this version is in it, or in a backup that it goes on from.
+    /// Every write up to this version is in it, or in a backup that it continues.
     pub version: Lsn,
     /// The wall clock's time at that version, in nanoseconds since the Unix epoch.
     pub taken_ns: u64,
@@ -29,7 +29,7 @@ impl BackupNote {
     }
 
     /// # Errors
-    /// [`Truncated`] if the value is too short. Bytes behind the note are another version's, and are passed over.
+    /// [`Truncated`] if the value is too short. Bytes after the note are from another version, and are ignored.
     fn decode(bytes: &[u8]) -> std::result::Result<Self, Truncated> {
         let mut reader = Reader::new(bytes);
         Ok(Self { version: Lsn(reader.u64()?), taken_ns: reader.u64()? })
@@ -44,7 +44,7 @@ fn unreadable(why: &str) -> Option<BackupNote> {
 }
 
 impl Store {
-    /// Notes a backup that ended, for [`StoreStat::last_backup`](crate::StoreStat::last_backup). The note is durable on return. One that
+    /// Notes a completed backup, for [`StoreStat::last_backup`](crate::StoreStat::last_backup). The note is durable on return. One that
     /// is older than the noted one changes nothing.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Store {
         if !is_newer(*self.0.last_backup.lock()) {
             return Ok(());
         }
-        self.put(&ObjectKey::system(KEY), backup.encode().into(), PutOptions::default()).await?;
+        self.put(&system_key(KEY), backup.encode().into(), PutOptions::default()).await?;
         let mut noted = self.0.last_backup.lock();
         if is_newer(*noted) {
             *noted = Some(backup);
@@ -63,10 +63,10 @@ impl Store {
         Ok(())
     }
 
-    /// Reads the note of an earlier run of the store; to be called once, behind the opening, which reads no object itself. A note that cannot
-    /// be read is reported in the log and counts as none.
+    /// Reads the note of an earlier run of the store; call this once after the opening, which reads no object itself. A note that cannot be
+    /// read is reported in the log and counts as none.
     pub async fn recall_backup(&self) {
-        let found = self.get(&ObjectKey::system(KEY), ByteRange::ALL).await.map(|found| {
+        let found = self.get(&system_key(KEY), ByteRange::ALL).await.map(|found| {
             found.map(|object| BackupNote::decode(&object.value.to_vec()).map_err(|error| error.to_string()))
         });
         let found = match found {
@@ -85,7 +85,9 @@ mod tests {
 
     use super::*;
     use crate::testing::fixtures::in_memory_as;
-    use crate::{CheckOptions, Environment, FormatOptions, ListRequest, OpenOptions, block_on, check};
+    use crate::{
+        CheckOptions, Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, block_on, check,
+    };
 
     async fn open(device: &Device) -> Store {
         let options = OpenOptions { background: false, ..OpenOptions::default() };
@@ -104,7 +106,7 @@ mod tests {
             let key = ObjectKey::new("default", b"a").unwrap();
             store.put(&key, vec![1].into(), PutOptions::default()).await.unwrap();
             store.note_backup(backup(7, 1_000)).await.unwrap();
-            // Two backups at a time may end in any order.
+            // Two concurrent backups may complete in any order.
             store.note_backup(backup(5, 900)).await.unwrap();
             assert_eq!(store.stat().last_backup, Some(backup(7, 1_000)));
             assert_eq!(store.stat().objects_with_log(), 1);
@@ -137,7 +139,7 @@ mod tests {
         let device = in_memory_as(&FormatOptions::for_blocks(8192));
         block_on(async {
             let store = open(&device).await;
-            store.put(&ObjectKey::system(KEY), vec![1; 3].into(), PutOptions::default()).await.unwrap();
+            store.put(&system_key(KEY), vec![1; 3].into(), PutOptions::default()).await.unwrap();
             store.recall_backup().await;
             assert_eq!(store.stat().last_backup, None);
         });

@@ -1,8 +1,9 @@
-//! The state of the store's own work. The work itself is in `maintenance/`.
+//! The state of the store's background work. The work itself is in `maintenance/`.
 
 use std::sync::Arc;
 
-use crate::common::event::Token;
+use shoal_common::event::Token;
+
 use crate::store::expiring::{Expiring, ExpiryWalk};
 use crate::store::standstill::Standstill;
 use crate::store::worker::Worker;
@@ -12,12 +13,12 @@ use crate::store::worker::Worker;
 pub(crate) struct Maintenance {
     /// The store's threads; `None` if callers do their work.
     pub worker: Option<Arc<Worker>>,
-    /// The token of the one writer that makes space when there is none.
+    /// The token of the writer that makes space when there is none.
     pub room: Token<()>,
     /// The objects that expire next.
     pub expiring: Expiring,
-    /// The walk that finds those which are not remembered.
+    /// The walk that finds the expiring objects that are not remembered.
     pub walk: Token<ExpiryWalk>,
-    /// Whether writes get through.
+    /// Notices that no write gets through.
     pub standstill: Standstill,
 }

@@ -18,19 +18,19 @@ use shoal_base::TabletId;
 use shoal_base::list::DamagedRange;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::sync::{Mutex, pause};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::options::{Environment, Tuning};
 use shoal_device::Device;
 use shoal_pool::Pool;
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::copies;
-use crate::checkpoint::layout::Layout;
-use crate::checkpoint::losses::Losses;
 use crate::checkpoint::publish::Changes;
-use crate::checkpoint::relocate::Relocator;
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::options::{Environment, Tuning};
+use crate::counters::OperationCounters;
+use crate::gc::relocate::Relocator;
+use crate::image::copies;
+use crate::image::layout::Layout;
+use crate::image::losses::Losses;
 use crate::log::driver::run_to_end;
 use crate::log::owner::Log;
 use crate::space::manager::{Shortage, SpaceManager};
@@ -39,16 +39,16 @@ use crate::store::last_backup::BackupNote;
 use crate::store::maintenance::Maintenance;
 use crate::tablet::tablets::Tablets;
 
-/// A write that finds too few blocks, while enough are freed that readers hold, waits so often and so long: a view that a task only
+/// A write that finds too few blocks waits this often, for this time, if readers hold enough freed ones: a view that a task only
 /// looks at is gone in a moment, and its blocks are no reason to refuse the write.
 const READERS_AWAITED: u32 = 10;
 const READER_PAUSE: Duration = Duration::from_millis(1);
-/// A write that finds too few blocks merges so many slices of layers at most before it is refused.
-const MERGES_AWAITED: u32 = 64;
+/// Most slices of layers that a write without enough blocks compacts before it is refused.
+const COMPACTIONS_AWAITED: u32 = 64;
 /// A write that finds too few blocks deletes expired objects this often at most: other writers may take the room first.
 const REAPS_AWAITED: u32 = 64;
 
-/// How far a write has come that looks for room.
+/// The progress of a write that looks for room.
 #[derive(Default)]
 struct RoomSearch {
     steps: u32,
@@ -66,7 +66,7 @@ impl Store {
         self.0.tablets.of(key).id
     }
 
-    /// The reason why the store takes no writes any more since something failed.
+    /// The reason why the store accepts no more writes after a failure.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.0.log.poison.failure().map(str::to_owned)
@@ -106,7 +106,7 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// The state of a store that is open, with what its checkpoints work with.
+    /// The state of an open store, with the environment of its checkpoints.
     pub(crate) fn new(
         checkpointer: Checkpointer,
         environment: Environment,
@@ -169,7 +169,8 @@ impl Inner {
         self.log.committer.room.check()
     }
 
-    /// As [`check_writable`](Self::check_writable), for a write that may wait: where no thread of the store looks for room, it does.
+    /// As [`check_writable`](Self::check_writable), for a write that may wait: it looks for room itself if the store has no thread
+    /// that does.
     pub(crate) async fn be_writable(&self) -> Result<()> {
         let checked = self.check_writable();
         if let Err(Error::NoRoom(_)) = checked
@@ -181,7 +182,7 @@ impl Inner {
         checked
     }
 
-    /// Tries to write what found no room: the superblock of the opening, then a batch of the log.
+    /// Retries the writes that found no room: the superblock of the opening, then a batch of the log.
     pub(crate) async fn look_for_room(&self) -> Result<()> {
         if self.log.committer.room.awaits_opening() {
             self.checkpointer.publish(Changes::default()).await?;
@@ -190,7 +191,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Where everything lies.
+    /// The layout of the data file.
     pub(crate) fn layout(&self) -> Layout {
         self.checkpointer.layout()
     }
@@ -202,7 +203,7 @@ impl Inner {
     /// Claims space for a write. If there is none, makes some, also by deleting expired objects.
     ///
     /// # Errors
-    /// [`Error::Full`] if that did not help.
+    /// [`Error::Full`] if there is still too little.
     pub(crate) async fn claim<T>(
         &self,
         attempt: impl Fn() -> std::result::Result<T, Shortage> + Send + Sync,
@@ -236,7 +237,7 @@ impl Inner {
     /// packed runs.
     ///
     /// # Errors
-    /// [`Error::Full`] if that did not help.
+    /// [`Error::Full`] if there is still too little.
     pub(crate) async fn claim_from_free<T>(
         &self,
         attempt: impl Fn() -> std::result::Result<T, Shortage> + Send + Sync,
@@ -272,8 +273,8 @@ impl Inner {
         })
     }
 
-    /// One step after another until there is enough room; false where the last resort, what is dead in packed runs, gives none, and the
-    /// device cannot grow. Other writers may take what a step made before the caller does.
+    /// Takes the next step towards enough room. Returns false if the last resort, the dead bytes of packed runs, yields none, and the
+    /// device cannot grow. Other writers may take the room of a step before the caller does.
     fn make_room(&self, search: &mut RoomSearch, shortage: &Shortage) -> Result<bool> {
         search.steps += 1;
         OperationCounters::add(&self.counters.room_steps, 1);
@@ -289,7 +290,7 @@ impl Inner {
             _ if !std::mem::replace(&mut search.has_applied_all, true) => {
                 or_full(run_to_end(self.checkpointer.free_what_is_dead()))
             }
-            ..=MERGES_AWAITED if run_to_end(self.checkpointer.merge_for_room())? => Ok(true),
+            ..=COMPACTIONS_AWAITED if run_to_end(self.checkpointer.compact_for_room())? => Ok(true),
             _ if self.drop_snapshots_for(shortage) => {
                 run_to_end(self.checkpointer.make_freed_reusable());
                 Ok(true)
@@ -298,7 +299,7 @@ impl Inner {
         }
     }
 
-    /// Drops the snapshots if they hold what a write lacks. Returns true if it did.
+    /// Drops the snapshots if they hold the blocks that a write lacks. Returns true if it did.
     fn drop_snapshots_for(&self, shortage: &Shortage) -> bool {
         let held = self.space.held_blocks(self.log.committer.named_superblock());
         let helps =

@@ -1,14 +1,14 @@
 //! Notices that no write gets through: each one is refused as full, or the device does not make any durable.
 //!
 //! The watch of the data file looks every few seconds. Writes get through while the durable number of the log moves. A
-//! refused write counts until another one gets through or its room is there again, so that a store that gets no writes
-//! while it is not ready is ready again by itself. A refusal is the only part of this that a write pays for.
+//! refused write counts until another one gets through or its room is there again, so a store without writes while it
+//! is not ready becomes ready again by itself. A write pays only for a refusal.
 
 use shoal_base::Lsn;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
-/// The time without a write that gets through until the store counts as standing still.
+/// The store counts as at a standstill after this time without a write that gets through.
 const STANDSTILL_NS: u64 = 10_000_000_000;
 
 /// The findings of one look at the store.
@@ -23,7 +23,7 @@ pub(crate) struct Look {
     pub room_blocks: u64,
     /// Writes since the opening that found no room for free blocks in the data file.
     pub without_room: u64,
-    /// The newest one of those would find none now.
+    /// True if the newest of these writes would find no room now.
     pub lacks_room: bool,
 }
 
@@ -36,9 +36,9 @@ enum Cause {
 #[derive(Default)]
 struct State {
     durable: Option<Lsn>,
-    /// Refusals when a write got through last.
+    /// Refusals at the time when a write last got through.
     refusals: u64,
-    /// The beginning of the standstill, as far as looks tell, and its cause.
+    /// The start of the standstill, to the accuracy of the looks, and its cause.
     since: Option<(u64, Cause)>,
     looked_ns: u64,
 }
@@ -59,7 +59,7 @@ impl Standstill {
         self.refusals.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes a look into account.
+    /// Evaluates a look.
     pub(crate) fn look(&self, look: Look) {
         let refusals = self.refusals.load(Ordering::Relaxed) + look.without_room;
         let has_room = !look.lacks_room && look.room_blocks >= self.needed.load(Ordering::Relaxed);
@@ -125,7 +125,7 @@ mod tests {
         }
         let reason = look(15, 5, 12, true).unwrap();
         assert_eq!(reason, "no write got through for 12 s: why");
-        // The room is there, and nobody writes.
+        // There is room, and no client writes.
         assert_eq!(look(18, 5, 12, false), None);
         // Short writes get through.
         for seconds in 19..40 {
@@ -142,7 +142,7 @@ mod tests {
             standstill.look(look(seconds, 5, false, 39));
             assert!(standstill.reason("").is_none(), "{seconds} s");
         }
-        // Nobody writes any more: a load balancer took the store out.
+        // No client writes any more: a load balancer took the store out.
         standstill.look(look(15, 5, false, 39));
         let reason = standstill.reason("the store is full").unwrap();
         assert_eq!(reason, "no write got through for 12 s: the store is full");

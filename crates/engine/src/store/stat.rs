@@ -5,7 +5,7 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_device::DeviceCounters;
 use shoal_pool::PoolCounters;
 
-use crate::checkpoint::losses::Losses;
+use crate::image::losses::Losses;
 use crate::store::last_backup::BackupNote;
 use crate::store::standstill::Look;
 use crate::store::{Inner, Store};
@@ -19,13 +19,13 @@ pub struct StoreStat {
     /// Objects in the trees, expired ones that are not deleted yet included; objects only in the memtables are not
     /// counted.
     pub objects: u64,
-    /// Those of `objects` that have a deadline; 0 also if some tablet did not count them.
+    /// The number of `objects` with a deadline; 0 also if some tablet did not count them.
     pub expiring: u64,
-    /// Stored results of writes with a request id, which are no objects: about, as a result in a memtable may replace
-    /// one in the trees. Those of an earlier run count from [`Store::count_results`] on.
+    /// Stored results of writes with a request id, which are no objects. Approximate: a result in a memtable may
+    /// replace one in the trees. Results of an earlier run count from [`Store::count_results`] on.
     pub results: u64,
-    /// An estimate of the keys that the memtables write and of those that they delete, without a look whether the trees
-    /// have these keys. Results are left out.
+    /// Estimates of the keys that the memtables write and of the keys that they delete, without a look into the trees
+    /// for these keys. Results are left out.
     pub log_puts: u64,
     /// See `log_puts`.
     pub log_deletes: u64,
@@ -57,8 +57,8 @@ pub struct StoreStat {
     pub tablets: u16,
     /// The reason why the store is read-only; `None` if it is not.
     pub poisoned: Option<String>,
-    /// Why no write gets room in the data file at present: its file system is full, for instance. Reads work, and the field is `None`
-    /// again as soon as a write got room.
+    /// The reason why no write gets room in the data file at present: its file system is full, for instance. Reads work, and the
+    /// field is `None` again as soon as a write got room.
     pub no_room: Option<String>,
     /// Losses of repairs that no user has acknowledged.
     pub losses: Losses,
@@ -72,7 +72,7 @@ pub struct StoreStat {
     pub value_bytes_written: u64,
     /// See `value_bytes_written`.
     pub value_bytes_read: u64,
-    /// Bytes that puts copied, of values with extents of their own.
+    /// Bytes that puts copied, of values with their own extents.
     pub value_bytes_copied: u64,
     /// Log batches, their records and their blocks.
     pub batches: u64,
@@ -88,11 +88,11 @@ pub struct StoreStat {
     pub layer_entries: u64,
     /// The largest number of layers of one tablet.
     pub layers_most: u64,
-    /// Merges of layers that ended, and the bytes of entries that merges took.
+    /// Completed compactions of layers, and the bytes of entries that compactions took.
     pub merges: u64,
     /// See `merges`.
     pub merged_bytes: u64,
-    /// Nanoseconds in which applies paused, so that merges that had fallen behind went on.
+    /// Nanoseconds in which applies paused so that late compactions could catch up.
     pub paused_ns: u64,
     /// Applies, and the blocks of pages and of values that they wrote.
     pub applies: u64,
@@ -100,7 +100,7 @@ pub struct StoreStat {
     pub page_blocks_written: u64,
     /// See `applies`. Moved values are included.
     pub home_blocks_written: u64,
-    /// Blocks of values with extents of their own that puts wrote.
+    /// Blocks of values with their own extents that puts wrote.
     pub extent_blocks_written: u64,
     /// Blocks of zeros that the growth of the file wrote.
     pub growth_blocks_written: u64,
@@ -108,7 +108,7 @@ pub struct StoreStat {
     pub moved_values: u64,
     /// See `moved_values`.
     pub moved_bytes: u64,
-    /// Values that got runs of their own, the number of these runs, and the values that got more than four.
+    /// Values with their own runs, the number of these runs, and the values with more than four.
     pub values_placed: u64,
     /// See `values_placed`.
     pub runs_placed: u64,
@@ -128,17 +128,18 @@ pub struct StoreStat {
     pub groups_emptied: u64,
     /// See `groups_emptied`.
     pub bytes_evacuated: u64,
-    /// Bytes that were given back to the device.
+    /// Bytes that were returned to the device.
     pub bytes_discarded: u64,
     /// Objects that were deleted because they had expired.
     pub expired: u64,
-    /// Keys that the walks for expired objects looked at, and how often a write without room reaped.
+    /// Keys that the walks for expired objects examined, and how often a write without room deleted expired
+    /// objects.
     pub expiry_examined: u64,
     /// See `expiry_examined`.
     pub reaps_for_room: u64,
-    /// Steps by which writes without room made some: applies, growth, merges, rewriting of packed runs.
+    /// Steps of writes without room to make some: applies, growth, compactions, rewriting of packed runs.
     pub room_steps: u64,
-    /// Keys of deleted and expired objects that listings passed, and the most that one page passed.
+    /// Keys of deleted and expired objects that listings skipped, and the most that one page skipped.
     pub keys_passed: u64,
     /// See `keys_passed`.
     pub keys_passed_most: u64,
@@ -148,11 +149,11 @@ pub struct StoreStat {
     pub clock_skew_ns: i64,
     /// Bytes of the values in the trees, stored results included.
     pub live_value_bytes: u64,
-    /// Those of the stored results in the trees.
+    /// Bytes of the stored results in the trees.
     pub result_value_bytes: u64,
     /// Blocks that trees, values and unapplied records own, without log and superblocks.
     pub allocated_blocks: u64,
-    /// Buckets with space of their own, and the blocks of their groups.
+    /// Buckets with their own space, and the blocks of their groups.
     pub own_buckets: u64,
     /// See `own_buckets`.
     pub own_blocks: u64,
@@ -168,9 +169,9 @@ pub struct StoreStat {
     pub scrub_bytes: u64,
     /// See `scrub_passes`.
     pub scrub_problems: u64,
-    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended since the opening.
+    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: no pass is complete since the opening.
     pub scrub_ended_ns: u64,
-    /// The last backup that ended and lacks nothing, as [`Store::note_backup`] noted it; `None`: none was noted, or
+    /// The last complete backup without gaps, as [`Store::note_backup`] noted it; `None`: none was noted, or
     /// [`Store::recall_backup`] was not called.
     pub last_backup: Option<BackupNote>,
     /// Damaged ranges of keys that reads and listings met since the opening.
@@ -183,8 +184,8 @@ pub struct StoreStat {
 
 impl StoreStat {
     /// Objects, the log's included: exact if the log holds only new objects and deletes of old ones. Until the next
-    /// apply, which comes within seconds, an overwrite of an object in the trees counts once too often, and a delete of
-    /// an object that only the log holds counts once too little.
+    /// apply, which comes within seconds, an overwrite of an object in the trees counts one object too many, and a
+    /// delete of an object that only the log holds counts one too few.
     #[must_use]
     pub fn objects_with_log(&self) -> u64 {
         // The note of a backup is an object of the store's own.
@@ -192,7 +193,8 @@ impl StoreStat {
         (self.objects + self.log_puts).saturating_sub(self.log_deletes + own)
     }
 
-    /// Blocks for objects that are free or that the file can grow by: the least of what the cap and the file system allow.
+    /// Blocks for objects that are free or that the file can grow by: the smaller of the limits of the cap and of the file
+    /// system.
     #[must_use]
     pub fn room_blocks(&self) -> u64 {
         self.free_blocks + self.growable_blocks
@@ -277,7 +279,7 @@ impl StoreStat {
         ]
     }
 
-    /// Those of the work behind writes and reads.
+    /// The figures of the background work.
     fn maintenance_figures(&self) -> [(&'static str, &'static str, u64); 20] {
         [
             ("moved.values", "count", self.moved_values),
@@ -303,7 +305,7 @@ impl StoreStat {
         ]
     }
 
-    /// Those of the device and the pool.
+    /// The figures of the device and the pool.
     fn device_figures(&self) -> [(&'static str, &'static str, u64); 29] {
         [
             ("device.reads", "count", self.device.reads),
@@ -347,12 +349,12 @@ impl Inner {
 
     /// Looks at the room of the file system. Not from `stat`: a dispatch thread must not wait for a file system that hangs.
     pub(crate) fn look_at_room(&self) {
-        // The image does not use its holes, so they take no room: data after them may have it.
+        // The image does not use its holes, so they take no room, and data after them may use it.
         let holes = self.layout().unused_areas(self.device.blocks()).map(|part| part.end - part.start);
         self.checkpointer.growth.note_room(self.device.inner().room().map(|room| room + holes[0] + holes[1]));
     }
 
-    /// Looks at the room of the file system, and whether writes get through.
+    /// Looks at the room of the file system, and checks that writes get through.
     pub(crate) fn look_at_writes(&self) {
         self.look_at_room();
         let (committer, room) = (&self.log.committer, &self.log.committer.room);
@@ -368,7 +370,8 @@ impl Inner {
 }
 
 impl Store {
-    /// The reason why the store takes no writes any more: the device failed one, or the store was opened read-only.
+    /// The reason why the store accepts no writes any more: the device failed one, or the store was opened
+    /// read-only.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.0.log.poison.reason().map(str::to_owned)
@@ -387,8 +390,8 @@ impl Store {
         self.0.maintenance.standstill.reason(&full)
     }
 
-    /// The reason why no write is taken at present, although the store is not read-only: the log has no room in the data file. `None`
-    /// again as soon as it has.
+    /// The reason why no write is accepted at present, although the store is not read-only: the log has no room in the data file.
+    /// `None` again as soon as it has.
     #[must_use]
     pub fn no_room_reason(&self) -> Option<String> {
         self.0.log.committer.room.reason_of_log().map(|why| format!("the data file has no room: {why}"))

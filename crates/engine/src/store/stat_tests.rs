@@ -6,7 +6,7 @@ use crate::testing::fixtures::{self, in_memory_as, key, open_in};
 use crate::{Environment, FormatOptions, OpenOptions, RejectRules, Store, Tuning, block_on};
 
 const BLOCKS: u64 = 32_768;
-/// So long a log that puts are applied only where a test says so.
+/// The log is long enough that puts are applied only when a test applies them.
 const LOG_BLOCKS: u32 = 16_384;
 
 fn store(tuning: Tuning, background: bool) -> Store {
@@ -20,11 +20,11 @@ fn put(store: &Store, keys: std::ops::Range<usize>) {
     keys.for_each(|which| fixtures::put(store, &key(which), vec![1; 10]));
 }
 
-/// `shoal stat` said 0 objects right after a put.
+/// Symptom: `shoal stat` reported 0 objects right after a put.
 #[test]
 fn objects_count_from_their_put_on() {
     let store = store(Tuning::default(), false);
-    // More than are counted one by one, and fewer than an apply begins with.
+    // More than are counted one by one, and fewer than start an apply.
     put(&store, 0..1100);
     assert_eq!((store.stat().objects, store.stat().objects_with_log()), (0, 1100));
     (0..200).for_each(|which| {
@@ -32,7 +32,7 @@ fn objects_count_from_their_put_on() {
     });
     // Each delete counts as one of an object in the trees.
     let about = store.stat().objects_with_log();
-    // Kinds are counted of a sample of the keys.
+    // The kinds are estimated from a sample of the keys.
     assert!((600..=1000).contains(&about), "{about}");
     block_on(store.0.checkpointer.apply_all()).unwrap();
     let stat = store.stat();
@@ -51,7 +51,7 @@ fn bytes_of_values_count_from_their_put_on() {
     assert_eq!((store.stat().live_value_bytes, store.stat().value_bytes_with_log()), (0, 105_000));
     block_on(store.0.checkpointer.apply_all()).unwrap();
     assert_eq!((store.stat().live_value_bytes, store.stat().value_bytes_with_log()), (105_000, 105_000));
-    // Beyond the keys that are looked at one by one, their mean stands for the others.
+    // Beyond the keys that are looked at one by one, their mean is used for the others.
     put(&store, 1_000..3_000);
     assert_eq!(store.stat().value_bytes_with_log(), 125_000);
     let figures = store.stat().figures();
@@ -59,7 +59,7 @@ fn bytes_of_values_count_from_their_put_on() {
 }
 
 #[test]
-fn layers_and_their_merges_are_counted() {
+fn layers_and_their_compactions_are_counted() {
     let store =
         store(Tuning { layers_from: 0, dense_records: 8, layer_records_min: 1, ..Tuning::default() }, false);
     put(&store, 0..4000);

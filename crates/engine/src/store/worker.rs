@@ -1,4 +1,4 @@
-//! The threads of a store: waking and ending them. Their work is in `maintenance/workers.rs`.
+//! The threads of a store: waking and stopping them. Their work is in `maintenance/workers.rs`.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
+use shoal_common::event::Bell;
 
 use crate::checkpoint::checkpointer::Helpers;
-use crate::common::event::Bell;
 
 /// The work of one thread of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,9 +18,9 @@ pub(crate) enum Duty {
     /// Drops applied memtables.
     Free,
     Grow,
-    /// Merges layers.
-    Merge,
-    /// Saves which groups belong to which bucket.
+    /// Compacts layers.
+    Compaction,
+    /// Saves the groups of each bucket.
     Own,
     Move,
     Reap,
@@ -73,16 +73,16 @@ impl Worker {
     /// The threads that applies leave work to.
     pub(crate) fn helpers(&self) -> Helpers {
         let bell = |duty: Duty| self.bells[duty as usize].clone();
-        Helpers::new(bell(Duty::Merge), bell(Duty::Free), bell(Duty::Apply))
+        Helpers::new(bell(Duty::Compaction), bell(Duty::Free), bell(Duty::Apply))
     }
 
-    /// The thread of this duty waits until it is woken, at most for `timeout`.
+    /// Waits, on the thread of this duty, until it is woken, at most for `timeout`.
     pub(crate) fn wait(&self, duty: Duty, timeout: Duration) {
         self.bells[duty as usize].wait(timeout);
     }
 
-    /// Ends the threads and waits for them. If one of them calls this (it may be the last user of the store), it waits
-    /// for the others only.
+    /// Stops the threads and waits for them. If one of them calls this (it may be the last user of the store), it
+    /// waits for the others only.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.bells[Duty::Commit as usize].close();
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Returns true if the threads were told to end.
+    /// Returns true if [`stop`](Self::stop) was called.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }

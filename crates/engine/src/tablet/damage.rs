@@ -5,12 +5,9 @@
 //! keys. The store remembers a bounded number of the ranges that it met, for statistics; a
 //! [`Store::list`](crate::Store::list) over all keys finds all of them.
 
-use shoal_base::TabletId;
 use shoal_base::list::DamagedRange;
 use shoal_base::sync::Mutex;
-
-use crate::common::damaged_range;
-use crate::tablet::tree::Gap;
+use shoal_common::damaged_range;
 
 /// Damaged ranges that an open store remembers at most.
 pub(crate) const REMEMBERED_MAX: usize = 64;
@@ -24,14 +21,6 @@ pub(crate) enum Unread {
     IsLost,
     /// The keys of both become absent for good, and so do keys that were lost earlier: no mark stays.
     IsAbsent,
-}
-
-impl Gap {
-    /// The gap as a range of keys of its tablet.
-    pub(crate) fn in_tablet(self, tablet: TabletId) -> DamagedRange {
-        let Self { block, low: from, high: to, why } = self;
-        DamagedRange { tablet, from, to, block, why }
-    }
 }
 
 /// Adds a range to `ranges`. It is joined with ranges that it touches. If there are `most` ranges already, the last
@@ -100,6 +89,8 @@ impl Met {
 
 #[cfg(test)]
 mod tests {
+    use shoal_base::TabletId;
+
     use super::*;
 
     fn range(tablet: u16, from: &str, to: Option<&str>) -> DamagedRange {

@@ -1,21 +1,11 @@
-//! Tablets: a memtable of the newest records over a tree of pages, read through views.
+//! Tablets: a memtable of the newest records over trees of pages, read through views.
 
-pub(crate) mod admission;
+pub(crate) mod compactions;
 pub(crate) mod damage;
 pub(crate) mod held;
-pub(crate) mod layers;
-pub(crate) mod layers_page;
-pub(crate) mod memtable;
-pub(crate) mod merges;
 pub(crate) mod result_totals;
 pub(crate) mod snapshots;
 pub(crate) mod tablets;
-pub(crate) mod tree;
 pub(crate) mod tree_io;
-pub(crate) mod trees_cursor;
-pub(crate) mod trees_walk;
-pub(crate) mod turns;
 pub(crate) mod view;
-pub(crate) mod watch;
 pub(crate) mod withdraw;
-pub(crate) mod write_counts;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use shoal_base::Lsn;
 use shoal_base::sync::Mutex;
+use shoal_common::error::{Error, Result};
 
-use crate::common::error::{Error, Result};
 use crate::log::expiry::Moment;
 use crate::tablet::view::View;
 

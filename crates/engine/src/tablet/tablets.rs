@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use shoal_base::TabletId;
 use shoal_base::slot::SLOT_COUNT;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_tree::layers::Layers;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::tablet::admission::Admission;
+use crate::memtable::admission::Admission;
+use crate::memtable::hash_of;
+use crate::memtable::turns::Turns;
+use crate::memtable::watch::Watches;
+use crate::memtable::write_counts::WriteCounts;
 use crate::tablet::damage::Met;
 use crate::tablet::held::HeldStreams;
-use crate::tablet::layers::Layers;
-use crate::tablet::memtable::hash_of;
 use crate::tablet::snapshots::Snapshots;
-use crate::tablet::turns::Turns;
 use crate::tablet::view::{Tablet, TabletRecord, View};
-use crate::tablet::watch::Watches;
-use crate::tablet::write_counts::WriteCounts;
 
 /// The tablets of an open store by hash slot.
 pub(crate) struct Tablets {
@@ -85,7 +85,7 @@ impl Tablets {
         &self.all[usize::from(self.by_slot[usize::from(slot) % self.by_slot.len()])]
     }
 
-    /// Notes that reads search the trees of a view for so many keys: they pay for merges of its tablet's layers.
+    /// Notes that reads search the trees of a view for so many keys: they pay for compactions of its tablet's layers.
     pub(crate) fn note_searches(&self, view: &View, keys: usize) {
         let layers = view.trees.layers.list.len();
         self.all[usize::from(view.tablet.0)].layer_searches.note(layers * keys);

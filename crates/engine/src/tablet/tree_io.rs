@@ -6,14 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES, Run, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{DeviceError, IoBuf};
 use shoal_pool::{Hint, Keep, Pinned, Pool, PoolError, Unit, Writer, WriterOptions};
+use shoal_tree::{Draft, PageRef, PageSink, PageSource, ReadHint, Tree};
 
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
+use crate::counters::OperationCounters;
 use crate::space::manager::SpaceManager;
-use crate::tablet::tree::{Draft, PageRef, PageSink, PageSource, ReadHint, Tree};
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Owner;
 use crate::value::read::pool_error;
 
@@ -331,12 +331,72 @@ impl PageSink for PoolSink<'_> {
             None => self.new_leaves,
         };
         self.writer.write(frame, Unit::page(page.block, page.crc).id, keep).await.map_err(pool_error)?;
-        // Each for itself: the file grows ahead by the rate of this counter, and a merge may take seconds.
+        // Each for itself: the file grows ahead by the rate of this counter, and a compaction may take seconds.
         OperationCounters::add(&self.counters.pages_written, 1);
         Ok(page)
     }
 
     fn release(&mut self, page: PageRef) {
         self.pages.freed.push(Run::new(page.block, 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shoal_tree::layers::Trees;
+    use shoal_tree::{Problem, Visitor};
+
+    use super::*;
+    use crate::testing::fixtures::{environment, formatted, key, options, put};
+    use crate::{Store, block_on};
+
+    /// The entries and problems of a walk.
+    #[derive(Default)]
+    struct Seen {
+        entries: usize,
+        problems: Vec<String>,
+    }
+
+    impl Visitor for Seen {
+        fn entry(&mut self, _: &[u8], _: &[u8], _: PageRef) {
+            self.entries += 1;
+        }
+
+        fn problem(&mut self, problem: Problem) {
+            self.problems.push(problem.what);
+        }
+    }
+
+    #[test]
+    fn an_entry_below_an_older_one_is_a_problem() {
+        let (_, device) = formatted(1 << 12, 1, 1 << 10);
+        let mut options = options();
+        let tuning = &mut options.tuning;
+        (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 1 << 20, 1);
+        tuning.merge_permille = 100_000;
+        let store = block_on(Store::open(device, options, environment())).unwrap();
+        let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
+        for _ in 0..3 {
+            (0..20).for_each(|which| put(&store, &key(which), [1; 50]));
+            block_on(checkpointer.apply_tablet(tablet)).unwrap();
+        }
+        let trees = tablet.view().trees.clone();
+        assert_eq!(trees.layers.list.len(), 2);
+        let walked = |trees: &Trees| {
+            let mut seen = Seen::default();
+            let pages = PoolPages::new(&checkpointer.pool);
+            block_on(trees.walk(tree_of(checkpointer.identity, tablet.id), &pages, &mut seen)).unwrap();
+            seen
+        };
+        let seen = walked(&trees);
+        assert_eq!((seen.entries, seen.problems), (20, Vec::new()));
+        let mut layers = (*trees.layers).clone();
+        layers.list.reverse();
+        let seen = walked(&Trees { layers: Arc::new(layers), ..trees });
+        assert_eq!(seen.problems.len(), 20, "{:?}", seen.problems);
+        assert!(seen.problems[0].contains("lies below"), "{:?}", seen.problems);
+        block_on(store.close()).unwrap();
     }
 }

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use shoal_base::sync::Mutex;
 use shoal_base::{Lsn, TabletId};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::slot_of_encoded;
+use shoal_tree::Root;
+use shoal_tree::layers::{Layers, LayersRef, Trees};
 
-use crate::common::key::slot_of_encoded;
 use crate::log::queue::Marker;
+use crate::memtable::Memtable;
+use crate::memtable::admission::Admission;
 use crate::space::manager::ReadEpoch;
-use crate::tablet::admission::Admission;
-use crate::tablet::layers::{Layers, LayersRef, Trees};
-use crate::tablet::memtable::Memtable;
-use crate::tablet::merges::{LayerSearches, RunningMerges};
+use crate::tablet::compactions::{LayerSearches, RunningCompactions};
 use crate::tablet::result_totals::ResultTotals;
-use crate::tablet::tree::Root;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
 
 /// Keys for which a new memtable reserves its table at most: the table exists also if no record comes.
@@ -119,11 +119,11 @@ pub(crate) struct Tablet {
     pub tidy: Mutex<TidyState>,
     /// The results that the trees had at the opening; `None` until they are counted.
     pub results_at_opening: Mutex<Option<ResultTotals>>,
-    /// The layer that could not be read when layers were last merged, and when that was.
+    /// The layer that could not be read when layers were last compacted, and when that was.
     pub unreadable: Mutex<Option<(Root, u64)>>,
-    /// The merges of its layers that are running.
-    pub merges: RunningMerges,
-    /// The searches by which reads pay for merges of its layers.
+    /// The compactions of its layers that are running.
+    pub compactions: RunningCompactions,
+    /// The searches by which reads pay for compactions of its layers.
     pub layer_searches: LayerSearches,
 }
 
@@ -157,7 +157,7 @@ impl Tablet {
             tidy: Mutex::default(),
             results_at_opening: Mutex::new(totals.is_for_ever().then(ResultTotals::default)),
             unreadable: Mutex::default(),
-            merges: RunningMerges::default(),
+            compactions: RunningCompactions::default(),
             layer_searches: LayerSearches::default(),
         }
     }
@@ -277,7 +277,7 @@ impl Tablet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tablet::memtable::hash_of;
+    use crate::memtable::hash_of;
     use crate::testing::fixtures::record;
 
     fn tablet() -> Tablet {

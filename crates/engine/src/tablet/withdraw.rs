@@ -6,8 +6,8 @@ use shoal_base::sync::MutexGuard;
 
 use crate::log::commit::{Committer, Unwritten};
 use crate::log::record::Record;
+use crate::memtable::{self, Size};
 use crate::space::manager::SpaceManager;
-use crate::tablet::memtable::{self, Size};
 use crate::tablet::tablets::Tablets;
 use crate::tablet::view::View;
 

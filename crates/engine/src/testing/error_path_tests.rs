@@ -5,10 +5,10 @@ use shoal_base::{BLOCK_BYTES, Lsn, Run};
 use shoal_device::sim::{Fault, FaultOp, Image};
 use shoal_space::FreeImage;
 use shoal_testkit::bytes::patterned;
+use shoal_tree::fixtures as pages;
 use smallvec::SmallVec;
 
-use crate::checkpoint::compact::{Moves, Pressure, Victim};
-use crate::tablet::tree::fixtures as pages;
+use crate::gc::rewrite::{Moves, Pressure, Victim};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::testing::fixtures::{self, Fixture, environment, key, leaf_entry, newest, options};
 use crate::value::entry::{Entry, Home, Meta};

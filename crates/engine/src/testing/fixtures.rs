@@ -8,17 +8,17 @@ use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, IoBuf, MemDevice};
 use shoal_space::FreeImage;
 use shoal_testkit::device::quiet;
+use shoal_tree::fixtures::Made;
+use shoal_tree::{PageRef, Root, Tree};
 use smallvec::SmallVec;
 
-use crate::checkpoint::copies::{Found, read_newest};
-use crate::checkpoint::space_image;
-use crate::checkpoint::superblock::Superblock;
+use crate::image::copies::{Found, read_newest};
+use crate::image::space_image;
+use crate::image::superblock::Superblock;
 use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord, RecordKind, Stamp, encode_record};
 use crate::log::read::read_log;
 use crate::log::record::Record;
 use crate::recovery::read::Recovery;
-use crate::tablet::tree::fixtures::Made;
-use crate::tablet::tree::{PageRef, Root, Tree};
 use crate::tablet::tree_io::tree_of;
 use crate::value::entry::{Entry, Home, Meta};
 use crate::{
@@ -172,7 +172,7 @@ impl Fixture {
         self.superblock.number += 1;
         block_on(async {
             self.superblock.space = space_image::rewrite(&self.device, &self.superblock, image).await?;
-            crate::checkpoint::copies::write(&self.device, &self.superblock).await
+            crate::image::copies::write(&self.device, &self.superblock).await
         })
         .unwrap();
     }

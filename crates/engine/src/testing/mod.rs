@@ -1,4 +1,4 @@
-//! For tests only: injected bugs, fixtures, hostile input, models.
+//! For tests only: fixtures, hostile input, models.
 
 #[cfg(test)]
 mod error_path_tests;
@@ -6,8 +6,9 @@ mod error_path_tests;
 pub(crate) mod fixtures;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
-pub(crate) mod injected_bug;
 #[cfg(test)]
 mod models;
 #[cfg(test)]
 mod refusal_tests;
+#[cfg(test)]
+mod warm_tests;

@@ -40,8 +40,13 @@ mod sync {
     }
 }
 
-#[path = "../common/event.rs"]
-#[allow(dead_code, clippy::duplicate_mod, reason = "with other locks, and only a part of it")]
+#[path = "../../../common/src/event.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::duplicate_mod,
+    reason = "with other locks, and only a part of it"
+)]
 mod event;
 
 #[path = "../log/fence.rs"]

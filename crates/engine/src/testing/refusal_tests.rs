@@ -3,12 +3,12 @@
 use shoal_base::TabletId;
 use shoal_base::codec::Reader;
 use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, KEY_BYTES_MAX, USER_METADATA_BYTES_MAX};
+use shoal_common::key::Bucket;
+use shoal_common::object::Metadata;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image};
 
-use crate::checkpoint::layout::Layout;
-use crate::common::key::Bucket;
-use crate::common::object::Metadata;
+use crate::image::layout::Layout;
 use crate::log::format::{RecordKind, decode_record, encode_record};
 use crate::recovery::recount::TreeCount;
 use crate::testing::fixtures::{device as device_of, environment, newest, options};

@@ -1,33 +1,33 @@
 //! The entry of an object in log and leaves: everything except its key (`docs/format/object.md`).
 //!
-//! The *body* is the same in a log record and in a leaf, so that an apply copies it; a leaf puts the version (8 bytes)
-//! in front of it. Stored bytes of a value: metadata that does not fit in the leaf, then the value, in units of 64 KiB, each
-//! with its checksum.
+//! The *body* is the same in a log record and in a leaf, so that an apply copies it; a leaf stores the version (8 bytes)
+//! before it. Stored bytes of a value: metadata that does not fit in the leaf, then the value, in units of 64 KiB, each with
+//! its checksum.
 
 use bytes::Bytes;
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_UNIT_BYTES};
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
+use shoal_common::error::{Error, Result};
+use shoal_common::object::{End, Metadata};
 use smallvec::SmallVec;
 
-use crate::common::error::{Error, Result};
-use crate::common::object::{End, Metadata};
 use crate::space::manager::RUNS_MAX;
 use crate::value::manifest::manifest_bytes;
 
-/// Key and entry together have at most this many bytes in a leaf: at least three fit in a page.
+/// Most bytes of key and entry together in a leaf: at least three fit in a page.
 pub(crate) const LEAF_ENTRY_BYTES_MAX: usize = 1300;
-/// Encoded metadata of more bytes go in front of the value.
+/// Encoded metadata of more bytes is stored before the value.
 const META_INLINE_BYTES_MAX: usize = 256;
 /// Runs, and checksums of units, that an entry itself may hold; with more, they go into a manifest.
 pub(crate) const INLINE_RUNS_MAX: usize = 4;
 
-/// Bytes of metadata in front of a value at most: more than a user may store.
+/// Most bytes of metadata before a value: more than a user may store.
 const META_IN_FRONT_BYTES_MAX: u32 = VALUE_UNIT_BYTES as u32;
 /// Bytes of a manifest at most.
 const MANIFEST_BYTES_MAX: usize = manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as usize / VALUE_UNIT_BYTES + 2);
 
-/// Bytes of a leaf's entry besides key, metadata and inline value at most: version, flags, times and lengths, and
+/// Most bytes of a leaf's entry besides key, metadata and inline value: version, flags, times and lengths, and
 /// extents (offset, count, runs, checksums), the longest home.
 const ENTRY_OTHER_BYTES_MAX: usize =
     8 + 1 + 8 + 8 + 10 + 2 + 3 + 1 + INLINE_RUNS_MAX * (10 + 5) + INLINE_RUNS_MAX * 4;
@@ -42,22 +42,22 @@ const HAS_EXPIRY: u8 = 1 << 3;
 /// The expiry is a moment of store time, not of the wall clock.
 const IS_RELATIVE: u8 = 1 << 4;
 
-impl End {
-    fn ns(self) -> u64 {
-        match self {
-            Self::Store(ns) | Self::Wall(ns) => ns,
-        }
+fn ns_of(end: End) -> u64 {
+    match end {
+        End::Store(ns) | End::Wall(ns) => ns,
     }
+}
 
-    /// # Errors
-    /// [`Truncated`], also for a kind of end that does not exist.
-    fn take(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<Self>, Truncated> {
-        match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
-            (false, false) => Ok(None),
-            (true, false) => Ok(Some(Self::Wall(reader.u64()?))),
-            (true, true) => Ok(Some(Self::Store(reader.u64()?))),
-            (false, true) => Err(Truncated),
-        }
+/// Reads the end of the object's time.
+///
+/// # Errors
+/// [`Truncated`], also for an unknown kind of end.
+fn take_end(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<End>, Truncated> {
+    match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
+        (false, false) => Ok(None),
+        (true, false) => Ok(Some(End::Wall(reader.u64()?))),
+        (true, true) => Ok(Some(End::Store(reader.u64()?))),
+        (false, true) => Err(Truncated),
     }
 }
 
@@ -66,11 +66,11 @@ impl End {
 pub(crate) enum Home {
     /// They are the rest of the body.
     Inline,
-    /// They lie in these runs, one after the other, from byte `offset` of the first block on. Every run but the last is
-    /// a multiple of a unit, so that no unit lies in two runs.
+    /// They are in these runs, one after the other, from byte `offset` of the first block on. Every run except the last
+    /// is a multiple of a unit, so no unit is in two runs.
     Extents { offset: u16, runs: SmallVec<[Run; 1]>, checksums: SmallVec<[u32; 4]> },
-    /// They lie in the packed run that begins at block `run`, from its byte `at` on: one unit. The run belongs to the
-    /// tablet, not to the entry.
+    /// They are in the packed run at block `run`, from its byte `at` on: one unit. The run belongs to the tablet, not
+    /// to the entry.
     Packed { run: u64, at: u32, checksum: u32 },
     /// A manifest of `bytes` bytes in these runs names their runs and checksums.
     Manifest { runs: SmallVec<[Run; 1]>, bytes: u32, checksum: u32 },
@@ -96,7 +96,7 @@ pub(crate) enum Meta {
 }
 
 impl Entry {
-    /// Stored bytes: metadata in front, then the value.
+    /// Stored bytes: metadata first, then the value.
     pub(crate) fn stored_bytes(&self) -> u64 {
         self.value_bytes + u64::from(self.meta_in_front())
     }
@@ -108,7 +108,7 @@ impl Entry {
         Some(Run::new(first, blocks_for(u64::from(at) % BLOCK_BYTES_U64 + self.stored_bytes()) as u32))
     }
 
-    /// Bytes of metadata in front of the value.
+    /// Bytes of metadata before the value.
     pub(crate) fn meta_in_front(&self) -> u32 {
         match self.meta {
             Meta::Inline(_) => 0,
@@ -135,7 +135,7 @@ impl Entry {
         out.push(flags);
         out.extend_from_slice(&self.modified_ns.to_le_bytes());
         if let Some(end) = self.end {
-            out.extend_from_slice(&end.ns().to_le_bytes());
+            out.extend_from_slice(&ns_of(end).to_le_bytes());
         }
         put_varint(out, self.value_bytes);
         match &self.meta {
@@ -242,7 +242,7 @@ impl<'a> Head<'a> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
         let modified_ns = reader.u64()?;
-        let end = End::take(flags, &mut reader)?;
+        let end = take_end(flags, &mut reader)?;
         let value_bytes = reader.varint()?;
         let meta = if flags & META_IN_FRONT != 0 {
             HeadMeta::InFront(u32::try_from(reader.varint()?).map_err(|_| Truncated)?)
@@ -258,7 +258,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// An entry whose value lies in its body; everything is borrowed.
+/// An entry with the value in its body; everything is borrowed.
 pub(crate) struct InlineEntry<'a> {
     pub modified_ns: u64,
     pub end: Option<End>,
@@ -268,7 +268,7 @@ pub(crate) struct InlineEntry<'a> {
 }
 
 impl<'a> InlineEntry<'a> {
-    /// The entry in `body`; `None` if its value lies elsewhere, or if `body` is not a body.
+    /// The entry in `body`; `None` if its value is elsewhere, or if `body` is not a body.
     pub(crate) fn decode(body: &'a [u8]) -> Option<Self> {
         let (Head { flags, modified_ns, end, value_bytes, meta }, reader) = Head::take(body).ok()?;
         if flags & HOME_MASK != HOME_INLINE {
@@ -295,7 +295,7 @@ pub(crate) fn end_of(body: &[u8]) -> Option<End> {
         return None;
     }
     reader.u64().ok()?;
-    End::take(flags, &mut reader).ok()?
+    take_end(flags, &mut reader).ok()?
 }
 
 fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {
@@ -342,17 +342,17 @@ pub(crate) fn decode_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, Entry
     Ok((version, Entry::decode(body)?.0))
 }
 
-/// Returns true if metadata of this encoded length lie in the entry: beside a long key they may leave no room for the
-/// value's home.
+/// Returns true if metadata of this encoded length is stored in the entry: beside a long key it may leave no room for
+/// the value's home.
 pub(crate) fn meta_fits_inline(key_bytes: usize, encoded_bytes: usize) -> bool {
     encoded_bytes <= META_INLINE_BYTES_MAX
         && key_bytes + encoded_bytes + ENTRY_OTHER_BYTES_MAX <= LEAF_ENTRY_BYTES_MAX
 }
 
-/// Encodes an object's metadata; empty metadata give no bytes.
+/// Encodes an object's metadata; empty metadata has no bytes.
 ///
 /// # Errors
-/// [`Error::Invalid`] if they are longer than allowed.
+/// [`Error::Invalid`] if it is longer than allowed.
 pub(crate) fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>> {
     use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, USER_METADATA_BYTES_MAX};
     if metadata.content_type.len() > CONTENT_TYPE_BYTES_MAX {

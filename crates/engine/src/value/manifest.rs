@@ -42,7 +42,7 @@ impl Manifest {
     /// The manifest in `bytes`, whose checksum was verified.
     ///
     /// # Errors
-    /// [`Truncated`] if it is none.
+    /// [`Truncated`] if the bytes are no manifest.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Truncated> {
         let mut reader = Reader::new(bytes);
         let magic = reader.u32()?;

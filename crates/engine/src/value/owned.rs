@@ -1,10 +1,10 @@
 //! The runs that an entry owns.
 
 use shoal_base::{Lsn, Run};
+use shoal_common::error::Error;
 use shoal_device::Device;
 use shoal_pool::Pool;
 
-use crate::common::error::Error;
 use crate::value::entry::{Entry, Home};
 use crate::value::read::Located;
 

@@ -1,4 +1,4 @@
-//! Prepares a value for its write: in its record, or in aligned memory for extents of its own.
+//! Prepares a value for its write: in its record, or in aligned memory for its own extents.
 //!
 //! A put copies its value once, here: from the received chunks into the memory that the device writes, forming the
 //! checksums of the units on the way. If the value is not too large and has one run, that memory is frames of the pool,
@@ -10,22 +10,22 @@ use std::sync::Arc;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{BLOCK_BYTES, Crc32c, Run, blocks_for};
 use shoal_buffer::Buffer;
+use shoal_common::options::Tuning;
 use shoal_device::{Device, IoBuf, memory::Guarded};
 use shoal_pool::{Filled, Fresh, Pool, WriteMemory};
 use smallvec::SmallVec;
 
 use super::manifest::{Manifest, manifest_bytes};
-use crate::common::options::Tuning;
 use crate::log::kept::Kept;
 use crate::log::queue::ValueWrite;
 use crate::space::manager::Extents;
 use crate::value::entry::{Entry, Home, INLINE_RUNS_MAX, LEAF_ENTRY_BYTES_MAX, Meta, meta_fits_inline};
 use crate::value::packed::packs;
 
-/// Bytes of an entry besides key, metadata and inline value at most: version, flags, times and lengths.
+/// Most bytes of an entry besides key, metadata and inline value: version, flags, times and lengths.
 const ENTRY_FIXED_BYTES: usize = 8 + 1 + 8 + 8 + 10 + 5;
 
-/// Values up to this many times the log's limit ride in the log if blocks of their own would waste ...
+/// Values up to this many times the log's limit ride in the log if their own blocks would waste ...
 const WASTEFUL_LENGTHS: usize = 2;
 /// ... at least this share of their length.
 const WASTEFUL_SHARE: usize = 16;
@@ -37,7 +37,7 @@ pub(crate) enum Placement {
     Leaf,
     /// Into its record, and to extents at the apply.
     Log,
-    /// To extents of its own at once.
+    /// To its own extents at once.
     Extents,
 }
 
@@ -63,8 +63,8 @@ pub(crate) fn placement_of(
     }
 }
 
-/// Returns true if blocks of its own would waste so much of a value slightly above the log's limit that it rides in the
-/// log and is packed later: it is written twice, and takes a sixteenth less space.
+/// Returns true if a value slightly above the log's limit would waste a sixteenth of its length in its own blocks. It
+/// rides in the log and is packed later: it is written twice, and takes less space.
 fn is_wasteful(key_bytes: usize, meta_bytes: usize, value_bytes: usize, tuning: &Tuning) -> bool {
     let in_front = if meta_fits_inline(key_bytes, meta_bytes) { 0 } else { meta_bytes };
     let stored = in_front + value_bytes;
@@ -74,7 +74,7 @@ fn is_wasteful(key_bytes: usize, meta_bytes: usize, value_bytes: usize, tuning: 
         && packs(key_bytes, stored)
 }
 
-/// Returns true if an inline body goes into its leaf; otherwise the apply gives it extents.
+/// Returns true if an inline body goes into its leaf; otherwise the apply allocates extents for it.
 pub(crate) fn fits_leaf(key_bytes: usize, body_bytes: usize, entry: &Entry, tuning: &Tuning) -> bool {
     matches!(entry.meta, Meta::Inline(_))
         && 8 + key_bytes + body_bytes <= LEAF_ENTRY_BYTES_MAX
@@ -127,7 +127,7 @@ pub(crate) struct LaidOut {
     pub writes: Vec<ValueWrite>,
     /// The frames that may stay in the pool once the value is durable.
     pub kept: Option<Kept>,
-    /// Bytes that were copied for it.
+    /// Bytes that were copied for the value.
     pub copied: usize,
 }
 
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Pieces of any length give the checksums of the units.
+        /// Pieces of any length result in the checksums of the units.
         #[test]
         fn cuts_do_not_change_checksums(bytes in 0..200_000_usize, cut in 1..100_000_usize) {
             let value = patterned(bytes, cut);

@@ -7,14 +7,14 @@ use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::units::identity;
 use shoal_device::{Device, IoBuf};
 use shoal_pool::{Check, Hint, Pinned, Pool, PoolError, Unit, UnitId};
 use smallvec::{SmallVec, smallvec};
 
 use super::manifest::Manifest;
-use crate::common::error::{Error, Result};
-use crate::common::units::identity;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 
 /// The place of the stored bytes of one version of an object.
@@ -121,7 +121,7 @@ impl Located {
         Err(lost())
     }
 
-    /// Reads a unit that lies in several runs. It is verified, but not kept in the pool.
+    /// Reads a unit that is in several runs. It is verified, but not kept in the pool.
     pub(super) async fn read_split(
         &self,
         device: &Device,
@@ -183,7 +183,7 @@ pub(crate) async fn read(
         .iter()
         .filter_map(|place| if let UnitPlace::Whole(unit) = place { Some(*unit) } else { None })
         .collect();
-    // Units that each lie in one run are loaded with one submission. Those that pass the pool are taken from it where it has all.
+    // Units within one run are loaded with one submission. Units that bypass the pool are taken from it if it has all of them.
     let passes = hint == Hint::Scan || bytes > pool.pass_through_bytes();
     let loaded = match whole[..] {
         _ if passes => whole.iter().map(|unit| pool.get_hinted(unit, hint).map(Loaded::Pinned)).collect(),

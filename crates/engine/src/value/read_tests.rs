@@ -1,4 +1,4 @@
-//! Values whose places contradict their lengths, and reads where every frame of the cache is in use.
+//! Values whose places contradict their lengths, and reads while every frame of the cache is in use.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::block_on;
 use crate::testing::fixtures::entry;
 
-/// Frames of a cache that does not let a value of two units pass.
+/// Frames of a cache in which a value of two units does not bypass the pool.
 const FRAMES: usize = 18 * 64;
 const BLOCKS: u64 = FRAMES as u64 + 64;
 const VERSION: Lsn = Lsn(7);
@@ -41,7 +41,7 @@ fn corrupt<T>(result: Result<T>) -> (String, u64) {
     }
 }
 
-/// Manifests that have the right checksum and do not fit the length of the value.
+/// Manifests with the right checksum that do not fit the length of the value.
 #[test]
 fn runs_that_do_not_fit_the_length_are_damage() {
     let (device, pool, _) = filled();
@@ -61,7 +61,7 @@ fn runs_that_do_not_fit_the_length_are_damage() {
     assert_eq!(corrupt(find(4, &[], 7)), wrong(0), "no runs at all");
 }
 
-/// A second protection behind the first: a request for a unit that is not there never gets bytes of other data.
+/// A second protection: a request for a unit that does not exist never gets bytes of other data.
 #[test]
 fn a_unit_outside_of_its_runs_is_damage() {
     let located = |blocks, units| Located {

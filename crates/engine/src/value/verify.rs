@@ -5,11 +5,11 @@
 //! request. An error counts for its value alone: if a shared request fails, each of its units is read again by itself.
 
 use shoal_base::{Lsn, Run};
+use shoal_common::error::{Error, Result};
 use shoal_device::{Device, IoBuf};
 use shoal_pool::{Pool, Unit};
 
 use super::read::{Located, UnitPlace, unit_range};
-use crate::common::error::{Error, Result};
 use crate::value::entry::{Entry, Home};
 
 /// Blocks that one window reads; the last unit may exceed them.
@@ -20,7 +20,7 @@ const REQUEST_BLOCKS: u32 = 64;
 /// Reads and verifies every stored byte of an entry.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if anything does not match, or lies beyond `device_blocks`; as the device.
+/// [`Error::Corrupt`] if anything does not match, or is beyond `device_blocks`; errors of the device.
 pub(crate) async fn verify_direct(
     device: &Device,
     pool: &Pool,

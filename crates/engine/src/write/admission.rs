@@ -1,13 +1,13 @@
 //! Permits: a write batch waits for room in memtables and log before it is queued.
 
 use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
 
-use crate::common::error::{Error, Result};
 use crate::log::commit::Committer;
 use crate::log::driver::run_to_end;
+use crate::memtable::admission::{MemtablePermit, Waiting};
 use crate::store::Inner;
 use crate::store::worker::Duty;
-use crate::tablet::admission::{MemtablePermit, Waiting};
 
 /// A write batch's share of memtables and log. Dropped before the batch is queued, it frees the share.
 pub(crate) struct Permit<'a> {
@@ -40,7 +40,7 @@ impl Drop for LogPermit<'_> {
     }
 }
 
-/// The place of a write that waits for room. When a large batch leaves the line, the writes behind it are told.
+/// The place of a write that waits for room. A large batch that leaves the line wakes the writes after it.
 struct PlaceInLine<'a> {
     waiting: Option<Waiting<'a>>,
     committer: &'a Committer,
@@ -72,8 +72,8 @@ impl Inner {
         self.log.committer.ring.reserve(blocks).then(|| Permit { memtables, log: log() })
     }
 
-    /// Waits for the permit of a write batch. All its records get room at once or wait: two batches that each hold what
-    /// the other one needs would wait for ever.
+    /// Waits for the permit of a write batch. All its records get room at once or wait: two batches that each hold a
+    /// part of the room would wait for each other for ever.
     pub(crate) async fn admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Result<Permit<'_>> {
         if self.log.committer.ring.suits(blocks)
             && let Some(permit) = self.try_admit(records, memory_bytes, blocks)
@@ -113,7 +113,8 @@ impl Inner {
                     run_to_end(self.checkpointer.prepare_log(0))?;
                 }
                 run_to_end(self.checkpointer.apply_all())?;
-                // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
+                // Another thread holds the missing room now. It either queues its records, and then there is something to apply, or
+                // returns the room.
                 let is_applied =
                     || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
                 let waited = self.log.committer.moved.wait_until(|| {
@@ -216,7 +217,8 @@ mod tests {
         assert!(asks.1.load(Ordering::Relaxed));
     }
 
-    /// A small batch that waits behind a large one goes on where that is given up, although no apply made room.
+    /// A small batch that waits for a large one before it continues when the large one is dropped, although
+    /// no apply made room.
     #[test]
     fn a_batch_goes_on_where_the_large_one_before_it_is_given_up() {
         let fixture = Fixture::new();

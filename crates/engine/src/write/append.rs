@@ -9,21 +9,21 @@ use std::sync::{Arc, Weak};
 use shoal_base::Lsn;
 use shoal_base::sync::MutexGuard;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{End, RejectRules};
 use smallvec::SmallVec;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{End, RejectRules};
 use crate::log::format::RecordKind;
 use crate::log::kept::Kept;
 use crate::log::queue::{Item, QueuedBatch};
 use crate::log::record::{self, FETCHED, Record, UNNUMBERED};
+use crate::memtable::write_counts::WriteCounts;
+use crate::memtable::{self, Growth};
 use crate::space::manager::{ReadEpoch, Reservation};
 use crate::store::Inner;
-use crate::tablet::memtable::{self, Growth};
 use crate::tablet::view::{Tablet, View};
-use crate::tablet::write_counts::WriteCounts;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::end_of;
 use crate::write::batch::{AdmittedBatch, PreparedRecord};
 use crate::write::watch::Watch;
@@ -52,10 +52,10 @@ pub(crate) struct Seen {
     pub expires: Option<(End, Lsn)>,
 }
 
-/// The state of a key in the trees of its tablet, as it stays until the next publish.
+/// The state of a key in the trees of its tablet, valid until the next publish.
 pub(crate) struct TreeState {
-    /// The read epoch of these trees. It is not held, because the write may wait for room that only the end of this epoch
-    /// frees (R16).
+    /// The read epoch of these trees. It is not held, because the write may wait for room that is freed only after this
+    /// epoch (R16).
     epoch: Weak<ReadEpoch>,
     /// The version and the deadline of the object; an error if the trees could not answer.
     found: Result<Option<(Lsn, Option<End>)>>,
@@ -71,7 +71,7 @@ pub(crate) enum Attempt {
     Changed,
     /// The rules reject this state of the key.
     Rejected(Newest),
-    /// The rules depend on the number of this record, which has none yet.
+    /// The rules depend on the number of this record, which is not numbered yet.
     Undecided(Arc<Record>),
 }
 
@@ -85,11 +85,11 @@ pub(crate) enum Newest {
 
 impl Inner {
     /// Evaluates `rules`, and queues the batch if they accept. Returns the version before, if it was read. Without a
-    /// batch it only evaluates, to answer early before a value is written. `tree` keeps what was read of the trees, for
-    /// the next call.
+    /// batch it only evaluates, for an early answer before a value is written. `tree` keeps the state that was read
+    /// from the trees, for the next call.
     ///
     /// # Errors
-    /// [`Error::ConditionFailed`]: nothing happened. As the device.
+    /// [`Error::ConditionFailed`]: nothing happened. Errors of the device.
     pub(crate) async fn queue_by_rules<'a>(
         &'a self,
         key: &ObjectKey,
@@ -117,7 +117,7 @@ impl Inner {
     /// Queues the batch, if there is one, if the condition holds: all at one moment. Never waits.
     ///
     /// # Errors
-    /// The store is read-only or closed; the tree could not give the state that the condition needs.
+    /// The store is read-only or closed; the tree could not return the state that the condition needs.
     pub(crate) fn try_queue<'a>(
         &'a self,
         condition: Condition<'_>,
@@ -193,7 +193,7 @@ impl Inner {
         let exists = record.kind() == RecordKind::Put && !self.is_record_over(&record);
         let lsn = record.lsn_raw();
         let is_numbered = lsn != UNNUMBERED;
-        // Its number will be above all assigned ones; only "at most" a larger number than those is undecided.
+        // Its number will be above all assigned ones; only an "at most" with a larger number is undecided.
         let asks_number =
             rules.if_version_at_most.is_some_and(|at_most| at_most > self.log.committer.assigned());
         if exists && !is_numbered && asks_number {
@@ -265,7 +265,8 @@ impl Inner {
         self.log.committer.submit(Item::Writes { batch: queued, reserved: permit.log.keep() });
     }
 
-    /// Inserts a record into the memtable, whose lock is held, and tells the read caches.
+    /// Inserts a record into the memtable, whose lock is held, and bumps the write count of its key for the
+    /// read caches.
     fn insert_record(
         &self,
         view: &View,
@@ -352,7 +353,7 @@ impl LockedMemtables<'_> {
     }
 
     /// Reads the memory that the insertion of these records, [`FETCHED`] at most, uses. Each needs four reads one after the other,
-    /// none of which is in the processor's cache: it does those of all records side by side.
+    /// none of which is in the processor's cache: it does the reads of all records in parallel.
     fn fetch(&self, records: &[PreparedRecord<'_>]) {
         let guesses: SmallVec<[_; FETCHED]> = records
             .iter()
@@ -409,7 +410,7 @@ mod tests {
         block_on(store.0.checkpointer.apply_all()).unwrap();
     }
 
-    /// A record in a memtable decides without the trees. Their state decides as long as it is the newest, and holds no read epoch.
+    /// A record in a memtable decides without the trees. Their state decides while it is the newest, and holds no read epoch.
     #[test]
     fn the_state_of_the_trees_decides_until_the_next_publish() {
         let (store, key) = (Fixture::new().open().unwrap(), key(1));

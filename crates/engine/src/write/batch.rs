@@ -1,24 +1,25 @@
-//! Prepares a write: records with everything that they hold until they are queued. A single put is a batch of one.
+//! Prepares a write: records with all resources that they hold until they are queued. A single put is a batch of
+//! one.
 //!
-//! All records of a batch lie in one log batch, and recovery takes all of them or none (R22).
+//! All records of a batch are in one log batch, and recovery takes all of them or none (R22).
 
 use std::sync::Arc;
 
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::PutOptions;
 use smallvec::SmallVec;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::PutOptions;
 use crate::log::format::{RecordKind, encode_record, record_bytes};
 use crate::log::kept::Kept;
 use crate::log::queue::ValueWrite;
 use crate::log::record::Record;
 use crate::log::ring_space::RingSpace;
+use crate::memtable::{self, hash_of};
 use crate::space::manager::{Extents, Reservation};
 use crate::store::Inner;
-use crate::tablet::memtable::{self, hash_of};
 use crate::tablet::view::Tablet;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::prepare::{Placement, placement_of};
 use crate::write::admission::Permit;
 use crate::write::change::{Change, Outline};
@@ -59,7 +60,7 @@ pub(crate) struct AdmittedBatch<'a> {
 pub(crate) struct Part {
     /// True if the next record belongs to the same batch.
     pub continues: bool,
-    /// True if the batch is so large that values which would ride in the log get extents at once.
+    /// True if the batch is large: values that would ride in the log get extents at once.
     pub is_large: bool,
     /// True if its blocks in the tree may come from the reserve, as those of a delete (R3).
     pub uses_reserve: bool,
@@ -131,7 +132,7 @@ impl<'a> PreparedBatch<'a> {
 }
 
 impl<'a> AdmittedBatch<'a> {
-    /// The tablets of its records.
+    /// The tablets of the batch's records.
     pub(crate) fn tablets(&self) -> impl Iterator<Item = &'a Arc<Tablet>> {
         self.batch.records.iter().map(|prepared| prepared.tablet)
     }
@@ -196,11 +197,11 @@ impl Inner {
         Ok(batch)
     }
 
-    /// Whether a batch of these writes is a large one ([`Part::is_large`]).
+    /// Returns true if a batch of these writes is a large one ([`Part::is_large`]).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there are too many, or if their records cannot fit in one log batch. Asked before values are
-    /// written and space is claimed for each: that may fail first, and would say that the device is full.
+    /// [`Error::Invalid`] if there are too many, or if their records cannot fit in one log batch. Call this before values
+    /// are written and space is claimed for each: that may fail first, with a misleading error that the device is full.
     pub(crate) fn check_size<'k>(&self, writes: impl Iterator<Item = Outline<'k>> + Clone) -> Result<bool> {
         let count = writes.clone().count();
         if count > BATCH_RECORDS_MAX {
@@ -222,7 +223,7 @@ impl Inner {
     fn record_bytes_min(&self, write: &Outline<'_>, is_large: bool) -> usize {
         let key_bytes = write.key.encoded().len();
         let value_bytes = match placement_of(key_bytes, 0, write.value_bytes, &self.tuning) {
-            // With metadata the value may have another placement.
+            // The metadata may change the placement of the value.
             _ if write.has_metadata => 0,
             Placement::Leaf => write.value_bytes,
             Placement::Log if !is_large => write.value_bytes,

@@ -1,27 +1,27 @@
-//! The parts of a decision: the amount of an object that it reads, and the change that it makes.
+//! The parts of a decision: the parts of an object that it reads, and the change that it makes.
 
 use std::sync::Arc;
 
 use shoal_buffer::Buffer;
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{Expiry, Metadata, PutOptions};
 
-use crate::common::key::ObjectKey;
-use crate::common::object::{Expiry, Metadata, PutOptions};
 use crate::space::manager::Extents;
 
-/// The amount of an object that a decision reads.
+/// The parts of an object that a decision reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadLevel {
     /// Nothing: the decision does not depend on the object.
     Nothing,
-    /// Whether the object exists, and nothing else: the shown object has no metadata, no value, and in flight no
-    /// version. If a damaged part of the tree hides whether it exists, it counts as existing, with version 0: so a
+    /// Only the existence of the object: the shown object has no metadata and no value, and no version if it is in
+    /// flight. If a damaged part of the tree hides whether it exists, it counts as existing, with version 0: so a
     /// delete of it deletes it.
     Existence,
-    /// Everything but the value, which stays empty; the version of a state in flight is not known yet.
+    /// Everything except the value, which stays empty; the version of a state in flight is not known yet.
     Info,
-    /// Everything but the version of a state in flight.
+    /// Everything except the version of a state in flight.
     Value,
-    /// Everything but the value, with the version: waits if the newest state is in flight.
+    /// Everything except the value, with the version: waits if the newest state is in flight.
     Version,
     /// Everything: waits if the newest state is in flight.
     Whole,

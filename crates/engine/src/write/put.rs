@@ -6,12 +6,12 @@ use shoal_base::limits::{VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, blocks_for};
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
 use smallvec::SmallVec;
 
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
+use crate::counters::OperationCounters;
 use crate::log::format::RecordKind;
 use crate::log::queue::ValueWrite;
 use crate::log::record::Record;
@@ -219,7 +219,7 @@ impl PreparedBatch<'_> {
             )));
         }
         let (entry, meta) = inner.new_entry(key, options, value.len() as u64)?;
-        // Results of writes (R17) are noted once for each result slot, not for each write (`transact.rs`).
+        // Results of writes (R17) are noted once for each result slot, not for each write (`txn/mod.rs`).
         if let Some(end) = entry.end.filter(|_| !key.is_system()) {
             inner.maintenance.expiring.note(end, key.encoded());
         }
@@ -253,8 +253,8 @@ impl PreparedBatch<'_> {
         Ok(())
     }
 
-    /// The value gets extents of its own. It is written here and now, except where this thread drives the commit anyway: then
-    /// value and log are written together.
+    /// Puts the value in its own extents. It is written here and now, unless this thread drives the commit anyway: then value
+    /// and log are written together.
     fn put_in_extents<'s>(
         &'s mut self,
         key: &'s ObjectKey,
@@ -268,8 +268,8 @@ impl PreparedBatch<'_> {
             let front = if entry.meta_in_front() > 0 { meta } else { &[] };
             let stored = entry.stored_bytes();
             let (mut last_error, mut without_room) = (None, Vec::new());
-            // A failed write of a value is tried once elsewhere. Nothing names the first place, which stays out of use, or until the end
-            // of the second try if it only lacked room.
+            // A failed write of a value is tried once elsewhere. Nothing names the first place, which stays out of use, or stays out of
+            // use until the end of the second try if it only lacked room.
             for _ in 0..2 {
                 let (extents, reservation) = inner.claim_extents(key, stored).await?;
                 let (data, manifest) = (&extents[0], extents.get(1));

@@ -21,7 +21,7 @@ struct Receiving {
     filled: usize,
     /// Received bytes that were copied.
     copied: usize,
-    /// Those of the received bytes: formed piece by piece, while each is in the processor's cache.
+    /// The checksums of the received bytes, formed piece by piece, while each is in the processor's cache.
     checksums: UnitChecksums,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct ReceivedValue {
     /// Its bytes, then zeros.
     pub(crate) frames: Filled,
     pub(crate) value_bytes: usize,
-    /// Bytes of it that were copied.
+    /// Bytes of the value that were copied.
     pub(crate) copied: usize,
     /// The checksums of its units.
     pub(crate) checksums: Vec<u32>,
@@ -108,7 +108,7 @@ impl ReceiveBuffer {
         self.0.copied += bytes.len();
     }
 
-    /// Ends the receiving; zeros stand behind the value.
+    /// Finishes the receiving; the rest of the memory after the value is zeroed.
     ///
     /// # Panics
     /// If bytes are missing.
@@ -128,10 +128,10 @@ impl ReceiveBuffer {
 mod tests {
     use std::fmt::Display;
 
+    use shoal_common::object::{Metadata, PutOptions, RejectRules};
+    use shoal_common::options::{Environment, OpenOptions};
     use shoal_testkit::bytes::patterned;
 
-    use crate::common::object::{Metadata, PutOptions, RejectRules};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::store::Store;
     use crate::testing::fixtures::{self, in_memory, key, open_in};
     use crate::write::write_batch::Write;
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(store.stat().pool.adopted, 50);
     }
 
-    /// So does a deleted one.
+    /// The same for a deleted value.
     #[test]
     fn a_deleted_version_leaves_the_pool() {
         const FRAMES: usize = (64 << 10) / 4096;

@@ -6,12 +6,12 @@ use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYT
 use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES_U64, RequestId, Run, blocks_for};
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{PutOptions, PutResult};
 use shoal_device::memory::Guarded;
 use shoal_pool::WriteMemory;
 
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{PutOptions, PutResult};
 use crate::log::queue::ValueWrite;
 use crate::space::manager::{Extents, RUNS_MAX};
 use crate::store::Store;
@@ -32,7 +32,7 @@ pub struct PutStream {
     request: Option<RequestId>,
     /// Bytes that are not on the device yet; they become a single put if no more follow.
     pending: Vec<u8>,
-    /// True once metadata that go before the value are in `pending`.
+    /// True once metadata that is stored before the value is in `pending`.
     started: bool,
     meta_in_front: usize,
     written: u64,
@@ -98,7 +98,7 @@ impl PutStream {
     /// Completes the value: makes it durable and visible.
     ///
     /// # Errors
-    /// As [`Store::put`], and as [`Store::write`] where it has a request.
+    /// As [`Store::put`]; as [`Store::write`] if it has a request.
     pub fn finish(self) -> Boxed<'static, Result<PutResult>> {
         Box::pin(self.put())
     }
@@ -134,7 +134,7 @@ impl PutStream {
         self.store.write_durably(write.with_request_id(self.request)).await.map(|(done, _)| done)
     }
 
-    /// Writes what is pending to an extent of its own, in the background; at most one is under way.
+    /// Writes the pending bytes to a separate extent, in the background; at most one write is under way.
     fn write_piece(&mut self) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
             let store = self.store.clone();
@@ -142,7 +142,8 @@ impl PutStream {
             inner.be_writable().await?;
             if !self.started {
                 self.started = true;
-                // A repetition of a write that was done gets its answer, whatever its rules say of what it left.
+                // A repeated write gets the answer of the first one, even if the rules reject the object that
+                // the first one left.
                 if self.request.is_none() {
                     inner.queue_by_rules(&self.key, self.options.rules, &mut None, None).await?;
                 }
@@ -152,7 +153,7 @@ impl PutStream {
                     self.pending.splice(0..0, meta);
                 }
             }
-            // Whole units, so that no unit lies in two pieces; only the last piece may end within one.
+            // Whole units, so that no unit is in two pieces; only the last piece may contain a partial one.
             let whole = self.pending.len() / VALUE_UNIT_BYTES * VALUE_UNIT_BYTES;
             let take = if self.pending.len() >= PIECE_BYTES { whole } else { self.pending.len() };
             let (extents, _) = {

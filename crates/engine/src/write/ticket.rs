@@ -5,8 +5,9 @@ use std::task::{Context, Poll};
 
 use shoal_base::Lsn;
 use shoal_base::task::may_block;
+use shoal_common::error::Result;
 
-use crate::common::error::Result;
+use crate::log::driver::Waiting;
 use crate::log::record::Record;
 use crate::store::Store;
 
@@ -107,17 +108,17 @@ impl Ticket {
 }
 
 impl Store {
-    /// Runs `work`. The writes of this store that it queues are handed to the committer at its end, or earlier if there
-    /// are many, so that they share a batch. `work` must not wait for any of them.
+    /// Runs `work` as one turn of a thread that serves requests: the writes of this store that it queues share a batch. The committer's
+    /// thread gets them at the end of the turn, or earlier if there are many. `work` must not wait for any of them.
     pub fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
         self.0.log.committer.gather(work)
     }
 
-    /// As [`Self::gather`], for a thread that may have one client. If `work` returns true, it has: the thread commits the
-    /// writes itself, which takes less time than the committer's thread, and blocks meanwhile. On a
-    /// slow device, and while another thread commits, the writes are handed over nevertheless. So the caller looks at
-    /// its tickets afterwards, and answers those that are durable before it queues more.
-    pub fn gather_and_commit(&self, work: impl FnOnce() -> bool) {
-        self.0.log.committer.gather_and_commit(work);
+    /// As [`Self::gather`], for a thread whose turn may serve one client. `work` returns the clients that wait for its writes. For one
+    /// client the thread commits the writes itself, which saves two wake-ups, and blocks meanwhile; on a slow device, and
+    /// while another thread commits, the committer's thread gets them nevertheless (`log/who_commits.rs`). So the caller
+    /// polls its tickets afterwards, and answers the durable ones before it queues more.
+    pub fn turn(&self, work: impl FnOnce() -> Waiting) {
+        self.0.log.committer.turn(work);
     }
 }

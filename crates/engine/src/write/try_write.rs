@@ -1,4 +1,4 @@
-//! Short puts without options: their values ride in the log and then lie in a leaf. They are queued without waiting.
+//! Short puts without options: their values ride in the log and then go to a leaf. They are queued without waiting.
 //!
 //! They are one batch: one claim of space, one admission, one reading of the clock, one hold of the memtables' locks,
 //! and one place in the committer's queue. Their numbers are consecutive, and they become durable together.
@@ -6,10 +6,10 @@
 use std::borrow::Borrow;
 
 use shoal_base::codec::varint_bytes;
+use shoal_common::key::ObjectKey;
 use smallvec::SmallVec;
 
-use crate::common::counters::OperationCounters;
-use crate::common::key::ObjectKey;
+use crate::counters::OperationCounters;
 use crate::log::format::{RecordKind, write_record};
 use crate::log::record::Record;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
@@ -28,7 +28,7 @@ const ENTRY_BYTES: usize = 1 + 8 + 1;
 pub const SHORT_PUTS_MAX: usize = 64;
 
 impl Store {
-    /// Returns true if a value of this many bytes rides in the log and then lies in a leaf, so that [`Self::try_write`]
+    /// Returns true if a value of this many bytes rides in the log and then goes to a leaf, so that [`Self::try_write`]
     /// may take it.
     #[must_use]
     pub fn is_short(&self, key: &ObjectKey, value_bytes: usize) -> bool {
@@ -37,7 +37,7 @@ impl Store {
 
     /// Queues up to [`SHORT_PUTS_MAX`] puts of short values, without rules and metadata, without waiting; of a key that
     /// is named twice the later put wins. Returns `None` if nothing happened: then [`Self::write`] waits, or returns
-    /// the error. Takes memory for the records only. After a crash all of them are there or none, but that is not
+    /// the error. Takes memory for the records only. At present all of them or none survive a crash, but that is not
     /// promised.
     pub fn try_write<K: Borrow<ObjectKey>>(&self, puts: &[(K, &[u8])]) -> Option<Ticket> {
         let inner = &*self.0;
@@ -106,14 +106,16 @@ mod tests {
     use shoal_base::Lsn;
     use shoal_base::plug::{Hold, may_hold};
     use shoal_buffer::Buffer;
+    use shoal_common::object::{PutOptions, RejectRules};
+    use shoal_common::options::{Environment, OpenOptions};
     use shoal_device::Device;
     use shoal_testkit::clock::SteppingClock;
     use shoal_testkit::task::poll_once;
     use shoal_testkit::wait::eventually;
 
+    use crate::log::driver::Waiting;
+
     use super::*;
-    use crate::common::object::{PutOptions, RejectRules};
-    use crate::common::options::{Environment, OpenOptions};
     use crate::testing::fixtures::{in_memory, key, open_in};
     use crate::{ByteRange, block_on};
 
@@ -175,8 +177,8 @@ mod tests {
         assert_eq!(store.0.space.reserved_blocks(), 0);
     }
 
-    /// Whether most of a hundred tries succeed, each of which begins while no thread drives. The committer's thread, which
-    /// seals, may be in the way of some.
+    /// Returns true if most of a hundred tries succeed. Each try starts while no thread drives; the committer's thread,
+    /// which seals, may be in the way of some.
     fn often(store: &Store, mut succeeds: impl FnMut() -> bool) -> bool {
         let mut tries = || {
             while !store.0.log.committer.is_idle() {
@@ -234,8 +236,8 @@ mod tests {
         assert!(often(&store, rings_once));
     }
 
-    /// A thread all of whose clients wait commits their writes itself. Others', and those that it queued while another thread
-    /// commits, go to the committer's thread: nothing is lost, and the thread does not wait.
+    /// A thread commits its writes itself if all of its clients wait. Other writes, and writes that it queues while another
+    /// thread commits, go to the committer's thread: nothing is lost, and the thread does not wait.
     #[test]
     fn a_thread_commits_what_it_gathered_if_nobody_else_waits() {
         let clock = Arc::new(SteppingClock::new(0));
@@ -246,24 +248,24 @@ mod tests {
         let queue = |keys: &[ObjectKey], commits: bool| {
             let puts: Vec<(&ObjectKey, &[u8])> = keys.iter().map(|key| (key, &b"value"[..])).collect();
             let mut queued = None;
-            store.gather_and_commit(|| {
+            store.turn(|| {
                 queued = store.try_write(&puts);
-                commits
+                if commits { Waiting::One } else { Waiting::Several }
             });
             queued
         };
         let make_room = || block_on(store.0.checkpointer.apply_all()).unwrap();
         let wait = |pending: Ticket| block_on(poll_fn(|context| pending.poll_durable(context))).unwrap();
 
-        // A value with extents of its own goes to the device with the batch.
+        // A value with its own extents goes to the device with the batch.
         let (name, value) = (key("long"), Buffer::from(vec![7; 50_000]));
         let options = PutOptions::default();
         let put_long = || {
             let mut put = std::pin::pin!(store.write(crate::Write::put(&name, &value, &options)));
             let mut polled = std::task::Poll::Pending;
-            store.gather_and_commit(|| {
+            store.turn(|| {
                 polled = poll_once(put.as_mut());
-                true
+                Waiting::One
             });
             match polled {
                 std::task::Poll::Ready(pending) => pending.unwrap().is_durable(),
@@ -300,18 +302,19 @@ mod tests {
         // A slow device has the committer's thread.
         let commits_next = || {
             let mut commits = false;
-            store.gather_and_commit(|| {
+            store.turn(|| {
                 commits = store.0.log.committer.commits_next();
-                true
+                Waiting::One
             });
             commits
         };
         assert!(often(&store, commits_next));
-        // A turn after one with several values expects several: none waits for its batch. A turn with one ends that.
+        // A turn after one with several values expects several: none waits for its batch. A turn with one value
+        // resets that.
         let several = || {
-            store.gather_and_commit(|| {
+            store.turn(|| {
                 (0..3).for_each(|_| _ = store.0.log.committer.commits_next());
-                true
+                Waiting::One
             });
             commits_next()
         };
@@ -323,7 +326,8 @@ mod tests {
     }
 
     /// A superseded record frees its room at once: one key that is written all the time fills no memtable. After all
-    /// applies nothing is held, whatever was superseded: values in leaves, in the log, in extents, and deletes.
+    /// applies nothing is held for any kind of superseded record: values in leaves, in the log, in extents, and
+    /// deletes.
     #[test]
     fn superseded_records_take_no_room() {
         // No other thread applies.

@@ -1,17 +1,17 @@
-//! Watching a key: [`Store::transact`] does nothing if a watched key was written since (`tablet/watch.rs` has the
+//! Watching a key: [`Store::transact`] does nothing if a watched key was written since (`memtable/watch.rs` has the
 //! table).
 
 use std::sync::Arc;
 
 use shoal_base::Lsn;
 use shoal_base::sync::atomic::Ordering;
+use shoal_common::error::Result;
+use shoal_common::key::ObjectKey;
+use shoal_common::object::End;
 
-use crate::common::error::Result;
-use crate::common::key::ObjectKey;
-use crate::common::object::End;
+use crate::memtable::hash_of;
+use crate::memtable::watch::Watched;
 use crate::store::{Inner, Store};
-use crate::tablet::memtable::hash_of;
-use crate::tablet::watch::Watched;
 use crate::write::change::ReadLevel;
 
 /// A watched key, until this is dropped.
@@ -19,10 +19,10 @@ pub struct Watch {
     store: Store,
     watched: Arc<Watched>,
     hash: u64,
-    /// The counts at the beginning of the watch.
+    /// The counts at the start of the watch.
     puts: u64,
     deletes: u64,
-    /// The version at the beginning, and its deadline; `None` if the object did not exist.
+    /// The version at the start, and its deadline; `None` if the object did not exist.
     was: Option<(Lsn, Option<End>)>,
 }
 
@@ -40,7 +40,7 @@ impl Watch {
     }
 
     /// Returns true if the key was written or expired since. Only [`Store::transact`] knows this for the moment of its
-    /// own writes.
+    /// writes.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         let counted = self.watched.puts.load(Ordering::Relaxed) != self.puts
@@ -71,7 +71,7 @@ impl Store {
         inner.check_open()?;
         let hash = hash_of(key.encoded());
         let watched = inner.tablets.watches.add(hash, key);
-        // The guard also ends the watch if this returns early.
+        // The guard also removes the watch if this returns early.
         let mut watch = Watch { store: self.clone(), watched, hash, puts: 0, deletes: 0, was: None };
         let tablet = inner.tablets.of(key);
         loop {

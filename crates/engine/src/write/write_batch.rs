@@ -5,19 +5,19 @@ use shoal_base::codec::{Reader, Truncated};
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, RequestId};
 use shoal_buffer::Buffer;
+use shoal_common::error::{Error, Result};
+use shoal_common::key::ObjectKey;
+use shoal_common::object::{Metadata, Object, PutOptions, RejectRules};
 use smallvec::{SmallVec, smallvec};
 
-use crate::common::counters::OperationCounters;
-use crate::common::error::{Error, Result};
-use crate::common::key::ObjectKey;
-use crate::common::object::{Metadata, Object, PutOptions, RejectRules};
+use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::{Change, Outline, Placed, ReadLevel};
 use crate::write::receive_buffer::ReceiveBuffer;
 use crate::write::ticket::Ticket;
-use crate::write::transact::{Changes, Decision, Outcome, TransactOptions};
+use crate::write::txn::{Changes, Decision, Outcome, TransactOptions};
 
 /// A write of one key, for [`Store::write`].
 pub struct Write<'a> {
@@ -159,7 +159,7 @@ impl<'a> FromIterator<Write<'a>> for WriteBatch<'a> {
 impl Store {
     /// Queues a batch of several writes, or of one with a request id, if the rules of all its writes accept.
     ///
-    /// Apart from the write of one key, so that its future is not as large as this one.
+    /// Separate from the write of one key, so that its future is smaller than this one.
     pub(crate) fn write_batch<'s, 'a: 's>(&'s self, batch: WriteBatch<'a>) -> Boxed<'s, Result<Ticket>> {
         Box::pin(async move {
             let WriteBatch { writes, request } = batch;
@@ -220,7 +220,7 @@ impl Store {
                 Outcome::Done(mut done) => match done.pending.pop() {
                     Some(written) if done.answer.rejected.is_none() => (done.answer, written),
                     result => {
-                        // The states that were seen are durable before a rejection is told, and its result, too.
+                        // The states that were seen, and the result, are durable before a rejection is returned.
                         for seen in done.pending.into_iter().chain(result) {
                             seen.durable().await?;
                         }
@@ -341,7 +341,7 @@ mod tests {
             }
         }
         assert_eq!(Verdict::decode(b"\x02"), Err(Truncated));
-        // A batch of one in the form of several, as `MultiPut` with one item kept it.
+        // A batch of one write in the form of several, as `MultiPut` with one item kept it.
         let one = Verdict { writes: 1, rejected: None, current: None };
         assert_eq!(Verdict::decode(b"\0\x01\0\0\0"), Ok(one));
     }

@@ -1,4 +1,4 @@
-//! The changes since an earlier version: a chain of them yields the store of each version, under any mix of applies, merges and moves.
+//! The changes since an earlier version: a chain of them yields the store of each version, under any mix of applies, compactions and moves.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -263,7 +263,7 @@ fn pages_and_values_that_did_not_change_are_not_read() {
     assert!(one * 6 < full, "{one} of {full} blocks are read for one changed object");
 }
 
-/// A key from a layer is gone after its delete was merged with it past an unchanged page of the base.
+/// A key from a layer is gone after its delete was compacted with it past an unchanged page of the base.
 #[test]
 fn a_delete_that_the_base_never_heard_of_is_found() {
     for gone in 0..GROUP {

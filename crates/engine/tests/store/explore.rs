@@ -74,14 +74,14 @@ struct Shape {
     batches: u64,
     reopens: u64,
     states_per_point: usize,
-    /// Bytes of entries that a slice of a merge takes.
+    /// Bytes of entries that a slice of a compaction takes.
     slice_bytes: usize,
     /// The number of values of `dense_records` that the cases take in turn: all 3, or the 2 that make many layers.
     densities: u64,
 }
 
 /// Leaves, values from the log that are packed, values with separate extents; few keys, so that overwrites and deletes are common; small
-/// devices, so that the other tablet reuses freed space and the log turns. In the last shape a merge takes many slices, so that crashes and
+/// devices, so that the other tablet reuses freed space and the log turns. In the last shape a compaction takes many slices, so that crashes and
 /// applies come between them.
 const SHAPES: [Shape; 6] = [
     Shape {
@@ -224,8 +224,8 @@ impl Counts {
             ("extent blocks", &self.extents),
             ("log blocks", &self.log_blocks),
             ("layers seen", &self.layers),
-            ("merges", &self.merges),
-            ("operations amid a merge", &self.frontiers),
+            ("compactions", &self.merges),
+            ("operations amid a compaction", &self.frontiers),
         ]
     }
 
@@ -291,7 +291,7 @@ impl Driver {
 
     fn ended(&mut self) {
         self.expect(Vec::new());
-        if lists(&self.sim.image()).iter().any(|list| list.merging > 0) {
+        if lists(&self.sim.image()).iter().any(|list| list.compacting > 0) {
             self.counts.frontiers.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -567,7 +567,7 @@ fn crash_states() {
     total.print("crash states");
     let has_layers = lab::number("LAYERS", 1) != 0;
     for (name, count) in total.counts.all() {
-        let is_of_layers = ["layers seen", "merges", "operations amid a merge"].contains(&name);
+        let is_of_layers = ["layers seen", "compactions", "operations amid a compaction"].contains(&name);
         let is_expected = has_layers || !is_of_layers;
         assert_eq!(
             count.load(Ordering::Relaxed) > 0,

@@ -26,7 +26,7 @@ const OLDEST: u32 = 2;
 const NEWEST: u32 = 3;
 /// The images, each with the version of its format.
 const IMAGES: [(&str, u32); 3] = [("v2", 2), ("v3", 3), (LAYERS, 3)];
-/// A store whose trees have layers, written without merges.
+/// A store whose trees have layers, written without compactions.
 const LAYERS: &str = "v3-layers";
 const SIZES: [usize; 6] = [0, 30, 95, 700, 1_800, 5_000];
 

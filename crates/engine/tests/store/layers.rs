@@ -23,10 +23,10 @@ use crate::common::{
 const BLOCKS: u64 = 1_024;
 /// `LAYERS_MAX` of the engine.
 const LAYERS_MAX: usize = 40;
-/// The largest `merge_permille` whose product with a store's entries does not overflow: layers are never merged for their size.
+/// The largest `merge_permille` whose product with a store's entries does not overflow: layers are never compacted for their size.
 const NEVER: u64 = u64::MAX / (1 << 32);
 
-/// A history of whole memtables: each opening applies its records in one go when it closes, and merges nothing.
+/// A history of whole memtables: each opening applies its records in one go when it closes, and compacts nothing.
 fn one_apply() -> OpenOptions {
     let mut options = tiny_with_layers();
     // A listing holds a page or two of each tree.
@@ -127,7 +127,7 @@ pub(crate) struct List {
     pub(crate) copies: u64,
     /// Block and height of each layer's root, newest first.
     pub(crate) roots: Vec<(u64, u8)>,
-    pub(crate) merging: u64,
+    pub(crate) compacting: u64,
 }
 
 /// The lists of all tablets that have one.
@@ -142,7 +142,7 @@ pub(crate) fn lists(image: &Image) -> Vec<List> {
             assert_eq!(page[4..6], *b"Sc");
             let roots = page[48..].chunks(24).take(page[7].into());
             let roots = roots.map(|item| (number(item, (0, 8)), item[12])).collect();
-            List { block, copies, roots, merging: page[12].into() }
+            List { block, copies, roots, compacting: page[12].into() }
         })
         .collect()
 }
@@ -230,7 +230,7 @@ const KEYS: u64 = 60;
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 300, ..ProptestConfig::with_cases(lab::number("DIVISIONS", 40) as u32) })]
 
-    /// Gets, heads, listings and counts depend neither on the division between layers and base, nor on the progress of a merge.
+    /// Gets, heads, listings and counts depend neither on the division between layers and base, nor on the progress of a compaction.
     #[test]
     fn any_division_into_layers_reads_the_same(parts in prop::collection::vec(part(), 1..9)) {
         let (_, device) = blank(BLOCKS, 5);
@@ -265,9 +265,9 @@ proptest! {
     }
 }
 
-/// A reader that started before three merges gets its object, even if its blocks were freed meanwhile (R16).
+/// A reader that started before three compactions gets its object, even if its blocks were freed meanwhile (R16).
 #[test]
-fn a_slow_reader_across_three_merges() {
+fn a_slow_reader_across_three_compactions() {
     let (sim, device) = blank(BLOCKS, 6);
     let mut options = tiny_with_layers();
     options.tuning.dense_records = 1 << 20;
@@ -290,10 +290,10 @@ fn a_slow_reader_across_three_merges() {
                 )
             })
             .collect();
-        // A merge has finished when a tablet has fewer layers than before.
+        // A compaction has finished when a tablet has fewer layers than before.
         let (mut ended, mut before) = (0, most_layers(&sim.image()));
         for round in 0.. {
-            assert!(round < 2_000, "turn {turn}: {ended} merges");
+            assert!(round < 2_000, "turn {turn}: {ended} compactions");
             seed += 1;
             put(&store, round % 40, value(round % 40, seed));
             let now = most_layers(&sim.image());
@@ -319,7 +319,7 @@ fn a_slow_reader_across_three_merges() {
     assert_clean(&device, "after slow readers");
 }
 
-/// A merge is paused in the middle. An object that is written below its frontier goes into the base, and is newer than the entries that the
+/// A compaction is paused in the middle. An object that is written below its frontier goes into the base, and is newer than the entries that the
 /// layers still hold there (INV-28).
 #[test]
 fn a_write_below_the_frontier_decides() {
@@ -342,25 +342,25 @@ fn a_write_below_the_frontier_decides() {
     options.tuning.layers_from = u64::MAX;
     write(&options, &mut (0..KEYS), 1);
     options.tuning.layers_from = 0;
-    // A layer of all keys, and one apply followed by merges, which take twice the bytes of the apply.
+    // A layer of all keys, and one apply followed by compactions, which take twice the bytes of the apply.
     options.tuning.memtable_records_max = 1_000;
     write(&options, &mut (0..KEYS), 2);
     (options.tuning.merge_permille, options.tuning.merge_slice_bytes) = (1, 200);
     options.tuning.memtable_records_max = 4;
     write(&options, &mut (0..3), 3);
     // Above a newer layer, whose only leaf has no filter, the records would also go into a layer.
-    let stands = |list: &List| list.merging > 0 && list.merging == list.roots.len() as u64;
-    assert!(lists(&sim.image()).iter().any(stands), "no merge stands so: {:?}", lists(&sim.image()));
+    let stands = |list: &List| list.compacting > 0 && list.compacting == list.roots.len() as u64;
+    assert!(lists(&sim.image()).iter().any(stands), "no compaction stands so: {:?}", lists(&sim.image()));
     // Each key is dense enough for the base. These are the first keys in order, and few, so that they are applied as the store closes, when
-    // nothing is merged.
+    // nothing is compacted.
     options.tuning.dense_records = 1;
     options.tuning.memtable_records_max = 1_000;
     write(&options, &mut (2..KEYS).step_by(3).take(16), 4);
-    assert!(lists(&sim.image()).iter().any(|list| list.merging > 0));
+    assert!(lists(&sim.image()).iter().any(|list| list.compacting > 0));
     assert_clean(&device, "below the frontier");
 }
 
-/// A store with the maximum number of layers: only the limit makes it merge them.
+/// A store with the maximum number of layers: only the limit makes it compaction them.
 fn full_of_layers() -> (Arc<SimDevice>, Device, Objects) {
     let (sim, device) = roomy(7);
     let mut objects = Objects::new();
@@ -383,7 +383,7 @@ fn full_of_layers() -> (Arc<SimDevice>, Device, Objects) {
     (sim, device, objects)
 }
 
-/// A tablet never has more than `LAYERS_MAX` layers: the apply that would write one more merges first (R33).
+/// A tablet never has more than `LAYERS_MAX` layers: the apply that would write one more compacts first (R33).
 #[test]
 fn the_number_of_layers_is_bounded() {
     let (sim, device, mut objects) = full_of_layers();
@@ -474,7 +474,7 @@ fn a_full_device_of_layers_is_empty_again() {
 }
 
 /// A write is refused only if no layer's pages could be room for it. A regression: the writes of a full store each made an apply write a
-/// layer, and were refused before the merge thread had a core.
+/// layer, and were refused before the compaction thread had a core.
 #[test]
 fn a_full_store_has_no_layers() {
     let device = memory(320);
@@ -560,7 +560,7 @@ fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize 
     let hidden = judge(&store, &objects, "as it is");
     assert_eq!(hidden.is_empty(), report.damaged_ranges.is_empty(), "{what}: {:?}", report.damaged_ranges);
     assert!(!report.is_clean(), "{what}: check finds nothing");
-    // New writes work, of hidden keys and others, through applies and merges.
+    // New writes work, of hidden keys and others, through applies and compactions.
     for which in (0..KEYS_OF_DAMAGE).filter(|which| which % 5 == 0) {
         let value = Value { key: which, seed: 99, bytes: 50 };
         objects.insert(which, (put(&store, which, value), value));
@@ -652,15 +652,15 @@ fn damage_in_the_list_of_layers() {
     }
 }
 
-/// Seen as a lost write: layers above a damaged one are merged with each other, including the inputs of a merge with a frontier; a layer
-/// that replaced them counted as one of that merge, so its entries below the frontier were ignored.
+/// Seen as a lost write: layers above a damaged one are compacted with each other, including the inputs of a compaction with a frontier; a layer
+/// that replaced them counted as one of that compaction, so its entries below the frontier were ignored.
 #[test]
 fn layers_above_damage_are_bounded() {
     let (image, mut objects) = subject();
     let mut written = std::collections::BTreeSet::new();
     let list = lists(&image).remove(0);
     let (root, height) = list.roots[1];
-    // The last leaf: a merge makes much progress before it meets the damage.
+    // The last leaf: a compaction makes much progress before it meets the damage.
     let leaf = pages(&image, root, height).into_iter().rfind(|&(_, level)| level == 0).unwrap().0;
     let (sim, device) = quiet(&image);
     sim.corrupt(leaf, 1_000, 1);
@@ -675,7 +675,7 @@ fn layers_above_damage_are_bounded() {
             written.insert(which);
         }
         if life < 2 {
-            // Merges follow an apply that is not the apply of a close.
+            // Compactions follow an apply that is not the apply of a close.
             for which in 0..70 {
                 let value = Value { key: which, seed: 1_000 + life, bytes: 40 };
                 objects.insert(which, (put(&store, which, value), value));
@@ -712,7 +712,7 @@ fn layers_above_damage_are_bounded() {
     }
 }
 
-/// The maximum number of layers, and the newest one is damaged: nothing can be merged, so writes that need an apply fail with `Busy`; an
+/// The maximum number of layers, and the newest one is damaged: nothing can be compacted, so writes that need an apply fail with `Busy`; an
 /// acknowledgement makes room.
 #[test]
 fn damage_above_as_many_layers_as_there_may_be() {
@@ -748,7 +748,7 @@ fn a_store_with_layers_says_so() {
     assert_eq!((incompatible(&sim.image()), most_layers(&sim.image())), (0, 0), "a small store");
     let (image, objects) = subject();
     assert_eq!(incompatible(&image), 1);
-    assert!(lists(&image).iter().all(|list| list.merging == 0));
+    assert!(lists(&image).iter().all(|list| list.compacting == 0));
     let mut odd = image.clone();
     for block in COPIES.concat() {
         let mut bytes = *odd.block(block);

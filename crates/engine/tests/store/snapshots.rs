@@ -1,4 +1,4 @@
-//! Snapshots: all of a store at one version, under concurrent writes, applies, merges and moves (INV-36).
+//! Snapshots: all of a store at one version, under concurrent writes, applies, compactions and moves (INV-36).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

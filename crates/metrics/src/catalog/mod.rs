@@ -1,7 +1,7 @@
 //! Every metric: its name, type, labels, meaning and the source of its value, in one place.
 //!
-//! Names follow the conventions of Prometheus: the prefix `shoal_` (`process_` where every process has the figure), base
-//! units, `_total` at the end of a counter. Each label has few values, all of them named in the code.
+//! Names follow the conventions of Prometheus: the prefix `shoal_` (`process_` for figures that every process has), base units,
+//! `_total` at the end of a counter. Each label has few values, all of them named in the code.
 
 mod frontends;
 mod process;

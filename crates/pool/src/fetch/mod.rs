@@ -27,28 +27,28 @@ const READ_MERGE_BLOCKS_MAX: usize = 64;
 /// A prefetch stops when the units that are on their way take this part of the pool.
 const PREFETCH_SHARE: usize = 4;
 
-/// How an attempt to get a unit begins.
+/// The first step of an attempt to get a unit.
 pub(crate) enum Attempt<'a> {
     Hit(Pinned),
     /// Another fetch reads it already.
     Joined(Wait<'a>),
     /// Ours to read.
     Ours(Wait<'a>, Part),
-    /// Ours to read, but frames are needed first.
+    /// The caller has to read it, but needs frames first.
     FramesNeeded,
-    /// A writer has it, or is about to; the slot to wait for.
+    /// A writer has it, or will have it soon; the slot to wait for.
     Latched(u32),
 }
 
 /// The table's state of a unit.
 enum Seen {
     Hit(Pinned),
-    /// A writer has it, or is about to, or another thread reads it itself; the slot to wait for.
+    /// A writer has it, or will have it soon, or another thread reads it itself; the slot to wait for.
     Latched(u32),
     Absent,
 }
 
-/// How a read on this thread begins.
+/// The first step of a read on this thread.
 enum Reserved {
     Hit(Pinned),
     Ours(Frames),
@@ -114,7 +114,7 @@ impl Pool {
     }
 
     /// Looks the unit up under the lock. Repeats for a slot that names it until the slot is pinned, latched or vacant:
-    /// taking a unit that was unlatched meanwhile for absent would make a second copy of it.
+    /// otherwise a unit that was unlatched meanwhile would seem absent, and get a second copy.
     fn look(&self, unit: &Unit, hint: Hint, guard: &ShardGuard<'_>) -> Seen {
         let shared = self.shared();
         for index in shared.table.chain(unit.id.block, guard) {
@@ -143,7 +143,8 @@ impl Pool {
         self.fetch_as(unit, hint, true).await
     }
 
-    /// As [`fetch`](Self::fetch), without waiting for a frame: for a caller that pins many units and could wait for itself.
+    /// As [`fetch`](Self::fetch), without waiting for a frame: for a caller that pins many units and could deadlock with
+    /// itself.
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch); [`PoolError::Exhausted`] if no frame is free.
@@ -204,7 +205,7 @@ impl Pool {
 
     /// The units in their order. Units that are not resident are read in one batch; neighbours share a request.
     ///
-    /// All units are pinned at the end, so they must fit in the pool at once: those that do not fit give
+    /// All units are pinned at the end, so they must fit in the pool at once: units that do not fit return
     /// [`PoolError::Exhausted`].
     pub async fn fetch_all(&self, units: &[Unit], hint: Hint) -> Vec<Result<Pinned, PoolError>> {
         let mut parts = Vec::new();
@@ -271,7 +272,7 @@ impl Pool {
         slots.any(|slot| slot.is(unit) && slot.word.is_resident_or_latched()) || guard.is_loading(unit)
     }
 
-    /// Begins without waiting for frames.
+    /// Starts without waiting for frames.
     pub(crate) fn begin_now(&self, unit: &Unit, hint: Hint, is_prefetch: bool) -> Attempt<'_> {
         match self.begin(unit, hint, None, is_prefetch) {
             Attempt::FramesNeeded => match self.try_take(unit.blocks(), hint) {
@@ -394,8 +395,8 @@ impl Pool {
         }
     }
 
-    /// The frame of a page that a scan read before, written first if it is dirty; true says that it counts as the
-    /// scans'.
+    /// The frame of a page that a scan read before, written first if it is dirty; `true` means that it counts as
+    /// the scans'.
     fn reclaim(&self, entry: Scanned) -> Option<(Frames, bool)> {
         if let Some(page) = self.pin_dirty(entry.index()) {
             self.write_here(page);
@@ -410,7 +411,7 @@ impl Pool {
     }
 }
 
-/// The reads of several loads, a group a request: neighbours share one.
+/// The reads of several loads, one request per group: neighbours share one.
 pub(crate) fn grouped(parts: Vec<Part>) -> Vec<(u64, Vec<Part>)> {
     neighbours(parts, READ_MERGE_BLOCKS_MAX, |(load, _)| load.unit.run())
 }

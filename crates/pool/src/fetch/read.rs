@@ -27,7 +27,7 @@ pub(crate) type Part = (Arc<Load>, Frames);
 pub(crate) struct Read {
     shared: Arc<Shared>,
     loads: SmallVec<[Arc<Load>; 1]>,
-    /// The beginning of the read, if it is timed.
+    /// The start of the read, if it is timed.
     began: Option<Instant>,
     /// Woken at the end of the read.
     then: Option<Waker>,
@@ -81,7 +81,7 @@ impl Purpose<ReadFrames> for Read {
 }
 
 impl Shared {
-    /// Counts a unit that was not there.
+    /// Counts a miss.
     fn missed(&self, hint: Hint) {
         self.stats.misses.add(1);
         match hint {
@@ -91,7 +91,7 @@ impl Shared {
         }
     }
 
-    /// Starts a load. It counts until it [ends](Self::loaded).
+    /// Starts a load. It counts until it is [complete](Self::loaded).
     pub(super) fn load(&self, unit: &Unit, hint: Hint, is_prefetch: bool) -> Arc<Load> {
         self.missed(hint);
         if is_prefetch {

@@ -4,7 +4,7 @@
 //!
 //! A read guard is a pin ([`Pinned`]), which is also the shared latch; a write guard ([`PageWrite`]) is the only pin.
 //! Writers come first: a latched page gets no new pins. The pool guarantees that a read returns the bytes of the last
-//! write guard that was dropped before it began, whether they are on the device, in flight or in the pool.
+//! write guard that was dropped before it started, whether they are on the device, in flight or in the pool.
 //!
 //! Nothing here is durable before the device is flushed.
 
@@ -148,7 +148,7 @@ impl Pool {
         }
     }
 
-    /// Writes every page that is dirty now, and waits for these and all other writes. `Ok` says that every page that
+    /// Writes every page that is dirty now, and waits for these and all other writes. `Ok` means that every page that
     /// was dirty at the call has been written; a device with a cache must be flushed then. The result does not include
     /// earlier writes: a page whose write failed stays dirty and is written again here, and only the result of that
     /// counts. For a shutdown no thread may write meanwhile.
@@ -174,7 +174,7 @@ impl Pool {
                     if self.may_be_written(&pinned) {
                         pages.push(pinned);
                     } else {
-                        // An older image is on its way since a moment ago.
+                        // The write of an older image has just started.
                         is_whole = false;
                     }
                 }
@@ -207,7 +207,7 @@ impl Pool {
         self.until(|| under_way() == 0).await;
     }
 
-    /// Waits until `condition`, which may become true when a write ends.
+    /// Waits until `condition`, which may become true when a write completes.
     async fn until(&self, condition: impl Fn() -> bool) {
         let Some(waiting) = self.shared().writes.waiting.enter() else { return };
         poll_fn(|context| {

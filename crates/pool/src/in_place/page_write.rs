@@ -63,7 +63,7 @@ impl Drop for PageWrite {
     #[inline]
     fn drop(&mut self) {
         let word: *const Word = &raw const self.pinned.slot().word;
-        // SAFETY: the pin keeps the word alive until it is given back, which is the last use of the word here.
+        // SAFETY: the pin keeps the word alive until its release, which is the last use of the word here.
         if !unsafe { (*word).unlatch_and_unpin() } {
             // SAFETY: taken once, here; the field is not used afterwards.
             let pinned = unsafe { ManuallyDrop::take(&mut self.pinned) };
@@ -80,7 +80,7 @@ impl fmt::Debug for PageWrite {
     }
 }
 
-/// A latch that waits until every other pin is gone. Dropped before, it gives latch and pin back.
+/// A latch that waits until every other pin is gone. Dropped before, it releases latch and pin.
 pub(crate) struct Draining(Option<Pinned>);
 
 impl Draining {

@@ -17,12 +17,13 @@ pub(crate) struct ReadLength {
     /// Pages a second; 0 is unknown.
     rates: [f64; RUNS.len()],
     requests: u32,
-    /// When the request under way began, and its pages.
+    /// The start of the request under way, and its pages.
     began: Option<(Instant, u64)>,
 }
 
 impl ReadLength {
-    /// Pages of the next request, at most `pages_max`: the next longer than any that is known, or the best.
+    /// Pages of the next request, at most `pages_max`: the shortest length of unknown throughput, or the best
+    /// one.
     pub(crate) fn pages(&mut self, pages_max: u64) -> u64 {
         self.requests += 1;
         if self.requests.is_multiple_of(TRIED_REQUESTS) {
@@ -35,12 +36,12 @@ impl ReadLength {
         best.map_or(1, |(&run, _)| run)
     }
 
-    /// Notes the beginning of a request for `pages` pages.
+    /// Notes the start of a request for `pages` pages.
     pub(crate) fn began(&mut self, pages: u64) {
         self.began = Some((latency::moment(), pages));
     }
 
-    /// Notes the beginning of a request whose time does not count.
+    /// Notes the start of a request whose time does not count.
     pub(crate) fn began_others(&mut self) {
         self.began = None;
     }

@@ -1,6 +1,6 @@
 //! Read-ahead for one scan: the pages after the current one are in flight, or resident and pinned.
 //!
-//! - One request of a stream is in flight at a time, for several adjacent pages; its completion begins the next one. A
+//! - One request of a stream is in flight at a time, for several adjacent pages; its completion starts the next one. A
 //!   device that is faster in sequence sees the sequence.
 //! - The number of pages of a request is found by trial: the number with the most pages a second.
 //! - The window (pages in flight or not yet read by the scan) doubles whenever the scan has to wait, up to the stream's
@@ -8,8 +8,8 @@
 //! - On a fast device there is no read-ahead: the stream is dormant, and the scan itself reads each page into the frame
 //!   of the last one.
 //! - Pages that the scan changed are written after it has passed them, neighbours with one request. Such a stream reads
-//!   its window with one request, which begins when the last window was read by the scan and its write began. So it
-//!   holds no more frames than two windows, or one window if the pages go to side buffers.
+//!   its window with one request, which starts after the scan read the last window and the write of that window
+//!   started. So it holds no more frames than two windows, or one window if the pages go to side buffers.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -55,9 +55,9 @@ struct State {
     window: u64,
     requests: usize,
     read_length: ReadLength,
-    /// A thread is about to begin a request.
+    /// A thread is about to start a request.
     issuing: bool,
-    /// No page is prefetched or in flight, and no request must begin.
+    /// No page is prefetched or in flight, and no request may start.
     dormant: bool,
     /// A window is read when the scan has read the last one: its pages are changed, and leave.
     bursts: bool,
@@ -66,10 +66,11 @@ struct State {
 /// The state that a stream shares with its requests.
 struct Ahead(Mutex<State>);
 
-/// Wakes a stream for its next request when one of its own reads has ended.
+/// Wakes a stream for its next request when one of its reads is complete.
 struct ReadEnded(Arc<Ahead>);
 
-/// A scan over adjacent pages that change in place. One at a time looks at them, in any order; ascending is fast.
+/// A scan over adjacent pages that change in place. The scan looks at one page at a time, in any order; ascending
+/// is fast.
 pub struct Stream {
     pool: Pool,
     ahead: Arc<Ahead>,
@@ -175,14 +176,14 @@ impl Stream {
         self.dormant = dormant;
     }
 
-    /// Gives the page read last to the scans' queue.
+    /// Moves the last page read to the scans' queue.
     fn give_back(&mut self) {
         if let Some(entry) = self.own.take() {
             self.pool.shared().policy.scanned.push(entry);
         }
     }
 
-    /// Begins to write the changed pages if they fill a request, or if there is nothing else to do.
+    /// Starts the write of the changed pages if they fill a request, or if there is nothing else to do.
     fn write_behind(&mut self) {
         if self.changed.is_empty() {
             return;
@@ -285,7 +286,7 @@ impl Ahead {
         self.issue();
     }
 
-    /// Begins the next request if none is in flight and the window has room for it.
+    /// Starts the next request if none is in flight and the window has room for it.
     fn issue(self: &Arc<Self>) {
         let Some((pool, first, count)) = self.0.lock().next_request() else { return };
         let mut parts = Vec::new();

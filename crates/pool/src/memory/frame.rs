@@ -1,8 +1,8 @@
 //! The memory of the pool: one aligned region of frames, and [`Frames`], the exclusive right to some of them.
 //!
 //! A large region is mapped, not touched: a frame costs memory from its first use on. `Frames` is the only way to write
-//! to a frame; it gives the frames back when dropped, and implements the device's memory traits, so that a read request
-//! owns its frames until it completed.
+//! to a frame; it frees the frames when dropped, and implements the device's memory traits, so that a read request owns
+//! its frames until it completed.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +19,7 @@ use super::free::{FreeList, List};
 use super::starve::Starving;
 use crate::counters::{Alone, CELLS, cell};
 
-/// Size of a huge page on the machines that we know; the region begins at such a border.
+/// Size of a huge page on the usual machines; the region starts at such a border.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A region of at most this many frames reuses I/O memory if there is some. Mapping and unmapping interrupt the other
@@ -93,7 +93,7 @@ fn unmap_memory(map: NonNull<u8>, bytes: usize) {
 #[cfg(not(miri))]
 fn advise_huge(start: NonNull<u8>, bytes: usize) {
     if bytes >= HUGE_PAGE_BYTES {
-        // SAFETY: the range lies in the mapping, and the advice changes no contents.
+        // SAFETY: the range is in the mapping, and the advice changes no contents.
         unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
     }
 }
@@ -227,7 +227,7 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// The exclusive right to a list of frames. Gives them back when dropped.
+/// The exclusive right to a list of frames. Frees them when dropped.
 pub(crate) struct Frames {
     lane: Arc<Lane>,
     list: List,
@@ -250,7 +250,7 @@ impl Frames {
         Arc::ptr_eq(&self.lane.0, &stores.store)
     }
 
-    /// Gives the right up without freeing the frames: a resident unit holds them from now on.
+    /// Returns the list without freeing the frames: a resident unit holds them from now on.
     pub(crate) fn into_list(self) -> List {
         let list = self.list;
         let mut frames = std::mem::ManuallyDrop::new(self);
@@ -326,7 +326,8 @@ unsafe impl IoMemory for SharedFrames {
 /// Filled frames, on their way to the device.
 pub struct FilledFrames {
     pub(crate) frames: SharedFrames,
-    /// Lives until the device is through with the frames: the put that wanted them written may have given up.
+    /// Lives until the device has finished with the frames: the put that wanted them written may be dropped
+    /// before.
     pub(crate) _guard: Arc<dyn Send + Sync>,
 }
 
@@ -386,7 +387,7 @@ mod unit_tests {
         let store = Stores::new(8).unwrap();
         let singles: Vec<_> = (0..8).map(|_| store.take(1).unwrap()).collect();
         for (index, frames) in singles.into_iter().enumerate() {
-            // Given back in this order, they are taken as 7, 6, ...: no two in ascending order.
+            // Freed in this order, they are taken as 7, 6, ...: no two in ascending order.
             assert_eq!(frames.list().head, index as u32);
         }
         let frames = store.take(3).unwrap();
@@ -408,7 +409,7 @@ mod unit_tests {
         let store = Stores::new(2).unwrap();
         let list = store.take(2).unwrap().into_list();
         assert!(store.take(1).is_none(), "a given-up right keeps the frames");
-        // SAFETY: the right was given up above, and no other owner has the list.
+        // SAFETY: `into_list` released the right above, and no other owner has the list.
         drop(unsafe { store.claim(list) });
         assert!(store.take(2).is_some());
         assert!(store.lanes.iter().all(|lane| Arc::strong_count(lane) == 1), "no right leaks the store");

@@ -1,10 +1,10 @@
 //! Requests that wait for a frame because every frame is pinned or under I/O.
 //!
 //! A thread that frees a frame wakes them, and so does a watchdog thread, which lives only while a request waits. The
-//! watchdog bounds the wait, whatever runtime the requests run on: after a number of its ticks they give up.
+//! watchdog bounds the wait on any runtime: the requests fail after a number of its ticks.
 //!
 //! Potential weakness: each free frame wakes all of them. Starvation is rare and the waiters are few (each holds a
-//! request of its own), so fairness and thundering were not worth a queue.
+//! separate request), so fairness and thundering were not worth a queue.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -65,7 +65,7 @@ impl Starving {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Tells the starving requests, if there are any, that a frame may be had.
+    /// Wakes the starving requests, if there are any: a frame may be available.
     pub(crate) fn notify(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.wake();
@@ -93,7 +93,7 @@ impl Waiting {
         }
     }
 
-    /// Ticks since the request began to wait.
+    /// Ticks since the start of the wait.
     pub(crate) fn ticks(&self) -> u64 {
         self.starving.ticks.load(Ordering::Relaxed).wrapping_sub(self.start)
     }

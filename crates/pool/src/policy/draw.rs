@@ -2,7 +2,7 @@
 
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
-/// A sequence that is good enough to sample slots.
+/// A pseudo-random sequence, good enough to sample slots.
 #[derive(Default)]
 pub(crate) struct Draw(AtomicU64);
 
@@ -10,7 +10,7 @@ pub(crate) struct Draw(AtomicU64);
 pub(crate) struct Draws(u64);
 
 impl Draw {
-    /// Begins a search with one change of the state that all threads share.
+    /// Starts a search with one change of the state that all threads share.
     pub(crate) fn sequence(&self) -> Draws {
         Draws(self.0.fetch_add(1, Ordering::Relaxed) << 32)
     }

@@ -1,7 +1,7 @@
 //! The accesses of evicted units, so that a unit that comes back is not taken for a new one.
 //!
 //! Without it LRU-K is little better than FIFO if the pool is much smaller than the working set. The table is bounded
-//! and set-associative: of the four entries of a set the one with the oldest access gives way. Scans leave nothing
+//! and set-associative: of the four entries of a set the one with the oldest access is replaced. Scans leave nothing
 //! here.
 
 use shoal_base::sync::{Mutex, stripes};

@@ -5,11 +5,11 @@
 //!   CMU 15-445 (`docs/sources.md`) takes the first access of units with few accesses: then a unit that was read k - 1
 //!   times up to now goes before one that was read once, and later. The paper (O'Neil and others, 1993) leaves the
 //!   choice among them to a second policy, such as LRU.
-//! - Concurrent accesses of one unit may record one of them: the history orders evictions, nothing else.
+//! - Concurrent accesses of one unit may record one of them: the history only orders evictions.
 //! - Evicted units keep their history in [`History`] for a while. Scans neither read nor write it. (Without a history,
 //!   k 16 and 64 frames this is the course's policy.)
 //! - Pools of up to [`EXACT_FRAMES_MAX`] frames are searched as a whole; in larger ones the worst of [`SAMPLE`] random
-//!   candidates goes. No lock is held while choosing. The keys of all slots lie in one dense array, so that a search
+//!   candidates goes. No lock is held while choosing. The keys of all slots are in one dense array, so that a search
 //!   does not touch the slots, whose lines travel between the cores at every hit.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use super::history::{History, Stamps, age};
 use crate::resident::slot::Slot;
 use crate::unit::{Hint, UNIT_BLOCKS_MAX};
 
-/// Up to here every victim is the right one.
+/// Up to this number of frames every victim is the exact one.
 const EXACT_FRAMES_MAX: u32 = 128;
 
 const _: () = assert!(EXACT_FRAMES_MAX <= 256, "a slot fits in 8 bits");
@@ -34,7 +34,7 @@ const SAMPLE: usize = 16;
 const SAMPLE_DRAWS: usize = 64;
 
 /// Slots that are checked from the drawn one on: only the first of a unit's frames has a key, and if the frames are
-/// adjacent, the next unit begins after this many.
+/// adjacent, the next unit starts after this many.
 const SAMPLE_WALK: usize = UNIT_BLOCKS_MAX;
 
 /// Marks of a key: the slot is the policy's, and the unit has fewer than k accesses. Below them the time that decides.
@@ -169,7 +169,7 @@ impl LruK {
     /// Notes an access. Called at most once a unit of time, with the unit pinned.
     pub(super) fn accessed(&self, slot: &Slot, index: u32, now: u32) {
         let count = slot.count.load(Ordering::Relaxed);
-        // Stays between k and 2k, so that it never overflows and says which stamp is the oldest.
+        // Stays between k and 2k, so that it never overflows and locates the oldest stamp.
         let next = if count + 1 == 2 * self.k { self.k } else { count + 1 };
         slot.count.store(next, Ordering::Relaxed);
         self.stamp(index, count).store(now, Ordering::Relaxed);
@@ -221,7 +221,7 @@ mod unit_tests {
         assert_eq!(policy.scanned.pop(&slots).map(|entry| entry.index), Some(2));
     }
 
-    /// A unit that is read all the time, though not k times yet, stays longer than a newer unit that was read once.
+    /// A unit that is read often, but fewer than k times so far, stays longer than a newer unit that was read once.
     #[test]
     fn of_few_accesses_the_last_one_decides() {
         let slots = slots(4);

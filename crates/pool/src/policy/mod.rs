@@ -1,8 +1,8 @@
 //! The choice of units to keep: a class for scans, and [`lru_k`] for everything else.
 //!
 //! - Time is the number of units that entered the pool; of the units that a scan reads into its own frame only some
-//!   count. A hit tells the policy at most once a unit of time: accesses that close together are one event (the
-//!   correlated references of LRU-K), and while everything is resident a hit writes nothing but its pin.
+//!   count. A hit notifies the policy at most once per unit of time: accesses that close together are one event
+//!   (the correlated references of LRU-K), and while everything is resident a hit writes only its pin.
 //! - Units that only scans touched do not belong to the policy: they wait in a queue, oldest first. Every request for
 //!   frames looks there first; a scan that has reached its share takes from there before it takes a free frame. A scan
 //!   that reads for itself keeps the page that it read last out of the queue, and reuses its frame.
@@ -28,7 +28,7 @@ pub(crate) use history::K_MAX;
 /// Uses of a scan's own frame for each unit of time: all threads share the clock.
 const SCANNED_A_TICK: u32 = 16;
 
-/// Among which slots a victim is looked for.
+/// The slots that a search for a victim considers.
 pub(crate) struct Search<'a> {
     pub(crate) slots: &'a [Slot],
     /// Slots that were ever used.
@@ -59,7 +59,7 @@ impl Scanned {
     }
 }
 
-/// This part of the frames that scans may take stays theirs.
+/// Scans keep this part of the frames that they may take.
 const HELD_SHARE: usize = 4;
 
 pub(crate) struct Policy {
@@ -109,7 +109,7 @@ impl Policy {
     }
 
     /// Notes that a unit enters the pool in this slot for a scan, which puts it into [`scanned`](Self::scanned) when it moves on.
-    /// `counted` says that the scans' frames include it already.
+    /// `counted` is true if the scans' frames include it already.
     pub(crate) fn entered_for(&self, slot: &Slot, index: u32, counted: bool) -> Scanned {
         let generation = Self::renew(slot);
         if generation.is_multiple_of(SCANNED_A_TICK) {
@@ -124,7 +124,7 @@ impl Policy {
         Scanned { index, generation }
     }
 
-    /// Begins another use of the slot. Only for the owner of its frames.
+    /// Starts another use of the slot. Only for the owner of its frames.
     fn renew(slot: &Slot) -> u32 {
         let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
         slot.generation.store(generation, Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl Policy {
     }
 
     /// The unit in slot `to` replaces the resident one in `from`, which the caller pinned: it takes over its history.
-    /// The old one keeps it, too, as long as it is read: see [`Self::let_go`].
+    /// The old one keeps it, too, while it is read: see [`Self::let_go`].
     pub(crate) fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32)) {
         if !from.0.scanned.load(Ordering::Relaxed) {
             self.lru_k.inherit(from, to);
@@ -204,18 +204,18 @@ impl Policy {
         }
     }
 
-    /// The slot that should go among those that may.
+    /// The slot that should be evicted, of the slots that may be.
     pub(crate) fn victim(&self, slots: &[Slot], touched: u32, draw: &Draw, clean_only: bool) -> Option<u32> {
         self.lru_k.victim(&Search { slots, touched, draw, clean_only, now: self.now() })
     }
 
-    /// Returns true if a scan that wants `frames` more frames has to give some back first.
+    /// Returns true if a scan that wants `frames` more frames has to release some first.
     pub(crate) fn scan_share_used(&self, frames: usize) -> bool {
         self.scan_frames.load(Ordering::Relaxed) + frames > self.scan_frames_max
     }
 
-    /// Returns true if so few units are held that only scans touched that they stay: pages that were read ahead are still to be
-    /// read, and in a full pool nothing else would pay for pages of lookups.
+    /// Returns true if few enough units that only scans touched are held, so that they stay: pages that were read ahead are
+    /// still to be read, and in a full pool they alone would make room for pages of lookups.
     pub(crate) fn scans_hold_little(&self) -> bool {
         self.scan_frames.load(Ordering::Relaxed) <= self.scan_frames_max / HELD_SHARE
     }

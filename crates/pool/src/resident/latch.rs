@@ -1,8 +1,8 @@
 //! The waiters for latches: wakers in a few buckets by slot, so that a slot needs no room for them.
 //!
-//! The word says that a task waits; the flag is set under the bucket's lock. The thread that ends the reason clears the
-//! flag and wakes all waiters of the slot, which then look again. A bucket's lock is taken last, and no waker is called
-//! under it.
+//! A flag in the word is set while a task waits; it is set under the bucket's lock. The thread that removes the reason
+//! clears the flag and wakes all waiters of the slot, which then look again. A bucket's lock is taken last, and no
+//! waker is called under it.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};

@@ -51,7 +51,7 @@ impl Residents {
         Pinned { residents: Arc::as_ptr(self), slot }
     }
 
-    /// Ends a unit that the caller pinned and took out of the table: the last unpin frees its frames.
+    /// Dooms a unit that the caller pinned and took out of the table: the last unpin frees its frames.
     pub(crate) fn condemn(&self, pinned: &Pinned) {
         self.hits.add(pinned.slot().word.doom());
     }
@@ -125,7 +125,7 @@ impl Pinned {
     /// The page.
     ///
     /// # Panics
-    /// If the unit is no page.
+    /// If the unit is not a page.
     #[must_use]
     pub fn page(&self) -> &[u8; BLOCK_BYTES] {
         assert!(!matches!(self.unit().check, Check::Bytes { .. }), "not a page");
@@ -185,7 +185,7 @@ impl Drop for Pinned {
     #[inline]
     fn drop(&mut self) {
         let word: *const Word = &raw const self.slot().word;
-        // SAFETY: the pin keeps the word alive until it is given back, which is the last use of the word here.
+        // SAFETY: the pin keeps the word alive until its release, which is the last use of the word here.
         if !unsafe { (*word).unpin() } {
             self.unpin_for_others();
         }

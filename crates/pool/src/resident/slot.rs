@@ -110,8 +110,8 @@ impl Residents {
         &self.slots[..self.memory.free.touched() as usize]
     }
 
-    /// Gives the frames to the word of their slot, which [names](Slot::name) the unit and then has `pins` pins; returns
-    /// the slot.
+    /// Passes the frames to the word of their slot, which [names](Slot::name) the unit and then has `pins` pins;
+    /// returns the slot.
     pub(crate) fn give_frames(&self, frames: Frames, pins: u32) -> u32 {
         let index = frames.list().head;
         let slot = self.slot(index);
@@ -131,7 +131,7 @@ impl Residents {
         Some(unsafe { self.frames_of(index) })
     }
 
-    /// Gives one pin back, and performs the duties of the last pin. Returns true if the caller must drop a reference
+    /// Releases one pin, and performs the duties of the last pin. Returns true if the caller must drop a reference
     /// that [`close`](super::pin::close) left.
     pub(crate) fn unpin_for_others(&self, index: u32) -> bool {
         let duties = self.slot(index).word.unpin_for_others();
@@ -152,7 +152,7 @@ impl Residents {
     /// The caller brought the slot's word from resident or doomed to vacant.
     unsafe fn frames_of(&self, index: u32) -> Frames {
         let count = self.slot(index).unit().blocks() as u32;
-        // SAFETY: `give_frames` gave the frames to the word, and the word gave them to the caller.
+        // SAFETY: `give_frames` passed the frames to the word, and the word passed them to the caller.
         unsafe { self.memory.claim(List { head: index, count }) }
     }
 }

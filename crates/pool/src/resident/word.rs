@@ -1,6 +1,6 @@
 //! The word that protects the frames of a unit: pins, state, and the waiters for the last unpin.
 //!
-//! | word | meaning | who may change it |
+//! | word | meaning | changed by |
 //! |---|---|---|
 //! | no flag, no pins | no unit, or one that is being loaded or evicted: a `Frames` owns the frames | the owner: publish |
 //! | resident | the unit is whole and may be read | any thread: pin, unpin; without pins: claim |
@@ -10,7 +10,7 @@
 //! | resident, dirty | the device holds an older image | the thread that wrote that image and still pins it: clean |
 //!
 //! A pin is also the shared latch: bytes are written only while the unit is latched and its only pin is the holder's. A
-//! dirty unit cannot be claimed, so it is read from the device only after its last write ended.
+//! dirty unit cannot be claimed, so it is read from the device only after its last write completed.
 //!
 //! The frames of a resident or doomed unit belong to its word: the thread that brings it to "no flag, no pins" gets
 //! them. The word also counts hits, so that a hit needs no second atomic operation.
@@ -89,7 +89,7 @@ impl Word {
     }
 
     /// Latches a unit that the caller has pinned; `false` if it is latched already, or doomed. The right to write
-    /// begins when [`is_drained`](Self::is_drained).
+    /// starts when [`is_drained`](Self::is_drained).
     pub(crate) fn latch(&self) -> bool {
         let latch = |word| if word & (LATCHED | DOOMED) == 0 { Some(word | LATCHED) } else { None };
         // Acquire pairs with the release of the holder before.
@@ -102,7 +102,7 @@ impl Word {
         self.0.load(Ordering::Acquire) & PINS == 1
     }
 
-    /// Gives the latch back, not the pin. Returns true if a task waits for it.
+    /// Releases the latch, not the pin. Returns true if a task waits for it.
     pub(crate) fn unlatch(&self, dirty: bool) -> bool {
         let set = if dirty { DIRTY } else { 0 };
         let unlatch = |word| Some((word & !(LATCHED | AWAITED)) | set);
@@ -111,7 +111,7 @@ impl Word {
         word & AWAITED != 0
     }
 
-    /// Gives latch and pin back if there are no duties for others; the caller wrote. As [`unpin`](Self::unpin).
+    /// Releases latch and pin if there are no duties for others; the caller wrote. As [`unpin`](Self::unpin).
     #[inline]
     pub(crate) fn unlatch_and_unpin(&self) -> bool {
         let alone = |word| (word & FOR_OTHERS == 0).then_some(((word - 1) & !LATCHED) | DIRTY);
@@ -183,7 +183,7 @@ impl Word {
         assert_eq!(before & !WAKE, 0, "a word in use was reserved");
     }
 
-    /// Ends a reservation after a failed read. Returns true if a task waits.
+    /// Cancels a reservation after a failed read. Returns true if a task waits.
     pub(crate) fn unreserve(&self) -> bool {
         self.0.swap(0, Ordering::AcqRel) & AWAITED != 0
     }
@@ -252,8 +252,8 @@ impl Word {
         Some(word >> HIT_SHIFT)
     }
 
-    /// Ends a resident unit that the caller pinned: it gets no new pins, and the last unpin frees its frames. Returns
-    /// its hits.
+    /// Dooms a resident unit that the caller pinned: it gets no new pins, and the last unpin frees its frames.
+    /// Returns its hits.
     pub(crate) fn doom(&self) -> u64 {
         let doom = |word| Some((word & (PINS | CLOSING | WAKE | AWAITED)) | DOOMED);
         let word = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, doom).unwrap_or_default();

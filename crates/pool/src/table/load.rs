@@ -1,7 +1,8 @@
 //! [`Load`]: a unit that is being read into the pool, and [`Wait`], which waits for it.
 //!
-//! A load stands in the table from before its read begins until it is published or failed. A later fetch joins it and
-//! is woken, so one read serves all. The fetch that began the read may be dropped: the others still get the unit.
+//! A load is in the table from before the start of its read until it is published or failed. A later fetch joins it
+//! and is woken, so one read serves all. The fetch that started the read may be dropped: the others still get the
+//! unit.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -48,8 +49,8 @@ impl Load {
         Arc::new(Self { unit, is_scan: hint == Hint::Scan, is_prefetch, state: Mutex::new(state) })
     }
 
-    /// Waits for the load, as long as `_pool` is borrowed. Call it under the lock of the shard, while the load stands
-    /// in the table.
+    /// Waits for the load while `_pool` is borrowed. Call it under the lock of the shard, while the load is in the
+    /// table.
     pub(crate) fn join<'a, P>(self: &Arc<Self>, _pool: &'a P, hint: Hint) -> Wait<'a> {
         let mut state = self.state.lock();
         assert!(state.ending.is_none(), "a load that ended stood in the table");
@@ -65,8 +66,8 @@ impl Load {
         self.state.lock().waiting > 0
     }
 
-    /// Ends the load. `ending` gets the strongest hint and the number of waiters; the result has their wakers. Call it
-    /// under the lock of the shard, when the load does not stand in the table any more.
+    /// Completes the load. `ending` gets the strongest hint and the number of waiters; the result has their wakers.
+    /// Call it under the lock of the shard, when the load is no longer in the table.
     pub(crate) fn end(&self, ending: impl FnOnce(Hint, u32) -> Ending) -> SmallVec<[Waker; 2]> {
         let mut state = self.state.lock();
         assert!(state.ending.is_none(), "a load ended twice");
@@ -75,7 +76,7 @@ impl Load {
     }
 }
 
-/// Waits for a load. Borrows the pool, because the wait ends with a pin.
+/// Waits for a load. Borrows the pool, because the result is a pin.
 pub(crate) struct Wait<'a> {
     load: Arc<Load>,
     _pool: PhantomData<&'a ()>,
@@ -90,7 +91,7 @@ impl Wait<'_> {
         Wait { load: self.load.clone(), _pool: PhantomData, joined }
     }
 
-    /// Returns true if the wait would end at once.
+    /// Returns true if the wait would return at once.
     pub(crate) fn is_over(&self) -> bool {
         self.load.state.lock().ending.is_some()
     }

@@ -4,8 +4,9 @@
 //! reader that follows a chain while it changes sees some slot, perhaps of another chain. It may miss the unit (then it
 //! looks again under the lock), but it never returns a wrong one: it pins first and compares again.
 //!
-//! Invariant: a slot is in the chain of the block that it names from before its load begins until after its frames were
-//! claimed, and in no other. The thread that claims the frames removes the slot before it hands the frames on.
+//! Invariant: a slot is in the chain of the block that it names from before the start of its load until after its
+//! frames were claimed, and in no other. The thread that claims the frames removes the slot before it hands the frames
+//! on.
 
 pub(crate) mod load;
 
@@ -93,7 +94,7 @@ impl Table {
         self.shards.iter().for_each(|shard| each(shard.0.lock()));
     }
 
-    /// The slots that name `block`, as far as can be seen without the lock.
+    /// The slots that name `block`, as seen without the lock.
     #[inline]
     pub(crate) fn glance(&self, block: u64) -> Chain<'_> {
         Chain {

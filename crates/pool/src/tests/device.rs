@@ -36,7 +36,7 @@ pub(crate) struct TestDevice {
 }
 
 impl TestDevice {
-    /// A device of `blocks` blocks of zeros; submitted requests run on a thread of its own.
+    /// A device of `blocks` blocks of zeros; submitted requests run on the device's thread.
     pub(crate) fn new(blocks: u64) -> Arc<Self> {
         let bytes = Mutex::new(vec![0; (blocks * BLOCK_BYTES_U64) as usize]);
         let core = Arc::new(Core { bytes, state: Mutex::default(), released: Condvar::new() });

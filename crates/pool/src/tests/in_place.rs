@@ -119,7 +119,7 @@ fn a_flush_answers_for_its_own_writes_only() {
     assert_eq!(on_device(&device, 1), 7, "what failed before is written by the flush");
     run(pool.flush_all()).unwrap();
 
-    // An error of its own is given, once; the page stays dirty and is written by the next one.
+    // An error of this flush's writes is returned, once; the page stays dirty and is written by the next one.
     put(&mut block_on(pool.write(1, Hint::Lookup)).unwrap(), 8);
     device.fail_writes(1, true);
     assert!(matches!(run(pool.flush_all()), Err(PoolError::Device(_))));
@@ -151,8 +151,9 @@ fn a_flush_writes_neighbours_in_one_request_and_says_what_failed() {
     assert_eq!(on_device(&device, 2), 99);
 }
 
-/// A regression: a request that found only dirty pages began to write them, was woken by the failures, and began again.
-/// The device was asked without a pause until the time was over, and the error said that every frame is in use.
+/// A regression: a request that found only dirty pages started to write them, was woken by the failures, and started
+/// again. It retried the device without a pause until its time was over, and returned the error that every frame is in
+/// use.
 #[test]
 fn a_request_that_waits_for_unwritable_pages_pauses_and_gets_the_error() {
     for inline in [false, true] {
@@ -224,7 +225,7 @@ fn a_writer_waits_for_readers_and_keeps_new_ones_out() {
     put(&mut page.unwrap(), 3);
     let std::task::Poll::Ready(page) = poll_once(&mut late) else { panic!("the writer is gone") };
     assert_eq!(number(page.unwrap().page()), 3);
-    // A writer that gives up while it waits leaves the page to others.
+    // A writer that is dropped while it waits leaves the page to others.
     let reader = run(pool.read(1, Hint::Lookup)).unwrap();
     let mut writer = Box::pin(pool.write(1, Hint::Lookup));
     assert!(poll_once(&mut writer).is_pending());
@@ -369,8 +370,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-    /// Against a map: a read returns the last written bytes, whatever was evicted, flushed or failed in between. A
-    /// deleted page has the device's bytes, which are one of its former images.
+    /// Against a map: a read returns the last written bytes after any evictions, flushes and failures. A deleted
+    /// page has the device's bytes, which are one of its former images.
     #[test]
     fn is_a_map(steps in steps(), frames in 4_usize..9, side_buffers in 0_usize..4, inline: bool) {
         let options = PoolOptions { pin_wait_ms: 30, side_buffers, ..PoolOptions::new(frames) };

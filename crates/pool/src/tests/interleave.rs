@@ -1,7 +1,7 @@
 //! Every interleaving of a few threads' steps on one page's word: readers, writers, a write-back and an eviction.
 //!
-//! Each step is one atomic operation of the real word, so this covers what threads can do to each other except for
-//! weaker memory orders (Miri and the stress tests look at those). A schedule is run anew for each interleaving.
+//! Each step is one atomic operation of the real word, so this covers all effects of threads on each other except
+//! weaker memory orders (covered by Miri and the stress tests). A schedule is run anew for each interleaving.
 
 use crate::resident::word::Word;
 
@@ -18,7 +18,7 @@ struct World {
 }
 
 impl World {
-    /// Gives a pin back as `Pinned` does.
+    /// Releases a pin as `Pinned` does.
     fn unpin(&self) {
         if !self.word.unpin() {
             let duties = self.word.unpin_for_others();
@@ -150,7 +150,7 @@ fn run(roles: &[Role], schedule: &[usize]) -> (Vec<usize>, World) {
     let mut world = World::default();
     world.word.publish(0);
     let mut threads: Vec<_> = roles.iter().map(|&role| Thread { role, step: 0, saw: 0 }).collect();
-    // A blocked thread is tried again when another one went.
+    // A blocked thread is retried after a step of another thread.
     let mut ready: Vec<usize> = (0..threads.len()).collect();
     let mut blocked = Vec::new();
     let mut choices = Vec::new();
@@ -181,7 +181,7 @@ fn run(roles: &[Role], schedule: &[usize]) -> (Vec<usize>, World) {
     (choices, world)
 }
 
-/// Runs every schedule, depth first; returns their number and that of the evictions in all of them.
+/// Runs every schedule, depth first; returns the number of schedules and of all evictions.
 fn explore(roles: &[Role]) -> (usize, u32) {
     let (mut schedule, mut count, mut evictions) = (Vec::new(), 0, 0);
     loop {

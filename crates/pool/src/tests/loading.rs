@@ -263,7 +263,7 @@ fn an_error_of_a_read_in_place_reaches_the_task_that_waited_for_it() {
     assert!(poll_once(&mut waiting).is_pending());
     device.release();
     assert!(matches!(reader.join().unwrap(), Err(PoolError::Device(_))));
-    // The waiter is woken, and fails by a read of its own.
+    // The waiter is woken, and fails by its own read.
     assert!(matches!(run(waiting), Err(PoolError::Device(_))));
     assert_eq!((pool.counters().frames_used, pool.counters().read_errors), (0, 2));
 }

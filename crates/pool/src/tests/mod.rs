@@ -1,8 +1,9 @@
 //! Tests of the pool as a whole, over a device in memory that can be held, delayed and made to fail.
 //!
-//! Miri runs those of the unsafe modules and of what they rest on, in ten seconds: `cargo +nightly miri test -p shoal-pool --lib
-//! -- memory::memory:: tests::word tests::free`; and in a minute some that use the whole pool:
-//! `tests::side_buffers::a_page_that_comes tests::in_place::a_writer_waits`. (Tests that wait for the clock are no use there.)
+//! Miri runs the tests of the unsafe modules and of the modules under them, in ten seconds:
+//! `cargo +nightly miri test -p shoal-pool --lib -- memory::memory:: tests::word tests::free`; and in a minute some that use the
+//! whole pool: `tests::side_buffers::a_page_that_comes tests::in_place::a_writer_waits`. (Tests that wait for the clock are no
+//! use there.)
 
 pub(crate) mod device;
 mod free;

@@ -80,7 +80,7 @@ impl Model {
                 let is_quiet = pool.shared().prefetching.load(Ordering::Acquire) == 0;
                 let resident = pool.is_resident(&self.unit(block).id);
                 let found = pool.get(&self.unit(block));
-                // A prefetch that ends between the two looks brings the unit, or takes its place.
+                // A prefetch that completes between the two looks brings the unit, or takes its place.
                 if is_quiet {
                     assert_eq!(found.is_some(), resident);
                 }

@@ -1,6 +1,6 @@
 //! Models of the threads, by the rules of the memory model: loom runs every schedule of a few threads on the real pin
-//! word and the real free list, with every value that a load may legally see, and checks that each access of the
-//! protected bytes happens after the one before.
+//! word and the real free list, with every value that a load may legally see, and checks that the accesses of the
+//! protected bytes are ordered.
 
 #![allow(unsafe_code)]
 #![allow(clippy::duplicate_mod, reason = "with other atomics")]
@@ -61,7 +61,7 @@ impl Page {
         self.device.with(|device| unsafe { *device })
     }
 
-    /// Gives a pin back as `Pinned` does. A thread that gets the frames writes to them, as the next read into them
+    /// Releases a pin as `Pinned` does. A thread that gets the frames writes to them, as the next read into them
     /// will.
     fn unpin(&self) {
         if !self.word.unpin() && self.word.unpin_for_others().free {
@@ -122,7 +122,7 @@ impl Page {
     }
 }
 
-/// Runs both at the same time, in every way.
+/// Runs both at the same time, in every interleaving.
 fn race<A: Send + 'static, B: Send + 'static>(
     one: impl Fn(&Page) -> A + Copy + Send + Sync + 'static,
     other: impl Fn(&Page) -> B + Copy + Send + Sync + 'static,
@@ -196,7 +196,7 @@ fn the_last_reader_of_a_retired_page_frees_it() {
     );
 }
 
-/// A task that waits for a latch is woken, whenever the latch is given back; otherwise this would deadlock.
+/// A task that waits for a latch is woken, whenever the latch is released; otherwise this would deadlock.
 #[test]
 fn a_task_that_waits_for_a_latch_is_woken() {
     loom::model(|| {

@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// A version may be overwritten on the device while it is read: that gives an error, never wrong bytes.
+    /// A version may be overwritten on the device while it is read: that returns an error, never wrong bytes.
     fn read_changing(&self, index: u64, wait: impl Fn(Unit) -> Result<Pinned, PoolError>) {
         let version = self.versions[index as usize].load(Ordering::Acquire);
         let block = place(index, version);

@@ -39,8 +39,8 @@ fn the_doomed_are_freed_by_their_last_reader() {
     assert!(word.is_vacant() && !word.close_at_unpin());
 }
 
-/// A regression: the flag was lost, so that a request that waited for a frame learned only from the watchdog that a
-/// unit read meanwhile was released.
+/// A regression: the flag was lost, so only the watchdog woke a request that waited for a frame after the release
+/// of a unit.
 #[test]
 fn the_reader_of_a_unit_that_is_being_read_wakes_waiting_requests() {
     let word = Word::default();

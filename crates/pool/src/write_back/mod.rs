@@ -29,12 +29,12 @@ use crate::shared::Shared;
 
 pub(crate) use side::ImageState;
 
-/// Writes in flight for wanted frames at most, unless more frames must be ready. Each waiting request adds one, because
-/// a device may be fast at reading and slow at writing; but they take no more than half of the frames, and two at
-/// least: a write that fails again and again must not keep the other pages from being written.
+/// Most writes in flight for wanted frames, unless more frames must be ready. Each waiting request adds one, because a
+/// device may be fast at reading and slow at writing; but they take no more than half of the frames, and two at least:
+/// a write that fails again and again must not keep the other pages from being written.
 const WRITING_MIN: usize = 8;
 
-/// Writes that one miss begins at most.
+/// Most writes that one miss starts.
 const REPLENISHED: usize = 2;
 
 /// Pages that one request writes at most: 256 KiB.
@@ -49,7 +49,7 @@ pub(crate) enum After {
 }
 
 impl Pool {
-    /// Returns true if the caller should do its own work now.
+    /// Returns true if the caller should do the work on its thread.
     pub(crate) fn does_it_itself(&self) -> bool {
         may_block() && !self.shared().latency.is_slow()
     }
@@ -120,8 +120,8 @@ impl Pool {
         free + writes.from_frames.load(Ordering::Relaxed) >= writes.ready_frames
     }
 
-    /// Begins to write a dirty page whose frame is wanted soon, unless enough are being written: a request that waits
-    /// for a frame must not cause all often used pages to be written and evicted.
+    /// Starts the write of a dirty page whose frame is wanted soon, unless enough writes are under way: a request
+    /// that waits for a frame must not cause all often used pages to be written and evicted.
     pub(crate) fn begin_write(&self, index: u32) {
         let writes = &self.shared().writes;
         let wanted = writes.ready_frames.max(WRITING_MIN) + self.residents().memory.starving.waiting();
@@ -134,7 +134,7 @@ impl Pool {
         }
     }
 
-    /// After a miss on a slow device: begins to write the pages that will have to go next, until enough frames are ready.
+    /// After a miss on a slow device: starts the writes of the next pages to evict, until enough frames are ready.
     pub(crate) fn replenish(&self) {
         if !self.shared().latency.is_slow() {
             return;
@@ -186,7 +186,7 @@ pub(crate) struct WriteBack {
     after: After,
     /// Woken at the end of the write: a stream that waits for frames.
     then: Option<Waker>,
-    /// True once the write ended, and its pages are given back.
+    /// True once the write is complete, and its pages are unpinned.
     over: AtomicBool,
     /// The error of the write. The first flush takes the pool's own note.
     failed: OnceLock<DeviceError>,
@@ -209,7 +209,7 @@ impl Purpose<WriteFrames> for WriteBack {
         let (shared, count) = (&self.shared, pages.len());
         shared.wrote(&result, count);
         if let Err(error) = &result {
-            // The write ends once.
+            // The write completes once.
             let _ = self.failed.set(error.clone());
         }
         for page in pages {

@@ -3,10 +3,10 @@
 //! - A thread that writes a dirty page for its frame copies it into a side buffer if one is free: the frame is
 //!   available at once, and a writer of the page does not wait for the device. Otherwise the page is written from its
 //!   frame.
-//! - An image stands in the shard of its block from before the page can leave until the device has it. A page that
+//! - An image is in the shard of its block from before the page can leave until the device has it. A page that
 //!   comes back meanwhile is copied from there, without a read.
 //! - One image of a page is in flight at a time: a page that was changed meanwhile is not written before that write
-//!   ended ([`Pool::may_be_written`]). So the newest image is written last.
+//!   completed ([`Pool::may_be_written`]). So the newest image is written last.
 //! - An image whose write failed stays, and is the page: a fetch gets it back, dirty, and the buffer is free again; a
 //!   newer image takes its place; a flush tries again.
 //!
@@ -35,7 +35,7 @@ pub(crate) enum ImageState {
     Failed,
 }
 
-/// An image whose write is about to begin.
+/// An image whose write is about to start.
 pub(crate) struct Leaving {
     block: u64,
     bytes: Arc<Frames>,
@@ -64,7 +64,7 @@ impl Pool {
         self.shared().table.lock(block).images.retain(|image| image.block != block || !image.failed);
     }
 
-    /// Returns true if a write of this page, which the caller pinned while it was dirty, may begin. Forgets an older
+    /// Returns true if a write of this page, which the caller pinned while it was dirty, may start. Forgets an older
     /// image whose write failed.
     pub(crate) fn may_be_written(&self, page: &Pinned) -> bool {
         if self.shared().writes.side.is_none() {

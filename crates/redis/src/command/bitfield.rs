@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// The integer that the lowest bits are.
+    /// The integer in the lowest bits.
     fn wrapped(self, value: i128) -> i128 {
         let unsigned = value & ((1 << self.bits) - 1);
         let (_, most) = self.least_and_most();
@@ -83,7 +83,7 @@ impl Overflow {
         found.map(|(_, overflow)| overflow).ok_or("ERR Invalid OVERFLOW type specified".into())
     }
 
-    /// The number as it is stored; none where it is not.
+    /// The number as it is stored; `None` if it is not stored.
     fn fit(self, kind: Kind, number: i128) -> Option<i128> {
         let (least, most) = kind.least_and_most();
         if (least..=most).contains(&number) {
@@ -114,13 +114,13 @@ enum What {
 }
 
 impl Operation {
-    /// Does it, and gives its answer.
+    /// Runs it, and returns its answer.
     fn run(self, value: &mut [u8]) -> Answer {
         let Self { what, kind, offset, overflow } = self;
         let before = kind.read(value, offset);
         let (wanted, answers_new) = match what {
             What::Get => return Answer::Integer(before as i64),
-            // An unsigned field takes a negative number as Redis does: as its 64 bits.
+            // As in Redis, an unsigned field takes a negative number as its 64 bits.
             What::Set(number) if !kind.signed => (i128::from(number as u64), false),
             What::Set(number) => (number.into(), false),
             What::Increase(by) => (before + i128::from(by), true),
@@ -130,7 +130,7 @@ impl Operation {
         Answer::Integer(if answers_new { number } else { before } as i64)
     }
 
-    /// Bytes that the string has at least when it was done.
+    /// Minimum length of the string after the operation.
     fn bytes(self) -> usize {
         match self.what {
             What::Get => 0,
@@ -139,7 +139,7 @@ impl Operation {
     }
 }
 
-/// An offset in bits, or in widths of the integer where it begins with `#`, in a string of up to `bytes_max`.
+/// An offset in bits, or in widths of the integer if it starts with `#`, in a string of up to `bytes_max`.
 fn offset(word: &[u8], kind: Kind, bytes_max: usize) -> Result<usize, Failed> {
     let (digits, scale) = match word {
         [b'#', digits @ ..] => (digits, i64::from(kind.bits)),

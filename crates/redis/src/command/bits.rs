@@ -10,10 +10,10 @@ use super::strings::{VALUE_BYTES_MAX, bytes_of};
 use super::write::{new_value, set_value};
 use crate::answer::{Answer, Failed};
 
-/// The longest string of Redis: a bit up to there may be read, and is 0 behind the end of a string.
+/// The longest string of Redis: a bit up to this length may be read, and is 0 after the end of a string.
 pub(super) const READ_BYTES_MAX: usize = 512 << 20;
 
-/// The integer that is an offset of a bit in a string of up to `bytes_max` bytes.
+/// The offset of a bit in a string of up to `bytes_max` bytes.
 fn bit_offset(word: &[u8], bytes_max: usize) -> Result<usize, Failed> {
     const WRONG: &str = "ERR bit offset is not an integer or out of range";
     let offset = integer(word).ok().and_then(|offset| usize::try_from(offset).ok());
@@ -51,8 +51,8 @@ pub(super) async fn setbit(call: Call) -> Outcome {
     .await
 }
 
-/// Which bits of a string are meant: those from the first to the last, both among them, in bytes or in bits; negative ones count
-/// from the end.
+/// A range of bits of a string: from the first to the last, both included, in bytes or in bits; negative ones count from the
+/// end.
 #[derive(Clone, Copy)]
 struct Part {
     start: i64,
@@ -63,7 +63,7 @@ struct Part {
 impl Part {
     const WHOLE: Self = Self { start: 0, end: -1, in_bits: false };
 
-    /// The part that `words` say: nothing, a start (where `end_is_optional`), start and end, or these with a unit.
+    /// Parses the range: no words, a start (if `end_is_optional`), start and end, or these with a unit.
     fn parse(words: &[Bytes], end_is_optional: bool) -> Result<Self, Failed> {
         let (start, end, unit) = match words {
             [] => return Ok(Self::WHOLE),
@@ -80,13 +80,13 @@ impl Part {
         Ok(Self { start, end, in_bits })
     }
 
-    /// Whether both ends count from the end of the string, and the last one is before the first. BITCOUNT finds nothing there, also
-    /// if both are before the start; BITPOS looks at the first byte then, as Redis does.
+    /// Returns true if both positions count from the end of the string, and the last one is before the first. Then BITCOUNT
+    /// finds nothing, even if both are before the start; BITPOS looks at the first byte, as Redis does.
     fn is_reversed(self) -> bool {
         self.start < 0 && self.end < 0 && self.start > self.end
     }
 
-    /// The first bit and the one behind the last, of a string of so many bytes; none where there is no such bit.
+    /// The first bit and the one after the last, of a string of `bytes` bytes; `None` if the range is empty.
     fn within(self, bytes: usize) -> Option<(usize, usize)> {
         let scale = if self.in_bits { 1 } else { 8 };
         let total = (bytes * 8 / scale) as i64;
@@ -97,7 +97,8 @@ impl Part {
     }
 }
 
-/// The bits from `first` to `end` of `value`, byte by byte: where the byte's bits begin, the byte, and which of its bits are meant.
+/// The bits from `first` to `end` of `value`, byte by byte: the position of the byte's first bit, the byte, and the mask of the
+/// bits in the range.
 fn masked(value: &[u8], first: usize, end: usize) -> impl Iterator<Item = (usize, u8, u8)> + '_ {
     let bytes = value.get(first / 8..end.div_ceil(8)).unwrap_or_default();
     bytes.iter().zip(first / 8..).map(move |(&byte, at)| {
@@ -132,7 +133,7 @@ pub(super) async fn bitpos(call: Call) -> Outcome {
     call.answer_object(|object| {
         Answer::Integer(match object {
             Some(object) => position(&object.value.to_vec(), wanted, part, has_end),
-            // A string that is not there has as many bits that are 0 as one likes.
+            // A missing string has an unlimited number of 0 bits.
             None if wanted => -1,
             None => 0,
         })
@@ -140,7 +141,7 @@ pub(super) async fn bitpos(call: Call) -> Outcome {
     .await
 }
 
-/// Where the first such bit is; -1 where there is none. Behind the string, where no end was given, all bits are 0.
+/// The position of the first such bit, or -1. If the range has no explicit end, all bits after the string are 0.
 fn position(value: &[u8], wanted: bool, part: Part, has_end: bool) -> i64 {
     let Some((first, end)) = part.within(value.len()) else { return -1 };
     let found = masked(value, first, end).find_map(|(at, byte, mask)| {
@@ -171,7 +172,7 @@ pub(super) async fn bitop(call: Call) -> Outcome {
         return Err("ERR BITOP NOT must be called with a single source key.".into());
     }
     let keys = call.rest(2).iter().map(|word| call.frontend.key(word)).collect::<Result<Vec<_>, _>>()?;
-    // Before anything is read: all of it is in memory at a time.
+    // Checked before any read: all values are in memory at the same time.
     let (mut bytes, mut looked) = (0, HashSet::new());
     for key in keys.iter().skip(1) {
         bytes += key.encoded().len() as u64;
@@ -203,7 +204,7 @@ pub(super) async fn bitop(call: Call) -> Outcome {
     .await
 }
 
-/// The strings combined bit by bit; shorter ones have zeros behind them, as those that are not there.
+/// The strings combined bit by bit; shorter and missing ones are padded with zeros.
 fn combine(operation: Operation, sources: &[Option<Object>]) -> Vec<u8> {
     let bytes = sources.iter().flatten().map(|object| object.value.len()).max().unwrap_or(0);
     let mut values = sources.iter().map(|object| {

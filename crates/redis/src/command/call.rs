@@ -1,4 +1,4 @@
-//! A command and a call of it: what a command is, what it is given, and what it comes to.
+//! A command and a call of it: the properties of a command, its input and its outcome.
 //!
 //! The families of commands use this; `table.rs` names all of their commands. The calls of the store are in `read.rs` and
 //! `write.rs`.
@@ -27,35 +27,35 @@ pub(crate) const TOO_LONG: &str = "ERR string exceeds maximum allowed size (prot
 /// The longest name of a command.
 pub(super) const NAME_BYTES_MAX: usize = 16;
 
-/// Keys that a command of many keys handles, or looks at, before the others of its thread have their turn.
+/// Number of keys that a command of many keys handles, or looks at, before it yields to the rest of its thread.
 pub(crate) const KEYS_A_TURN: usize = 512;
 
 /// The scope that a call's writes belong to.
 pub(crate) enum Scope {
     /// The call itself.
     Plain,
-    /// Its writes are done once, however often they are sent (`SHOAL.SESSION`).
+    /// Its writes are done once, even if they are sent several times (`SHOAL.SESSION`).
     Dedup(RequestId),
-    /// A transaction: all that it does is done to the transaction's working set.
+    /// A transaction: all changes are made to the transaction's working set.
     Transaction(Rc<WorkingSet>),
 }
 
-/// A command with its words, the name among them.
+/// A command with its words, including the name.
 pub(crate) struct Call {
     pub frontend: FrontendRef,
     pub scope: Scope,
     pub words: Vec<Bytes>,
-    /// The value, where it is no word: of a SET with a long value and nothing behind it.
+    /// The value if it is not among the words: of a SET with a long value and no options after it.
     pub received: Option<ReceiveBuffer>,
     pub command: &'static Command,
-    /// Whether a read must see writes in flight: those of this connection, or all in the relaxed mode.
+    /// True if a read must see writes in flight: those of this connection, or all in the relaxed mode.
     pub newest: bool,
-    /// A write that must be durable before a walk over the keys begins, so that the walk sees every acknowledged write.
+    /// A write that must be durable before a walk over the keys starts, so that the walk sees every acknowledged write.
     pub before: Option<Ticket>,
 }
 
 impl Call {
-    /// The word at `index`; the table's arity says which there are.
+    /// The word at `index`; the table's arity guarantees that it exists.
     pub(crate) fn word(&self, index: usize) -> &Bytes {
         static NOTHING: Bytes = Bytes::new();
         self.words.get(index).unwrap_or(&NOTHING)
@@ -76,25 +76,25 @@ impl Call {
         integer(self.word(index))
     }
 
-    /// Whether all that the command does must be one write batch: it is done once, or it is part of a transaction.
+    /// Returns true if all changes of the command must be one write batch: it is done once, or it is part of a transaction.
     pub(crate) fn is_one_batch(&self) -> bool {
         !matches!(self.scope, Scope::Plain)
     }
 
-    /// The error that a wrong count of words gives.
+    /// The error for a wrong count of words.
     pub(crate) fn wrong_count(&self) -> Failed {
         wrong_count(self.command.name)
     }
 
-    /// The error that a time to live gives which cannot be.
+    /// The error for an invalid time to live.
     pub(crate) fn invalid_expiry(&self) -> Failed {
         format!("ERR invalid expire time in '{}' command", self.command.name).into()
     }
 
-    /// The name of the part that the words are of.
+    /// The name of the called subcommand.
     ///
     /// # Errors
-    /// As Redis, where there is no such part or it has another count of words.
+    /// As in Redis, if there is no such subcommand or it has another count of words.
     pub(crate) fn part(&self) -> Result<&'static str, Failed> {
         let name = self.command.name;
         let Some(part) = self.command.parts.iter().find(|part| is(self.word(1), part.name)) else {
@@ -122,46 +122,46 @@ impl Call {
     }
 }
 
-/// The error that a wrong count of words gives.
+/// The error for a wrong count of words.
 pub(crate) fn wrong_count(name: &str) -> Failed {
     format!("ERR wrong number of arguments for '{name}' command").into()
 }
 
-/// The integer that a word is.
+/// The integer value of a word.
 pub(crate) fn integer(word: &[u8]) -> Result<i64, Failed> {
     shoal_resp::parse_integer(word).ok_or_else(|| NOT_AN_INTEGER.into())
 }
 
-/// Whether a word is this keyword, in whatever case.
+/// Returns true if a word is this keyword, in any case.
 pub(crate) fn is(word: &[u8], keyword: &str) -> bool {
     word.eq_ignore_ascii_case(keyword.as_bytes())
 }
 
-/// Memory that words take.
+/// Memory taken by words.
 pub(crate) fn memory_of(words: &[Bytes]) -> usize {
     size_of_val(words) + words.iter().map(Bytes::len).sum::<usize>()
 }
 
-/// Lets everything else of the thread have its turn.
+/// Yields to the rest of the thread.
 pub(crate) async fn give_way() {
     shoal_base::task::yield_now().await;
 }
 
-/// The same, of a command that handles many keys, now and then: before the key with this number.
+/// The same at some keys of a command that handles many: called before the key with this number.
 pub(crate) async fn give_way_at(number: usize) {
     if number > 0 && number.is_multiple_of(KEYS_A_TURN) {
         give_way().await;
     }
 }
 
-/// A command is through but for what must be durable before its answer leaves.
+/// A complete command, except for writes that must be durable before its answer leaves.
 pub(crate) struct Finished {
     pub answer: Answer,
     pub pending: SmallVec<[Ticket; 1]>,
     pub effect: Option<Effect>,
 }
 
-/// Runs when a task is through: changes its connection, and its answer.
+/// Runs when a task is complete: changes its connection, and its answer.
 pub(crate) type Effect = Box<dyn FnOnce(&mut ConnectionState, &mut Answer)>;
 
 impl Finished {
@@ -186,10 +186,10 @@ impl From<Failed> for Finished {
 /// The result of a command.
 pub(crate) type Outcome = Result<Finished, Failed>;
 
-/// A command under way.
+/// A running command.
 pub(crate) type Task = Pin<Box<dyn Future<Output = Outcome>>>;
 
-/// A command that is about the connection, or about the server.
+/// A command about the connection, or about the server.
 pub(crate) type RunNow = fn(&mut ConnectionState, &Call) -> Result<Answer, Failed>;
 
 /// How a command runs.
@@ -201,18 +201,18 @@ pub(crate) enum Run {
     Task(fn(Call) -> Task),
 }
 
-/// Which earlier commands of the connection must be through before a command begins.
+/// The earlier commands of the connection that must be complete before a command starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Nothing.
     Free,
-    /// Writes of its keys that have not found their place in the order of writes, and what is about all keys.
+    /// Writes of its keys that have not found their place in the order of writes, and commands over all keys.
     Keys,
     /// Everything.
     All,
 }
 
-/// Where keys stand among the words: the first, the last (from the end where it is negative), one every so many.
+/// Positions of the keys among the words: the first, the last (from the end if negative), and the step between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub first: usize,
@@ -238,13 +238,13 @@ impl Keys {
     }
 }
 
-/// A part of a command that is a family of commands (CLIENT LIST, CONFIG GET).
+/// A subcommand of a command that is a family of commands (CLIENT LIST, CONFIG GET).
 pub(crate) struct Part {
     /// In small letters.
     pub name: &'static str,
-    /// How many words follow it.
+    /// The number of words after it.
     pub words: RangeInclusive<usize>,
-    /// The words that follow it, as HELP shows them.
+    /// The words after it, as HELP shows them.
     pub arguments: &'static str,
     pub about: &'static str,
 }
@@ -266,7 +266,7 @@ impl Part {
 pub(crate) struct Command {
     /// In small letters.
     pub name: &'static str,
-    /// How many words it has, with its name; at least so many where it is negative.
+    /// The number of its words, with its name; a minimum if negative.
     pub arity: i32,
     pub order: Order,
     pub writes: bool,
@@ -277,7 +277,7 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// The command of a name in whatever case; `commands` are in the order of their names.
+    /// The command of a name in any case; `commands` are in the order of their names.
     pub(crate) fn find(commands: &'static [Self], name: &[u8]) -> Option<&'static Self> {
         let mut small = [0; NAME_BYTES_MAX];
         let small = small.get_mut(..name.len())?;
@@ -288,18 +288,18 @@ impl Command {
         found.ok().and_then(|index| commands.get(index))
     }
 
-    /// Whether a command of so many words may be this one.
+    /// Returns true if this command accepts this number of words.
     pub(crate) fn takes(&self, words: usize) -> bool {
         let wanted = self.arity.unsigned_abs() as usize;
         if self.arity < 0 { words >= wanted } else { words == wanted }
     }
 
-    /// Whether a client that has not said who it is may use it.
+    /// Returns true if an unauthenticated client may use it.
     pub(crate) fn is_for_strangers(&self) -> bool {
         matches!(self.name, "auth" | "hello" | "quit" | "reset")
     }
 
-    /// The part that a word names: its place, from 1; 0 where there is none.
+    /// The place of the subcommand named by a word, from 1; 0 if there is none.
     pub(crate) fn part_of(&self, word: Option<&[u8]>) -> usize {
         let Some(word) = word else { return 0 };
         self.parts.iter().position(|part| is(word, part.name)).map_or(0, |place| place + 1)
@@ -324,11 +324,11 @@ pub(crate) struct Transaction {
     /// The hashes of their keys, and whether any of them writes.
     pub keys: Vec<u64>,
     pub writes: bool,
-    /// Whether one of them is about more than keys.
+    /// True if a command in it is not limited to keys.
     pub is_about_all: bool,
-    /// A command was refused: EXEC is, too.
+    /// A command was refused: EXEC is also refused.
     pub is_spoiled: bool,
-    /// Memory that it takes.
+    /// Memory taken by it.
     pub bytes: usize,
 }
 
@@ -337,28 +337,28 @@ pub(crate) struct ConnectionState {
     pub client: Entered,
     pub protocol: Protocol,
     pub authenticated: bool,
-    /// The connection understands nothing more, and ends when its answers have left.
+    /// No more commands are parsed, and the connection closes when its answers have left.
     pub closing: bool,
-    /// Which commands are answered.
+    /// Selects the commands that are answered.
     pub replies: Replies,
     /// The commands queued since MULTI.
     pub transaction: Option<Box<Transaction>>,
-    /// The keys that it watches, each once.
+    /// Its watched keys, each once.
     pub watches: Vec<Watch>,
 }
 
-/// Which commands of a connection are answered (CLIENT REPLY).
+/// The commands of a connection that are answered (CLIENT REPLY).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Replies {
     #[default]
     All,
     None,
-    /// The next ones are not, so many of them.
+    /// The next ones are not answered, up to this number.
     NotOf(u8),
 }
 
 impl Replies {
-    /// Another command is through.
+    /// Counts a complete command.
     pub(crate) fn next(&mut self) {
         if let Self::NotOf(left) = self {
             *self = if *left > 1 { Self::NotOf(*left - 1) } else { Self::All };
@@ -379,14 +379,14 @@ impl ConnectionState {
         }
     }
 
-    /// A command was refused as it came: the transaction that it was to be part of is, too.
+    /// A command was refused on arrival: its transaction is also refused.
     pub(crate) fn spoil(&mut self) {
         if let Some(transaction) = &mut self.transaction {
             transaction.is_spoiled = true;
         }
     }
 
-    /// Memory of what was queued and of what is watched.
+    /// Memory of queued commands and watched keys.
     pub(crate) fn held_bytes(&self) -> usize {
         /// Memory of a watch besides its key, roughly.
         const WATCH_BYTES: usize = 256;

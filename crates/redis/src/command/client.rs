@@ -1,4 +1,4 @@
-//! CLIENT: what a connection says of itself, and what there is to see and to end of all of them.
+//! CLIENT: the name and library that a connection reports, and the list of all connections with commands to close them.
 
 use bytes::Bytes;
 
@@ -31,7 +31,7 @@ pub(super) const PARTS: &[Part] = &[
     Part::new("setname", 1..=1, "<name>", "Name this connection."),
 ];
 
-/// `command_name` gives the name of a command's number.
+/// `command_name` returns the name of a command's number.
 pub(super) fn client(
     session: &mut ConnectionState,
     call: &Call,
@@ -63,9 +63,9 @@ pub(super) fn client(
                 match (is(call.word(2), "on"), is(call.word(2), "off"), is(call.word(2), "skip")) {
                     (true, _, _) => Replies::All,
                     (_, true, _) => Replies::None,
-                    // With nothing answered there is nothing to leave out.
+                    // If nothing is answered, there is nothing to leave out.
                     (_, _, true) if session.replies == Replies::None => Replies::None,
-                    // Of this command and the next.
+                    // This command and the next.
                     (_, _, true) => Replies::NotOf(2),
                     _ => return Err(SYNTAX.into()),
                 };
@@ -94,7 +94,7 @@ fn set_info(client: &Client, call: &Call) -> Result<Answer, Failed> {
     Ok(Answer::Ok)
 }
 
-/// Whether connections are of this kind: all of them are normal ones.
+/// Returns true for the kind of normal connections: all connections are normal.
 fn is_normal(kind: &Bytes) -> Result<bool, Failed> {
     if !["normal", "master", "replica", "slave", "pubsub"].iter().any(|known| is(kind, known)) {
         let kind = String::from_utf8_lossy(kind);
@@ -117,10 +117,10 @@ fn listed(words: &[Bytes]) -> Result<Option<Vec<u64>>, Failed> {
     }
 }
 
-/// The conditions on a connection that CLIENT KILL ends.
+/// A condition on the connections that CLIENT KILL closes.
 type Condition = Box<dyn Fn(&Client) -> bool>;
 
-/// The conditions that the words say, and whether the connection that says them stays.
+/// Parses the conditions; the flag is true if the calling connection stays open.
 fn conditions(words: &[Bytes], now_ms: u64) -> Result<(Vec<Condition>, bool), Failed> {
     let (mut conditions, mut keeps_this): (Vec<Condition>, _) = (Vec::new(), true);
     let pairs = words.chunks_exact(2);
@@ -178,7 +178,7 @@ fn kill(session: &mut ConnectionState, call: &Call, words: &[Bytes]) -> Result<A
         } else if keeps_this {
             continue;
         } else {
-            // It hears of it first.
+            // It gets its answer first.
             session.closing = true;
         }
         ended += 1;

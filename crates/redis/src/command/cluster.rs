@@ -22,17 +22,17 @@ pub(super) const PARTS: &[Part] = &[
 /// The answer of Redis without cluster support.
 const DISABLED: &str = "ERR This instance has cluster support disabled";
 
-/// For commands that only a cluster's clients send, and that change nothing here.
+/// For commands that only clients of a cluster send; they change nothing here.
 pub(super) fn accept(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     if is_on(call) { Ok(Answer::Ok) } else { Err(DISABLED.into()) }
 }
 
-/// Whether clients are told of a cluster.
+/// Returns true if the server presents itself as a cluster.
 pub(super) fn is_on(call: &Call) -> bool {
     call.frontend.options.cluster != ClusterMode::Off
 }
 
-/// The address that a cluster's clients connect to.
+/// The address announced to the clients of a cluster.
 fn announced(session: &ConnectionState, call: &Call) -> Option<Announced> {
     match &call.frontend.options.cluster {
         ClusterMode::Off => None,

@@ -1,7 +1,7 @@
-//! Writes that are done once, however often a client sends them: `SHOAL.SESSION <session> <sequence> <command ...>`.
+//! Writes that are done once, even if a client sends them several times: `SHOAL.SESSION <session> <sequence> <command ...>`.
 //!
-//! The command's answer is kept with the write (R17 of the engine, `kept.rs`), so that a repetition gets it again. Commands
-//! that write no keys are refused.
+//! The command's answer is kept with the write (R17 of the engine, `kept.rs`), so that a repetition gets the same answer.
+//! Commands that write no keys are refused.
 
 use bytes::Bytes;
 use shoal_engine::RequestId;
@@ -25,7 +25,7 @@ pub(crate) fn request_id_of(words: &[Bytes]) -> Result<Option<RequestId>, Failed
     }
 }
 
-/// `SHOAL.SESSION NEW` gives a session; with a session, a sequence number and one of `commands` it does that command once.
+/// `SHOAL.SESSION NEW` returns a session; with a session, a sequence number and one of `commands`, it runs that command once.
 pub(super) async fn session(mut call: Call, commands: &'static [Command]) -> Outcome {
     if call.words.len() == 2 && is(call.word(1), "new") {
         let session = call.frontend.entropy.next_u64() >> 1;

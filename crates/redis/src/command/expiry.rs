@@ -1,4 +1,4 @@
-//! Time to live. A key whose time is over does not exist for anybody, whatever protocol they speak.
+//! Time to live. An expired key does not exist for any client, in any protocol.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::call::{Call, Outcome, integer, is};
 use super::write::new_expiry;
 use crate::answer::{Answer, Failed};
 
-/// How a moment is said.
+/// The unit of a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// From now.
@@ -22,7 +22,7 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// As SET and GETEX name it.
+    /// By its name in SET and GETEX.
     pub(super) fn of_word(word: &[u8]) -> Option<Self> {
         let words = [
             ("ex", Self::Seconds),
@@ -33,7 +33,7 @@ impl Unit {
         words.into_iter().find(|(name, _)| is(word, name)).map(|(_, unit)| unit)
     }
 
-    /// The expiry that a write asks for; `moment_ms` is the moment of the amount, which is above 0.
+    /// The expiry that a write requests; `moment_ms` is the time of `amount`, which is above 0.
     fn expiry(self, amount: i64, moment_ms: i64) -> Expiry {
         let amount = u64::try_from(amount).unwrap_or(0);
         match self {
@@ -43,7 +43,7 @@ impl Unit {
         }
     }
 
-    /// The moment in milliseconds since the Unix epoch; none where it cannot be.
+    /// The time in milliseconds since the Unix epoch; `None` if it is out of range.
     fn moment_ms(self, amount: i64, now_ms: i64) -> Option<i64> {
         let in_ms = match self {
             Self::Seconds | Self::AtSeconds => amount.checked_mul(1000)?,
@@ -56,27 +56,27 @@ impl Unit {
     }
 }
 
-/// Now by the wall clock, as a number that may be subtracted from.
+/// Now by the wall clock, as a signed number for subtractions.
 fn now_ms(call: &Call) -> i64 {
     (call.frontend.clock.wall_ns() / 1_000_000) as i64
 }
 
-/// The engine's moment: nanoseconds since the Unix epoch. Moments behind the year 2554 are that year's.
+/// The engine's time: nanoseconds since the Unix epoch. Times after the year 2554 are clamped to it.
 fn to_ns(moment_ms: i64) -> u64 {
     u64::try_from(moment_ms).unwrap_or(0).saturating_mul(1_000_000)
 }
 
-/// The moment of the wall clock, in milliseconds; the nearest one, as those of store time lie between two.
+/// The time of the wall clock, in milliseconds; rounded, because store times are between two of them.
 fn at_ms(deadline: Deadline) -> i64 {
     (deadline.at_ns().saturating_add(500_000) / 1_000_000) as i64
 }
 
-/// The time that is left, in milliseconds, rounded up: an object that is there has some time left.
+/// The remaining time, in milliseconds, rounded up: an existing object has some time left.
 fn left_ms(deadline: Deadline) -> i64 {
     deadline.left_ns().div_ceil(1_000_000) as i64
 }
 
-/// The moment that SET and its kin mean; it must lie behind the epoch.
+/// The expiry that SET and similar commands request; it must be after the epoch.
 pub(super) fn expiry_of(call: &Call, unit: Unit, amount: i64) -> Result<Expiry, Failed> {
     if amount <= 0 {
         return Err(call.invalid_expiry());
@@ -85,7 +85,7 @@ pub(super) fn expiry_of(call: &Call, unit: Unit, amount: i64) -> Result<Expiry, 
     Ok(unit.expiry(amount, moment))
 }
 
-/// When EXPIRE and its kin do nothing.
+/// The conditions of EXPIRE and similar commands.
 #[derive(Clone, Copy, Default)]
 struct Conditions {
     if_none: bool,
@@ -118,7 +118,7 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// Whether a key that has the time `before` may get the time `after`. Without a time it lives for ever.
+    /// Returns true if a key that expires at `before` may be changed to expire at `after`. Without a time, it lives forever.
     fn allow(self, before: Option<i64>, after: i64) -> bool {
         let later = before.is_some_and(|before| after > before);
         let earlier = before.is_none_or(|before| after < before);
@@ -154,7 +154,7 @@ pub(super) async fn persist(call: Call) -> Outcome {
     .await
 }
 
-/// Answers what is left of a key's time, or when it ends; -2 without a key, -1 without an end.
+/// Answers the remaining time of a key, or its end; -2 without a key, -1 without an end.
 pub(super) async fn tell(call: Call, unit: Unit) -> Outcome {
     let tell = |deadline: Deadline| match unit {
         Unit::Seconds => left_ms(deadline).saturating_add(500) / 1000,

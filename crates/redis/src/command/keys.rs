@@ -1,4 +1,4 @@
-//! Keys as such: whether they exist, what they are, deleting, renaming and copying them.
+//! Keys as such: their existence and type, deleting, renaming and copying them.
 
 use std::collections::HashSet;
 
@@ -9,8 +9,8 @@ use super::call::{Call, Finished, NO_SUCH_KEY, Outcome, Part, SYNTAX, give_way_a
 use super::write;
 use crate::answer::Answer;
 
-/// The largest number of keys that a DEL deletes as one write batch, all of them or none. It deletes more keys one after the other, so
-/// that other commands have their turn.
+/// The maximum number of keys that a DEL deletes as one write batch, all of them or none. It deletes more keys one after the
+/// other, so that other commands have their turn.
 const KEYS_A_BATCH_MAX: usize = 32;
 
 pub(super) const OBJECT_PARTS: &[Part] = &[
@@ -22,12 +22,12 @@ pub(super) const OBJECT_PARTS: &[Part] = &[
 ];
 
 pub(super) async fn del(call: Call) -> Outcome {
-    // Before anything is deleted: a command that is refused did nothing.
+    // Before any delete: a refused command changes nothing.
     let keys = call.rest(1).iter().map(|word| call.frontend.key(word)).collect::<Result<Vec<_>, _>>()?;
     if call.is_one_batch() {
         return delete_batch(&call, keys).await;
     }
-    // A request that is too much for a write batch is refused before anything is done; one by one it may be possible.
+    // A request above the limits of a write batch is refused before any delete; one by one it may be possible.
     if (2..=KEYS_A_BATCH_MAX).contains(&keys.len())
         && let Ok(finished) = delete_batch(&call, keys.clone()).await
     {
@@ -43,13 +43,14 @@ pub(super) async fn del(call: Call) -> Outcome {
     Ok(Finished { pending, ..Answer::Integer(count).into() })
 }
 
-/// Deletes objects as one write batch; answers how many there were, those among them of which nobody knows whether they existed.
+/// Deletes objects as one write batch; answers the number that existed. A key in a damaged range counts, because its existence
+/// is unknown.
 async fn delete_batch(call: &Call, keys: Vec<ObjectKey>) -> Outcome {
     let keys: Vec<_> = keys.into_iter().map(|key| (key, ReadLevel::Existence)).collect();
     call.update_batch(&keys, |objects| {
         let mut named = HashSet::with_capacity(keys.len());
         let deleted = keys.iter().zip(objects).map(|((key, _), object)| {
-            // A key that is named twice counts once.
+            // A repeated key counts once.
             named.insert(key.encoded()) && object.is_some()
         });
         let deleted: Vec<bool> = deleted.collect();
@@ -75,7 +76,7 @@ pub(super) async fn kind(call: Call) -> Outcome {
     call.answer_info(|info| Answer::line(if info.is_some() { "string" } else { "none" })).await
 }
 
-/// As Redis where it does not count accesses either.
+/// Redis's answer if it does not count accesses.
 const NOT_COUNTED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
 
 pub(super) async fn object(call: Call) -> Outcome {
@@ -90,7 +91,7 @@ pub(super) async fn object(call: Call) -> Outcome {
         (_, None) => Answer::Null,
         ("refcount", _) => Answer::Integer(1),
         ("freq", _) => Answer::error(NOT_COUNTED),
-        // When it was read is not remembered: that would be a write for each read.
+        // The time of the last read is not stored: that would cost a write for each read.
         ("idletime", Some(object)) => {
             let idle_ns = call.frontend.clock.wall_ns().saturating_sub(object.info.modified_ns);
             Answer::Integer((idle_ns / 1_000_000_000) as i64)
@@ -104,7 +105,7 @@ pub(super) async fn object(call: Call) -> Outcome {
     Ok(Finished::after(answer, pending))
 }
 
-/// Gives the object another key, as one write batch. Where the key is taken, only if it may be replaced.
+/// Renames the object, as one write batch. If the new key exists, only if it may be replaced.
 pub(super) async fn rename(call: Call, replace: bool) -> Outcome {
     let (from, to) = (call.key(1)?, call.key(2)?);
     let done = if replace { || Answer::Ok } else { || Answer::Integer(1) };
@@ -117,12 +118,12 @@ pub(super) async fn rename(call: Call, replace: bool) -> Outcome {
     call.update_batch(&looks(from, to, replace), decide).await
 }
 
-/// The keys of a rename or a copy, and how far each is looked at, where one object takes another one's place: the other one only where it may be in the way.
+/// The keys of a rename or a copy, and the level at which each is looked at: the target only if it may be in the way.
 fn looks(from: ObjectKey, to: ObjectKey, replace: bool) -> [(ObjectKey, ReadLevel); 2] {
     [(from, ReadLevel::Value), (to, if replace { ReadLevel::Nothing } else { ReadLevel::Info })]
 }
 
-/// The changes that give the first object the second one's key, or a copy of it, and the answer; `done` where it is done.
+/// The changes that rename or copy the first object to the second key, and the answer: `done` on success.
 fn take_to(objects: &[Option<Object>], replace: bool, remove: bool, done: Answer) -> (Vec<Change>, Answer) {
     let (source, is_taken) = (objects.first().and_then(Option::as_ref), matches!(objects, [_, Some(_)]));
     let kept = |answer| (vec![Change::NoChange, Change::NoChange], answer);

@@ -1,4 +1,4 @@
-//! COMMAND: which commands there are, and where their keys stand.
+//! COMMAND: the commands, and the positions of their keys.
 
 use bytes::Bytes;
 
@@ -50,7 +50,7 @@ pub(super) fn command(call: &Call, commands: &'static [Command]) -> Result<Answe
 /// A command, or a part of one.
 type Named = (&'static Command, Option<&'static Part>);
 
-/// The commands of these names, `get`, `client|list`; all where there is no name.
+/// The commands with these names, `get`, `client|list`; all if there is no name.
 fn named(commands: &'static [Command], words: &[Bytes]) -> Vec<Option<Named>> {
     if words.is_empty() {
         return commands.iter().map(|command| Some((command, None))).collect();
@@ -65,7 +65,7 @@ fn find_named(commands: &'static [Command], word: &[u8]) -> Option<Named> {
     Some((command, Some(command.parts.iter().find(|part| is(name, part.name))?)))
 }
 
-/// Every name of a command that a filter takes.
+/// Every name of a command that passes a filter.
 fn list(commands: &'static [Command], words: &[Bytes]) -> Result<Answer, Failed> {
     let wanted: &dyn Fn(&Command, &str) -> bool = match words {
         [] => &|_, _| true,
@@ -182,7 +182,7 @@ fn categories(command: &Command) -> Vec<&'static str> {
     found
 }
 
-/// Whether it takes the same time whatever there is.
+/// Returns true if its time does not depend on the size of the data.
 fn is_fast(command: &Command) -> bool {
     command.keys.first > 0 && !["bitcount", "bitop", "bitpos"].contains(&command.name)
 }
@@ -201,7 +201,7 @@ fn described(command: &'static Command, part: Option<&Part>) -> Answer {
     }
     let keys = command.keys;
     let parts = if part.is_none() { command.parts } else { &[] };
-    // With its own name a part has two words at least.
+    // With its own name, a subcommand has at least two words.
     let arity = if part.is_some() { -2 } else { command.arity };
     Answer::Array(vec![
         Answer::string(command.full_name(part)),

@@ -1,5 +1,5 @@
-//! The commands: `call` is what all of them use, `read` and `write` have all calls of the store, `table` names the commands,
-//! and each other file is one family.
+//! The commands: all of them use `call`; `read` and `write` have all calls of the store, `table` names the commands, and each
+//! other file is one family.
 
 pub(crate) mod call;
 pub(crate) mod read;

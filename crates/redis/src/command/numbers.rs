@@ -19,11 +19,11 @@ pub(super) async fn decrby(call: Call) -> Outcome {
     count(call, amount).await
 }
 
-/// The integer that an object is; zero where there is none.
+/// The integer value of an object; zero if there is none.
 fn integer_of(object: Option<&Object>) -> Option<i64> {
     match object {
         None => Some(0),
-        // Longer ones are none, and need not be looked at.
+        // Longer strings are not integers, and need not be parsed.
         Some(object) if object.value.len() > 20 => None,
         Some(object) => shoal_resp::parse_integer(&object.value.contiguous(0, object.value.len()).ok()?),
     }

@@ -14,10 +14,10 @@ use crate::frontend::FrontendRef;
 use crate::memory::{LONG_BYTES, Room};
 use crate::shared::Shared;
 
-/// The find of a read, and the write that must be durable before the answer leaves.
+/// The result of a read, and the write that must be durable before the answer leaves.
 pub(crate) type Seen<T> = Result<(Option<T>, Option<Ticket>), Failed>;
 
-/// Shows the value of a key where it is short, durable and in memory, or that there is none. A search that must wait is gone on with
+/// Shows the value of a key if it is short, durable and in memory, or that there is none. A search that must wait is continued
 /// at once, by [`get_from`], or dropped.
 #[inline]
 pub(crate) fn try_get<T>(
@@ -28,16 +28,16 @@ pub(crate) fn try_get<T>(
     shared.read_cache.try_get(key, |found| show(found.map(ShortObject::value)))
 }
 
-/// Answers the value of a key whose search stands at `lookup`.
+/// Answers the value of a key; its search continues at `lookup`.
 pub(crate) async fn get_from(frontend: FrontendRef, key: ObjectKey, lookup: Lookup) -> Outcome {
     let (object, _room) = read_within(&frontend, lookup, &key, ByteRange::ALL).await?;
     Ok(Answer::value(object.map(|object| object.value)).into())
 }
 
-/// Why a value was not read.
+/// The reason why a value was not read.
 enum Unread {
     Failed(Error),
-    /// There is no room for its so many bytes.
+    /// There is no room for its bytes.
     NoRoom(usize),
 }
 
@@ -64,7 +64,7 @@ async fn read_within<'a>(
             Ok(object) => return Ok((object, room)),
             Err(Unread::Failed(error)) => return Err(error.into()),
             Err(Unread::NoRoom(bytes)) => {
-                // The view of the search is gone: what it reaches may be reused meanwhile.
+                // The view of the search is gone: the records that it reaches may be reused meanwhile.
                 (lookup, most) = (Lookup::default(), bytes);
                 room = frontend.memory.room_for(bytes).await;
             }
@@ -73,7 +73,7 @@ async fn read_within<'a>(
 }
 
 impl Call {
-    /// Reads an object. `newest`: as its newest write leaves it, which must be durable before the answer leaves.
+    /// Reads an object. `newest`: in the state after its newest write, which must be durable before the answer leaves.
     pub(crate) async fn read(&self, key: &ObjectKey, newest: bool) -> Seen<Object> {
         if let Scope::Transaction(working) = &self.scope {
             return Ok((working.see(key, ReadLevel::Value)?, None));
@@ -84,8 +84,8 @@ impl Call {
         }
     }
 
-    /// The value of a key as an answer: a copy where it is short and in memory. A command that reads many has one `room` for all of
-    /// them, and fails where there is none.
+    /// The value of a key as an answer: a copy if it is short and in memory. A command that reads many has one `room` for all
+    /// of them, and fails if there is none.
     pub(crate) async fn read_value(
         &self,
         key: &ObjectKey,
@@ -107,7 +107,7 @@ impl Call {
         Ok((Answer::value(object.map(|object| object.value)), pending))
     }
 
-    /// Reads a part of an object, as it is durable.
+    /// Reads the durable state of a part of an object.
     pub(crate) async fn read_part(
         &self,
         key: &ObjectKey,
@@ -116,7 +116,7 @@ impl Call {
         Ok(read_within(&self.frontend, Lookup::default(), key, range).await?.0)
     }
 
-    /// The attributes of an object, its value left out.
+    /// The attributes of an object, without its value.
     pub(crate) async fn head(&self, key: &ObjectKey, newest: bool) -> Seen<ObjectInfo> {
         if let Scope::Transaction(working) = &self.scope {
             return Ok((working.see(key, ReadLevel::Info)?.map(|object| object.info), None));
@@ -138,7 +138,7 @@ impl Call {
         Ok((answer, pending.into_iter().next()))
     }
 
-    /// Reads an object whose version is told; waits until its newest write is durable where a read must see it.
+    /// Reads an object with its version; waits until its newest write is durable if a read must see it.
     pub(crate) async fn read_version(&self, key: &ObjectKey) -> Result<Option<Object>, Failed> {
         if self.newest {
             // The version of a write in flight is not known yet.
@@ -150,13 +150,13 @@ impl Call {
         self.read_part(key, ByteRange::ALL).await
     }
 
-    /// Answers what `tell` makes of the object whose key is the first word behind the name.
+    /// Answers with `tell` of the object; its key is the first word after the name.
     pub(crate) async fn answer_object(&self, tell: impl FnOnce(Option<Object>) -> Answer) -> Outcome {
         let (object, pending) = self.read(&self.key(1)?, self.newest).await?;
         Ok(Finished::after(tell(object), pending))
     }
 
-    /// Answers what `tell` makes of what is known about the object whose key is the first word behind the name.
+    /// Answers with `tell` of the object's attributes; its key is the first word after the name.
     pub(crate) async fn answer_info(&self, tell: impl FnOnce(Option<ObjectInfo>) -> Answer) -> Outcome {
         let (info, pending) = self.head(&self.key(1)?, self.newest).await?;
         Ok(Finished::after(tell(info), pending))
@@ -179,7 +179,7 @@ impl Call {
         Ok(self.frontend.store.list(&request).await?)
     }
 
-    /// Begins to watch an object.
+    /// Starts to watch an object.
     pub(crate) async fn watch(&self, key: &[u8]) -> Result<Watch, Failed> {
         Ok(self.frontend.store.watch(&self.frontend.key(key)?).await?)
     }

@@ -1,6 +1,6 @@
-//! The keys all together: walks over the bucket's listing. All of them see what is durable when they come to it, not one
-//! moment; writes that were acknowledged to this connection before are durable when they begin. After every page the others of
-//! the thread have their turn. Damaged ranges are gone past: `SHOAL.DAMAGE` names them.
+//! Walks over all keys: over the bucket's listing. Each step sees the durable state at its time, not one moment; writes
+//! acknowledged to this connection before are durable when a walk starts. After every page, the rest of the thread has its
+//! turn. Damaged ranges are skipped: `SHOAL.DAMAGE` names them.
 
 use shoal_base::glob;
 use shoal_base::limits::LIST_PAGE_MAX;
@@ -10,10 +10,10 @@ use super::call::{Call, Finished, KEYS_A_TURN, Outcome, SYNTAX, give_way, intege
 use super::write;
 use crate::answer::{Answer, Failed};
 
-/// Keys that SCAN looks at where nothing else is said.
+/// The default number of keys that SCAN looks at.
 const COUNT_DEFAULT: usize = 10;
 
-/// Waits for what must be durable before a walk.
+/// Waits for writes that must be durable before a walk.
 async fn begin(call: &Call) -> Result<(), Failed> {
     if let Some(before) = &call.before {
         before.clone().durable().await?;
@@ -21,7 +21,7 @@ async fn begin(call: &Call) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Walks over all keys that begin with `prefix`, page by page, until `see` says that it is enough. Gives whether it came to the end.
+/// Walks over all keys with `prefix`, page by page, until `see` returns false. Returns true if it came to the end.
 async fn walk(
     call: &Call,
     prefix: &[u8],
@@ -104,14 +104,14 @@ pub(super) async fn dbsize(call: Call) -> Outcome {
 /// The counts of a walk over the first keys.
 pub(super) struct Counted {
     pub keys: u64,
-    /// Those of them that have a time to live, and the sum of these times in milliseconds.
+    /// The number of keys with a time to live, and the sum of these times in milliseconds.
     pub expiring: u64,
     pub ttl_ms: u64,
-    /// Whether there are no more keys.
+    /// True if there are no more keys.
     pub all: bool,
 }
 
-/// Counts keys, until there are `most` of them or no more.
+/// Counts keys, up to `most`.
 pub(super) async fn count(call: &Call, most: u64) -> Result<Counted, Failed> {
     let mut counted = Counted { keys: 0, expiring: 0, ttl_ms: 0, all: false };
     counted.all = walk(call, &[], async |page| {
@@ -126,7 +126,7 @@ pub(super) async fn count(call: &Call, most: u64) -> Result<Counted, Failed> {
     Ok(counted)
 }
 
-/// Some key behind a random place, and where there is none, some of the first ones: cheap, and not evenly distributed.
+/// A key after a random position, or one of the first ones if there is none: cheap, and not evenly distributed.
 pub(super) async fn randomkey(call: Call) -> Outcome {
     let entropy = &call.frontend.entropy;
     begin(&call).await?;
@@ -140,7 +140,7 @@ pub(super) async fn randomkey(call: Call) -> Outcome {
                 let key = found.into_iter().nth(which).map(|(key, _)| key).unwrap_or_default();
                 return Ok(Answer::Bulk(key.into()).into());
             }
-            // An empty page passed deleted and expired keys only, or is the last one.
+            // An empty page passed only deleted and expired keys, or is the last one.
             after = page.next;
             give_way().await;
         }
@@ -148,12 +148,12 @@ pub(super) async fn randomkey(call: Call) -> Outcome {
     Ok(Answer::Null.into())
 }
 
-/// The damaged ranges that a walk over all keys goes past, as maps: tablet, from, to (null: no end), block, why.
+/// The damaged ranges skipped by a walk over all keys, as maps: tablet, from, to (null: no end), block, why.
 pub(super) async fn damage(call: Call) -> Outcome {
     let mut ranges = Vec::<DamagedRange>::new();
     walk(&call, &[], async |page| {
         for range in page.damaged {
-            // Pages name those that reach from one into the next twice.
+            // A range that extends over several pages is reported by each of them.
             if !ranges.iter_mut().rev().any(|known| known.join(&range)) {
                 ranges.push(range);
             }
@@ -173,7 +173,7 @@ pub(super) async fn damage(call: Call) -> Outcome {
     Ok(Answer::Array(maps.collect()).into())
 }
 
-/// Deletes all keys that were there when it began; each is gone when the answer leaves.
+/// Deletes all keys that existed at its start; each is gone when the answer leaves.
 pub(super) async fn flush(call: Call) -> Outcome {
     match call.rest(1) {
         [] => {}

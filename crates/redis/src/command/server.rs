@@ -10,7 +10,7 @@ use crate::answer::{Answer, Failed};
 use crate::options::Durability;
 use shoal_metrics::Usage;
 
-/// The version of Redis whose behaviour this is nearest to: clients ask for it to know which commands there are.
+/// The closest version of Redis: clients ask for it to learn the available commands.
 pub(super) const VERSION: &str = "7.2.0";
 
 pub(super) fn ping(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
@@ -35,7 +35,7 @@ pub(super) fn time(_session: &mut ConnectionState, call: &Call) -> Result<Answer
     Ok(Answer::Array(parts.map(|part| Answer::string(part.to_string())).into()))
 }
 
-/// No replica has anything: there is none. Earlier writes are durable here.
+/// There are no replicas to wait for. Earlier writes are durable here.
 pub(super) fn wait(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     call.integer(1)?;
     let timeout = integer(call.word(2)).map_err(|_| "ERR timeout is not an integer or out of range")?;
@@ -48,7 +48,7 @@ pub(super) const FUNCTION_PARTS: &[Part] = &[
     Part::new("list", 0..=usize::MAX, "", "The functions: there are none."),
 ];
 
-/// There are no functions: the list is empty, and emptying it changes nothing.
+/// There are no functions: the list is empty, and flushing it changes nothing.
 pub(super) fn function(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     Ok(match call.part()? {
         "flush" => Answer::Ok,
@@ -85,12 +85,12 @@ pub(super) fn config(_session: &mut ConnectionState, call: &Call) -> Result<Answ
         "resetstat" => Ok(Answer::Ok),
         "set" => {
             let name = String::from_utf8_lossy(call.word(2)).to_ascii_lowercase();
-            // How Redis lays out types that there are not: anything is fine.
+            // Layout settings of types that do not exist here: any value is accepted.
             let of_others = ["hash-max-", "list-max-", "set-max-", "stream-node-max-", "zset-max-"];
             if of_others.iter().any(|prefix| name.starts_with(prefix)) {
                 return Ok(Answer::Ok);
             }
-            // Options are given when the server starts.
+            // Options are set when the server starts.
             Err(format!(
                 "ERR CONFIG SET failed (possibly related to argument '{name}') - can't set immutable config"
             )
@@ -100,7 +100,7 @@ pub(super) fn config(_session: &mut ConnectionState, call: &Call) -> Result<Answ
     }
 }
 
-/// The settings that clients ask for, under Redis's names and in the order of these.
+/// The settings that clients ask for, under Redis's names and in their order.
 fn configuration(call: &Call) -> Vec<(&'static str, String)> {
     let (options, addresses) = (&call.frontend.options, &call.frontend.addresses);
     let hosts: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
@@ -140,7 +140,7 @@ fn configuration(call: &Call) -> Vec<(&'static str, String)> {
 /// A section of INFO.
 type Section = fn(&Call) -> String;
 
-/// INFO counts so many keys at most, as it is asked often; where there are more, it tells the objects of all buckets.
+/// INFO counts up to this number of keys, because it is called often; if there are more, it reports the objects of all buckets.
 const COUNTED_MAX: u64 = 10_000;
 
 pub(super) async fn info(call: Call) -> Outcome {
@@ -240,7 +240,7 @@ fn about_cluster(call: &Call) -> String {
     format!("# Cluster\r\ncluster_enabled:{}\r\n", u8::from(cluster::is_on(call)))
 }
 
-/// Damage that reads and listings met since the store was opened; `SHOAL.DAMAGE` looks at everything.
+/// Damage found by reads and listings since the store was opened; `SHOAL.DAMAGE` looks at everything.
 fn about_damage(call: &Call) -> String {
     let ranges = call.frontend.store.damage_met();
     let mut text = format!("# Damage\r\ndamaged_ranges:{}\r\n", ranges.len());
@@ -252,8 +252,8 @@ fn about_damage(call: &Call) -> String {
     text
 }
 
-/// A count up to the limit is exact. Beyond it the number is that of all buckets' objects, and the share of keys with a time to
-/// live is that of the counted ones: then it says so.
+/// A count up to the limit is exact. Above it, `keys` is the number of objects of all buckets, `expires` is extrapolated from
+/// the counted keys, and the line is marked as estimated.
 async fn about_keyspace(call: &Call) -> Result<String, Failed> {
     let counted = scan::count(call, COUNTED_MAX).await?;
     if counted.keys == 0 {

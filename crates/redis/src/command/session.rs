@@ -1,4 +1,4 @@
-//! Commands about the connection: who the client is, what it calls itself, which protocol it speaks.
+//! Commands about the connection: the client's identity, its chosen name, and its version of the protocol.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::frontend::Frontend;
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
-/// Lets the client in where name and password are right.
+/// Lets the client in if name and password are right.
 fn admit(
     session: &mut ConnectionState,
     frontend: &Frontend,
@@ -23,12 +23,12 @@ fn admit(
 ) -> Result<(), Failed> {
     let right = match &frontend.options.password {
         Some(right) => user == b"default" && is_same(right, password),
-        // As in Redis, whose default user needs no password then.
+        // As in Redis, whose default user then needs no password.
         None => user == b"default",
     };
     if !right {
         let client = &session.client;
-        // The operator hears of each client that tries; how often a cause is logged is bounded by the program's log.
+        // The operator sees each failed attempt; the program's log bounds the rate of a message.
         frontend.metrics().add_refusal(RefusalCause::Credentials);
         tracing::warn!(peer = %client.addresses.peer, "connection {}: a wrong user or password", client.id);
         return Err(WRONG_PASSWORD.into());
@@ -123,7 +123,7 @@ pub(super) fn name_of(word: &Bytes) -> Result<String, Failed> {
 }
 
 pub(super) fn printable(word: &[u8]) -> Option<String> {
-    /// The names that a client gives of itself stay in memory as long as it is connected.
+    /// The names that a client reports stay in memory while it is connected.
     const SAID_BYTES_MAX: usize = 1024;
     let fits = word.len() <= SAID_BYTES_MAX && word.iter().all(|byte| (b'!'..=b'~').contains(byte));
     if fits { String::from_utf8(word.to_vec()).ok() } else { None }

@@ -20,12 +20,12 @@ const MGET_READS_MAX: usize = 16;
 
 pub(super) const VALUE_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize;
 
-/// The value, where there is one.
+/// The value, or null.
 fn value_of(object: Option<&Object>) -> Answer {
     Answer::value(object.map(|object| object.value.clone()))
 }
 
-/// The bytes of the value; none where there is no object.
+/// The bytes of the value; empty if there is no object.
 pub(super) fn bytes_of(object: Option<&Object>) -> Vec<u8> {
     object.map(|object| object.value.to_vec()).unwrap_or_default()
 }
@@ -124,7 +124,7 @@ pub(super) async fn getdel(call: Call) -> Outcome {
 }
 
 pub(super) async fn getex(call: Call) -> Outcome {
-    // As in Redis, a wrong time matters only if there is the key.
+    // As in Redis, a wrong time matters only if the key exists.
     let expiry = match call.rest(2) {
         [] => Ok(None),
         [word] if is(word, "persist") => Ok(Some(Expiry::Never)),
@@ -155,7 +155,7 @@ pub(super) async fn getrange(call: Call) -> Outcome {
         return Ok(Finished::after(Answer::Bulk(Bytes::new()), pending));
     };
     if !call.newest {
-        // The value may be another one by now: then this is the part of that one.
+        // The value may have changed by now: then this is the part of the new one.
         let object = call.read_part(&key, range).await?;
         let value = object.map_or_else(Buffer::new, |object| object.value);
         return Ok(Answer::Value(Box::new(value)).into());
@@ -169,14 +169,14 @@ pub(super) async fn getrange(call: Call) -> Outcome {
     Ok(Finished::after(Answer::Value(Box::new(value)), pending))
 }
 
-/// The bytes that Redis's `start` and `end` mean, both of them included; negative ones count from the end.
+/// The bytes that Redis's `start` and `end` select, both included; negative ones count from the end.
 fn part(start: i64, end: i64, bytes: u64) -> Option<ByteRange> {
     let bytes = i64::try_from(bytes).ok()?;
     if start < 0 && end < 0 && start > end {
         return None;
     }
     let from_start = |place: i64| if place < 0 { place.saturating_add(bytes).max(0) } else { place };
-    // An end before the start of the string is no byte, as in Redis 8; Redis 7 gave the first byte.
+    // An end before the start of the string selects nothing, as in Redis 8; Redis 7 returned the first byte.
     let last = if end < 0 { end.saturating_add(bytes) } else { end }.min(bytes - 1);
     let first = from_start(start);
     if first > last {
@@ -248,7 +248,7 @@ pub(super) async fn mget(call: Call) -> Outcome {
     Ok(finished)
 }
 
-/// Stores all pairs as one write batch. With [`ReadLevel::Info`] only where none of the keys exists.
+/// Stores all pairs as one write batch. With [`ReadLevel::Info`], only if none of the keys exists.
 pub(super) async fn mset(call: Call, look: ReadLevel) -> Outcome {
     let pairs = call.rest(1).chunks_exact(2);
     if !pairs.remainder().is_empty() {

@@ -1,4 +1,4 @@
-//! The one table of the commands: what each is called, what it needs to run, and the function that runs it.
+//! The one table of the commands: the name of each, its needs, and the function that runs it.
 
 use std::sync::LazyLock;
 
@@ -124,7 +124,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command { order: Order::All, ..read("watch", -2, Keys::ALL, |call| Box::pin(transactions::watch(call))) },
 ];
 
-/// GET, and SET, which nearly all commands are.
+/// GET and SET, the vast majority of commands.
 pub(crate) fn get() -> &'static Command {
     const GET: usize = index_of("get");
     &COMMANDS[GET]
@@ -135,7 +135,7 @@ pub(crate) fn set() -> &'static Command {
     &COMMANDS[SET]
 }
 
-/// Where a command stands in the table; for names that are in it.
+/// The position of a command in the table; for names that are in it.
 const fn index_of(name: &str) -> usize {
     let mut at = 0;
     while !same(COMMANDS[at].name.as_bytes(), name.as_bytes()) {
@@ -152,10 +152,10 @@ const fn same(one: &[u8], other: &[u8]) -> bool {
     at == one.len() && at == other.len()
 }
 
-/// Where the part stands in the number of a command.
+/// The position of the subcommand in the number of a command.
 const PART_SHIFT: u32 = 16;
 
-/// A number that stands for a command and its part (from 1; 0: none): never 0.
+/// A number for a command and its subcommand (from 1; 0: none): never 0.
 pub(crate) fn number_of(command: &'static Command, part: usize) -> usize {
     let from_start = std::ptr::from_ref(command).addr() - COMMANDS.as_ptr().addr();
     (from_start / size_of::<Command>() + 1) | (part << PART_SHIFT)
@@ -200,12 +200,12 @@ fn name_of(number: usize) -> String {
     command.full_name(part)
 }
 
-/// The command of a name in whatever case.
+/// The command of a name in any case.
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     Command::find(COMMANDS, name)
 }
 
-/// The answer of Redis to a name that it does not know.
+/// The answer of Redis to an unknown name.
 pub(crate) fn unknown(words: &[bytes::Bytes]) -> Answer {
     const ARGUMENT_BYTES_MAX: usize = 128;
     let name = words.first().map_or(&b""[..], |name| name.get(..ARGUMENT_BYTES_MAX).unwrap_or(name));

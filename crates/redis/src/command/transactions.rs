@@ -1,9 +1,9 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands that are queued and then done as one write batch.
 //!
-//! EXEC loads the states of all keys of its commands and runs these, the same code as outside, on a working set (`working_set.rs`) in the
-//! decision of one transaction of the engine (`Store::transact`): so all that it reads is of one moment, its own writes among it,
-//! and its writes are there as a whole or not at all. A command that fails does not undo the others. Commands about the
-//! connection run when the transaction is through; those that walk over all keys are refused as they are queued.
+//! EXEC loads the states of all keys of its commands and runs them, with the same code as outside, on a working set
+//! (`working_set.rs`) in the decision of one transaction of the engine (`Store::transact`): so all reads are of one moment and
+//! see its own writes, and its writes are applied all or none. A failed command does not undo the others. Commands about the
+//! connection run when the transaction is complete; commands that walk over all keys are refused when they are queued.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -34,16 +34,16 @@ const COPIED_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a queued command besides its words, roughly.
 const CALL_BYTES: usize = 128;
 
-/// The answer of EXEC where a command was refused as it was queued.
+/// The answer of EXEC if a command was refused when it was queued.
 pub(crate) const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 
 impl Transaction {
-    /// The commands that must be through before it is executed.
+    /// The commands that must be complete before it is executed.
     pub(crate) fn order(&self) -> Order {
         if self.is_about_all { Order::All } else { Order::Keys }
     }
 
-    /// Queues a command; what its client is told.
+    /// Queues a command; returns the answer for its client.
     pub(crate) fn queue(&mut self, words: Vec<Bytes>, command: &'static Command, bytes_max: usize) -> Answer {
         let refused = self.refuse(&words, command, bytes_max);
         if let Some(refused) = refused {
@@ -85,18 +85,18 @@ impl Transaction {
     }
 }
 
-/// Whether a command is not queued between MULTI and EXEC.
+/// Returns true if a command is not queued between MULTI and EXEC.
 pub(crate) fn is_immediate(words: &[Bytes], command: &Command) -> bool {
     matches!(command.name, "multi" | "exec" | "discard" | "watch" | "quit" | "reset")
         || has_request_id(words, command)
 }
 
-/// Whether this is an EXEC with a request id.
+/// Returns true for an EXEC with a request id.
 fn has_request_id(words: &[Bytes], command: &Command) -> bool {
     command.name == "shoal.session" && matches!(words, [_, _, _, name] if is(name, "exec"))
 }
 
-/// Whether this is an EXEC, with or without a request id.
+/// Returns true for an EXEC, with or without a request id.
 pub(crate) fn is_exec(words: &[Bytes], command: &Command) -> bool {
     command.name == "exec" || has_request_id(words, command)
 }
@@ -109,7 +109,7 @@ pub(super) fn multi(session: &mut ConnectionState, _call: &Call) -> Result<Answe
     Ok(Answer::Ok)
 }
 
-/// Where there is something to execute the connection does it (`Connection::begin`).
+/// If there are queued commands, the connection executes them (`Connection::begin`).
 pub(super) fn exec(_session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     Err("ERR EXEC without MULTI".into())
 }
@@ -143,7 +143,7 @@ pub(super) async fn watch(call: Call) -> Outcome {
     Ok(Finished { effect: Some(effect), ..Answer::Ok.into() })
 }
 
-/// How far a command will probably look at its keys; where it looks further, the transaction begins again.
+/// The level at which a command will probably look at its keys; if it needs more, the transaction restarts.
 fn guess(command: &Command, words: &[Bytes]) -> ReadLevel {
     match command.name {
         "set" if words.len() == 3 => ReadLevel::Nothing,
@@ -156,15 +156,15 @@ fn guess(command: &Command, words: &[Bytes]) -> ReadLevel {
     }
 }
 
-/// The keys of all commands, each once, with what is looked at.
+/// The keys of all commands, each once, with the level of the look.
 fn keys_of(frontend: &FrontendRef, calls: &[Queued]) -> Vec<(ObjectKey, ReadLevel)> {
     let mut keys: Vec<(ObjectKey, ReadLevel)> = Vec::new();
-    // By key: its number, and whether it was overwritten, so that nobody looks at what was there.
+    // By key: its number, and whether it was overwritten, so that later commands need not look at the old state.
     let mut known: HashMap<ObjectKey, (usize, bool)> = HashMap::new();
     for Queued { words, command } in calls {
         let look = guess(command, words);
         for word in command.keys.of(words) {
-            // One that cannot be is refused by its command.
+            // Its command refuses an invalid key.
             let Ok(key) = frontend.key(word) else { continue };
             let (number, overwritten) = known.entry(key.clone()).or_insert_with(|| {
                 keys.push((key, ReadLevel::Nothing));
@@ -181,15 +181,15 @@ fn keys_of(frontend: &FrontendRef, calls: &[Queued]) -> Vec<(ObjectKey, ReadLeve
 
 /// The outcome of a decision on the working set.
 enum Ran {
-    /// The answers; none where a command runs behind the transaction.
+    /// The answers; `None` for a command that runs after the transaction.
     Answers(Vec<Option<Answer>>),
-    /// It must look at more.
+    /// It needs more states.
     Lacks(Vec<(ObjectKey, ReadLevel)>),
     /// The answers are too many.
     TooMuch,
 }
 
-/// Does what was queued.
+/// Executes the queued commands.
 pub(crate) async fn execute(
     frontend: FrontendRef,
     transaction: Transaction,
@@ -236,7 +236,7 @@ pub(crate) async fn execute(
     }
 }
 
-/// Runs what was queued on the working set, and says what the transaction writes.
+/// Runs the queued commands on the working set, and returns the writes of the transaction.
 fn decide(frontend: &FrontendRef, calls: &[Queued], working: Rc<WorkingSet>) -> Decision<Ran> {
     let mut answers = run_all(frontend, calls, &working);
     let lacks = working.take_lacks();
@@ -247,7 +247,7 @@ fn decide(frontend: &FrontendRef, calls: &[Queued], working: Rc<WorkingSet>) -> 
         return Decision::Leave(Ran::TooMuch);
     }
     let changes = working.take_changes();
-    // The versions of a batch's writes follow each other: each is the last one's less the writes behind it.
+    // The versions of a batch's writes are consecutive: each is the last one's minus the number of writes after it.
     let mut behind = vec![0; changes.len()];
     let mut writes = 0;
     for (change, behind) in changes.iter().zip(&mut behind).rev() {
@@ -258,7 +258,7 @@ fn decide(frontend: &FrontendRef, calls: &[Queued], working: Rc<WorkingSet>) -> 
     Decision::Do(changes.into(), Ran::Answers(answers))
 }
 
-/// The answers of the commands that are about keys, in their order.
+/// The answers of the commands on keys, in their order.
 fn run_all(frontend: &FrontendRef, calls: &[Queued], working: &Rc<WorkingSet>) -> Vec<Option<Answer>> {
     let run = |queued: &Queued| {
         let Run::Task(run) = queued.command.run else { return None };
@@ -291,7 +291,7 @@ fn call(frontend: &FrontendRef, scope: Scope, Queued { words, command }: &Queued
     }
 }
 
-/// The outcome of a command that waits for nothing: it only lets others have their turns now and then.
+/// The outcome of a command that never blocks: it only yields now and then.
 fn try_run(mut task: Task, words: usize) -> Outcome {
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..=words {
@@ -302,8 +302,8 @@ fn try_run(mut task: Task, words: usize) -> Outcome {
     Err("ERR this command cannot be part of a transaction".into())
 }
 
-/// The rest of the work when the transaction is through: commands about the server, and those about the connection, which run
-/// when it has the answers.
+/// The rest of the work after the transaction: commands about the server, and commands about the connection, which run when it
+/// has the answers.
 async fn end(
     frontend: &FrontendRef,
     calls: Vec<Queued>,

@@ -1,9 +1,9 @@
-//! Versions, which Redis does not have: compare and set without a transaction.
+//! Versions, an extension to Redis: compare and set without a transaction.
 //!
-//! `SHOAL.GETV key` answers `[version, value]`, or null. `SHOAL.CAS key version value [EX seconds | PX milliseconds |
-//! EXAT seconds | PXAT milliseconds]` stores the value where the key has just this version, and 0 means that it must
-//! not exist; it answers the new version, or null where the key has another one. Versions only grow and are never used
-//! twice.
+//! `SHOAL.GETV key` answers `[version, value]`, or null.
+//! `SHOAL.CAS key version value [EX seconds | PX milliseconds | EXAT seconds | PXAT milliseconds]` stores the value if the key
+//! has exactly this version, and 0 means that it must not exist; it answers the new version, or null if the key has another
+//! one. Versions only grow and are never used twice.
 
 use shoal_buffer::Buffer;
 use shoal_engine::{Change, Error, Expiry, Lsn, Object, PutOptions, ReadLevel, RejectRules};

@@ -17,16 +17,16 @@ use crate::frontend::Frontend;
 use crate::kept;
 use crate::memory::{LONG_BYTES, Room};
 
-/// SETs that have their places in the order of writes.
+/// SETs with their places in the order of writes.
 pub(crate) struct Placed {
-    /// The last of them: where it is durable, all are.
+    /// The last of them: if it is durable, all are.
     pub last: Ticket,
     pub sets: usize,
-    /// Received bytes that they took.
+    /// Received bytes consumed by them.
     pub bytes: usize,
 }
 
-/// Places the SET `first` and those that follow it in `behind`, `most` at most, as one batch; or only the first. None where that
+/// Places the SET `first` and the SETs after it in `behind`, `most` at most, as one batch; or only the first. `None` if that
 /// needs a task.
 pub(crate) fn try_sets(
     frontend: &Frontend,
@@ -42,7 +42,7 @@ pub(crate) fn try_sets(
     while let Some(glance) = next
         && let Some(value) = glance.second.filter(|_| is(glance.name, "set"))
         && let Ok(key) = bucket.key(glance.argument)
-        // One that the store does not take at once would hold up the others.
+        // A SET that the store cannot accept at once would delay the others.
         && store.is_short(&key, value.len())
     {
         sets.push((key, value));
@@ -60,7 +60,7 @@ pub(crate) fn try_sets(
     Some(Placed { last, sets: 1, bytes: first_bytes })
 }
 
-/// Memory for a long value that goes to the device as it is received.
+/// Memory for a long value that is written to the device while it is received.
 pub(crate) fn receive_buffer(frontend: &Frontend, key: &[u8], value_bytes: usize) -> Option<ReceiveBuffer> {
     frontend.store.receive_buffer(&frontend.bucket.key(key).ok()?, value_bytes)
 }
@@ -77,7 +77,8 @@ impl<'a> Looks<'a> {
         Self { room: frontend.memory.room(), bytes: AtomicU64::new(0) }
     }
 
-    /// Takes room for a value, and for the one that the write may make of it. A few short values need none: many together are long.
+    /// Reserves room for a value, and for the new one that the write may make of it. A few short values need none: many
+    /// together are long.
     ///
     /// # Errors
     /// [`Error::Busy`]: there is no room.
@@ -87,7 +88,7 @@ impl<'a> Looks<'a> {
     }
 }
 
-/// Updates one object as `decide` says, which is called again if another write comes between.
+/// Updates one object with `decide`, which is called again if another write comes between.
 pub(crate) async fn update<T>(
     frontend: &Frontend,
     key: &ObjectKey,
@@ -105,7 +106,8 @@ pub(crate) async fn update<T>(
     Ok(frontend.store.transact(&keys, &options, decide).await?.done())
 }
 
-/// Deletes an object; whether there was one. One in a damaged range counts: nobody knows whether it existed, and it does not any more.
+/// Deletes an object; returns true if it existed. One in a damaged range counts: its existence is unknown, and afterwards it
+/// does not exist.
 pub(crate) async fn delete(frontend: &Frontend, key: &ObjectKey) -> Result<(bool, Option<Ticket>), Failed> {
     let decide = |object: Option<&Object>| match object {
         Some(_) => (Change::Delete, true),
@@ -115,8 +117,8 @@ pub(crate) async fn delete(frontend: &Frontend, key: &ObjectKey) -> Result<(bool
     Ok((answer, pending.into_iter().next()))
 }
 
-/// Does what `decide` says of the objects, unless one of `watches` changed; with a request id once, and the bytes that `keep`
-/// gives are kept.
+/// Applies `decide` to the objects, unless one of `watches` changed; with a request id only once, and the bytes of `keep` are
+/// stored with it.
 pub(crate) async fn transact<T>(
     frontend: &Frontend,
     (keys, watches): (&[(ObjectKey, ReadLevel)], &[Watch]),
@@ -133,7 +135,7 @@ pub(crate) async fn transact<T>(
 }
 
 impl Call {
-    /// Stores an object and answers OK. Its key is the first word behind the name.
+    /// Stores an object and answers OK. Its key is the first word after the name.
     pub(crate) async fn put(&self, value: &Bytes, expiry: Expiry) -> Outcome {
         if self.is_one_batch() {
             return self.update(ReadLevel::Nothing, |_| (set_value(value, expiry), Answer::Ok)).await;
@@ -142,20 +144,20 @@ impl Call {
         Ok(Finished::after(Answer::Ok, [self.queue_put(value, options).await?]))
     }
 
-    /// The same with what may be said of a put, outside of a transaction.
+    /// The same with put options, outside of a transaction.
     pub(crate) async fn queue_put(&self, value: &Bytes, options: PutOptions) -> Result<Ticket, Error> {
         let key = self.frontend.bucket.key(self.word(1))?;
         self.frontend.store.write(Write::put(&key, &Buffer::from(value.clone()), &options)).await
     }
 
-    /// Stores a value that was received into the memory that goes to the device.
+    /// Stores a value that was received into the memory that is written to the device.
     pub(crate) async fn put_received(&self, value: ReceiveBuffer) -> Outcome {
         let (key, options) = (self.key(1)?, PutOptions::default());
         let pending = self.frontend.store.write(Write::put_received(&key, value, &options)).await?;
         Ok(Finished::after(Answer::Ok, [pending]))
     }
 
-    /// Updates the object whose key is the first word behind the name; the answer of `decide` leaves when the update is durable.
+    /// Updates the object whose key is the first word after the name; the answer of `decide` leaves when the update is durable.
     pub(crate) async fn update(
         &self,
         look: ReadLevel,
@@ -207,7 +209,7 @@ impl Call {
     }
 }
 
-/// A change that gives the object a new value and leaves all else as it is.
+/// A change that replaces the object's value and keeps everything else.
 pub(crate) fn new_value(object: Option<&Object>, value: Vec<u8>) -> Change {
     Change::Put {
         value: Bytes::from(value).into(),
@@ -216,12 +218,12 @@ pub(crate) fn new_value(object: Option<&Object>, value: Vec<u8>) -> Change {
     }
 }
 
-/// A change that gives the object another time to live.
+/// A change of the object's time to live.
 pub(crate) fn new_expiry(object: &Object, expiry: Expiry) -> Change {
     Change::Put { value: object.value.clone(), metadata: object.info.metadata.clone(), expiry }
 }
 
-/// A change that stores a value as SET does: nothing of the old object stays.
+/// A change that stores a value as SET does: nothing of the old object is kept.
 pub(crate) fn set_value(value: &Bytes, expiry: Expiry) -> Change {
     Change::Put { value: Buffer::from(value.clone()), metadata: Metadata::default(), expiry }
 }

@@ -1,7 +1,8 @@
-//! The backlog of a connection whose client does not take its answers, and the bytes behind the last command of one that ends.
+//! The backlog of a connection whose client does not take its answers, and the bytes after the last command of a closing
+//! connection.
 //!
-//! Such a connection executes nothing more, but is read from: most clients write a whole pipeline before they read. So nobody
-//! waits for the other side for ever. How much may wait is [`crate::Limits::pending_bytes_max`].
+//! Such a connection executes nothing more, but is still read: most clients write a whole pipeline before they read. So neither
+//! side waits for the other forever. [`crate::Limits::pending_bytes_max`] bounds the backlog.
 
 use std::time::Duration;
 
@@ -14,27 +15,27 @@ use crate::socket::{LINGER_BYTES_MAX, LINGER_MAX};
 pub(crate) struct Backlog {
     /// Further commands wait until there is room among the answers.
     pub is_held_up: bool,
-    /// Bytes of its answers that are sealed and not sent.
+    /// Bytes of sealed answers that were not sent.
     pub unsent: usize,
-    /// Bytes that came since somebody looked, while it was held up; and when it was looked at last and enough had come.
+    /// Bytes received since the last look, while it was held up; and the time of the last look that found enough of them.
     came: usize,
     fed_ns: u64,
     /// Bytes that were thrown away.
     thrown_away: usize,
-    /// When it was told that nothing more is executed, as too much waits.
+    /// The time when it was refused, because too much waits; nothing more is executed.
     refused_ns: Option<u64>,
 }
 
 impl Backlog {
-    /// So many bytes came.
+    /// Counts received bytes.
     pub(crate) fn came(&mut self, bytes: usize) {
         if self.is_held_up {
             self.came += bytes;
         }
     }
 
-    /// When it was looked at last and had sent `least` bytes a second or more, `period` after the look before: a client that still
-    /// writes is not silent, although it takes nothing.
+    /// The last look that found at least `least` bytes a second, `period` after the look before: a client that still writes is
+    /// not silent, although it takes nothing.
     pub(crate) fn fed_ns(&mut self, now_ns: u64, period: Duration, least: u64) -> u64 {
         let came = std::mem::take(&mut self.came);
         if came as u128 * 1_000 >= u128::from(least) * period.as_millis() {
@@ -43,24 +44,25 @@ impl Backlog {
         self.fed_ns
     }
 
-    /// Throws away what came.
+    /// Throws away the received bytes.
     pub(crate) fn throw_away(&mut self, received: &mut Buffer) {
         self.thrown_away = self.thrown_away.saturating_add(received.len());
         received.clear();
     }
 
-    /// Whether more may be thrown away.
+    /// Returns true if more may be thrown away.
     pub(crate) fn may_throw_away(&self) -> bool {
         self.thrown_away < LINGER_BYTES_MAX
     }
 
-    /// It is told that nothing more is executed. Bytes that waited do not count among those that come from here on.
+    /// Refuses it: nothing more is executed. Bytes that waited before do not count against the limit of the bytes thrown away
+    /// later.
     pub(crate) fn refuse(&mut self, now_ns: u64) {
         self.thrown_away = 0;
         self.refused_ns = Some(now_ns);
     }
 
-    /// Whether it was refused and goes on sending, or takes nothing of what is left.
+    /// Returns true if it was refused and keeps sending, or takes nothing of the remaining answers.
     pub(crate) fn is_given_up(&self, stuck_ns: u64, now_ns: u64) -> bool {
         let Some(refused_ns) = self.refused_ns else { return false };
         let waited_ns = now_ns.saturating_sub(refused_ns).min(stuck_ns);

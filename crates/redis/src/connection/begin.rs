@@ -1,4 +1,4 @@
-//! Begins the commands that a connection received: at once where that needs no task, or as tasks that its queue drives.
+//! Starts the commands that a connection received: at once if they need no task, or as tasks that its queue drives.
 
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -24,7 +24,7 @@ use crate::shared::Shared;
 use crate::timing::{Timed, result_of, shown_key};
 
 impl Connection {
-    /// Begins commands as far as they are there and may begin; false where one of them, or the client, must be waited for.
+    /// Starts the received commands that may start; false if it must wait for one of them, or for the client.
     pub(super) fn begin_commands(&mut self, shared: &mut Shared) -> bool {
         let limits = &shared.frontend.options.limits;
         let (commands_max, answers_max) = (limits.commands_in_flight_max, limits.answer_bytes_max);
@@ -73,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// Begins the SET whose value is there as a whole; false where it must wait for others.
+    /// Starts the SET whose value is complete; false if it must wait for other commands.
     fn begin_with_value(&mut self, shared: &mut Shared) -> bool {
         let may = |(words, _): (&[Bytes], usize)| self.queue.may_begin(words, table::set());
         if !self.input.parser.last_word().is_some_and(may) {
@@ -89,10 +89,10 @@ impl Connection {
         true
     }
 
-    /// Begins the short commands at the start of what was received, as far as they may and need no task: GETs of short values that
-    /// are in memory, and plain SETs of short values, whose answers wait together. Nothing is copied but values, and no memory is
-    /// taken but for records. A GET that must wait is begun as the last one, and its task goes on with the search. Says whether
-    /// there were any.
+    /// Starts the short commands at the front of the received bytes that may start and need no task: GETs of short values that
+    /// are in memory, and plain SETs of short values, whose answers wait together. Copies nothing except values, and allocates
+    /// memory only for records. A GET that must wait is started last, and its task continues the search. Returns true if there
+    /// were any.
     fn try_begin(&mut self, shared: &mut Shared, commands_max: usize, answers_max: usize) -> bool {
         if !self.may_try(shared) {
             return false;
@@ -173,7 +173,7 @@ impl Connection {
         }
     }
 
-    /// A GET, whose key has this hash, as a task that goes on with its search.
+    /// Runs a GET, whose key has this hash, as a task that continues its search.
     fn resume_get(&mut self, shared: &mut Shared, hash: u64, key: ObjectKey, lookup: Lookup) {
         let task = Box::pin(read::get_from(shared.frontend.clone(), key, lookup));
         self.poll_first(shared, task, false, |queue, task| {
@@ -181,9 +181,9 @@ impl Connection {
         });
     }
 
-    /// Whether commands may begin without words being made of them.
+    /// Returns true if commands may start without being split into words.
     fn may_try(&self, shared: &Shared) -> bool {
-        // In the relaxed mode reads see what is in flight, and writes do not wait.
+        // In the relaxed mode, reads see writes in flight, and writes do not wait.
         self.session.authenticated
             && self.session.replies == Replies::All
             && self.session.transaction.is_none()
@@ -192,7 +192,7 @@ impl Connection {
             && !self.queue.is_running()
     }
 
-    /// Whether a command may begin beside those that were begun. EXEC is about the keys of the queued commands.
+    /// Returns true if a command may run beside the ones already started. EXEC uses the keys of the queued commands.
     fn may_begin(&self, words: &[Bytes], command: &Command) -> bool {
         match &self.session.transaction {
             Some(transaction) if transactions::is_exec(words, command) => {
@@ -203,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// The command that a request is, or none where it was answered already: refused, or queued in a transaction.
+    /// The command of a request; `None` if it was answered already: refused, or queued in a transaction.
     fn admit(&mut self, shared: &mut Shared, request: Request) -> Option<(Vec<Bytes>, &'static Command)> {
         let Request::Words(words) = request else {
             self.session.spoil();
@@ -219,7 +219,7 @@ impl Connection {
         let name = words.first().map_or(&[][..], |name| name);
         let refused = match table::find(name) {
             None if is(name, "post") || is(name, "host:") => {
-                // A browser was made to send this (cross-protocol scripting).
+                // A web page made a browser send this (cross-protocol scripting).
                 self.session.closing = true;
                 return None;
             }
@@ -274,7 +274,7 @@ impl Connection {
         let newest = self.queue.is_writing() || shared.frontend.is_relaxed();
         let keys = InFlight::keys(&words, command);
         let word_bytes = memory_of(&words) + received.as_ref().map_or(0, ReceiveBuffer::byte_count);
-        // A walk over all keys sees durable objects: so everything that this thread acknowledged has to be durable first.
+        // A walk over all keys sees durable objects: so every write acknowledged by this thread must be durable first.
         let before = if command.order == Order::All { shared.acknowledged() } else { None };
         let frontend = shared.frontend.clone();
         let call = Call { frontend, scope: Scope::Plain, words, received, command, newest, before };
@@ -291,7 +291,7 @@ impl Connection {
         }
     }
 
-    /// The times of a command that begins now.
+    /// The times of a command that starts now.
     fn timed(&self, shared: &Shared, words: &[Bytes], command: &'static Command) -> Timed {
         let mut timed = timed(command, words.len(), self.came_ns, shared.now_ns);
         if shared.frontend.metrics().logs_access() {
@@ -300,7 +300,7 @@ impl Connection {
         timed
     }
 
-    /// Begins what was queued since MULTI; the words are EXEC's.
+    /// Starts the commands queued since MULTI; `words` are EXEC's.
     fn begin_transaction(&mut self, shared: &mut Shared, words: &[Bytes], transaction: Transaction) {
         let watches = std::mem::take(&mut self.session.watches);
         let request_id = match request_id_of(words) {
@@ -317,7 +317,7 @@ impl Connection {
         });
     }
 
-    /// A task that begins: it is through at once, or goes on in the queue.
+    /// Polls a new task once: it is complete at once, or continues in the queue.
     fn poll_first(
         &mut self,
         shared: &mut Shared,
@@ -340,9 +340,9 @@ impl Connection {
         self.input.parser.set_authenticated(self.session.authenticated);
     }
 
-    /// Goes on with what runs and what waits, and writes the answers that are ready.
+    /// Polls running and waiting commands, and writes the answers that are ready.
     pub(super) fn poll_in_flight(&mut self, shared: &mut Shared) {
-        // Cleared first, also where nothing waits: a command that is woken from here on is looked at again.
+        // Cleared first, even if nothing waits: a command that is woken from now on is polled again.
         self.waker.queued.store(false, Ordering::SeqCst);
         if self.queue.is_empty() {
             return;
@@ -361,7 +361,7 @@ impl Connection {
         }
     }
 
-    /// An answer behind those of what was begun before.
+    /// Adds an answer after the answers of the commands started before.
     pub(super) fn answer(&mut self, answer: Answer) {
         let is_muted = self.session.replies != Replies::All;
         if is_muted || self.queue.is_empty() {
@@ -380,18 +380,18 @@ impl Connection {
     }
 }
 
-/// The times of a command of so many words, which arrived at `came_ns` and begins now.
+/// The times of a command with `words` words, which arrived at `came_ns` and starts now.
 fn timed(command: &'static Command, words: usize, came_ns: u64, now_ns: u64) -> Timed {
     Timed::new(command.name, table::operation_of(command, words), came_ns, now_ns)
 }
 
-/// Whether this is a SET whose value could have been received into the memory that goes to the device.
+/// Returns true for a SET whose value could have been received into the memory that is written to the device.
 fn is_set_of_long(words: &[Bytes], command: &'static Command) -> bool {
     let long = matches!(words, [_, _, value] if value.len() >= LONG_VALUE_BYTES_MIN);
     long && std::ptr::eq(command, table::set())
 }
 
-/// The answer of a command whose task is through, with the writes that it waits for.
+/// The answer of a completed task, with the writes that it waits for.
 fn finish(shared: &mut Shared, session: &mut ConnectionState, outcome: Outcome, writes: bool) -> Through {
     let Finished { mut answer, mut pending, effect } = outcome.unwrap_or_else(Finished::from);
     if let Some(effect) = effect {

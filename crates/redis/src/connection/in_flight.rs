@@ -1,9 +1,9 @@
-//! The commands of a connection that were begun and are not answered, in their order.
+//! The commands of a connection that were started and are not answered, in their order.
 //!
-//! Several run at a time, but two that use one key, one of them writing, do not: the later one begins when the earlier one
-//! has its place in the order of writes, or has read. While one runs that is about all keys, none that uses any begins.
-//! Answers are given in the order of the commands. The memory that all of them hold is counted, so that the connection begins no
-//! more than it may.
+//! Several run at a time, but two commands that use the same key, one of them writing, do not: the later one starts when the
+//! earlier one has its place in the order of writes, or has read. While a command over all keys runs, no command that uses keys
+//! starts. Commands are answered in order. The memory that they hold is counted, so that the connection does not start more
+//! than its limit.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Context, Poll};
@@ -18,33 +18,34 @@ use crate::answer::{Answer, Failed};
 use crate::command::call::{Command, Order, Outcome, Task};
 use crate::timing::Timed;
 
-/// A running command counts as an answer of so many bytes for each of its keys: the real size is not known yet.
+/// A running command counts as an answer of this size for each of its keys: the real size is not known yet.
 pub(super) const ANSWER_BYTES_GUESS: usize = 64 << 10;
 
 /// Bytes of the answer of one of [`InFlightCommand::Written`].
 const OK_BYTES: usize = 5;
 
-/// A command that was begun, or several.
+/// One started command, or several.
 enum InFlightCommand {
     Running {
         task: Task,
         keys: SmallVec<[u64; 2]>,
         order: Order,
         writes: bool,
-        /// Counted for it.
+        /// Bytes counted for it.
         bytes: usize,
     },
-    /// Through, but for what must be durable first, or for earlier ones.
+    /// Complete, except for writes that must be durable first, or for earlier commands.
     Waiting { through: Through, bytes: usize },
-    /// So many writes that answer `OK`, begun one after the other; the log is in order, so the last one stands for all.
+    /// A number of writes that answer `OK`, started one after the other; the log is in order, so the last ticket covers all of
+    /// them.
     Written { last: Ticket, writes: usize },
 }
 
-/// A command that is through, but for what must be durable before its answer leaves.
+/// A complete command, except for writes that must be durable before its answer leaves.
 pub(super) struct Through {
     pub answer: Answer,
     pub pending: SmallVec<[Ticket; 1]>,
-    /// Whether it is a write that is not known to be durable.
+    /// True for a write that is not known to be durable.
     pub writes: bool,
 }
 
@@ -71,36 +72,36 @@ pub(super) struct Popped {
     pub timed: Timed,
 }
 
-/// How many commands that run read a key, and how many write it.
+/// The number of running commands that read a key, and that write it.
 #[derive(Clone, Copy, Default)]
 struct Uses {
     reading: u32,
     writing: u32,
 }
 
-/// Commands that were begun.
+/// The started commands.
 #[derive(Default)]
 pub(super) struct InFlight {
-    /// In the order in which they are answered.
+    /// In the order of their answers.
     entries: VecDeque<Entry>,
     /// Commands in it.
     commands: usize,
-    /// Those that run.
+    /// Running commands.
     running: usize,
-    /// Those that write and are not known to be durable.
+    /// Writing commands that are not known to be durable.
     writing: usize,
-    /// The keys of those that run, by their hashes.
+    /// The keys of running commands, by their hashes.
     uses: HashMap<u64, Uses, foldhash::fast::FixedState>,
-    /// One that is about all keys runs; it began alone, so there is one at most.
+    /// A command over all keys runs; it was started alone, so there is at most one.
     all_runs: bool,
     bytes: usize,
-    /// Memory of the cache that answers keep which wait for earlier ones.
+    /// Cache memory pinned by answers that wait for earlier ones.
     pinned: usize,
-    /// Commands that begin from here on are not answered.
+    /// Commands started from now on are not answered.
     is_muted: bool,
-    /// The command that begins now.
+    /// The command being started.
     pub now: Timed,
-    /// The begin of the thread's turn.
+    /// The start of the thread's turn.
     pub turn_ns: u64,
 }
 
@@ -113,17 +114,17 @@ impl InFlight {
         self.entries.is_empty()
     }
 
-    /// Memory of answers that wait, and of commands and answers to come.
+    /// Memory of waiting answers, and of commands with their future answers.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Memory of the cache that answers keep which wait.
+    /// Cache memory pinned by waiting answers.
     pub(super) fn pinned_bytes(&self) -> usize {
         self.pinned
     }
 
-    /// Copies what answers that wait have in the cache.
+    /// Copies the parts of waiting answers that are in the cache.
     pub(super) fn own_answers(&mut self) {
         if std::mem::take(&mut self.pinned) == 0 {
             return;
@@ -135,17 +136,17 @@ impl InFlight {
         }
     }
 
-    /// Whether a command runs that has not found its place in the order of writes, or has not read.
+    /// Returns true if a running command has not found its place in the order of writes, or has not read.
     pub(super) fn is_running(&self) -> bool {
         self.running > 0
     }
 
-    /// Whether writes of this connection may be in flight.
+    /// Returns true if writes of this connection may be in flight.
     pub(super) fn is_writing(&self) -> bool {
         self.writing > 0
     }
 
-    /// Whether a command may begin beside those that were begun.
+    /// Returns true if a command may run beside the ones already started.
     pub(super) fn may_begin(&self, words: &[Bytes], command: &Command) -> bool {
         self.may_begin_keys(command.keys.of(words).map(|key| hash64(key)), command.order, command.writes)
     }
@@ -174,7 +175,7 @@ impl InFlight {
         command.keys.of(words).map(|key| hash64(key)).collect()
     }
 
-    /// Whether what is begun from here on is answered.
+    /// Sets whether commands started from now on are answered.
     pub(super) fn set_muted(&mut self, is_muted: bool) {
         self.is_muted = is_muted;
     }
@@ -187,13 +188,13 @@ impl InFlight {
         self.entries.push_back(Entry { command, is_answered: !self.is_muted, timed });
     }
 
-    /// A command goes on as a task. `bytes`: of its words.
+    /// Continues a command as a task. `bytes`: of its words.
     pub(super) fn run(&mut self, task: Task, keys: SmallVec<[u64; 2]>, command: &Command, bytes: usize) {
         let bytes = bytes.saturating_add(ANSWER_BYTES_GUESS.saturating_mul(keys.len().max(1)));
         self.run_as(task, keys, (command.order, command.writes), bytes);
     }
 
-    /// The same for what is no single command. `bytes`: of its words and its answer.
+    /// The same for a task that is not a single command. `bytes`: of its words and its answer.
     pub(super) fn run_as(
         &mut self,
         task: Task,
@@ -213,7 +214,7 @@ impl InFlight {
         self.push(InFlightCommand::Running { task, keys, order, writes, bytes });
     }
 
-    /// A command is through.
+    /// Queues the answer of a complete command.
     pub(super) fn wait(&mut self, through: Through) {
         self.writing += usize::from(through.writes);
         let bytes = through.answer.bytes();
@@ -223,7 +224,7 @@ impl InFlight {
         self.push(InFlightCommand::Waiting { through, bytes });
     }
 
-    /// So many writes are through that answer `OK` when they are durable, `last` the last of them.
+    /// Queues `writes` complete writes, which answer `OK` when they are durable; `last` is the last of them.
     pub(super) fn wait_for_writes(&mut self, last: Ticket, writes: usize) {
         self.writing += writes;
         self.commands += writes;
@@ -231,7 +232,7 @@ impl InFlight {
         self.push(InFlightCommand::Written { last, writes });
     }
 
-    /// Goes on with those that run; `finish` says what becomes of one that is through.
+    /// Polls the running commands; `finish` turns the outcome of a complete one into its answer.
     pub(super) fn poll_running(
         &mut self,
         context: &mut Context<'_>,
@@ -266,7 +267,7 @@ impl InFlight {
         }
     }
 
-    /// Takes the first answer, where it may leave. Only the first waits: commands behind it cannot be answered before it, and the
+    /// Takes the first answer if it may leave. Only the first one waits: later commands cannot be answered before it, and the
     /// log is in order.
     pub(super) fn pop(&mut self, context: &mut Context<'_>) -> Option<Popped> {
         let Entry { command, is_answered, .. } = self.entries.front_mut()?;
@@ -300,13 +301,13 @@ impl InFlight {
     }
 }
 
-/// Waits for all of them; gives the version of the last.
+/// Waits for all of them; returns the version of the last.
 fn poll_durable(
     pending: &mut SmallVec<[Ticket; 1]>,
     context: &mut Context<'_>,
 ) -> Poll<Result<Option<Lsn>, Failed>> {
     let mut version = None;
-    // From the end: where the last is durable, the others are.
+    // From the back: if the last is durable, the others are.
     while let Some(last) = pending.last() {
         match last.poll_durable(context) {
             Poll::Pending => return Poll::Pending,
@@ -331,7 +332,7 @@ mod tests {
         text.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect()
     }
 
-    /// Begins a command that runs until the flag is set.
+    /// Starts a command that runs until the flag is set.
     fn begin(queue: &mut InFlight, text: &str) -> Rc<Cell<bool>> {
         let (words, through) = (words(text), Rc::new(Cell::new(false)));
         let command = find(&words[0]).unwrap();

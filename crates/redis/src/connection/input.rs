@@ -1,5 +1,5 @@
-//! The input of a connection that is not begun: bytes, a command whose words have not all come, a value that is received into
-//! the memory that goes to the device, and a command that waits for others.
+//! The unprocessed input of a connection: bytes, a command with missing words, a value that is received into the memory that is
+//! written to the device, and a command that waits for others.
 
 use std::time::Duration;
 
@@ -16,21 +16,22 @@ use crate::options::Limits;
 use crate::shared::Shared;
 use crate::socket::{BLOCK_BYTES, Gone, Socket, Wanted};
 
-/// An unfinished command of fewer bytes lies in memory of its own: the memory that it was received into may be much larger.
+/// An unfinished command of fewer bytes is copied to separate memory: the memory that it was received into may be much larger.
 const DETACHED_BYTES_MAX: usize = 16 << 10;
-/// A value of so many bytes is received into the memory that goes to the device, where it has extents of its own.
+/// A value of at least this size is received into the memory that is written to the device, because it is stored in separate
+/// extents.
 pub(super) const LONG_VALUE_BYTES_MIN: usize = 16 << 10;
 /// Bytes of these buffers that the connections of a thread have at a time; further values are received as others are.
 const RECEIVE_BUFFERS_BYTES_MAX: usize = 16 << 20;
-/// Of a value with such a buffer so much comes between two checks, a second apart, or it has none any more.
+/// If less of such a value arrives between two checks, a second apart, it loses its buffer.
 const LONG_VALUE_BYTES_A_CHECK_MIN: usize = 64 << 10;
-/// An unfinished command below so many bytes is not refused, however much the others of the thread have.
+/// An unfinished command below this size is not refused, regardless of the memory of the thread's other connections.
 const UNFINISHED_BYTES_FREE: usize = 64 << 10;
 
 /// A long value that is being received.
 struct Receiving {
     buffer: ReceiveBuffer,
-    /// Bytes that it missed when it was checked last; none: it is newer.
+    /// Bytes missing at the last check; `None` before the first one.
     missed: Option<usize>,
 }
 
@@ -38,24 +39,24 @@ struct Receiving {
 pub(super) struct Input {
     pub received: Buffer,
     pub parser: RequestParser,
-    /// Something came since what was left lies in memory of its own.
+    /// Bytes arrived since the rest was moved to separate memory.
     came: bool,
-    /// Bytes of all of this that are counted among the thread's unfinished commands.
+    /// Bytes of this input that are counted among the thread's unfinished commands.
     pub counted: usize,
-    /// The value of the SET under way, where it is received into the memory that goes to the device.
+    /// The value of the current SET, if it is received into the memory that is written to the device.
     receiving: Option<Receiving>,
-    /// The last command was such a SET, or could have been: so the next one may be.
+    /// The last command was such a SET, or could have been one: so the next one may be.
     pub expects_value: bool,
-    /// The value under way came so slowly that it has no such memory any more.
+    /// The current value came too slowly and has lost its buffer.
     pub gave_up_buffer: bool,
-    /// A command that must wait for others before it begins, and the bytes of its words.
+    /// A command that must wait for others before it starts, and the bytes of its words.
     held: Option<(Vec<Bytes>, &'static Command)>,
     held_bytes: usize,
     /// The client sends nothing more.
     pub ended: bool,
-    /// How fast the command comes that is under way.
+    /// The rate at which the current command arrives.
     pub rate: Received,
-    /// Bytes that came since the last check, and checks in a row at which little had come of a long command.
+    /// Bytes that came since the last check, and consecutive checks that found little progress of a long command.
     pub came_since_check: usize,
     quiet_checks: u32,
 }
@@ -84,14 +85,14 @@ impl Input {
         }
     }
 
-    /// Where what is received goes to.
+    /// The buffer for received bytes.
     pub(super) fn received(&mut self) -> &mut Buffer {
         self.came = true;
         &mut self.received
     }
 
-    /// Receives once. `takes_values`: a long value may be received into the memory that goes to the device. `is_held_up`: the
-    /// bytes that come wait for long. Gives how many bytes came, and none where nothing more comes.
+    /// Receives once. `takes_values`: a long value may be received into the memory that is written to the device. `is_held_up`:
+    /// the received bytes will wait for a long time. Returns the number of bytes, and `None` at the end of the stream.
     pub(super) fn receive(
         &mut self,
         socket: &mut Socket,
@@ -110,7 +111,7 @@ impl Input {
         let missing = match (&self.receiving, is_held_up) {
             // Only the two bytes of its end are missing.
             (Some(_), _) => 0,
-            // Commands that wait lie in memory of their own, and not in a block that holds others' commands.
+            // Waiting commands are in separate memory, and not in a block that holds others' commands.
             (None, true) => BLOCK_BYTES + 1,
             (None, false) => self.parser.missing_bytes(&self.received),
         };
@@ -118,10 +119,10 @@ impl Input {
         socket.receive(self.received(), Wanted { missing, head_only }, &mut shared.block)
     }
 
-    /// Takes memory for the long value that is under way, and copies there what was received of it before.
+    /// Allocates the buffer of the current long value, and copies the part received before into it.
     fn open_buffer(&mut self, shared: &mut Shared) {
         let Some(([name, key], length)) = self.parser.last_word() else { return };
-        // It costs memory before anything is in it.
+        // It costs memory before it holds any bytes.
         if length < LONG_VALUE_BYTES_MIN
             || !is(name, "set")
             || shared.receive_buffers + length > RECEIVE_BUFFERS_BYTES_MAX
@@ -142,8 +143,8 @@ impl Input {
         self.receiving = Some(Receiving { missed: None, buffer });
     }
 
-    /// Gives the memory of a value back that little came into since this was called last: a client that sends slowly, or not the end
-    /// of the command, must not keep it from others.
+    /// Frees the buffer of a value that hardly grew since the last call: a client that sends slowly, or omits the end of the
+    /// command, must not keep it from others.
     pub(super) fn check_buffer(&mut self, shared: &mut Shared) {
         let Some(Receiving { buffer, missed }) = &mut self.receiving else { return };
         let missing = buffer.missing();
@@ -158,7 +159,7 @@ impl Input {
         );
         self.received.append_buffer(behind);
         self.close_buffer(shared);
-        // Not at once again.
+        // Not again for this value.
         self.gave_up_buffer = true;
     }
 
@@ -168,7 +169,7 @@ impl Input {
         Some(buffer)
     }
 
-    /// Whether the value that was received so is there as a whole, with its end.
+    /// Returns true if the value received into a buffer is complete, with its line break.
     pub(super) fn has_value(&self) -> bool {
         let is_full = |receiving: &Receiving| receiving.buffer.missing() == 0;
         self.receiving.as_ref().is_some_and(is_full) && self.received.len() >= 2
@@ -189,8 +190,8 @@ impl Input {
         self.held.take()
     }
 
-    /// Whether less came of the command under way than must, for as long as that may be. `period` went by since this was asked last;
-    /// nothing is asked of a client that the server does not listen to.
+    /// Returns true if the current command arrived below the minimum rate for longer than allowed. `period` is the time since
+    /// the last call; a client that the server does not read from is not checked.
     pub(super) fn is_too_slow(&mut self, limits: &Limits, is_listened_to: bool, period: Duration) -> bool {
         let is_within = self.parser.is_within() || !self.received.is_empty();
         if !is_within || !is_listened_to {
@@ -200,19 +201,20 @@ impl Input {
         self.rate.waited(period, &limits.min_rate).is_err()
     }
 
-    /// Whether the command under way is a long one.
+    /// Returns true if the current command is long.
     pub(super) fn is_long(&self) -> bool {
         self.bytes() + self.parser.missing_bytes(&self.received) >= LONG_BYTES || self.receiving.is_some()
     }
 
-    /// Whether hardly anything came between the last two checks of a long command; `is_awaited`: the server waits for it.
+    /// Returns true if hardly anything came between the last two checks of a long command; `is_awaited`: the server waits for
+    /// it.
     pub(super) fn sends_nothing(&mut self, is_awaited: bool) -> bool {
         let is_quiet = is_awaited && std::mem::take(&mut self.came_since_check) < LONG_BYTES;
         self.quiet_checks = if is_quiet { self.quiet_checks + 1 } else { 0 };
         self.quiet_checks > 1
     }
 
-    /// Throws all of it away.
+    /// Discards all of it.
     pub(super) fn clear(&mut self, shared: &mut Shared) {
         self.take_held();
         self.parser = RequestParser::new(RequestLimits::default(), true);
@@ -220,12 +222,13 @@ impl Input {
         self.close_buffer(shared);
     }
 
-    /// Bytes of unfinished commands, without those of a value in memory of its own.
+    /// Bytes of unfinished commands, without those of a value in a separate buffer.
     pub(super) fn bytes(&self) -> usize {
         self.received.len() + self.parser.held_bytes() + self.held_bytes
     }
 
-    /// Keeps the thread's count of unfinished commands, `others` among them; says whether it is too much with what came for this one.
+    /// Updates the thread's count of unfinished commands, including `others`; returns true if this command's growth exceeds the
+    /// limit.
     pub(super) fn count(&mut self, shared: &mut Shared, others: usize) -> bool {
         let left = self.bytes();
         let filled = self.receiving.as_ref().map_or(0, |receiving| receiving.buffer.filled());
@@ -234,7 +237,7 @@ impl Input {
             return false;
         }
         if self.came && left < DETACHED_BYTES_MAX {
-            // Little that is left must not hold the memory that many requests were received into, however little it is.
+            // Even a tiny rest would otherwise keep the memory that many requests were received into.
             self.parser.detach();
             self.received = own(&self.received);
             self.came = false;
@@ -243,7 +246,7 @@ impl Input {
         let grew = now > self.counted;
         self.counted = now;
         let most = shared.frontend.options.limits.received_bytes_max;
-        // Long commands wait for room, and one may go on without: only what never waits is refused here.
+        // Long commands wait for room, and one may continue without it: only commands that never wait are refused here.
         let is_overfull = others > UNFINISHED_BYTES_FREE
             && self.receiving.is_none()
             && shared.frontend.memory.is_overfull();
@@ -251,7 +254,7 @@ impl Input {
     }
 }
 
-/// The same bytes in memory that nothing else is in.
+/// The same bytes in memory that is not shared.
 fn own(bytes: &Buffer) -> Buffer {
     if bytes.len() > COPY_BYTES_MAX {
         return Buffer::from(bytes.to_vec());

@@ -1,4 +1,4 @@
-//! When a connection ends that neither side ended: the limits of time and memory.
+//! The limits of time and memory that close a connection which neither side closed.
 
 use std::time::Duration;
 
@@ -6,27 +6,28 @@ use super::Connection;
 use crate::shared::Shared;
 use crate::socket::{Gone, Socket};
 
-/// A client that takes nothing for so long while as much waits as may does not read at all; one that takes something is waited for.
+/// A client that takes nothing for this time while its backlog is full does not read at all; a client that takes some is waited
+/// for.
 pub(super) const TAKES_NOTHING_MIN: Duration = Duration::from_secs(1);
 
-/// Why a connection ends.
+/// The reason why a connection closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The other side, or a failure of the network.
     Gone,
-    /// All was said.
+    /// Everything was sent.
     Done,
-    /// Another connection ended it.
+    /// Another connection closed it.
     Killed,
     /// It did not take its answers for too long.
     Silent,
-    /// It began a command and sends hardly anything of the rest.
+    /// It started a command and sends hardly anything of the rest.
     Slow,
-    /// It needs more memory than there is for all connections of the thread.
+    /// It needs more memory than is left for all connections of the thread.
     TooMuch,
-    /// Its client did not do this in time, which has to be done first.
+    /// Its client did not complete this mandatory step in time.
     Overdue(&'static str),
-    /// Too much waits in it: it is told so, and ends when it took its answers.
+    /// Too much waits in it: an error reports this, and the connection closes when its client has taken the answers.
     Refused,
 }
 
@@ -37,7 +38,7 @@ impl From<Gone> for End {
 }
 
 impl Connection {
-    /// Whether another connection ended it (CLIENT KILL), or it makes room for one.
+    /// Returns true if another connection closed it (CLIENT KILL), or it makes room for a new one.
     pub(crate) fn is_to_end(&self) -> bool {
         self.session.client.is_to_end() || self.session.client.is_evicted()
     }
@@ -45,7 +46,7 @@ impl Connection {
     /// Checks the limits of time, `period` after the last check.
     ///
     /// # Errors
-    /// It has to end.
+    /// The connection must close.
     pub(crate) fn check(
         &mut self,
         socket: &Socket,
@@ -70,10 +71,10 @@ impl Connection {
         }
     }
 
-    /// Checks how long its client takes nothing, where too much waits in it or it was refused.
+    /// Checks how long its client has taken nothing, if its backlog is full or it was refused.
     ///
     /// # Errors
-    /// It has to end.
+    /// The connection must close.
     pub(crate) fn check_stuck(&self, socket: &Socket, shared: &Shared) -> Result<(), End> {
         let Some(since_ns) = socket.stuck_since_ns() else { return Ok(()) };
         let stuck_ns = shared.awake_ns.saturating_sub(since_ns);

@@ -1,11 +1,11 @@
 //! One connection, without its socket: requests in, answers out, in the order of the requests.
 //!
-//! Commands begin in the order in which they came, and several may be under way: reads that wait for the device, writes
-//! that wait for the log. A write blocks later commands on its keys only until it has its place in the order of writes;
-//! reads then see it although it is not durable yet, and their answers wait for it. Answers leave in order.
+//! Commands start in the order of their arrival, and several may be in progress: reads that wait for the device, writes that
+//! wait for the log. A write blocks later commands on its keys only until it has its place in the order of writes; reads then
+//! see it although it is not durable yet, and their answers wait for it. Answers leave in order.
 //!
-//! `input` has what came, `begin` begins it, `in_flight` is what was begun, `backlog` what waits for a client that takes no
-//! answers, and `limits` says when a connection ends that nobody ended.
+//! `input` holds received bytes, `begin` starts commands, `in_flight` holds started ones, `backlog` the commands that wait for
+//! a client that takes no answers, and `limits` closes connections that neither side closed.
 
 mod backlog;
 mod begin;
@@ -44,21 +44,21 @@ pub(crate) struct Connection {
     out: Buffer,
     /// The TLS between the connection and its socket.
     sealing: Option<Box<Sealing>>,
-    /// Bytes of `out` and of the queue that are counted among the thread's answers, and bytes of the cache that those keep.
+    /// Bytes of `out` and of the queue that are counted among the thread's answers, and cache bytes pinned by them.
     counted_answers: usize,
     pinned: usize,
     /// Commands and answers that wait for a client that takes no answers.
     backlog: Backlog,
-    /// Whether more was wanted from the socket in its last turn.
+    /// More input was wanted from the socket in its last turn.
     is_listened_to: bool,
-    /// Its last command, and which of its parts.
+    /// Its last command, and its subcommand.
     last: Option<(&'static Command, usize)>,
-    /// The arrival of the last byte of commands that have not begun, and whether all of them have begun since.
+    /// The arrival of the last byte of commands that have not started, and whether all of them have started since.
     came_ns: u64,
     has_begun_all: bool,
-    /// Commands that were answered in this turn.
+    /// Commands answered in this turn.
     finished: FinishedCommands,
-    /// Its beginning, on the clock for timeouts.
+    /// Its start, on the clock for timeouts.
     began_ns: u64,
 }
 
@@ -90,8 +90,8 @@ impl Connection {
         }
     }
 
-    /// The step that its client must take before the time for that is over; none if it may be idle. Without a password a client need not
-    /// send anything.
+    /// The step that its client must take before its time is over; `None` if it may be idle. Without a password, a client need
+    /// not send anything.
     pub(crate) fn is_due(&self) -> Option<&'static str> {
         let is_agreed = self.sealing.as_ref().is_none_or(|sealing| sealing.is_agreed());
         match (self.session.client.may_stay(), self.session.authenticated, is_agreed) {
@@ -105,7 +105,7 @@ impl Connection {
         self.session.client.id
     }
 
-    /// Receives once; gives how many bytes came.
+    /// Receives once; returns the number of bytes.
     ///
     /// # Errors
     /// [`Gone`].
@@ -147,7 +147,7 @@ impl Connection {
         Ok(count)
     }
 
-    /// Sends what it has to say, as far as its socket takes it now.
+    /// Sends its answers, as far as its socket accepts them now.
     ///
     /// # Errors
     /// [`Gone`].
@@ -165,24 +165,24 @@ impl Connection {
             sealing.seal(&mut self.out, ends);
             let is_nothing = sealing.sealed().is_empty();
             socket.send(sealing.sealed(), now_ns)?;
-            // The sealed bytes are a part of the answers: where the socket took all of them, there may be more.
+            // The sealed bytes are only a part of the answers: if the socket took all of them, there may be more.
             if is_nothing || self.out.is_empty() || !sealing.sealed().is_empty() {
                 return Ok(());
             }
         }
     }
 
-    /// Adds the commands that were answered in this turn to the figures of the thread.
+    /// Adds the commands answered in this turn to the figures of the thread.
     pub(crate) fn tell_finished(&mut self, shared: &mut Shared) {
         shared.figures.take(self.session.client.addresses.peer, &mut self.finished);
     }
 
-    /// Whether nothing more is understood, as the connection ends when its answers were sent.
+    /// Returns true if no more commands are parsed, because the connection closes when its answers are sent.
     pub(crate) fn is_closing(&self) -> bool {
         self.session.closing
     }
 
-    /// The connection ends: nothing of it is counted any more among what the thread's connections have in memory.
+    /// Removes a closed connection from the counts of the thread's memory.
     pub(crate) fn forget(&mut self, shared: &mut Shared) {
         shared.frontend.memory.end_exemption(self.session.client.id);
         shared.received -= std::mem::take(&mut self.input.counted);
@@ -191,8 +191,8 @@ impl Connection {
         self.input.close_buffer(shared);
     }
 
-    /// Goes on with what was begun, and begins what was received as far as it may; says whether more is wanted from the
-    /// socket. A command that waits then is woken through the mailbox.
+    /// Continues started commands, and starts received ones that may start; returns true if more input is wanted from the
+    /// socket. A command that must wait is woken through the mailbox.
     pub(crate) fn advance(&mut self, shared: &mut Shared) -> bool {
         self.queue.turn_ns = shared.now_ns;
         self.poll_in_flight(shared);
@@ -201,10 +201,10 @@ impl Connection {
             self.has_begun_all = all_started;
             let before = (self.queue.len(), self.queue.bytes());
             self.poll_in_flight(shared);
-            // A command that was begun may be through already, and then those that wait for it may begin.
+            // A started command may be complete already, and then commands that wait for it may start.
             if all_started || (self.queue.len(), self.queue.bytes()) == before {
                 self.is_listened_to = all_started && !self.session.closing && !self.input.ended;
-                // Before its client can know of it.
+                // Before its client can learn of it.
                 if self.last.is_some() && self.session.authenticated {
                     self.session.client.set_authenticated();
                 }
@@ -214,8 +214,8 @@ impl Connection {
         }
     }
 
-    /// Whether it is read from although nothing more of it is begun: a client may write all that it has to say before it takes an
-    /// answer. Bytes behind the last command that is understood are thrown away.
+    /// Returns true if it is still read although no more of its commands start: a client may write everything before it takes
+    /// an answer. Bytes after the last accepted command are thrown away.
     fn is_read_on(&mut self, shared: &mut Shared) -> bool {
         if self.input.ended {
             return false;
@@ -229,29 +229,29 @@ impl Connection {
         self.is_held_up_by_client(limits.answer_bytes_max) && self.pending_bytes() < limits.pending_bytes_max
     }
 
-    /// Whether it waits for nothing but its client, who has not taken its answers.
+    /// Returns true if it waits only for its client, which has not taken its answers.
     fn is_held_up_by_client(&self, answers_max: usize) -> bool {
         self.backlog.is_held_up && self.out.len() + self.backlog.unsent >= answers_max
     }
 
-    /// Bytes of the answers that its client has not taken, and of the commands behind them.
+    /// Bytes of the answers that its client has not taken, and of the commands after them.
     fn pending_bytes(&self) -> usize {
         self.input.bytes() + self.out.len() + self.backlog.unsent
     }
 
-    /// Bytes of answers, those to come among them.
+    /// Bytes of answers, including future ones.
     fn answer_bytes(&self) -> usize {
         self.out.len() + self.backlog.unsent + self.queue.bytes()
     }
 
-    /// Bytes of commands that wait for its client to take answers; none where they do not.
+    /// Bytes of commands that wait for its client to take answers; `None` if they do not.
     pub(crate) fn waiting_bytes(&self, shared: &Shared) -> Option<usize> {
         let answers_max = shared.frontend.options.limits.answer_bytes_max;
         let waits = !self.session.closing && self.is_held_up_by_client(answers_max);
         (waits && !self.input.received.is_empty()).then(|| self.input.received.len())
     }
 
-    /// Executes none of the waiting commands: an error behind the answers says so, and the connection ends.
+    /// Discards the waiting commands: an error after the answers reports this, and the connection closes.
     pub(crate) fn refuse(&mut self, shared: &mut Shared) {
         let most = shared.frontend.options.limits.pending_bytes_max;
         self.input.clear(shared);
@@ -266,20 +266,22 @@ impl Connection {
         ));
     }
 
-    /// Returns true if it may receive more: it has little of a command, or there is memory for long ones. Else its client waits.
+    /// Returns true if it may receive more: it has little of a command, or there is memory for long ones. Otherwise its client
+    /// waits.
     pub(crate) fn may_receive(&mut self, shared: &Shared) -> bool {
         let (memory, id) = (&shared.frontend.memory, self.session.client.id);
         if !memory.is_short() || !self.input.is_long() {
             memory.end_exemption(id);
             return true;
         }
-        // A client that is not listened to is not too slow.
+        // A client that the server does not read from is not too slow.
         self.is_listened_to = memory.may_receive(id);
         self.is_listened_to
     }
 
-    /// Whether it holds much memory and nothing happens to it: its client takes nothing of its answers, or sends hardly anything of a
-    /// long command. Such connections are closed where memory is short. Asked at every check of the limits of time.
+    /// Returns true if it holds much memory and makes no progress: its client takes none of its answers, or sends hardly
+    /// anything of a long command. Such connections are closed when memory is short. Called at every check of the limits of
+    /// time.
     pub(crate) fn keeps_memory(&mut self, socket: &Socket, shared: &Shared) -> bool {
         let stuck_ns = socket.stuck_since_ns().map_or(0, |since| shared.now_ns.saturating_sub(since));
         let takes_nothing =
@@ -289,13 +291,12 @@ impl Connection {
         takes_nothing || sends_nothing
     }
 
-    /// Keeps the thread's count of unfinished commands; says whether it is too much with what came for this one.
+    /// Updates the thread's count of unfinished commands; returns true if this command's growth exceeds the limit.
     pub(crate) fn count_received(&mut self, shared: &mut Shared) -> bool {
         self.input.count(shared, self.session.held_bytes())
     }
 
-    /// Keeps the thread's count of the cache's memory that answers keep which wait; where it would be too much, copies this
-    /// connection's.
+    /// Updates the thread's count of cache memory pinned by waiting answers; above the limit, copies this connection's.
     fn count_pinned(&mut self, shared: &mut Shared) {
         let mut now = pinned_bytes(&self.out) + self.queue.pinned_bytes();
         if now > self.pinned && shared.pinned - self.pinned + now > shared.pinned_max {
@@ -307,7 +308,7 @@ impl Connection {
         self.pinned = now;
     }
 
-    /// Keeps the thread's count of answers; gives this connection's.
+    /// Updates the thread's count of answers; returns this connection's.
     pub(crate) fn count_answers(&mut self, shared: &mut Shared) -> usize {
         self.backlog.unsent = self.sealing.as_mut().map_or(0, |sealing| sealing.sealed().len());
         self.count_pinned(shared);
@@ -317,8 +318,8 @@ impl Connection {
         now
     }
 
-    /// Whether all was said and sent: nothing more is understood or comes, and nothing is under way. [`Self::count_answers`] comes
-    /// before.
+    /// Returns true if everything was sent: no more commands are parsed or arrive, and none is in progress. Call
+    /// [`Self::count_answers`] first.
     pub(crate) fn is_done(&self) -> bool {
         self.says_no_more() && self.out.is_empty() && self.backlog.unsent == 0
     }
@@ -329,12 +330,12 @@ impl Connection {
         said_all && self.queue.is_empty()
     }
 
-    /// Whether commands that waited only for its client to take answers may go on.
+    /// Returns true if commands that waited only for its client to take answers may continue.
     pub(crate) fn wants_more(&self, shared: &Shared) -> bool {
         self.backlog.is_held_up && self.answer_bytes() < shared.frontend.options.limits.answer_bytes_max
     }
 
-    /// Notes for CLIENT LIST what it said last, and when, and what it has in memory.
+    /// Records its last command, the time and its memory for CLIENT LIST.
     pub(crate) fn show(&self, now_ns: u64) {
         let client = &self.session.client;
         client.figures.last_ms.store(now_ns / 1_000_000, Ordering::Relaxed);
@@ -349,7 +350,7 @@ impl Connection {
         }
     }
 
-    /// Notes for CLIENT LIST what was queued and how many keys are watched.
+    /// Records the queued commands and the number of watched keys for CLIENT LIST.
     fn show_transaction(&self) {
         let queued = self.session.transaction.as_ref().map_or(0, |transaction| transaction.calls.len() + 1);
         self.session.client.figures.queued.store(queued, Ordering::Relaxed);
@@ -373,7 +374,7 @@ mod tests {
     use crate::mailbox::{ConnectionToken, Mailbox};
     use crate::options::{Limits, RedisOptions};
 
-    /// A connection of a new store, and what it shares with others.
+    /// A connection of a new store, and its shared state.
     fn connection(limits: Limits) -> (Connection, Shared) {
         let store = StoreKit::new(32_768).in_memory();
         let address = (Ipv4Addr::LOCALHOST, 1).into();
@@ -393,9 +394,9 @@ mod tests {
     #[test]
     fn the_rest_of_a_block_does_not_hold_it() {
         let (mut connection, mut shared) = connection(Limits::default());
-        // Twice as much in a row too: the rest is other bytes then.
+        // Also twice in a row: the rest is then different bytes.
         for left in [1, 10, 10, COPY_BYTES_MAX, COPY_BYTES_MAX + 1, 10_000] {
-            // It ends what was left before.
+            // It completes the rest of the round before.
             let block = [b"\r\n".to_vec(), b"PING\r\n".repeat(1_000), vec![b'x'; left]].concat();
             let block = Bytes::from(block);
             connection.input.received().append_external(block.clone());
@@ -409,9 +410,10 @@ mod tests {
         assert_eq!(out.windows(7).filter(|answer| *answer == b"+PONG\r\n").count(), 6_000);
     }
 
-    /// Symptom: connections that watch thousands of keys each, or queue many commands, could hold 512 MiB a thread in a container of
-    /// 256 MiB. Cause: what never waits had bounds that did not follow from the memory. Fix: it is refused when all threads together hold
-    /// twice the bytes from which on long commands wait. Long commands wait, and are not refused for it.
+    /// Symptom: connections that watch thousands of keys each, or queue many commands, could hold 512 MiB a thread in a
+    /// container of 256 MiB. Cause: the bounds of commands that never wait did not follow from the memory. Fix: they are
+    /// refused when all threads together hold twice the bytes at which long commands start to wait. Long commands wait, and are
+    /// not refused for it.
     #[test]
     fn queued_commands_and_watched_keys_are_bounded_in_all_threads_together() {
         let limits = Limits { memory_bytes_max: 100_000, ..Limits::default() };

@@ -13,17 +13,17 @@ use crate::mailbox::{LISTENER, Mailbox};
 
 /// New connections in one turn.
 const ACCEPTS_MAX: usize = 64;
-/// Pause after a failed accept: it fails again at once where file descriptors have run out.
+/// Pause after a failed accept: it fails again at once if file descriptors have run out.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The listeners, and the threads that its connections go to in turn.
+/// The listeners, and the threads that get their connections in turn.
 pub(crate) struct Accepting {
     listeners: Arc<[TcpListener]>,
-    /// The listener that is asked first: each in turn.
+    /// The listener to ask first: each in turn.
     first: usize,
     mailboxes: Vec<Arc<Mailbox>>,
     next: usize,
-    /// Until when nothing is accepted.
+    /// Nothing is accepted until this time.
     paused_until_ns: Option<u64>,
 }
 
@@ -32,17 +32,17 @@ impl Accepting {
         Self { listeners, first: 0, mailboxes, next: 0, paused_until_ns: None }
     }
 
-    /// Makes a poll report connections that wait, and later ones.
+    /// Makes a poll report waiting connections, and later ones.
     ///
     /// # Errors
-    /// As the system.
+    /// Those of the system.
     pub(crate) fn register(listeners: &[TcpListener], registry: &Registry) -> io::Result<()> {
         listeners.iter().try_for_each(|listener| {
             registry.register(&mut SourceFd(&listener.as_raw_fd()), LISTENER, Interest::READABLE)
         })
     }
 
-    /// Makes the poll report again what it reported before and nobody accepted.
+    /// Makes the poll report connections again that it reported before and that were not accepted.
     pub(super) fn rearm(&self, registry: &Registry) {
         for listener in self.listeners.iter() {
             let listener = listener.as_raw_fd();
@@ -56,15 +56,15 @@ impl Accepting {
         self.paused_until_ns.is_some()
     }
 
-    /// Accepts again where a pause is over.
+    /// Accepts again after a pause.
     pub(super) fn resume(&mut self, now_ns: u64, registry: &Registry) {
         if self.paused_until_ns.take_if(|until| *until <= now_ns).is_some() {
             self.rearm(registry);
         }
     }
 
-    /// Accepts what waits, hands it to the threads in turn, and gives what is for this one, whose mailbox is `own`. The second
-    /// part is false where accepting failed: then it pauses.
+    /// Accepts waiting connections, hands them to the threads in turn, and returns those of this thread, whose mailbox is
+    /// `own`. The second part is false if accepting failed: then it pauses.
     pub(super) fn accept(
         &mut self,
         own: &Arc<Mailbox>,
@@ -85,14 +85,14 @@ impl Accepting {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (sockets, true),
                 Err(error) => {
-                    // How often that is written the program's log bounds.
+                    // The program's log bounds the rate of this message.
                     tracing::warn!("cannot accept a connection: {error}");
                     self.paused_until_ns = Some(now_ns + ACCEPT_PAUSE.as_nanos() as u64);
                     return (sockets, false);
                 }
             }
         }
-        // Others may wait still.
+        // More connections may be waiting.
         self.rearm(registry);
         (sockets, true)
     }
@@ -100,7 +100,7 @@ impl Accepting {
     /// A connection of any listener.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if none has one; as the system.
+    /// [`io::ErrorKind::WouldBlock`] if none has one; those of the system.
     fn accept_one(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
         self.first = (self.first + 1) % self.listeners.len().max(1);
         let (before, after) = self.listeners.split_at(self.first);

@@ -1,8 +1,8 @@
 //! A dispatch thread: waits until something is ready, and handles all of it in one turn.
 //!
-//! All writes of a turn are committed together, and each connection's answers leave in one call at the
-//! turn's end. The poll is edge-triggered: every socket is registered once for both directions, and whether it may be read
-//! or written is remembered until a call would block. So a request costs no call but its read and its write.
+//! All writes of a turn are committed together, and each connection's answers leave in one call at the turn's end. The poll is
+//! edge-triggered: every socket is registered once for both directions, and its readiness is remembered until a call would
+//! block. So a request costs no call except its read and its write.
 
 mod accept;
 
@@ -18,6 +18,7 @@ use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use rustix::net::sockopt;
+use shoal_engine::Waiting;
 use shoal_metrics::RefusalCause;
 
 use self::accept::ACCEPT_PAUSE;
@@ -33,11 +34,11 @@ use crate::tls::Sealing;
 
 /// Bytes that a connection receives in one turn, so that the others get theirs.
 const TURN_BYTES_MAX: usize = 1 << 20;
-/// The thread looks again for memory so often while its connections wait for it.
+/// Interval at which the thread looks for memory while its connections wait for it.
 const MEMORY_PAUSE: Duration = Duration::from_millis(2);
 /// Events taken in one call.
 const EVENTS_MAX: usize = 256;
-/// Connections that have shown nothing, which are closed where the process has no file for a new one.
+/// Number of unauthenticated connections that are closed when the process has no file for a new one.
 const EVICTED_FOR_FILES: usize = 64;
 
 /// A slot for a connection.
@@ -45,7 +46,7 @@ const EVICTED_FOR_FILES: usize = 64;
 struct Slot {
     generation: u32,
     connection: Option<Box<(Socket, Connection)>>,
-    /// Whether it is among the touched ones of this turn.
+    /// True if it is among the touched ones of this turn.
     touched: bool,
 }
 
@@ -61,9 +62,9 @@ pub(crate) struct Dispatch<'a> {
     again: Vec<u32>,
     /// Slots whose connections wait for memory.
     short: Vec<u32>,
-    /// Accepts for all threads, where this is the first one.
+    /// Accepts for all threads; only the first thread has it.
     accepting: Option<Accepting>,
-    /// When the limits of time were checked last, on the clock for timeouts, and when there was something to do.
+    /// The last check of the limits of time, on the clock for timeouts, and the last time with work.
     checked_ns: u64,
     worked_ns: u64,
 }
@@ -95,16 +96,16 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until it is stopped.
     ///
     /// # Errors
-    /// As the system, where nothing can be waited for any more.
+    /// Those of the system, if it cannot poll any more.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut woken = Vec::new();
         let poll = self.shared.frontend.options.poll;
         loop {
-            // Right after work there often is more: looking for it takes less time than falling asleep and waking.
+            // More work often follows at once: polling for it is faster than a sleep and a wake-up.
             let polls = u128::from(self.shared.now_ns.saturating_sub(self.worked_ns)) < poll.as_nanos();
             let sleeps = !polls && self.again.is_empty() && self.mailbox.may_sleep();
             let is_paused = self.accepting.as_ref().is_some_and(Accepting::is_paused);
@@ -129,11 +130,11 @@ impl<'a> Dispatch<'a> {
                 events.is_empty() && woken.is_empty() && sockets.is_empty() && self.again.is_empty();
             if !nothing || is_paused || !self.short.is_empty() {
                 self.worked_ns = self.shared.now_ns;
-                store.gather_and_commit(|| {
+                store.turn(|| {
                     self.turn(&events, &woken, sockets);
-                    self.commits_itself()
+                    self.waiting()
                 });
-                // The answers of writes that this thread committed leave before it begins others.
+                // The answers of writes committed by this thread leave before it starts others.
                 let (sockets, stop) = self.mailbox.take(&mut woken);
                 if stop {
                     return Ok(());
@@ -148,10 +149,10 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// Returns true if this thread has one client, whose writes it commits. With several clients it receives their commands while
-    /// the committer's thread waits for the device.
-    fn commits_itself(&self) -> bool {
-        self.slots.len() - self.free.len() == 1 && !self.shared.frontend.is_relaxed()
+    /// The clients that wait for the writes of a turn. In relaxed mode no client waits for the device.
+    fn waiting(&self) -> Waiting {
+        let is_one = self.slots.len() - self.free.len() == 1 && !self.shared.frontend.is_relaxed();
+        if is_one { Waiting::One } else { Waiting::Several }
     }
 
     fn turn(&mut self, events: &Events, woken: &[ConnectionToken], sockets: Vec<TcpStream>) {
@@ -202,7 +203,7 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// Gives a connection its turn: it goes on with what it can, and receives as long as it may and there is something.
+    /// Runs the turn of a connection: it continues its commands, and receives while it may and bytes are there.
     fn advance(&mut self, index: u32) -> Result<(), End> {
         let shared = &mut self.shared;
         let Some((socket, connection)) = at(&mut self.slots, index) else { return Ok(()) };
@@ -232,8 +233,8 @@ impl<'a> Dispatch<'a> {
         Ok(())
     }
 
-    /// Where all connections have received too much: refuses those whose commands wait for them to take their answers, those
-    /// with most first. False where that is not enough.
+    /// If all connections together have received too much, refuses those whose commands wait for them to take their answers,
+    /// the largest first. False if that is not enough.
     fn refuse_waiting(&mut self) -> bool {
         let most = self.shared.frontend.options.limits.received_bytes_max;
         while self.shared.received > most || self.shared.frontend.memory.is_overfull() {
@@ -248,7 +249,7 @@ impl<'a> Dispatch<'a> {
         true
     }
 
-    /// Tells a connection that too much waits in it.
+    /// Refuses a connection with too large a backlog.
     fn refuse(&mut self, index: u32) {
         let Some((_, connection)) = at(&mut self.slots, index) else { return };
         self.shared.frontend.metrics().add_refusal(RefusalCause::Memory);
@@ -261,7 +262,7 @@ impl<'a> Dispatch<'a> {
         self.again.push(index);
     }
 
-    /// Sends the answers of this turn. A connection that was held up by its own answers goes on in the next.
+    /// Sends the answers of this turn. A connection that was held up by its own answers continues in the next.
     fn send_all(&mut self) {
         for index in std::mem::take(&mut self.touched) {
             if let Some(slot) = self.slots.get_mut(index as usize) {
@@ -306,7 +307,7 @@ impl<'a> Dispatch<'a> {
         Ok(())
     }
 
-    /// Of those that do not take their answers, the connection with most of them.
+    /// The connection with the most untaken answers.
     fn slowest(&mut self) -> Option<u32> {
         let shared = &mut self.shared;
         let stuck = self.slots.iter_mut().zip(0..).filter_map(|(slot, index)| {
@@ -317,7 +318,7 @@ impl<'a> Dispatch<'a> {
         stuck.max().map(|(_, index)| index)
     }
 
-    /// Ends the connections that are above a limit of time: that do not take their answers, send too slowly, or do not go.
+    /// Closes the connections above a limit of time: their clients do not take their answers, send too slowly, or do not close.
     fn check_limits(&mut self) {
         let now_ns = self.shared.awake_ns;
         if now_ns.saturating_sub(self.checked_ns) < CHECK_PERIOD.as_nanos() as u64 {
@@ -367,7 +368,7 @@ impl<'a> Dispatch<'a> {
         self.free.push(index);
     }
 
-    /// Puts a new connection into a slot; false where there are too many.
+    /// Puts a new connection into a slot; false if there are too many.
     fn try_add(&mut self, index: u32, socket: TcpStream) -> io::Result<bool> {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
@@ -393,7 +394,7 @@ impl<'a> Dispatch<'a> {
             }
             return Ok(false);
         };
-        // Closing the socket ends this.
+        // Closing the socket unregisters it.
         let both = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), token.into(), both)?;
         let session = ConnectionState::new(client, frontend.options.password.is_none());

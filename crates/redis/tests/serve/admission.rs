@@ -1,4 +1,4 @@
-//! Connections that show no password: they have little time, and lock nobody out.
+//! Unauthenticated connections: they have little time, and lock out nobody.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ fn with(limits: Limits, password: Option<&[u8]>) -> Served {
     serve(RedisOptions { limits, password: password.map(<[u8]>::to_vec), ..RedisOptions::default() })
 }
 
-/// A connection that has said this.
+/// A connection that has sent these bytes.
 fn said(served: &Served, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(served.address).unwrap();
     stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
@@ -30,11 +30,11 @@ fn await_end(stream: &mut TcpStream) {
     assert!(!matches!(end, Err(std::io::ErrorKind::WouldBlock)), "it was not closed");
 }
 
-/// Somebody with the password gets in although all places are taken, at once, and clients that are in stay.
+/// A client with the password gets in at once although all places are taken, and admitted clients stay.
 #[test]
 fn idle_connections_without_a_password_lock_nobody_out() {
     const PLACES: usize = 40;
-    // They would stay for ever.
+    // They would stay forever.
     let limits = Limits {
         connections_max: PLACES,
         unauthenticated_max: Duration::from_secs(36_000),
@@ -68,7 +68,7 @@ fn idle_connections_without_a_password_lock_nobody_out() {
     assert!(evicted.parse::<usize>().unwrap() >= 2 * PLACES, "{info}");
 }
 
-/// Where all have shown the password, a further one is refused; where there is none, the first command counts.
+/// If all have authenticated, a further one is refused; without a password, the first command counts.
 #[test]
 fn an_admitted_client_stays() {
     for password in [Some(&b"tide"[..]), None] {

@@ -1,4 +1,4 @@
-//! Clients that write before they read: they are served, or told at once what was not done.
+//! Clients that write before they read: they are served, or get an error at once for the commands that were not executed.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::support::{Client, Seen, Served, cold_store, serve, serve_store};
 
 const LONG: usize = 64 << 10;
 
-/// A client whose socket holds little, so that answers that it does not take are the server's, and which fails rather than hangs.
+/// A client with a small socket buffer, so that untaken answers stay in the server; it fails rather than hangs.
 fn client(served: &Served) -> Client {
     let client = Client::new(served);
     let stream = client.reader.get_ref();
@@ -24,7 +24,7 @@ fn client(served: &Served) -> Client {
     client
 }
 
-/// A round of commands of all kinds, and what they answer where no other client writes.
+/// A round of commands of all kinds, and their answers if no other client writes.
 fn round(number: usize) -> Vec<(Vec<u8>, Seen)> {
     let (key, long) = (format!("k{number}"), vec![b'a' + (number % 26) as u8; LONG]);
     vec![
@@ -45,7 +45,8 @@ fn round(number: usize) -> Vec<(Vec<u8>, Seen)> {
     ]
 }
 
-/// Such a client hung for a minute and was cut then; its library sent all of it again, and its increments were done again.
+/// Such a client used to hang for a minute until it was cut off; its library sent everything again, and its increments were
+/// applied twice.
 #[test]
 fn a_whole_pipeline_is_written_before_anything_is_read() {
     const ROUNDS: usize = 250;
@@ -75,7 +76,7 @@ fn a_whole_pipeline_is_written_before_anything_is_read() {
     }
 }
 
-/// The two ends of it: nothing more is executed, and both sides know what was.
+/// At the limit, nothing more is executed, and both sides agree on the executed commands.
 #[test]
 fn commands_too_many_to_wait_are_refused_and_not_executed() {
     let limits = Limits { answer_bytes_max: 1 << 20, pending_bytes_max: 16 << 20, ..Limits::default() };
@@ -86,7 +87,7 @@ fn commands_too_many_to_wait_are_refused_and_not_executed() {
     for _ in 0..400 {
         one.send(&round);
     }
-    // All of it was written: the server threw away what it did not keep.
+    // Everything was written: the server threw away the rest.
     let mut counted = 0;
     let refused = loop {
         match one.next() {
@@ -122,7 +123,7 @@ fn a_client_that_never_reads_is_cut_when_too_much_waits() {
         assert!(most.unwrap() < 24 << 20, "{most:?}");
     }
     let written = writing.join().unwrap().expect("it is cut");
-    // The bytes that may wait, those thrown away behind them, and those that the system holds.
+    // The bytes that may wait, the bytes thrown away after them, and those in the system's buffers.
     assert!(written < 16 + 64 + 40, "{written} MiB were taken");
 }
 
@@ -137,7 +138,8 @@ fn figures(client: &mut Client) -> Vec<(usize, usize)> {
     list.lines().map(|line| (figure(line, "qbuf="), figure(line, "omem="))).collect()
 }
 
-/// Many that write before they read stay below what all may have; each is served as a whole or told where it ends.
+/// Many clients that write before they read stay below the common limit; each is served completely, or gets an error at the
+/// point of the cut.
 #[test]
 fn many_that_write_first_share_what_all_may_have() {
     const CLIENTS: usize = 6;
@@ -166,7 +168,7 @@ fn many_that_write_first_share_what_all_may_have() {
         while writing.iter().any(|one| !one.is_finished()) {
             let all: usize = figures(&mut other).into_iter().map(|(received, _)| received).sum();
             assert!(all < 26 << 20, "{all} bytes wait");
-            // A command that is long, but not too long, is no victim of those that wait.
+            // A long command within the limits is not refused because others wait.
             assert_eq!(other.words(&[b"set", b"k", &vec![b'y'; 1 << 20]]), Seen::ok());
         }
         writing.into_iter().map(|one| read_to_end(one.join().unwrap(), ROUNDS)).collect::<Vec<_>>()
@@ -175,7 +177,7 @@ fn many_that_write_first_share_what_all_may_have() {
     assert!((1..CLIENTS).contains(&served_whole), "{ends:?}");
 }
 
-/// Reads `rounds` answers; false where there are fewer, and an error behind them.
+/// Reads `rounds` answers; false if there are fewer, followed by an error.
 fn read_to_end(mut one: Client, rounds: usize) -> bool {
     for _ in 0..rounds {
         match one.next() {
@@ -190,7 +192,7 @@ fn read_to_end(mut one: Client, rounds: usize) -> bool {
     true
 }
 
-/// Answers that nobody took kept the frames that their values lie in: some connections had the whole cache.
+/// Untaken answers used to pin the frames of their values: a few connections had the whole cache.
 #[test]
 fn answers_that_wait_do_not_keep_the_cache() {
     const CLIENTS: usize = 12;
@@ -206,7 +208,7 @@ fn answers_that_wait_do_not_keep_the_cache() {
         Environment::default(),
     );
     let mut other = Client::new(&served);
-    // Each begins with other keys.
+    // Each starts with other keys.
     let gets = |first: usize| -> Vec<u8> {
         (first..first + KEYS).flat_map(|number| encode(&[b"get", &key(number)])).collect()
     };
@@ -216,7 +218,7 @@ fn answers_that_wait_do_not_keep_the_cache() {
     loop {
         let stuck = figures(&mut other).into_iter().filter(|(_, answers)| *answers >= ANSWERS).count();
         let pool = served.store.stat().pool;
-        // Reads that are under way pin what they read, too.
+        // Reads in progress also pin their frames.
         if stuck == CLIENTS && pool.frames_pinned <= pool.frames / 8 + 64 {
             break;
         }
@@ -235,7 +237,7 @@ fn answers_that_wait_do_not_keep_the_cache() {
     }
 }
 
-/// The end of a command that nobody understands was not told to a client that still wrote and had answers to take.
+/// A client that still wrote and had answers to take used to miss the error after a malformed command.
 #[test]
 fn a_client_writing_on_after_an_error_gets_all_answers_and_the_error() {
     let served = serve(RedisOptions::default());
@@ -253,7 +255,7 @@ fn a_client_writing_on_after_an_error_gets_all_answers_and_the_error() {
     assert_eq!(one.next(), None);
 }
 
-/// A client that takes nothing but says so by going away leaves nothing behind.
+/// A client that takes nothing except by closing leaves nothing behind.
 #[test]
 fn a_client_that_goes_while_its_commands_wait_leaves_nothing() {
     let limits = Limits { answer_bytes_max: 1 << 20, ..Limits::default() };

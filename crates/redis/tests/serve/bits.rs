@@ -55,7 +55,7 @@ fn bits_of_several_strings_are_combined() {
     }
     assert_eq!(client.run("bitop not to a"), Seen::Integer(3));
     assert_eq!(client.run("get to"), bytes(b"\x0F\xF0\x55"));
-    // The target may be a source; a key that is not there has no bits.
+    // The target may be a source; a missing key has no bits.
     assert_eq!(client.run("bitop and a a nothing"), Seen::Integer(3));
     assert_eq!(client.run("get a"), bytes(b"\0\0\0"));
     client.script(
@@ -103,7 +103,7 @@ fn integers_of_any_width_are_kept_in_strings() {
     client.script("set t 1 EX 100 => +OK\nbitfield t set u8 0 50 => [:49]\nttl t => :100");
 }
 
-/// Symptom: a command that Redis answers got an error here, or the other way round. Found by comparison with Redis 7.
+/// Symptom: a command that Redis answers got an error here, or vice versa. Found by comparison with Redis 7.
 #[test]
 fn odd_arguments_are_taken_as_by_redis() {
     let served = serve(RedisOptions::default());

@@ -139,7 +139,7 @@ fn the_keyspace_is_that_of_the_bucket() {
     );
 }
 
-/// Panics on a dispatch thread, once it was told to.
+/// Panics on a dispatch thread, once it is armed.
 struct Trap {
     clock: SystemClock,
     set: AtomicBool,
@@ -165,7 +165,7 @@ impl Clock for Trap {
     }
 }
 
-/// A thread that dies takes its connections with it: their clients hear of it, and come again.
+/// A thread that dies takes its connections with it: their clients see the close, and reconnect.
 #[test]
 fn nobody_waits_for_a_thread_that_died() {
     let trap = Arc::new(Trap { clock: SystemClock::new(), set: AtomicBool::new(false) });

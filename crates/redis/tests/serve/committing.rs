@@ -1,4 +1,4 @@
-//! The thread that commits: the dispatch thread where it has one client, the committer's otherwise.
+//! The committing thread: the dispatch thread if it has one client, otherwise the committer's.
 
 use std::sync::{Arc, Mutex};
 
@@ -51,13 +51,13 @@ fn fixture(clients: usize, durability: Durability) -> Fixture {
 }
 
 impl Fixture {
-    /// Whether the dispatch thread commits SETs of this client. The committer's thread may be in the way of some: it seals, and where it loses
-    /// its core after a commit it still drives.
+    /// Returns true if the dispatch thread commits SETs of this client. The committer's thread may commit some of them: it
+    /// seals, and if it loses its core after a commit, it is still the driver.
     fn commits_itself(&mut self, client: usize) -> bool {
         (0..2_000).any(|_| self.committer_of_set(client) == "shoal-redis")
     }
 
-    /// Whether the committer's thread commits all SETs of this client.
+    /// Returns true if the committer's thread commits all SETs of this client.
     fn hands_over(&mut self, client: usize) -> bool {
         (0..40).all(|_| self.committer_of_set(client) == "shoal-commit")
     }

@@ -18,7 +18,7 @@ fn each_command_is_counted_once() {
     let metrics = Arc::new(Metrics::default());
     let served = serve(RedisOptions { metrics: Arc::clone(&metrics), ..RedisOptions::default() });
     let mut client = Client::new(&served);
-    // Pipelines of short commands take the short way, others become tasks.
+    // Pipelines of short commands take the short path, others become tasks.
     let pipeline = "set k v\r\n".repeat(10) + &"get k\r\nget none\r\n".repeat(5);
     client.send(pipeline.as_bytes());
     (0..20).for_each(|_| drop(client.next()));
@@ -40,7 +40,7 @@ fn each_command_is_counted_once() {
     for command in ["multi", "set a 1", "get a", "exec"] {
         client.run(command);
     }
-    // Not answered, and counted all the same.
+    // Not answered, but counted.
     client.send(b"client reply off\r\nset m 1\r\nset m 2\r\nclient reply on\r\n");
     assert_eq!(client.next(), Some(Seen::ok()));
     let mut info = |section: &str| match client.run(&format!("info {section}")) {
@@ -53,7 +53,7 @@ fn each_command_is_counted_once() {
     assert!(stats.contains("keyspace_hits:7\r") && stats.contains("keyspace_misses:5\r"), "{stats}");
     let store = info("shoal");
     assert!(store.contains("shoal_read_only:0") && store.contains("shoal_cap_bytes:"), "{store}");
-    // It is counted when its answer was sent.
+    // It is counted after its answer was sent.
     client.run("ping");
     let counts = counts(&metrics);
     let of = |operation: Operation, result: RequestResult| {

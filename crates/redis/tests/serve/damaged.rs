@@ -1,4 +1,5 @@
-//! Commands over a store with a damaged leaf: a command that needs nothing of it goes on, and one that does says so.
+//! Commands over a store with a damaged leaf: a command that needs nothing of it succeeds, and one that needs it reports the
+//! damage.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,8 @@ fn damaged_store() -> (Store, BTreeSet<Vec<u8>>) {
     block_on(store.close()).unwrap();
     drop(store);
     let image = sim.image();
-    // A leaf begins with a checksum, "Sp", the version of its format, and level 0; which of them are of the newest tree, a look tells.
+    // A leaf starts with a checksum, "Sp", the version of its format, and level 0; a look shows whether it is part of the
+    // newest tree.
     let leaves =
         (0..BLOCKS).filter(|&block| image.block(block)[4..6] == *b"Sp" && image.block(block)[7] == 0);
     for block in leaves {
@@ -83,7 +85,7 @@ fn commands_go_past_damage_and_settle_keys_in_it() {
     assert_eq!(scanned(&mut client), keys);
     assert!(matches!(client.run("RANDOMKEY"), Seen::Bulk(key) if keys.contains(&key)));
 
-    // The one range is named, and holds every key that is missing.
+    // The single range is named, and contains every missing key.
     let Seen::Array(ranges) = client.run("SHOAL.DAMAGE") else { panic!("an array") };
     let [Seen::Array(range)] = &ranges[..] else { panic!("{ranges:?}") };
     let field = |name: &str| &range[range.iter().position(|item| *item == name.into()).unwrap() + 1];
@@ -96,7 +98,7 @@ fn commands_go_past_damage_and_settle_keys_in_it() {
     let info = String::from_utf8(info).unwrap();
     assert!(info.contains("damaged_ranges:1\r\n") && info.contains("damaged_range0:tablet="), "{info}");
 
-    // A command that asks for the state of a lost key is told that nobody knows it; one that needs nothing of it is done.
+    // A command that needs the state of a lost key fails, because the state is unknown; one that needs nothing of it is done.
     let mut lost = hidden.iter().map(|key| String::from_utf8(key.clone()).unwrap());
     let mut next = || lost.next().unwrap();
     let key = next();
@@ -119,13 +121,13 @@ fn commands_go_past_damage_and_settle_keys_in_it() {
     client.script(&format!(
         "UNLINK {one} {two} => :2\nUNLINK {one} {two} => :0\nMSET {one} 1 {two} 2 => +OK\nINCR {two} => :3"
     ));
-    // A write that is done once keeps its result where that place was never lost, or is known now.
+    // A write that is done once keeps its result if that place was never lost, or is known by now.
     let key = next();
     client.script(&format!(
         "SHOAL.SESSION 77 1 DEL {key} => :1\nSHOAL.SESSION 77 1 DEL {key} => :1\nEXISTS {key} => :0"
     ));
 
-    // All that can be named is deleted; other keys of the range stay unknown.
+    // All named keys are deleted; other keys of the range stay unknown.
     let other = next();
     client.script("FLUSHALL => +OK\nDBSIZE => :0\nSET after 1 => +OK\nDBSIZE => :1");
     is_unknown(&client.run(&format!("GET {other}")));

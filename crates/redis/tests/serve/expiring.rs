@@ -96,8 +96,8 @@ fn an_expired_key_does_not_exist_for_anybody() {
 const SECOND: u64 = 1_000_000_000;
 const DAY: i64 = 86_400 * SECOND as i64;
 
-/// From outside: after the wall clock had been ahead by a day, SET with EX answered OK and GET nil, EXPIRE deleted the key, and a step
-/// back of 5 s lost a time to live of 3 s.
+/// Reported from outside: after the wall clock had been ahead by a day, SET with EX answered OK and GET nil, EXPIRE deleted the
+/// key, and after a step back of 5 s, a time to live of 3 s was lost.
 #[test]
 fn a_wall_clock_that_jumps_takes_no_time_to_live() {
     let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
@@ -130,7 +130,7 @@ fn a_wall_clock_that_jumps_takes_no_time_to_live() {
         dbsize => :6
         ",
     );
-    // Back and forth: a time to live in elapsed time does not move, a moment of the wall clock does.
+    // Back and forth: an expiry in elapsed time does not move, an expiry by the wall clock does.
     clock.step_wall(-5 * SECOND as i64);
     client.script("set short 1 ex 3 => +OK\n ttl k => :60\n expiretime k => :1800000055\n ttl a => :65\n expiretime a => :1800000060");
     clock.step_wall(20 * SECOND as i64);

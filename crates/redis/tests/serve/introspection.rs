@@ -33,7 +33,7 @@ fn connections_are_listed_with_what_they_do() {
         assert!(Instant::now() < until, "{lines}");
     };
     let (mut first, mut second) = lines.trim_end().split_once('\n').unwrap();
-    // They were let in in any order.
+    // They may have been admitted in any order.
     if figure(first, "cmd=") != "client|list" {
         (first, second) = (second, first);
     }
@@ -79,7 +79,7 @@ fn connections_are_listed_with_what_they_do() {
     assert!(figure(&text(one.run("info clients")), "connected_clients:") == "2");
 }
 
-/// A client that is ended hears nothing more; the others go on.
+/// A killed client gets no more answers; the others continue.
 #[test]
 fn connections_are_ended_by_others() {
     let served = serve(RedisOptions::default());
@@ -115,11 +115,11 @@ fn connections_are_ended_by_others() {
          client kill => -ERR wrong number of arguments for 'client|kill' command",
     );
     assert_eq!(stays.run("ping"), Seen::Simple("PONG".into()));
-    // One that takes no answers, and one that is in the middle of a command.
+    // One that takes no answers, and one in the middle of a command.
     stays.send(b"*2\r\n$3\r\nget\r\n$100\r\nhalf");
     assert_eq!(one.run(&format!("client kill addr {stays_address} skipme yes")), Seen::Integer(1));
     assert_eq!(stays.next(), None);
-    // Itself: it hears of it.
+    // Itself: it gets the answer.
     let Seen::Integer(own) = one.run("client id") else { panic!("a number") };
     assert_eq!(one.run(&format!("client kill id {own}")), Seen::Integer(0));
     assert_eq!(one.run(&format!("client kill id {own} skipme no")), Seen::Integer(1));
@@ -150,9 +150,9 @@ fn answers_are_left_out_as_asked() {
     }
 }
 
-/// An answer got lost. Symptom: behind a write whose answer was left out, the answers of short SETs did not come. Cause: the
-/// state that decides whether an answer is left out was set by the commands that begin one by one, and not by those that begin
-/// several at once. Fix: it is set before any command begins.
+/// An answer was lost. Symptom: after a write whose answer was left out, the answers of short SETs did not come. Cause: the
+/// state that decides whether an answer is left out was set by the commands that start one by one, and not by those started
+/// several at once. Fix: it is set before any command starts.
 #[test]
 fn an_answer_behind_one_that_was_left_out_comes() {
     let served = serve(RedisOptions::default());
@@ -207,7 +207,7 @@ fn commands_tell_of_themselves_alike() {
     let all = array(client.run("command"));
     assert_eq!(all.len() as i64, count);
     assert_eq!(array(client.run("command info")).len(), all.len());
-    // Maps are arrays of twice as many in version 2.
+    // In version 2, a map is an array of twice the length.
     assert_eq!(array(client.run("command docs")).len(), 2 * all.len());
     let names: Vec<String> = array(client.run("command list")).into_iter().map(text).collect();
     let whole = names.iter().filter(|name| !name.contains('|')).count();
@@ -247,16 +247,16 @@ fn settings_are_told_as_they_are() {
     );
 }
 
-/// The mode that HELLO tells.
+/// The mode in the answer of HELLO.
 fn mode(client: &mut Client) -> Seen {
     let Seen::Array(pairs) = client.run("hello 2") else { panic!("pairs") };
     let at = pairs.iter().position(|word| *word == "mode".into()).expect("a mode");
     pairs[at + 1].clone()
 }
 
-/// Symptom: a cluster's client behind a mapped port was sent to an address that it cannot reach, and went there by itself. Cause:
-/// every server called itself a cluster, and told its own view of its address. Fix: a cluster only if asked for, with an address
-/// that can be announced.
+/// Symptom: a cluster's client behind a mapped port was redirected to an unreachable address, without being configured for a
+/// cluster. Cause: every server called itself a cluster, and reported its own view of its address. Fix: a cluster only if
+/// requested, with an address that can be announced.
 #[test]
 fn a_server_is_no_cluster_unless_it_is_asked_for() {
     let served = serve(RedisOptions::default());
@@ -322,7 +322,7 @@ fn memory_and_cpu_of_the_process_are_told() {
     assert!(number("used_memory:") >= number("shoal_overlay_bytes:"));
 }
 
-/// Counted as a whole, or said to be no more than an estimate.
+/// Counted completely, or marked as an estimate.
 #[test]
 fn keys_are_counted_or_estimated() {
     let served = serve(RedisOptions::default());

@@ -35,7 +35,7 @@ fn long_words_are_refused_before_memory_is_taken() {
     assert_eq!(client.run("append k x"), Seen::Error(TOO_LONG.into()));
 }
 
-/// Most clients write the whole command before they read: the error must reach them, and the connection is of use still.
+/// Most clients write the whole command before they read: the error must reach them, and the connection stays usable.
 #[test]
 fn a_value_that_is_too_long_is_refused_and_the_connection_goes_on() {
     let served = serve(RedisOptions::default());
@@ -50,7 +50,7 @@ fn a_value_that_is_too_long_is_refused_and_the_connection_goes_on() {
     assert_eq!(client.run("set k 1"), Seen::ok());
 }
 
-/// After an error of the protocol the server closes; the bytes that the client sent meanwhile do not take the error from it.
+/// After an error of the protocol the server closes; the bytes that the client sent meanwhile do not destroy the error.
 #[test]
 fn a_client_that_still_writes_hears_of_the_error() {
     let served = serve(RedisOptions::default());
@@ -90,8 +90,8 @@ fn clients_that_take_no_answers_are_closed_where_answers_are_too_many() {
     }
 }
 
-/// A walk over all keys lets the others have their turn: they are answered while it goes on. Its answers are short, so that
-/// all of them would be there to be read if it had ended before.
+/// A walk over all keys lets the others have their turn: they are answered during the walk. Its answers are short, so that all
+/// of them could be read at once if it had finished before.
 #[test]
 fn a_walk_over_all_keys_does_not_hold_up_the_others() {
     const ROUNDS: usize = 20;
@@ -163,8 +163,8 @@ fn a_client_that_takes_no_answers_is_held_up_alone_and_then_closed() {
     }
 }
 
-/// Symptom: a server that was paused for 70 s (SIGSTOP, a virtual machine) closed clients that do as they should. Cause: its own
-/// standstill counted as their silence. Fix: a look at the clock that is late counts nothing.
+/// Symptom: a server that was paused for 70 s (SIGSTOP, a virtual machine) closed well-behaved clients. Cause: its own pause
+/// counted as their silence. Fix: a late look at the clock counts no time.
 #[test]
 fn a_standstill_of_the_server_is_no_silence_of_its_clients() {
     let clock = Arc::new(ManualClock::new(1));
@@ -188,7 +188,7 @@ fn a_standstill_of_the_server_is_no_silence_of_its_clients() {
     for seconds in [70, 1, 70, 1] {
         assert_eq!(clients_after(seconds), 3, "a late look was their silence");
     }
-    // Second by second it is.
+    // Second by second, the time counts.
     assert!((0..100).any(|_| clients_after(1) == 1), "they are still there");
 }
 
@@ -199,7 +199,7 @@ fn half_a_command_is_waited_for_and_forgotten_with_its_connection() {
     let begin = |bytes: usize| {
         let mut stream = TcpStream::connect(served.address).unwrap();
         stream.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4194304\r\n").unwrap();
-        // Where the server closes meanwhile, the rest is refused.
+        // If the server closes meanwhile, the rest is refused.
         let _ = stream.write_all(&vec![b'x'; bytes]);
         stream
     };
@@ -233,7 +233,8 @@ impl Client {
 #[test]
 fn ten_thousand_idle_connections() {
     let served = serve(RedisOptions::default());
-    // As many as this process may open, both ends being its own; the tests beside this one need some.
+    // The number that this process may open: it has both sides of each connection, and tests that run in parallel also need
+    // some.
     const OTHERS: usize = 3_000;
     let count = 9_900.min(raise_open_files().saturating_sub(OTHERS) / 2);
     let idle: Vec<TcpStream> = (0..count).map(|_| TcpStream::connect(served.address).unwrap()).collect();
@@ -247,7 +248,8 @@ fn ten_thousand_idle_connections() {
     drop(idle);
 }
 
-/// A client that says that nothing more comes is answered still; one that goes away in the middle of a command, or of an answer, leaves nothing.
+/// A client that closes its sending half still gets answers; one that disconnects in the middle of a command, or of an answer,
+/// leaves nothing.
 #[test]
 fn connections_that_end_half_way() {
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
@@ -267,7 +269,7 @@ fn connections_that_end_half_way() {
         client.send(&command[..cut]);
         client.reader.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(client.next(), None, "half a command of {cut} bytes has no answer");
-        // And one that goes with its answers untaken: the system resets the connection.
+        // And one that disconnects with untaken answers: the system resets the connection.
         let mut client = Client::new(&served);
         client.send(&encode(&[b"get", b"k"]).repeat(20));
         client.send(&command[..cut]);
@@ -276,7 +278,7 @@ fn connections_that_end_half_way() {
     await_connections(&mut other, 1);
 }
 
-/// Waits until so many connections are there.
+/// Waits until this number of connections exists.
 fn await_connections(client: &mut Client, count: usize) {
     let until = Instant::now() + HANGS_AFTER;
     loop {
@@ -290,8 +292,7 @@ fn await_connections(client: &mut Client, count: usize) {
     }
 }
 
-/// Two hundred clients that send a byte at a time: each of them is served, and a client that asks meanwhile does not wait for
-/// them.
+/// Two hundred clients that send a byte at a time: each of them is served, and another client does not wait for them.
 #[test]
 fn a_client_that_sends_a_byte_at_a_time_slows_nobody() {
     const SLOW: usize = 200;
@@ -303,7 +304,7 @@ fn a_client_that_sends_a_byte_at_a_time_slows_nobody() {
         for client in &mut slow {
             client.send(&[*byte]);
         }
-        // All the others are in the middle of a command: a client that waited for one of them would wait for ever.
+        // All the others are in the middle of a command: a client that waited for one of them would wait forever.
         assert_eq!(other.run("get nothing"), Seen::Null);
     }
     for client in &mut slow {
@@ -311,8 +312,7 @@ fn a_client_that_sends_a_byte_at_a_time_slows_nobody() {
     }
 }
 
-/// A command of which a byte comes now and then once held its connection for ever. A client that says nothing between commands
-/// may.
+/// A command that arrived a byte at a time used to hold its connection forever. A client may be silent between commands.
 #[test]
 fn a_command_that_trickles_is_cut() {
     let min_rate = MinRate { window: Duration::from_secs(2), ..MinRate::default() };
@@ -322,14 +322,14 @@ fn a_command_that_trickles_is_cut() {
     assert_eq!(silent.run("set k 1"), Seen::ok());
     let (words, value) = (b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$100\r\n", [b'x'; 60]);
     let in_the_value = [&words[..], &value[..]].concat();
-    // All at a time, for each waits for its end.
+    // All at the same time, because each waits for its end.
     std::thread::scope(|scope| {
         for opening in [&b"*3\r\n"[..], b"set k ", words, &in_the_value] {
             let mut client = Client::new(&served);
             client.send(opening);
             let mut writer = client.reader.get_ref().try_clone().unwrap();
             scope.spawn(move || {
-                // Too slowly for the rest of the command to come in less than a minute.
+                // Too slow for the rest of the command to arrive within a minute.
                 while writer.write_all(if opening == b"*3\r\n" { b"$" } else { b"y" }).is_ok() {
                     std::thread::sleep(Duration::from_millis(2_000));
                     if opening == b"*3\r\n" {
@@ -345,7 +345,7 @@ fn a_command_that_trickles_is_cut() {
     assert_eq!(silent.run("get k"), "1".into());
 }
 
-/// Connections that come and go leave nothing behind, whatever they were doing.
+/// Connections that come and go leave nothing behind, in any state.
 #[test]
 fn connections_that_come_and_go() {
     const ROUNDS: usize = 1_500;
@@ -354,7 +354,7 @@ fn connections_that_come_and_go() {
     let long = encode(&[b"set", b"long", &vec![b'z'; 50_000]]);
     for round in 0..ROUNDS {
         let mut stream = TcpStream::connect(served.address).unwrap();
-        // Nothing, a question, a write, half of a long value, nonsense: and then it goes without a word.
+        // Nothing, a read, a write, half of a long value, garbage: then it disconnects.
         let sent: &[u8] = match round % 5 {
             0 => b"",
             1 => b"get k\r\n",

@@ -45,7 +45,7 @@ fn long_commands_and_answers_wait_and_all_are_done() {
     assert!(text.contains("have more than 5242880 bytes together"), "{text}");
 }
 
-/// Their commands hold all the memory that there is: they are closed, and not waited for at 1 KiB a second.
+/// Their commands hold all the memory: they are closed, and not waited for at 1 KiB a second.
 #[test]
 fn clients_that_stop_within_long_commands_do_not_stop_the_others() {
     let served = small();
@@ -70,8 +70,8 @@ fn clients_that_stop_within_long_commands_do_not_stop_the_others() {
     drop(stalled);
 }
 
-/// Symptom: a transaction that looked at many values of less than 64 KiB took no room, so that its memory followed from no bound but that
-/// of 64 MiB for each transaction. Fix: together they are long.
+/// Symptom: a transaction that looked at many values of less than 64 KiB took no room, so that only the 64 MiB of each
+/// transaction bounded its memory. Fix: together they are long.
 #[test]
 fn a_transaction_of_many_short_values_needs_room() {
     let served = small();
@@ -88,7 +88,7 @@ fn a_transaction_of_many_short_values_needs_room() {
         client.run("exec")
     };
     assert!(matches!(append(10), Seen::Array(_)));
-    // 7 MiB, and as much for what becomes of them.
+    // 7 MiB, and the same for their new values.
     let refused = append(120);
     assert!(matches!(&refused, Seen::Error(text) if text.starts_with("TRYAGAIN")), "{refused:?}");
     assert_eq!(client.words(&[b"strlen", &5_u32.to_be_bytes()]), Seen::Integer(60_000));

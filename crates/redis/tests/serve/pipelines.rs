@@ -58,7 +58,7 @@ fn a_pipeline_of_writes_shares_batches_of_the_log() {
     assert!(after.batches - before.batches <= 5, "{} batches", after.batches - before.batches);
 }
 
-/// Plain SETs and GETs take the short way, others a task: whatever stands beside what, each reads what was written before.
+/// Plain SETs and GETs take the short path, others a task: in any mix, each reads the writes before it.
 #[test]
 fn short_ways_and_long_ones_keep_their_order() {
     let served = serve(RedisOptions::default());
@@ -163,7 +163,7 @@ fn relaxed_writes_are_seen_at_once() {
     }
 }
 
-/// A read that waits for the device is of the value before a later write of its own pipeline.
+/// A read that waits for the device returns the value before a later write of its pipeline.
 #[test]
 fn a_read_that_waits_does_not_see_later_writes() {
     const KEYS: usize = 40;
@@ -191,7 +191,7 @@ fn a_read_that_waits_does_not_see_later_writes() {
     sender.join().unwrap();
 }
 
-/// INFO counts what was written before it in its pipeline.
+/// INFO counts the writes before it in its pipeline.
 #[test]
 fn info_counts_the_writes_before_it() {
     let served = serve(RedisOptions::default());
@@ -203,14 +203,14 @@ fn info_counts_the_writes_before_it() {
     }
 }
 
-/// The answer to INFO tells so many keys.
+/// Asserts that INFO reports this number of keys.
 fn assert_counts(answer: Option<Seen>, keys: i64) {
     let Some(Seen::Bulk(text)) = answer else { panic!("text, not {answer:?}") };
     let text = String::from_utf8(text).unwrap();
     assert!(text.contains(&format!("db0:keys={keys},")), "{text}");
 }
 
-/// In the relaxed mode a walk sees what its connection was told before.
+/// In the relaxed mode, a walk sees the writes acknowledged to its connection before.
 #[test]
 fn relaxed_writes_are_among_the_keys_at_once() {
     let relaxed = Durability::Relaxed(std::time::Duration::from_millis(500));
@@ -230,7 +230,7 @@ fn relaxed_writes_are_among_the_keys_at_once() {
     client.script("get last => (nil)");
 }
 
-/// FLUSHALL gives way after every 512 keys; the commands behind it in its pipeline begin when all of them are gone.
+/// FLUSHALL yields after every 512 keys; the commands after it in its pipeline start when all keys are gone.
 #[test]
 fn nothing_behind_a_flush_begins_before_it_is_through() {
     let served = serve(RedisOptions::default());
@@ -245,7 +245,7 @@ fn nothing_behind_a_flush_begins_before_it_is_through() {
     assert_eq!(client.next(), Some(Seen::Integer(1)));
 }
 
-/// A client that has said everything and closes that half of the connection gets all answers, those of writes among them.
+/// A client that has sent everything and closes its sending half gets all answers, including those of writes.
 #[test]
 fn answers_come_after_the_last_word() {
     let served = serve(RedisOptions::default());

@@ -13,11 +13,11 @@ use shoal_storekit::{StoreKit, put, slow_device};
 use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
-/// A server on a port of its own.
+/// A server on a separate port.
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     pub(crate) store: Store,
-    /// Dropped first: it ends the threads.
+    /// Dropped first: it stops the threads.
     _running: Running,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn serve_timed(clock: &Arc<ManualClock>) -> Served {
     serve_store(kit().with(environment.clone()).in_memory(), RedisOptions::default(), environment)
 }
 
-/// A store on a slow device, with these keys, of which nothing is in memory.
+/// A store on a slow device, with these keys, none of them in memory.
 pub(crate) fn cold_store(pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Store {
     let latency = Latency { read_ns: 1_000_000, ..Latency::default() };
     let device = slow_device(BLOCKS, latency);
@@ -48,7 +48,7 @@ pub(crate) fn cold_store(pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) ->
     kit().open(&device)
 }
 
-/// Serves a new store, on two threads where nothing else is said.
+/// Serves a new store, on two threads by default.
 pub(crate) fn serve(options: RedisOptions) -> Served {
     serve_in(options, Environment::default())
 }
@@ -96,7 +96,7 @@ impl fmt::Debug for Seen {
 }
 
 impl Seen {
-    /// The reply to what was done and has no value.
+    /// The reply of a successful command without a value.
     pub(crate) fn ok() -> Self {
         Self::Simple("OK".into())
     }
@@ -126,7 +126,7 @@ impl Client {
         self.reader.get_mut().write_all(bytes).unwrap();
     }
 
-    /// The next reply; none where the connection ended.
+    /// The next reply; `None` if the connection was closed.
     pub(crate) fn next(&mut self) -> Option<Seen> {
         let mut line = String::new();
         if self.reader.read_line(&mut line).ok()? == 0 {
@@ -153,14 +153,14 @@ impl Client {
         })
     }
 
-    /// One command given as its words.
+    /// Runs one command, as words.
     pub(crate) fn words(&mut self, words: &[&[u8]]) -> Seen {
         let bytes = encode(words);
         self.send(&bytes);
         self.next().expect("a reply")
     }
 
-    /// One command given as text, split at spaces.
+    /// Runs one command, as text split at spaces.
     pub(crate) fn run(&mut self, line: &str) -> Seen {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         self.words(&words)

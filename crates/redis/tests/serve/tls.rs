@@ -1,4 +1,4 @@
-//! The protocol over TLS: the same answers, certificates that are replaced, and clients that are not let in.
+//! The protocol over TLS: the same answers, certificates that are replaced, and clients that are refused.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The certificate that a server shows, and the roots of those that it asks for.
+/// The certificate that a server presents, and the roots of the certificates that it requires.
 fn server_config(root: &Root, clients: Option<&Root>) -> Arc<ServerConfig> {
     let builder =
         ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
@@ -90,11 +90,11 @@ fn commands_over_tls_are_answered() {
         ask(&mut stream, &encode(&[b"set", b"k", &value]), b"+OK\r\n");
         ask(&mut stream, b"get k\r\n", &[format!("${bytes}\r\n").as_bytes(), &value, b"\r\n"].concat());
     }
-    // A pipeline with more answers than are sealed at a time.
+    // A pipeline with more answers than may be sealed at a time.
     let (gets, value) = (encode(&[b"get", b"k"]).repeat(5), vec![b'v'; 4 << 20]);
     let one = [b"$4194304\r\n", &value[..], b"\r\n"].concat();
     ask(&mut stream, &gets, &one.repeat(5));
-    // It says when it ends.
+    // It closes TLS properly.
     ask(&mut stream, b"QUIT\r\n", b"+OK\r\n");
     assert_eq!(stream.read(&mut [0]).unwrap(), 0, "a proper end, not a cut");
 }
@@ -141,14 +141,14 @@ fn a_client_without_a_certificate_of_the_root_is_not_let_in() {
         let _ = stream.write_all(b"PING\r\n");
         assert!(stream.read(&mut [0]).is_err(), "told so by an alert");
     }
-    // Certificates prove who it is: other machines may come in.
+    // Certificates prove the client's identity: other machines may connect.
     let listen = ([0, 0, 0, 0], 0).into();
     assert!(Server::bind(RedisOptions { listen, ..options(&config, true) }).is_ok());
     let open = Server::bind(RedisOptions { listen, ..options(&config, false) });
     assert!(matches!(open, Err(ListenError::Listen(shoal_frontend::ListenError::NotLoopback { .. }))));
 }
 
-/// Plain text, noise and half a greeting end their connections, or wait; the others are served.
+/// Plain text, garbage and half a handshake close their connections, or wait; the others are served.
 #[test]
 fn a_connection_without_tls_ends() {
     let root = Root::new();
@@ -161,7 +161,7 @@ fn a_connection_without_tls_ends() {
         stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
         let _ = stream.write_all(noise);
         let mut seen = Vec::new();
-        // An alert, or a reset because not all of it was read.
+        // An alert, or a reset because some bytes were not read.
         let _ = stream.read_to_end(&mut seen);
         assert!(!seen.windows(4).any(|part| part == b"PONG"));
         assert!(seen.is_empty() || seen[0] == 0x15, "{}", seen.escape_ascii());

@@ -55,7 +55,7 @@ fn a_command_that_fails_does_not_undo_the_others() {
         mget a b => [texter, (nil)]
         ",
     );
-    // A word that cannot be a key is refused by its command alone.
+    // A word that is not a valid key is refused by its command alone.
     let mut client = Client::new(&served);
     assert_eq!(client.run("multi"), Seen::ok());
     client.words(&[b"set", &vec![b'k'; 2_000], b"v"]);
@@ -92,7 +92,7 @@ fn a_command_refused_while_it_is_queued_aborts_all() {
             ",
         );
     }
-    // These are refused, and no reason to give all up.
+    // These are refused, but do not abort the transaction.
     client.script(
         "
         multi => +OK
@@ -133,7 +133,7 @@ fn a_watched_key_that_changed_stops_exec() {
     round("multi;incr x;exec", "(nil)");
     round("flushall", "(nil)");
     round("multi;get x;exec", "[+OK]");
-    // Its own writes count, too; EXEC and DISCARD forget all keys, whatever comes of it.
+    // Its own writes also count; EXEC and DISCARD forget all keys, whether they succeed or not.
     client.script(
         "
         watch x => +OK
@@ -180,7 +180,7 @@ fn a_watched_key_whose_time_is_over_stops_exec() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.script("set x 1 px 30 => +OK\n watch x => +OK");
-    // Until it is gone, however long that takes.
+    // Until it is gone, which may take any time.
     let mut other = Client::new(&served);
     while other.run("exists x") == Seen::Integer(1) {
         thread::yield_now();
@@ -225,7 +225,7 @@ fn commands_about_the_connection_are_part_of_it() {
         get a => 1
         ",
     );
-    // A command that is not done changes nothing of the connection either.
+    // A command that is not executed also leaves the connection unchanged.
     client.script(
         "watch a => +OK\n set a 3 => +OK\n multi => +OK\n client setname you => +QUEUED\n exec => (nil)",
     );
@@ -250,7 +250,7 @@ fn commands_about_the_connection_are_part_of_it() {
     );
 }
 
-/// A client that goes leaves nothing behind: its queued commands are not done, and nobody is told of its watched keys.
+/// A client that disconnects leaves nothing behind: its queued commands are dropped, and its keys are no longer watched.
 #[test]
 fn a_connection_that_ends_forgets_all() {
     let served = serve(RedisOptions::default());
@@ -277,7 +277,7 @@ fn versions_and_request_ids() {
     let c = Seen::Array(vec![version("c"), "two".into()]);
     let expected = [version("a"), Seen::ok(), version("c"), c, Seen::Null, Seen::Null];
     assert_eq!(answers, expected);
-    // An EXEC that is sent again, with all that belongs to it, is done once.
+    // A repeated EXEC, with everything that belongs to it, is done once.
     for _ in 0..3 {
         client.script(
             "
@@ -302,7 +302,7 @@ fn versions_and_request_ids() {
     );
 }
 
-/// Every command answers and leaves the same in a transaction as outside.
+/// Every command answers and leaves the same state inside a transaction as outside.
 #[test]
 fn every_command_is_the_same_inside() {
     let samples = "
@@ -327,7 +327,7 @@ fn every_command_is_the_same_inside() {
         cluster help;cluster info;cluster nothing;command help;command list;command info get;command docs get;
         command getkeys bitop and a b;command getkeysandflags set a 1;command info bitop;config help;config resetstat;
         config set a b;config nothing;function help;function flush";
-    // With answers of their own kind, or about transactions and connections as such.
+    // With different answers, or about transactions and connections as such.
     let apart = "
         flushall flushdb scan keys dbsize randomkey shoal.damage info time shoal.session multi exec discard watch unwatch quit reset
         client|info client|reply cluster|myid cluster|nodes cluster|shards cluster|slots";
@@ -357,7 +357,7 @@ fn every_command_is_the_same_inside() {
             .map(|key| (client.run(&format!("get {key}")), client.run(&format!("pexpiretime {key}")), key))
     };
     for sample in samples {
-        // Half of them find what was there before, the others what the transaction itself wrote.
+        // Half of them see the state from before, the others the transaction's own writes.
         for within in [false, true] {
             for client in [&mut inside, &mut outside] {
                 client.run("flushall");
@@ -375,9 +375,9 @@ fn every_command_is_the_same_inside() {
             let Seen::Array(mut inside_said) = inside.run("exec") else { panic!("{sample}: no answers") };
             let (said, expected) = (inside_said.pop().unwrap(), outside_said.last().unwrap().clone());
             match sample {
-                // It is another one.
+                // It is a different one.
                 "shoal.cas b 0 v" => assert!(matches!(said, Seen::Integer(_))),
-                // The time goes on.
+                // The time advances.
                 sample
                     if sample.starts_with("getex")
                         || sample.contains(" ex ")
@@ -397,8 +397,8 @@ fn every_command_is_the_same_inside() {
     }
 }
 
-/// Eight connections count two keys up together, and four read both: nobody ever sees them differ, and no count is lost. So do
-/// those that count by WATCH, GET and SET.
+/// Eight connections increment two keys together, and four read both: nobody ever sees them differ, and no count is lost. The
+/// same with WATCH, GET and SET.
 #[test]
 fn nobody_sees_a_part() {
     for durability in [Durability::Sync, Durability::Relaxed(std::time::Duration::from_millis(50))] {
@@ -487,8 +487,8 @@ fn transactions_in_a_pipeline() {
     sender.join().unwrap();
 }
 
-/// A transaction is one write batch of the log, however many keys it has; a transaction that fits in none is refused before anything is
-/// done.
+/// A transaction is one write batch of the log, for any number of keys; a transaction above the limits of a batch is refused
+/// before any change.
 #[test]
 fn many_keys_are_one_write_batch_or_refused() {
     let served = serve(RedisOptions::default());
@@ -510,18 +510,18 @@ fn many_keys_are_one_write_batch_or_refused() {
     };
     let (answer, records, batches) = transaction(2_000, 10);
     assert!(matches!(&answer, Seen::Array(answers) if answers.len() == 2_000), "{answer:?}");
-    // The answer may come before it is counted; a seal may come beside it.
+    // The answer may come before it is counted; a seal may happen in parallel.
     assert!([0, 2_000].contains(&records) && batches <= 3, "{records} records in {batches} batches");
     let (answer, records, _) = transaction(3_000, 100);
     let Seen::Error(text) = &answer else { panic!("{answer:?}") };
     assert!(text.starts_with("ERR 3000 objects in one write batch need"), "{text}");
     assert_eq!(records, 0);
-    // These objects have no space in the store, either: the answer is the one that does not change when space comes free.
+    // These objects also have no space in the store: the answer is the one that stays the same when space is freed.
     let (answer, records, _) = transaction(60_000, 10);
     let Seen::Error(text) = &answer else { panic!("{answer:?}") };
     assert!(text.starts_with("ERR 60000 objects in one write batch need"), "{text}");
     assert_eq!(records, 0);
-    // Longer than the memory for unsent commands: refused as it is queued.
+    // Larger than the memory for queued commands: refused when it is queued.
     let limits = shoal_redis::Limits { command_bytes_max: 100_000, ..shoal_redis::Limits::default() };
     let served = serve(RedisOptions { limits, ..RedisOptions::default() });
     let mut client = Client::new(&served);
@@ -532,7 +532,7 @@ fn many_keys_are_one_write_batch_or_refused() {
     client.script("exec => -EXECABORT Transaction discarded because of previous errors.\n exists a b => :0");
 }
 
-/// Values that are not in memory are read; the queued commands hold nothing up.
+/// Values that are not in memory are read; the queued commands delay nothing.
 #[test]
 fn cold_values_are_read_together() {
     let pairs = (0..64).map(|number| (format!("k{number}").into_bytes(), vec![number as u8; 20_000]));
@@ -551,7 +551,7 @@ fn cold_values_are_read_together() {
     assert_eq!(answers[64..], [Seen::Integer(20_004), Seen::Integer(20_004)]);
 }
 
-/// At most so many keys are watched, and one that is watched again is watched once.
+/// The number of watched keys is bounded, and a key that is watched again counts once.
 #[test]
 fn watches_are_bounded() {
     let served = serve_store(kit().in_memory(), RedisOptions::default(), Environment::default());
@@ -577,7 +577,7 @@ fn transactions_that_are_not_answered_are_done() {
         b"CLIENT REPLY OFF\r\nWATCH z\r\nMULTI\r\nSET a 1\r\nINCR a\r\nEXEC\r\nMULTI\r\nFLUSHALL\r\nEXEC\r\n",
     );
     client.script("client reply on => +OK\n get a => 2");
-    // Of MULTI alone nothing is said.
+    // Only MULTI has no answer.
     client.send(b"CLIENT REPLY SKIP\r\nMULTI\r\n");
     client.script("incr a => +QUEUED\n exec => [:3]");
     client.send(b"MULTI\r\nGET a\r\nRESET\r\nCLIENT REPLY SKIP\r\nEXEC\r\n");
@@ -588,7 +588,7 @@ fn transactions_that_are_not_answered_are_done() {
     client.script("ping => +PONG");
 }
 
-/// CLIENT LIST shows who queues how much and watches how many keys.
+/// CLIENT LIST shows the queued commands and the number of watched keys.
 #[test]
 fn client_list_shows_what_is_queued_and_watched() {
     let served = serve_store(kit().in_memory(), RedisOptions::default(), Environment::default());

@@ -1,4 +1,4 @@
-//! Long values: received into the memory that goes to the device, in whatever pieces they come.
+//! Long values: received into the memory that is written to the device, in pieces of any size.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use shoal_testkit::wait::HANGS_AFTER;
 
 use crate::support::{Client, Seen, serve};
 
-/// Between the socket and the device nothing of a value is copied but what comes with the words before it.
+/// Between the socket and the device, only the part of a value that arrives with the words before it is copied.
 #[test]
 fn a_long_value_is_not_copied() {
     const ROUNDS: u64 = 20;
@@ -18,7 +18,7 @@ fn a_long_value_is_not_copied() {
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
     let mut client = Client::new(&served);
     for bytes in [20 << 10, 64 << 10, 250_000] {
-        // The first one is not expected: all of it that comes with its words is copied.
+        // The first one is not expected: the part that arrives with its words is copied.
         assert_eq!(client.words(&[b"set", b"k", &patterned(bytes, 0)]), Seen::ok());
         let before = served.store.stat();
         for seed in 0..ROUNDS as usize {
@@ -32,7 +32,7 @@ fn a_long_value_is_not_copied() {
     }
 }
 
-/// Commands of all kinds in one pipeline, cut anywhere.
+/// Commands of all kinds in one pipeline, cut at any byte.
 #[test]
 fn long_values_among_other_commands_and_in_any_pieces() {
     let served = serve(RedisOptions::default());
@@ -67,7 +67,7 @@ fn long_values_among_other_commands_and_in_any_pieces() {
             }
         });
     }
-    // The end of a value comes by itself.
+    // The end of a value arrives separately.
     let command = encode(&[b"set", b"k", &patterned(50_000, 1)]);
     for cut in [command.len() - 1, command.len() - 2, command.len() - 3, 30, 31] {
         for part in [&command[..cut], &command[cut..]] {
@@ -79,7 +79,7 @@ fn long_values_among_other_commands_and_in_any_pieces() {
     }
 }
 
-/// A client that announces long values and sends little of them keeps memory from nobody, and is served when it goes on.
+/// A client that announces long values and sends little of them keeps memory from nobody, and is served when it continues.
 #[test]
 fn a_client_that_sends_a_long_value_slowly_loses_only_its_room() {
     const SLOW: usize = 300;
@@ -94,7 +94,7 @@ fn a_client_that_sends_a_long_value_slowly_loses_only_its_room() {
     }
     let mut other = Client::new(&served);
     assert_eq!(other.run("get none"), Seen::Null);
-    // There is a room from the second piece on. Of the first value all comes, but not the end of the command.
+    // A buffer exists from the second piece on. The first value arrives completely, but not the end of the command.
     let sent = |at: usize, bytes: usize| if at == 0 { bytes - 1 } else { 2_000 };
     for (at, client) in slow.iter_mut().enumerate() {
         let command = encode(&[b"set", format!("slow{at}").as_bytes(), &long]);
@@ -106,7 +106,7 @@ fn a_client_that_sends_a_long_value_slowly_loses_only_its_room() {
     }
     let used = served.store.stat().pool.frames_used;
     assert!(used < frames / 2, "{used} of {frames} frames");
-    // They are looked for once a second.
+    // They are checked once a second.
     let until = Instant::now() + HANGS_AFTER;
     let left = loop {
         let left = served.store.stat().pool.frames_used;

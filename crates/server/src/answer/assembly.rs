@@ -1,4 +1,4 @@
-//! An answer of many parts in the making: short values are copied behind each other, longer ones stay where they lie.
+//! Assembles an answer of many parts: short values are copied one after the other, longer ones are referred to.
 
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
@@ -6,8 +6,8 @@ use shoal_buffer::Buffer;
 
 use crate::wire::put_prefix;
 
-/// Values up to here are copied. A longer one stays where it lies, and holds the memory around it, up to 64 KiB in the pool: so
-/// an answer of many parts holds at most four times what its permit says.
+/// Values of at most this length are copied. A longer one is referred to, and pins the memory around it, up to 64 KiB in the pool: so an
+/// answer of many parts holds at most four times the bytes of its permit.
 const COPY_BYTES_MAX: usize = 16 << 10;
 
 /// The value of a part: its last field.
@@ -15,7 +15,7 @@ pub(crate) enum Value<'a> {
     None,
     /// To be copied.
     Short(&'a [u8]),
-    /// Copied where it is short, taken where it is long.
+    /// Copied if it is short, taken if it is long.
     Chunks(&'a mut Buffer),
 }
 
@@ -67,7 +67,7 @@ impl Assembly {
         }
     }
 
-    /// The message behind its prefix.
+    /// The message after its prefix.
     pub(crate) fn finish(mut self) -> Box<Buffer> {
         put_prefix(0, &mut self.0);
         self.0
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The bytes are those that prost writes, however long the values are.
+        /// The bytes are equal to prost's, for values of any length.
         #[test]
         fn it_is_what_prost_writes(
             values in prop::collection::vec((0..20_000_usize, any::<bool>(), any::<u64>()), 0..9)
@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// A short range of a long value does not keep the memory of all of it while nobody takes the answer.
+    /// A short range of a long value does not pin the memory of all of it while nobody takes the answer.
     #[test]
     fn short_values_hold_no_memory_but_the_answers() {
         let unit: Bytes = vec![7; 64 << 10].into();

@@ -1,8 +1,7 @@
-//! The body of an answer: bytes where they lie, in pieces, then the trailers.
+//! The body of an answer: references to bytes, in pieces, then the trailers.
 //!
-//! A value's chunks (frames of the pool, a record of the log) go to HTTP/2 as they are, many in one piece of the body:
-//! no byte of a value is copied here. An answer's share of the budget, and of the pool, is held until the body is
-//! dropped.
+//! A value's chunks (frames of the pool, a record of the log) go to HTTP/2 as they are, many in one piece of the body: no byte of a value
+//! is copied here. An answer's share of the budget, and of the pool, is held until the body is dropped.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,16 +24,16 @@ use crate::flow::{Idle, MemoryPermit};
 use crate::timing::{Timer, result_of};
 use crate::wire::take_front;
 
-/// Bytes of an answer that HTTP/2 gets at a time, at most: they are no longer counted here.
+/// The most bytes of an answer that HTTP/2 gets at a time: they are no longer counted here.
 pub(crate) const PIECE_BYTES_MAX: usize = 128 << 10;
 
-/// Where the rest of an answer comes from.
+/// The source of the rest of an answer.
 enum Source {
     /// From tonic.
     Body(Body),
-    /// Messages, and then whether the call succeeded.
+    /// Messages, and then the outcome of the call.
     Messages(Pin<Box<dyn Stream<Item = Result<Box<Buffer>, Failure>> + Send>>),
-    /// There is nothing more but trailers; none where there are none, or they were given.
+    /// Only trailers are left; `None` if there are none, or they were taken.
     Trailers(Option<HeaderMap>),
 }
 
@@ -62,19 +61,19 @@ pub(crate) struct ResponseBody {
     held: Option<AnswerShare>,
     /// The rest of a message that is handed over in pieces.
     rest: Option<Box<Buffer>>,
-    /// The deadline of the call, which ends then, whatever is missing.
+    /// The deadline of the call, which cuts the body even if a part is missing.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// When its caller may not have it any more: it ends then, too.
+    /// Resolves when its caller may not have it any more, which cuts the body, too.
     revoked: Option<Revoked>,
-    /// When the server is told to stop: a stream without an end of its own ends then.
+    /// Resolves when the server stops, which finishes an endless stream.
     drained: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     web: Option<web::Encoder>,
     is_packed: bool,
-    /// Whether it is not the client's turn while there is no frame: of a stream both ways, which may be idle.
+    /// True if it is not the client's turn while there is no frame: of a stream both ways, which may be idle.
     is_open_ended: bool,
-    /// Held while that is so.
+    /// Held while it has no frame.
     idle: Option<Idle>,
-    /// The time of the request, if it goes on until the end of this body.
+    /// The time of the request, if it is counted until the end of this body.
     timer: Option<Box<Timer>>,
 }
 
@@ -96,7 +95,7 @@ impl ResponseBody {
         }
     }
 
-    /// One message, and that the call succeeded.
+    /// One message of a call that succeeded.
     pub(crate) fn message(message: Box<Buffer>, permit: Arc<MemoryPermit>) -> Self {
         let source = Source::Trailers(Some(succeeded()));
         Self { source, held: AnswerShare::of(permit), rest: Some(message), ..Self::default() }
@@ -107,12 +106,12 @@ impl ResponseBody {
         Self { is_open_ended: true, ..self }
     }
 
-    /// Whether it has a stream of messages.
+    /// Returns true if it has a stream of messages.
     pub(crate) fn is_stream(&self) -> bool {
         matches!(self.source, Source::Messages(_))
     }
 
-    /// Ends the request's time with the body.
+    /// Stops the request's timer with the body.
     pub(crate) fn timed(self, timer: Timer) -> Self {
         Self { timer: Some(Box::new(timer)), ..self }
     }
@@ -129,7 +128,7 @@ impl ResponseBody {
         self.rest.as_ref().map_or(0, |rest| rest.len())
     }
 
-    /// Notes whether it is this answer's turn.
+    /// Notes if it is this answer's turn.
     fn turn(&mut self, is_ours: bool) {
         self.idle = match (&self.held, is_ours && self.is_open_ended) {
             (Some(held), true) => match self.idle.take() {
@@ -140,7 +139,7 @@ impl ResponseBody {
         };
     }
 
-    /// Ends at `deadline`. An answer that leaves in one piece is at its end already.
+    /// Cuts the body at `deadline`. An answer that leaves in one piece is complete already.
     pub(crate) fn until(self, deadline: Instant) -> Self {
         if matches!(self.source, Source::Trailers(_)) && self.rest_bytes() <= PIECE_BYTES_MAX {
             return self;
@@ -148,38 +147,38 @@ impl ResponseBody {
         Self { deadline: Some(Box::pin(sleep_until(deadline))), ..self }
     }
 
-    /// Of a stream: ends when its caller may not have it any more.
+    /// Of a stream: cuts it when its caller may not have it any more.
     pub(crate) fn while_allowed(self, revoked: Revoked) -> Self {
         Self { revoked: Some(revoked), ..self }
     }
 
-    /// Of a stream without an end of its own: ends as done when the server is told to stop.
+    /// Of an endless stream: finishes it without an error when the server stops.
     pub(crate) fn until_draining(self, mut draining: watch::Receiver<bool>) -> Self {
         let drained = async move {
-            // Ends also with the server.
+            // Resolves also if the server is dropped.
             let _ = draining.wait_for(|draining| *draining).await;
         };
         Self { drained: Some(Box::pin(drained)), ..self }
     }
 
-    /// Its messages are packed where that makes them shorter; those of tonic, which are short, stay as they are.
+    /// Packs the messages that become shorter; those of tonic, which are short, stay as they are.
     pub(crate) fn packed(mut self) -> Self {
         self.is_packed = true;
         self.rest = self.rest.map(pack);
         self
     }
 
-    /// In the words of gRPC-Web.
+    /// In the encoding of gRPC-Web.
     pub(crate) fn for_web(self, encoder: web::Encoder) -> Self {
         Self { web: Some(encoder), ..self }
     }
 
-    /// The next piece of what there is, when it is its turn.
+    /// The next available piece, when it is its turn.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Frame<Box<Buffer>>> {
         let bytes = self.rest_bytes().min(PIECE_BYTES_MAX);
         if let Some(AnswerShare { permit, ticket }) = &mut self.held {
             if !permit.sending().is_turn(ticket, bytes, context) {
-                // Others have not been taken yet.
+                // Earlier answers have not been taken yet.
                 self.turn(false);
                 return Poll::Pending;
             }
@@ -202,7 +201,7 @@ impl ResponseBody {
         }
     }
 
-    /// Cuts the answer short where its time is over.
+    /// Cuts the answer short if its time is over.
     fn look_at_deadline(&mut self, context: &mut Context<'_>) {
         let Some(deadline) = &mut self.deadline else { return };
         if deadline.as_mut().poll(context).is_pending() {
@@ -211,7 +210,7 @@ impl ResponseBody {
         self.cut(Failure::deadline());
     }
 
-    /// Cuts it short where its caller has no credentials any more.
+    /// Cuts it short if its caller has no credentials any more.
     fn look_at_credentials(&mut self, context: &mut Context<'_>) {
         let Some(revoked) = &mut self.revoked else { return };
         if let Poll::Ready(denied) = revoked.as_mut().poll(context) {
@@ -219,7 +218,7 @@ impl ResponseBody {
         }
     }
 
-    /// Ends a stream whose server is told to stop, behind the message that is under way.
+    /// Finishes the stream of a server that stops, after the message that is under way.
     fn look_at_drain(&mut self, context: &mut Context<'_>) {
         let Some(drained) = self.drained.as_mut().filter(|_| self.rest.is_none()) else { return };
         if drained.as_mut().poll(context).is_ready() {
@@ -244,7 +243,7 @@ fn succeeded() -> HeaderMap {
 fn failed(failure: Failure) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     if failure.into_status().add_header(&mut trailers).is_err() {
-        // Details that do not fit in headers are left out; the code is the part that counts.
+        // Details that do not fit in headers are omitted; the code is the part that counts.
         trailers.insert(Status::GRPC_STATUS, http::HeaderValue::from_static("13"));
     }
     trailers

@@ -1,7 +1,6 @@
 //! Compressed answers, for clients that accept them: each message of an answer is compressed by itself.
 //!
-//! Short messages stay as they are, and so do those that would not become shorter: each message says whether it is
-//! packed.
+//! Short messages stay as they are, as do messages that would not become shorter: a flag in each message marks a packed one.
 
 use std::io::Write;
 
@@ -12,7 +11,7 @@ use shoal_buffer::Buffer;
 
 use crate::wire::{PREFIX_BYTES, put_prefix};
 
-/// Shorter messages, with their prefix, are not packed: the saved bytes would be fewer than those of their headers.
+/// Shorter messages, with their prefix, are not packed: packing would save fewer bytes than their headers take.
 const PACKED_BYTES_MIN: usize = 1 << 10;
 
 /// The header in which a client names the encodings that it can unpack, and an answer the one of its messages.
@@ -25,18 +24,18 @@ pub(crate) fn announce_accepted(headers: &mut HeaderMap, gzip: bool) {
     headers.insert(ACCEPT_HEADER, HeaderValue::from_static(accepted));
 }
 
-/// Whether the sender of a request with these headers unpacks gzip.
+/// Returns true if the sender of a request with these headers unpacks gzip.
 pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
     let lists = headers.get_all(ACCEPT_HEADER).iter().filter_map(|list| list.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|name| name.trim() == "gzip")
 }
 
-/// Says that messages may be packed.
+/// Announces that messages may be packed.
 pub(crate) fn announce(headers: &mut HeaderMap) {
     headers.insert(ENCODING_HEADER, HeaderValue::from_static("gzip"));
 }
 
-/// `message`, which has a prefix, packed where that makes it shorter.
+/// Returns `message`, which has a prefix, packed if that makes it shorter.
 pub(crate) fn pack(message: Box<Buffer>) -> Box<Buffer> {
     if message.len() < PACKED_BYTES_MIN {
         return message;
@@ -47,7 +46,7 @@ pub(crate) fn pack(message: Box<Buffer>) -> Box<Buffer> {
     }
 }
 
-/// The content of `message` behind the prefix, packed and with a prefix of its own.
+/// The content of `message` after the prefix, packed and with a new prefix.
 fn packed(message: &Buffer) -> Option<Buffer> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(message.len() / 2), Compression::fast());
     let mut prefix_left = PREFIX_BYTES;
@@ -86,7 +85,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any message, however it lies, comes out as it was, and not longer.
+        /// Any message, in any chunks, comes out as it was, and not longer.
         #[test]
         fn a_packed_message_comes_out_as_it_was(
             message in prop::collection::vec(0..20_u8, 0..5_000), cut in 1..3_000_usize, repeats in 1..4_usize

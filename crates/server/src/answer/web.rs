@@ -1,4 +1,4 @@
-//! The body of an answer in the words of gRPC-Web: trailers are a last message, and all may be base64.
+//! The body of an answer in the encoding of gRPC-Web: trailers are a last message, and all may be base64.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use shoal_buffer::Buffer;
 
 use crate::wire::{into_contiguous, put_prefix};
 
-/// Says that a message is the trailers.
+/// Marks a message as the trailers.
 const TRAILERS_FLAG: u8 = 0x80;
 
 /// Writes the body of an answer.

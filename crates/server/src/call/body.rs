@@ -22,11 +22,11 @@ pub(crate) struct RequestBody {
     body: Incoming,
     /// Counts the arriving bytes; `None` for a stream, whose messages are counted by their reader.
     intake: Option<Intake>,
-    /// The frame that came and may not go on yet.
+    /// The frame that arrived and has to wait.
     held: Option<Bytes>,
-    /// None where the sender may be silent for as long as it likes.
+    /// `None` if the sender may be silent for any time.
     watch: Option<Watch>,
-    /// Turns what arrives into plain frames of gRPC; none where it is.
+    /// Turns the received bytes into plain frames of gRPC; `None` if they are plain already.
     decoders: Option<Box<Decoders>>,
 }
 
@@ -42,18 +42,18 @@ impl RequestBody {
         Self { body, intake: Some(intake), held: None, watch: Some(Watch::new(min_rate)), decoders: None }
     }
 
-    /// Takes off the dress of a request that is not plain gRPC.
+    /// Decodes a request that is not plain gRPC.
     pub(crate) fn decoded(self, decoders: Option<Decoders>) -> Self {
         Self { decoders: decoders.map(Box::new), ..self }
     }
 
-    /// No longer counts what arrives: its reader does, in messages of at most `message_bytes_max`.
+    /// Stops counting the received bytes: the reader counts them, in messages of at most `message_bytes_max`.
     pub(crate) fn uncounted(self, message_bytes_max: usize) -> Self {
         let decoders = self.decoders.map(|decoders| Box::new(decoders.bounded(message_bytes_max)));
         Self { intake: None, decoders, ..self }
     }
 
-    /// Counts `bytes` that are held from now on, which stand for `plain`.
+    /// Counts `bytes` that are held from now on and decode to `plain`.
     fn count(&mut self, bytes: usize, plain: &[u8]) -> Result<(), Status> {
         match &mut self.intake {
             Some(intake) if bytes > 0 => intake.count(bytes, plain).map_err(Failure::into_status),
@@ -61,12 +61,12 @@ impl RequestBody {
         }
     }
 
-    /// The content of the transport's last frame, as far as it was not taken yet.
+    /// The content of the transport's last frame that was not taken yet.
     fn decoded_part(&mut self) -> Result<Option<Bytes>, Status> {
         self.decoders.as_mut().map_or(Ok(None), |decoders| decoders.next())
     }
 
-    /// The content of a frame of the transport; none where it is not enough yet.
+    /// The content of a frame of the transport; `None` if more bytes are needed.
     fn decode(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, Status> {
         let Some(decoders) = &mut self.decoders else { return Ok(Some(frame)) };
         match frame.into_data() {
@@ -78,7 +78,7 @@ impl RequestBody {
         }
     }
 
-    /// As [`Self::uncounted`], and its sender may be silent: it holds nothing meanwhile, and keep-alive finds out where it is gone.
+    /// As [`Self::uncounted`], and its sender may be silent: it holds nothing meanwhile, and keep-alive notices if it is gone.
     pub(crate) fn unhurried(self, message_bytes_max: usize) -> Self {
         Self { watch: None, ..self.uncounted(message_bytes_max) }
     }

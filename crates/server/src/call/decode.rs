@@ -1,9 +1,8 @@
 //! Decodes requests in other encodings than plain gRPC: base64 text (gRPC-Web), and compressed messages. Later stages
 //! see plain gRPC only.
 //!
-//! A compressed message is held until it is whole, and unpacked up to the limit of a message: the length that it
-//! announces does not matter. One message is unpacked at a time, when its reader wants it: a frame may have many of
-//! them.
+//! A compressed message is held until it is whole, and unpacked up to the limit of a message: its announced length does not matter. One
+//! message is unpacked at a time, when its reader wants it: a frame may have many of them.
 
 use std::io::Read;
 
@@ -18,7 +17,7 @@ use tonic::Status;
 use crate::failure::Failure;
 use crate::wire::PREFIX_BYTES;
 
-/// Characters that stand for up to three bytes.
+/// Characters that encode up to three bytes.
 const QUAD_BYTES: usize = 4;
 
 /// The common alphabet, with or without padding.
@@ -27,18 +26,18 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The layers that are taken off a request, in this order.
+/// The decoding steps of a request, in this order.
 #[derive(Debug, Default)]
 pub(crate) struct Decoders {
-    /// Text that was left of the last frame: less than a quad.
+    /// Text left over from the last frame: less than a quad.
     text: Option<BytesMut>,
     gzip: Option<Gzip>,
-    /// The bytes that arrived, where nothing is packed.
+    /// The received bytes, if they are not packed.
     plain: Option<Bytes>,
 }
 
 impl Decoders {
-    /// For a request in base64, with compressed messages, or both; none where it is neither.
+    /// For a request in base64, with compressed messages, or both; `None` if it is neither.
     pub(crate) fn new(text: bool, gzip: bool) -> Option<Self> {
         let gzip = gzip.then(|| Gzip { arrived: BytesMut::new(), message_bytes_max: MESSAGE_BYTES_MAX });
         (text || gzip.is_some()).then(|| Self { text: text.then(BytesMut::new), gzip, plain: None })
@@ -52,7 +51,7 @@ impl Decoders {
         self
     }
 
-    /// Takes a frame, after [`Self::next`] gave all that was there.
+    /// Takes a frame, after [`Self::next`] returned all of the previous one.
     pub(crate) fn push(&mut self, frame: Bytes) -> Result<(), Status> {
         let plain = match &mut self.text {
             Some(left) => from_text(left, frame)?,
@@ -65,7 +64,7 @@ impl Decoders {
         Ok(())
     }
 
-    /// The next part of the plain request, at most one message where they are packed; none where more has to arrive.
+    /// The next part of the plain request, at most one message if they are packed; `None` if more has to arrive.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, Status> {
         match &mut self.gzip {
             Some(gzip) => gzip.next(),
@@ -73,7 +72,7 @@ impl Decoders {
         }
     }
 
-    /// Whether the request may end here.
+    /// Checks that the request may end here.
     pub(crate) fn end(self) -> Result<(), Status> {
         let whole = self.text.is_none_or(|left| left.is_empty())
             && self.gzip.is_none_or(|gzip| gzip.arrived.is_empty());
@@ -81,8 +80,8 @@ impl Decoders {
     }
 }
 
-/// The decoded bytes of `frame`, after the rest of the previous one. Padding may stand after any quad: senders encode
-/// each of their messages by itself.
+/// The decoded bytes of `frame`, after the rest of the previous one. Any quad may have padding: senders encode each of their messages
+/// separately.
 fn from_text(left: &mut BytesMut, frame: Bytes) -> Result<Bytes, Status> {
     left.extend_from_slice(&frame);
     let mut whole = left.split_to(left.len() / QUAD_BYTES * QUAD_BYTES);
@@ -100,13 +99,13 @@ fn from_text(left: &mut BytesMut, frame: Bytes) -> Result<Bytes, Status> {
 /// Unpacks compressed messages.
 #[derive(Debug)]
 struct Gzip {
-    /// The bytes that have arrived of a message that is not whole.
+    /// The received bytes of an incomplete message.
     arrived: BytesMut,
     message_bytes_max: usize,
 }
 
 impl Gzip {
-    /// The next message, if it is there as a whole.
+    /// The next message, if it is complete.
     fn next(&mut self) -> Result<Option<Bytes>, Status> {
         let Some(mut prefix) = self.arrived.get(..PREFIX_BYTES) else { return Ok(None) };
         let (flag, bytes) = (prefix.get_u8(), prefix.get_u32() as usize);
@@ -127,8 +126,8 @@ impl Gzip {
 
     fn unpack(&self, message: &[u8]) -> Result<Vec<u8>, Status> {
         let mut plain = Vec::new();
-        // One byte more than is allowed shows that there are more. A message may have several members, one after the
-        // other, and nothing after them.
+        // One byte above the limit shows that there are more. A message may have several members, one after the other, and nothing after
+        // them.
         let mut unpacking = MultiGzDecoder::new(message).take(self.message_bytes_max as u64 + 1);
         unpacking
             .read_to_end(&mut plain)
@@ -170,7 +169,7 @@ mod tests {
         [&[flag][..], &(message.len() as u32).to_be_bytes(), message].concat()
     }
 
-    /// Everything in `frames`, decoded.
+    /// All of `frames`, decoded.
     fn decode(mut decoders: Decoders, frames: &[&[u8]]) -> Result<Vec<u8>, Status> {
         let mut plain = Vec::new();
         for frame in frames {
@@ -183,7 +182,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut into frames, they come out as they were.
+        /// Any cuts of the bytes into frames lead to the same bytes.
         #[test]
         fn cuts_do_not_matter(
             messages in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..50)), 1..5),
@@ -197,14 +196,14 @@ mod tests {
                     false => framed(0, message),
                 })
                 .collect();
-            // Each message is padded by itself, as clients do.
+            // Each message is padded separately, as clients do.
             let text: String = sent.iter().map(|sent| general_purpose::STANDARD.encode(sent)).collect();
             let frames: Vec<&[u8]> = text.as_bytes().chunks(cut).collect();
             prop_assert_eq!(decode(Decoders::new(true, true).unwrap(), &frames).unwrap(), plain.clone());
             let sent = sent.concat();
             let frames: Vec<&[u8]> = sent.chunks(cut).collect();
             prop_assert_eq!(decode(Decoders::new(false, true).unwrap(), &frames).unwrap(), plain);
-            // A part of it is no request.
+            // A part of it is an error.
             prop_assert!(decode(Decoders::new(false, true).unwrap(), &[&sent[..sent.len() - 1]]).is_err());
         }
 
@@ -229,7 +228,7 @@ mod tests {
         assert!(decoders.end().is_ok());
     }
 
-    /// Only the first member was read, and half of the message was lost without a word.
+    /// Only the first member was read, and half of the message was lost without an error.
     #[test]
     fn all_members_are_unpacked_and_nothing_may_follow_them() {
         let members = [packed(b"tide "), packed(b""), packed(b"pool")].concat();

@@ -1,4 +1,4 @@
-//! The arriving bytes of a unary request: each counts for a permit, and a long request waits where there is no room.
+//! The received bytes of a unary request: each counts for a permit, and a long request waits if there is no room.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,7 +11,7 @@ use crate::flow::turn::Turn;
 use crate::flow::{MemoryPermit, SHORT_BYTES};
 use crate::wire::PREFIX_BYTES;
 
-/// The arriving bytes of a unary request: each counts for a permit, and a long request waits where there is no room.
+/// The received bytes of a unary request: each counts for a permit, and a long request waits if there is no room.
 pub(super) struct Intake {
     permit: Arc<MemoryPermit>,
     room_wait_max: Duration,
@@ -19,11 +19,11 @@ pub(super) struct Intake {
     arrived: usize,
     /// The length of the message with its prefix; none while the prefix is not there.
     announced: Option<u32>,
-    /// Whether the connection keeps room for all of it.
+    /// True if the connection keeps room for all of it.
     is_kept: bool,
-    /// Whether it may not go on before there is room.
+    /// True if it has to wait for room.
     is_over: bool,
-    /// Of a request that had to wait.
+    /// The place in the line of a request that had to wait.
     turn: Option<Box<Turn>>,
 }
 
@@ -40,19 +40,19 @@ impl Intake {
         }
     }
 
-    /// Whether it may not go on before there is room.
+    /// Returns true if it has to wait for room.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Says that the client sent a piece of the request.
+    /// Notes that the client sent a piece of the request.
     pub(super) fn note_moved(&self) {
         self.permit.note_moved();
     }
 
-    /// Counts `bytes`, which stand for `plain`.
+    /// Counts `bytes`, which decode to `plain`.
     pub(super) fn count(&mut self, bytes: usize, plain: &[u8]) -> Result<(), Failure> {
-        // The reader of the message refuses one that is too long, and says so.
+        // The reader of the message refuses a message that is too long, with the right error.
         let announces = match plain.split_first_chunk::<PREFIX_BYTES>() {
             Some((&[_, a, b, c, d], _)) if self.announced.is_none() => {
                 let message_bytes = u32::from_be_bytes([a, b, c, d]) as usize;
@@ -72,7 +72,7 @@ impl Intake {
         if let Some(turn) = &mut self.turn {
             turn.came(bytes, self.permit.has_room());
         }
-        // Where there once was room for all of it, its end comes in.
+        // Once there was room for all of it, its end is let in.
         self.is_over = !(self.has_room() || (self.is_kept && self.unsent() == 0));
         Ok(())
     }
@@ -82,7 +82,7 @@ impl Intake {
         self.announced.map_or(usize::MAX, |announced| (announced as usize).saturating_sub(self.arrived))
     }
 
-    /// Whether there is room for more, and the first time for all of it.
+    /// Returns true if there is room for more, and the first time for all of it.
     fn has_room(&mut self) -> bool {
         match self.announced {
             Some(_) if self.is_kept => self.permit.server_has_room(),

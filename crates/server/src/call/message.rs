@@ -1,4 +1,4 @@
-//! Calls of one message, answered by one. The value of an answer is the store's chunks behind a short head: only a short value is copied.
+//! Calls of one message, answered by one. The value of an answer is the store's chunks after a short head: only a short value is copied.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) fn encode<T: prost::Message>(value_out: Option<u32>, answer: Parted<T
         encode_key(field, WireType::LengthDelimited, &mut *answer);
         encode_varint(value.len() as u64, &mut *answer);
         match value.len() {
-            // Cheaper than a chunk more.
+            // Cheaper than another chunk.
             ..=COPY_BYTES_MAX => value.chunks().for_each(|chunk| answer.append_copy(chunk)),
             _ => answer.append_buffer(value),
         }
@@ -57,8 +57,8 @@ where
     }
 }
 
-/// The same for a method that stores a value. `place` gives memory of the store for a value of so many bytes, if the
-/// request's value can be received into it.
+/// The same for a method that stores a value. `place` returns store memory for a value of the length it gets, if the request's value can
+/// be received into it.
 pub(crate) async fn storing<M: Valued + Unary, F, R>(
     call: Call,
     place: impl Fn(&Authenticated<()>, &M::Request, usize) -> Option<ReceiveBuffer>,
@@ -77,8 +77,7 @@ where
     let mut body = http.into_body();
     match receive_to_store::<M>(&mut body, place).await {
         Ok(request) => {
-            // Clients send the end in a frame of its own, often after the values of all that they have to send: the store
-            // is at work meanwhile.
+            // Clients send the end in a separate frame, often after all of their values: the store works meanwhile.
             let ended = receive_end(&mut body);
             answer::<M, _, _, _>(admitted.with(request), &flow, permit, operation, ended).await
         }
@@ -86,7 +85,7 @@ where
     }
 }
 
-/// Answers a request whose message is there; the request itself has `ended` before its answer.
+/// Answers a request whose message is complete; the request itself has `ended` before its answer.
 async fn answer<M: Valued + Unary, T, F, R>(
     request: Authenticated<T>,
     flow: &Arc<ConnectionFlow>,
@@ -114,8 +113,8 @@ where
     respond_one(answer, permit, has_written)
 }
 
-/// Answers `call`, whose message and answer have many parts, with `operation`. The operation takes the message apart
-/// and assembles the answer, without a structure for each part.
+/// Answers `call`, whose message and answer have many parts, with `operation`. The operation parses the message and assembles the answer,
+/// without a structure for each part.
 pub(crate) async fn whole<F>(
     call: Call,
     has_written: bool,
@@ -140,7 +139,7 @@ where
     respond_one(answer, permit, has_written)
 }
 
-/// The request is gone; from here on the permit stands for the answer.
+/// The request is gone; from here on the permit counts the answer.
 pub(super) fn respond_one(answer: Box<Buffer>, permit: Arc<MemoryPermit>, has_written: bool) -> HttpResponse {
     if has_written {
         permit.set_regardless(answer.len());
@@ -189,7 +188,7 @@ mod tests {
     }
 
     proptest! {
-        /// By hand as by prost, whatever is in the message and however it is cut.
+        /// The two decoders agree, for any message in any frames.
         #[test]
         fn by_hand_as_by_prost(
             key in prop::collection::vec(any::<u8>(), 0..40),

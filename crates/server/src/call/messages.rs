@@ -1,4 +1,4 @@
-//! The messages of a stream, each in one piece: where it was received, if it lies within a frame of HTTP/2.
+//! The messages of a stream, each in one piece: in its received memory, if it is within one frame of HTTP/2.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::wire::{PREFIX_BYTES, length};
 pub(crate) struct Messages<B> {
     body: B,
     message_bytes_max: usize,
-    /// The bytes that came and were not given.
+    /// The received bytes that were not returned yet.
     received: Buffer,
     /// `None` in tests of the framing.
     account: Option<Account>,
@@ -31,11 +31,11 @@ struct Account {
     room_wait_max: Duration,
     /// Bytes of the frame and of the incomplete message.
     held: usize,
-    /// Bytes of the message that was given last.
+    /// Bytes of the message that was returned last.
     given: usize,
-    /// Whether a frame came for which there was no room.
+    /// True if a frame arrived without room for it.
     is_over: bool,
-    /// Of the message that comes, and of the one that was given last.
+    /// Of the message that is arriving, and of the one that was returned last.
     turn: Turn,
 }
 
@@ -47,13 +47,13 @@ impl Account {
         self.turn.came(bytes, !self.is_over);
     }
 
-    /// A message is there as a whole.
+    /// A message is complete.
     fn gives(&mut self, bytes: usize) {
         self.held -= bytes;
         self.given += bytes;
     }
 
-    /// A caller that asks for the next message is through with the last one.
+    /// A caller that asks for the next message has finished with the last one.
     fn end_message(&mut self) {
         if self.given > 0 {
             self.permit.give(std::mem::take(&mut self.given));
@@ -61,11 +61,11 @@ impl Account {
         }
     }
 
-    /// Waits until there is room for more of the message; says what to tell its sender where there is none in time, or too many wait.
+    /// Waits until there is room for more of the message. Returns the error for its sender if there is none in time, or too many wait.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         if self.is_over && self.held > 0 {
             let (permit, wait_max) = (&self.permit, self.room_wait_max);
-            // How much comes in all is not known.
+            // The total length is not known.
             let bytes = (self.held, usize::MAX);
             ready!(self.turn.poll(permit, bytes, wait_max, context, || permit.has_room()))?;
         }
@@ -140,7 +140,7 @@ impl<B: FrameBody> Messages<B> {
         }
     }
 
-    /// A message that is there as a whole.
+    /// A complete message.
     fn take(&mut self) -> Result<Option<Bytes>, Status> {
         match length(&self.received, self.message_bytes_max)? {
             Some(bytes) if self.received.len() - PREFIX_BYTES >= bytes => {
@@ -148,7 +148,7 @@ impl<B: FrameBody> Messages<B> {
                 Ok(Some(self.received.copy_to_bytes(bytes)))
             }
             _ => {
-                // A few bytes of a frame would keep the memory that their connection was read into.
+                // A few bytes of a frame would pin the memory that their connection was read into.
                 if self.received.len() < KEPT_BYTES_MIN {
                     self.received.own();
                 }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut into frames, the messages come out as they were sent.
+        /// Any cuts of the bytes into frames lead to the sent messages.
         #[test]
         fn cuts_do_not_matter(
             sent in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..6), cut in 1..400_usize

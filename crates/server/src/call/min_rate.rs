@@ -8,7 +8,7 @@ use shoal_base::awake_time;
 use shoal_frontend::{MinRate, Received, TooSlow};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Looks in the shorter of the two times of the rate: so much later than its end may a peer be cut.
+/// Looks this number of times in the shorter of the two times of the rate: a peer may be cut late by one interval.
 const LOOKS: u32 = 16;
 
 /// Watches one sender.
@@ -17,9 +17,9 @@ pub(crate) struct Watch {
     least: MinRate,
     look: Duration,
     received: Received,
-    /// Since when a frame is awaited, or since the last look.
+    /// The start of the wait for a frame, or the time of the last look.
     since: Option<Instant>,
-    /// Runs from the first time that there was something to wait for.
+    /// Runs from the first wait on.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -29,7 +29,7 @@ impl Watch {
         Self { least, look, received: Received::default(), since: None, timer: None }
     }
 
-    /// A frame is awaited; ends where too little came.
+    /// A frame is awaited; ready when too few bytes came.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<TooSlow> {
         let look = self.look;
         let mut since = *self.since.get_or_insert_with(|| {
@@ -52,7 +52,7 @@ impl Watch {
         }
     }
 
-    /// A frame of so many bytes came.
+    /// A frame of this length came.
     ///
     /// # Errors
     /// Too little came for too long.

@@ -1,7 +1,7 @@
 //! Calls, from the frames of HTTP/2 to messages and back, between `dispatch` and an operation: [`message`] answers calls of one
 //! message, [`streams`] those of many.
 //!
-//! An operation is given an [`Authenticated`] message, never less: there is no other way to register one.
+//! An operation gets an [`Authenticated`] message, never less: there is no other way to register one.
 
 pub(crate) mod body;
 pub(crate) mod decode;
@@ -30,7 +30,7 @@ pub(crate) struct Call {
 
 pub(crate) type HttpResponse = http::Response<ResponseBody>;
 
-/// Answers without looking at the request's body.
+/// Answers without reading the request's body.
 pub(crate) fn refuse(failure: Failure) -> HttpResponse {
     failure.into_status().into_http()
 }

@@ -1,15 +1,15 @@
-//! Messages with their value apart, and the methods that have such messages.
+//! Messages with a separate value, and the methods that have such messages.
 
 use shoal_api::{Method, key_value, v1};
 use shoal_buffer::Buffer;
 
-/// A method with one request, and where its values are.
+/// A method with one request, and the places of its values.
 pub(crate) trait Valued: Method {
-    /// The number of the field with the value in a request; none where it has none.
+    /// The number of the value's field in a request; `None` if it has none.
     const VALUE_IN: Option<u32>;
     /// The same of an answer. It is the last field.
     const VALUE_OUT: Option<u32>;
-    /// Whether a call may have changed something: its answer is never refused for want of room.
+    /// True if a call may have changed something: its answer is never refused for lack of room.
     const WRITES: bool;
 }
 
@@ -43,12 +43,12 @@ valued! {
     key_value::Delete: in None, out None, writes true;
 }
 
-/// A message, the field with its value apart.
+/// A message whose value is separate.
 #[derive(Debug, Default)]
 pub(crate) struct Parted<T, V = Buffer> {
     /// The message with an empty value.
     pub(crate) message: T,
-    /// The value where it lies.
+    /// The value, in its original memory.
     pub(crate) value: V,
 }
 

@@ -1,6 +1,6 @@
 //! The one message of a request, from its frames. A value of medium length is copied frame by frame into the memory that goes to the
-//! device: each frame while it is in the processor's cache, and the memory into which its connection was read is soon free for
-//! the next frames. Other values are the received frames, cut where the value begins and ends.
+//! device: each frame while it is in the processor's cache, and the memory into which its connection was read is soon free for the next
+//! frames. Other values are the received frames, cut at the bounds of the value.
 
 use std::pin::Pin;
 
@@ -24,19 +24,19 @@ use crate::operations::put::place_value;
 use crate::wire::{PREFIX_BYTES, length, take_front};
 
 /// Shorter frames are copied. Each refers to the buffer of up to 72 KiB that its connection was read into, and would
-/// keep all of it, uncounted. So a request holds at most five times the bytes of its permit.
+/// pin all of it, uncounted. So a request holds at most five times the bytes of its permit.
 pub(crate) const KEPT_BYTES_MIN: usize = 16 << 10;
 
-/// The values of shorter messages ride in their records.
+/// The values of shorter messages are stored in their records.
 const PLACED_BYTES_MIN: usize = 16 << 10;
 
-/// The fields before a value that is received into the memory of the device have at most so many bytes, with the prefix.
+/// The most bytes, with the prefix, of the fields before a value that is received into the memory of the device.
 const FIELDS_BYTES_MAX: usize = 4 << 10;
 
 /// The value of a request.
 #[derive(Debug)]
 pub(crate) enum Value {
-    /// Where its frames lie.
+    /// In its frames.
     Chunks(Box<Buffer>),
     /// In the memory that goes to the device.
     Received(ReceiveBuffer, FramesPermit),
@@ -52,12 +52,12 @@ impl Value {
     }
 }
 
-/// The body of a request: [`RequestBody`](super::body::RequestBody), and what stands for it in tests.
+/// The body of a request: [`RequestBody`](super::body::RequestBody), and its replacement in tests.
 pub(crate) trait FrameBody: Body<Data = Bytes, Error = Status> + Unpin {}
 
 impl<B: Body<Data = Bytes, Error = Status> + Unpin> FrameBody for B {}
 
-/// Appends a frame of a request: a long one as it lies.
+/// Appends a frame of a request: a long one by reference.
 pub(crate) fn append_frame(message: &mut Buffer, frame: Bytes) {
     if frame.len() < KEPT_BYTES_MIN {
         message.append_copy(&frame);
@@ -68,7 +68,7 @@ pub(crate) fn append_frame(message: &mut Buffer, frame: Bytes) {
 
 /// The one message of a request.
 struct Received<T> {
-    /// The message where its frames lie, without the prefix; nothing of a placed one.
+    /// The message in its frames, without the prefix; empty for a placed one.
     message: Buffer,
     placed: Option<Placed<T>>,
 }
@@ -81,8 +81,7 @@ struct Placed<T> {
     permit: FramesPermit,
 }
 
-/// Receives the frames of the one message of a request; after each frame `place` may take the bytes that came and find a place for
-/// the rest.
+/// Receives the frames of the one message of a request; after each frame `place` may take the received bytes and find a place for the rest.
 async fn receive_frames<T>(
     body: &mut impl FrameBody,
     mut place: impl FnMut(&mut Buffer, usize) -> Option<Placed<T>>,
@@ -90,7 +89,7 @@ async fn receive_frames<T>(
     let mut message = Buffer::new();
     let mut placed: Option<Placed<T>> = None;
     let mut came = 0;
-    // The message's bytes with its prefix, once that is there.
+    // The message's length with its prefix, once the prefix has arrived.
     let mut whole = None;
     while let Some(frame) = next_frame(body).await {
         let Ok(data) = frame?.into_data() else { continue };
@@ -134,7 +133,7 @@ async fn next_frame(body: &mut impl FrameBody) -> Option<Result<Frame<Bytes>, St
     poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await
 }
 
-/// Waits until a request ends whose message is there. A request that breaks off has ended: its message was whole.
+/// Waits for the end of a request whose message is complete. A request that breaks off has ended: its message was whole.
 pub(super) async fn receive_end(body: &mut impl FrameBody) -> Result<(), Status> {
     while !body.is_end_stream()
         && let Some(Ok(frame)) = next_frame(body).await
@@ -156,8 +155,8 @@ pub(super) async fn receive<M: Valued>(body: impl FrameBody) -> Result<Parted<M:
     split::<M>(receive_message(body).await?)
 }
 
-/// The request of a call that stores a value. `place` gives memory for a value of so many bytes, if it has some: the end of the
-/// request may still be to come then ([`receive_end`]).
+/// The request of a call that stores a value. `place` returns memory for a value of a known length, if it has some: the end of the request
+/// may still be to come then ([`receive_end`]).
 pub(crate) async fn receive_to_store<M: Valued>(
     body: &mut impl FrameBody,
     place: impl Fn(&M::Request, usize) -> Option<(ReceiveBuffer, FramesPermit)>,
@@ -178,8 +177,8 @@ pub(crate) async fn receive_to_store<M: Valued>(
     Ok(Parted { message, value: Value::Chunks(Box::new(value)) })
 }
 
-/// The fields before the value, and where the value begins, in a message of `whole` bytes that begins with `received`. None if the
-/// value's length has not come, or if fields come behind the value.
+/// The fields before the value, and the value's offset, in a message of `whole` bytes of which `received` has arrived. `None` if the
+/// value's length has not arrived, or if fields follow the value.
 fn value_ahead<M: Valued>(received: &Buffer, whole: usize) -> Option<(M::Request, usize)> {
     let field = M::VALUE_IN?;
     let head = received.contiguous(0, received.len().min(FIELDS_BYTES_MAX)).ok()?;
@@ -196,7 +195,7 @@ fn value_ahead<M: Valued>(received: &Buffer, whole: usize) -> Option<(M::Request
     }
 }
 
-/// Takes `message` apart. As protobuf has it, the last of several fields with the value counts.
+/// Splits `message`. As in protobuf, the last of several fields with the value counts.
 fn split<M: Valued>(mut message: Buffer) -> Result<Parted<M::Request>, Status> {
     let mut parted = Parted::from(M::Request::default());
     while message.has_remaining() {
@@ -215,7 +214,7 @@ fn split<M: Valued>(mut message: Buffer) -> Result<Parted<M::Request>, Status> {
     Ok(parted)
 }
 
-/// Receives a request of one of several methods, long values into memory of `store`: for tests of requests that are wrong.
+/// Receives a request of one of several methods, long values into memory of `store`: for tests of invalid requests.
 #[cfg(test)]
 pub(crate) fn receive_for_test(store: &Store, mut body: impl FrameBody, method: u64) -> Result<(), Status> {
     use shoal_api::{key_value, v1};
@@ -256,8 +255,8 @@ mod tests {
     use crate::testing::calls::{admitted, permit};
     use crate::testing::frames::{Frames, copied, frames, range_of, received};
 
-    /// A value that gets no memory of the store reaches it where it was received, and there it is copied once, into the
-    /// memory that goes to the device (`lay_out` of the engine; values up to 16 KiB into their record, and with it into a batch).
+    /// A value that gets no memory of the store reaches it in its received memory. The store copies it once, into the memory that goes to
+    /// the device (`lay_out` of the engine; values up to 16 KiB into their record, and with it into a batch).
     #[test]
     fn the_value_of_a_put_is_not_copied_before_the_store() {
         let value: Bytes = (0..64 << 10).map(|i: u32| (i / 7) as u8).collect::<Vec<_>>().into();
@@ -268,7 +267,7 @@ mod tests {
             let request = received::<v1::Put>(frames).unwrap();
             let buffer = request.value;
             assert_eq!(buffer.len(), value.len());
-            // The last frame is a short one, where the message does not fill it.
+            // The last frame is short if the message does not fill it.
             let last = memory.last().map_or(0, ExactSizeIterator::len);
             let expected = if last < KEPT_BYTES_MIN { last } else { 0 };
             assert_eq!(copied(buffer.chunks(), &memory), expected, "bytes of 65,536 were copied");
@@ -277,12 +276,12 @@ mod tests {
         }
     }
 
-    /// Short frames keep nothing of the memory that they came in.
+    /// Short frames pin none of the memory that they came in.
     #[test]
     fn short_frames_are_gathered() {
         let value = vec![3; 64 << 10];
         let put = v1::PutRequest { key: "k".into(), value: value.clone().into(), ..Default::default() };
-        // They are held below: the buffer must not be given their memory.
+        // They are held below: the buffer must not get their memory.
         let frames = frames(&framed(&put.encode_to_vec()), KEPT_BYTES_MIN - 1);
         let memory: Vec<_> = frames.iter().map(|frame| range_of(frame)).collect();
         let request = received::<v1::Put>(frames.clone()).unwrap();
@@ -331,7 +330,7 @@ mod tests {
         }
     }
 
-    /// The last field with the value counts, and fields may come behind it.
+    /// The last field with the value counts, and fields may follow it.
     #[test]
     fn fields_behind_a_value_count() {
         let store = crate::testing::store();
@@ -364,7 +363,7 @@ mod tests {
         assert_eq!(store.stat().puts, 0);
     }
 
-    /// Requests that come slowly hold no more than a bounded part of the store's memory: others are received as they come.
+    /// Requests that arrive slowly hold only a bounded part of the store's memory: others are received in their frames.
     #[test]
     fn the_memory_of_values_that_are_received_is_bounded() {
         let flow = Flow::new(1 << 30, 1 << 30);
@@ -393,7 +392,7 @@ mod tests {
         assert_eq!(code(&[0, 0, 0, 0, 0, 1]), tonic::Code::Internal);
         assert_eq!(code(&[1, 0, 0, 0, 0]), tonic::Code::Internal, "packed, and the request does not say how");
         assert_eq!(code(&[0, 255, 0, 0, 0]), tonic::Code::ResourceExhausted);
-        // A value that claims to be longer than its message, and a group.
+        // A value whose length exceeds its message, and a group.
         assert_eq!(code(&framed(&[15 << 3 | 2, 9, 1])), tonic::Code::Internal);
         assert_eq!(code(&framed(&[20 << 3 & 0x7f | 3])), tonic::Code::Internal);
     }

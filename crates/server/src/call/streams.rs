@@ -22,14 +22,14 @@ use crate::flow::STREAM_PERMIT_BYTES;
 /// The longest message of a stream of a caller, in bytes: a chunk or a header, and framing.
 pub(crate) const PART_BYTES_MAX: usize = CHUNK_BYTES_MAX + (64 << 10);
 
-/// The longest message that the caller of a stream may send, in bytes, and how long one waits for room.
+/// The longest message that the caller of a stream may send, in bytes, and the time for which one waits for room.
 pub(crate) struct StreamLimits {
     pub(crate) message_bytes_max: usize,
     pub(crate) wait_max: Duration,
 }
 
-/// Answers a method that streams both ways with `operation`, which gives messages behind their prefixes. Its caller may be silent
-/// for as long as it likes.
+/// Answers a method that streams both ways with `operation`, which returns messages with their prefixes. Its caller may be silent for any
+/// time.
 pub(crate) fn exchange<S>(
     call: Call,
     limits: StreamLimits,
@@ -69,7 +69,7 @@ where
     }
 }
 
-/// Answers `call` with the messages that `operation` gives.
+/// Answers `call` with the messages of `operation`.
 pub(crate) async fn server_streaming<M: Valued + ServerStreaming, F, S, R>(
     call: Call,
     operation: impl FnOnce(Authenticated<Parted<M::Request>>) -> F,

@@ -1,27 +1,27 @@
 //! Finds the borders of the HTTP/2 frames that a peer sends, and limits the time of one.
 //!
-//! A client that sends a byte of its headers now and then would hold a connection, and the headers decoded so far:
-//! HTTP/2 itself waits for the rest as long as the peer answers pings, or twenty seconds and twenty more if it does
-//! not. The body of a request has its own minimum rate, in `min_rate`.
+//! A client that sends a byte of its headers now and then would hold a connection, and the headers decoded so far: HTTP/2 itself waits for
+//! the rest while the peer answers pings, or forty seconds if it does not. The body of a request has a separate minimum rate, in
+//! `min_rate`.
 
 const HEAD_BYTES: usize = 9;
 
 const DATA: u8 = 0;
-/// HEADERS, PUSH_PROMISE and CONTINUATION: a block of headers goes on until one of them says that it ends.
+/// HEADERS, PUSH_PROMISE and CONTINUATION: a block of headers continues until one of them has the flag of its end.
 const OF_HEADERS: [u8; 3] = [1, 5, 9];
 const END_HEADERS: u8 = 4;
 
-/// The frames of one connection, behind its preface.
+/// The frames of one connection, after its preface.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     head: [u8; HEAD_BYTES],
-    /// Bytes of the head that came.
+    /// Bytes of the head that arrived.
     head_bytes: usize,
-    /// Bytes of the frame that are missing behind its head.
+    /// Bytes of the frame that are missing after its head.
     missing: usize,
     /// A block of headers has not ended.
     is_within_headers: bool,
-    /// The first frame is through: until then the peer has not greeted.
+    /// The first frame is complete: until then the peer has not greeted.
     has_begun: bool,
 }
 
@@ -57,7 +57,7 @@ impl Frames {
         is_through
     }
 
-    /// Whether more must come soon: the first frame, the rest of one that is no part of a body, or of headers.
+    /// Returns true if more must come soon: the first frame, the rest of one that is no part of a body, or of headers.
     pub(crate) fn is_awaited(&self) -> bool {
         let is_of_body = self.head_bytes == HEAD_BYTES && self.head[3] == DATA;
         !self.has_begun || self.is_within_headers || (self.head_bytes > 0 && !is_of_body)
@@ -80,7 +80,7 @@ mod tests {
         let mut frames = Frames::default();
         assert!(frames.is_awaited(), "the first frame");
         assert!(frames.take(&frame(4, 0, 0)) && !frames.is_awaited());
-        // Headers of two frames: the first one ends nothing.
+        // Headers of two frames: the first one is not the last.
         assert!(!frames.take(&frame(1, 0, 10)) && frames.is_awaited());
         let last = frame(9, END_HEADERS, 3);
         assert!(!frames.take(&last[..11]) && frames.is_awaited());
@@ -89,12 +89,12 @@ mod tests {
         assert!(!frames.take(&body[..8]) && frames.is_awaited(), "nobody knows yet what it is");
         assert!(!frames.take(&body[8..9]) && !frames.is_awaited());
         assert!(!frames.take(&body[9..12]) && !frames.is_awaited());
-        // One frame is complete and the next one has begun: that one has its own time.
+        // One frame is complete and the next one has started, with a new time.
         assert!(frames.take(&[&body[12..], &frame(6, 0, 8)[..12]].concat()) && frames.is_awaited());
     }
 
     proptest! {
-        /// However the bytes are cut, the same is awaited at the end.
+        /// Any cuts of the bytes lead to the same result.
         #[test]
         fn cuts_do_not_matter(
             sent in prop::collection::vec((0..12_u8, any::<u8>(), 0..40_usize), 1..8),

@@ -1,5 +1,5 @@
-//! The byte stream below HTTP: it gives the greeting back that was read already, says where its peer takes no more, and fails
-//! where headers do not end.
+//! The byte stream below HTTP: it replays the greeting that was read already, notes when its peer takes no more, and fails if headers stay
+//! incomplete.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,14 +15,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::frames::Frames;
 use crate::flow::ConnectionFlow;
 
-/// A stream whose first bytes were read already. It notes when the peer takes no more, and fails if headers do not end.
+/// A stream whose first bytes were read already. It notes when the peer takes no more, and fails if headers stay incomplete.
 pub(super) struct Rewound<S> {
     greeting: Bytes,
     stream: S,
     flow: Arc<ConnectionFlow>,
-    /// None where it does not speak HTTP/2: HTTP/1 looks after its headers itself.
+    /// `None` if it does not speak HTTP/2: HTTP/1 checks its headers itself.
     frames: Option<Frames>,
-    /// How long headers may take.
+    /// The time for headers.
     greeting_max: Duration,
     /// Runs while the rest of them is awaited.
     late: Option<AwakeSleep>,
@@ -44,7 +44,7 @@ impl<S> Rewound<S> {
         Self { greeting, stream, flow, frames, greeting_max, late: None, metrics }
     }
 
-    /// Checks arriving bytes; if there are none, checks how long the rest takes.
+    /// Checks received bytes; if there are none, checks the time of the rest.
     fn look(&mut self, came: Option<&[u8]>, context: &mut Context<'_>) -> io::Result<()> {
         let Some(frames) = &mut self.frames else { return Ok(()) };
         let Some(bytes) = came else {

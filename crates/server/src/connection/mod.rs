@@ -1,6 +1,6 @@
-//! One connection: TLS where there is some, HTTP on it, and the minimum rate that it keeps to.
+//! One connection: TLS if it is configured, HTTP on it, and the minimum rate of its peer.
 //!
-//! HTTP/2 is what gRPC speaks; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes tell which of them it is.
+//! HTTP/2 is for gRPC; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes distinguish them.
 
 mod frames;
 mod io;
@@ -39,13 +39,13 @@ const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// The interval and the timeout of pings: a peer that does not answer them is gone.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// How a client of HTTP/2 begins.
+/// The first bytes of a client of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Streams that a client opened and reset before they were served ("rapid reset"); with more, the connection ends.
+/// Streams that a client opened and reset before they were served ("rapid reset"); with more, the connection is closed.
 const RESETS_WAITING_MAX: usize = 32;
 
-/// Streams that were reset for a client's errors; with more, the connection ends.
+/// Streams that were reset for a client's errors; with more, the connection is closed.
 const RESETS_FOR_ERRORS_MAX: usize = 256;
 
 /// Headers of a request over HTTP/1.1.
@@ -54,7 +54,7 @@ const HEADERS_MAX: usize = 64;
 /// Bytes that HTTP/1.1 reads at a time, headers included.
 const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 
-/// Serves `stream` until it ends, `drain` becomes true and all requests are answered, or its peer is too slow.
+/// Serves `stream` until it is closed, `drain` becomes true and all requests are answered, or its peer is too slow.
 pub(crate) async fn serve(
     stream: TcpStream,
     address: SocketAddr,
@@ -76,7 +76,7 @@ pub(crate) async fn serve(
         Some(Ok(stream)) => {
             let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let rest = rest_of_life(chain);
-            // TLS does not look at the certificates again where a session is resumed.
+            // TLS does not check the certificates again when a session is resumed.
             if rest.is_some_and(|rest| rest.is_zero()) {
                 tracing::debug!(peer = %address, "closed: its certificate has ended");
                 return;
@@ -148,16 +148,16 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     }
 }
 
-/// How a connection ended.
+/// The reason for the end of a connection.
 enum Ended {
     Closed(hyper::Result<()>),
     /// Its peer did not take its answers.
     Stalled,
-    /// Its peer's certificate is over, and requests were still under way after the time to finish.
+    /// Its peer's certificate expired, and requests were still under way after the time to finish.
     Expired,
 }
 
-/// The reasons that end a connection besides its two sides.
+/// The events that close a connection besides its two sides.
 struct Bounds<'a> {
     limits: &'a Limits,
     flow: &'a ConnectionFlow,
@@ -184,7 +184,7 @@ impl Bounds<'_> {
                 () = stalled.as_mut() => return Ended::Stalled,
                 () = cut.as_mut() => return Ended::Expired,
                 () = expired.as_mut(), if !draining => draining = true,
-                // A client that is only too late learns that none of its requests began.
+                // A client that is only too late learns that none of its requests started.
                 () = overdue.as_mut(), if !draining => draining = true,
                 _ = self.drain.wait_for(|drain| *drain), if !draining => draining = true,
             }
@@ -194,7 +194,7 @@ impl Bounds<'_> {
     }
 }
 
-/// Ends at `time`; never where there is none.
+/// Completes at `time`; never if there is none.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
@@ -218,7 +218,7 @@ fn http2(limits: &Limits, spawner: Spawner) -> http2::Builder<Spawner> {
     http
 }
 
-/// For gRPC-Web only: `dispatch` refuses whatever else comes.
+/// For gRPC-Web only: `dispatch` refuses all other requests.
 fn http1(limits: &Limits) -> http1::Builder {
     let mut http = http1::Builder::new();
     http.timer(AwakeTimer)
@@ -229,8 +229,8 @@ fn http1(limits: &Limits) -> http1::Builder {
     http
 }
 
-/// The peer's first bytes: all of HTTP/2's preface, or so many that it is not. None where they did not come in time: a peer
-/// that says nothing, or a byte a minute, must not hold a connection.
+/// The peer's first bytes: all of HTTP/2's preface, or enough to see that it is different. `None` if they did not come in time: a silent
+/// peer, or one that sends a byte a minute, must not hold a connection.
 async fn greeting<S: AsyncRead + Unpin>(
     stream: &mut S,
     greeting_max: Duration,
@@ -253,7 +253,7 @@ async fn greeting<S: AsyncRead + Unpin>(
     }
 }
 
-/// Ends if the peer has not taken a byte of its answers for `silence_max`, in which this process ran.
+/// Completes if the peer has not taken a byte of its answers for `silence_max`, during which this process ran.
 async fn stalled(flow: &ConnectionFlow, silence_max: Duration) {
     let look = silence_max / 4;
     let mut silent = Duration::ZERO;

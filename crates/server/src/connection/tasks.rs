@@ -1,9 +1,9 @@
 //! The requests of one connection, run by the connection's own task.
 //!
-//! hyper asks for a task for each request. A task of the runtime would cost its start, a wake-up and, on several cores,
-//! a way to another one; and the writes of requests that arrived at once would reach the committer one by one. Here the
-//! task that reads the connection runs its requests, too, and hands the writes of a turn to the committer at once, and corks the socket for long answers. So a
-//! connection is the work of one core at a time; clients that want more of the server open several.
+//! hyper asks for a task for each request. A task of the runtime would cost its start, a wake-up and, on several cores, a move to another
+//! one; and the writes of requests that arrived at once would reach the committer one by one. Here the task that reads the connection runs
+//! its requests, too, hands the writes of a turn to the committer at once, and corks the socket for long answers. So a connection is the
+//! work of one core at a time; clients that need more of the server open several.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
@@ -13,11 +13,12 @@ use std::task::{Context, Poll};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rustix::net::sockopt::set_tcp_cork;
+use shoal_engine::Waiting;
 
 use crate::auth::{Gate, OpenConnection};
 use crate::flow::ConnectionFlow;
 
-/// Requests that end before their answers leave. A client with many requests in flight and its server fall into step where all
+/// The most requests that finish before their answers leave. A client with many requests in flight and its server fall into step if all
 /// answers leave together: one works while the other waits.
 const ANSWERS_A_ROUND: usize = 16;
 
@@ -25,8 +26,8 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The cork of a connection's socket: while it is in, writes leave in full segments only. Without a socket it does nothing.
 ///
-/// A long answer is several frames, and HTTP/2 writes each of them by itself. Without a cork each write is a segment: the system
-/// takes each segment through its layers, and the peer's, and wakes the peer for it.
+/// A long answer is several frames, and HTTP/2 writes each of them separately. Without a cork each write is a segment: the system takes
+/// each segment through its layers, and the peer's, and wakes the peer for it.
 #[derive(Debug, Default)]
 pub(crate) struct Cork {
     /// The same socket as the connection's.
@@ -37,7 +38,7 @@ pub(crate) struct Cork {
 impl Cork {
     /// A cork for `socket`, which is out.
     pub(crate) fn of(socket: &impl AsFd) -> Self {
-        // Where there are no descriptors left it works without.
+        // Works without a cork if no descriptors are left.
         Self { socket: socket.as_fd().try_clone_to_owned().ok(), is_in: false }
     }
 
@@ -129,20 +130,20 @@ impl<C: Future + Unpin> WithTasks<C> {
                 answers
             };
             let mut answers = 0;
-            gate.gather_and_commit(|| {
+            gate.turn(|| {
                 answers = run();
-                // Of the only connection no request has an answer yet: nobody needs this thread while it commits.
-                answers == 0 && open.is_alone()
+                // An answer that is ready must not wait for a flush.
+                if answers == 0 && open.is_alone() { Waiting::One } else { Waiting::Several }
             });
             if answers == 0 {
-                // The answers of writes that it committed.
+                // The answers of the writes that it committed.
                 answers = gate.gather(run);
             }
             if self.flow.sending().take_is_long() {
                 self.cork.put_in();
             }
-            // The answers of this round leave with the next look at the connection, in one write, before other requests are
-            // run: so the other side has something to do meanwhile.
+            // The answers of this round leave with the next poll of the connection, in one write, before other requests are run: so the
+            // other side has work meanwhile.
             if answers == 0 && !has_begun {
                 return Poll::Pending;
             }
@@ -151,8 +152,7 @@ impl<C: Future + Unpin> WithTasks<C> {
 }
 
 impl<C> Drop for WithTasks<C> {
-    /// The tasks that the connection began in its last poll were not taken yet. Each task holds the spawner, so only
-    /// this frees them.
+    /// The tasks that the connection spawned in its last poll were not taken yet. Each task holds the spawner, so only this frees them.
     fn drop(&mut self) {
         drop(self.spawner.take());
     }
@@ -181,8 +181,8 @@ mod tests {
 
     use super::*;
 
-    /// A connection that begins two tasks at its first look, and ends when both have ended: the turn that begins them also
-    /// runs them, and looks at the connection again.
+    /// A connection that spawns two tasks in its first poll, and completes when both have: the turn that spawns them also runs them, and
+    /// polls the connection again.
     #[test]
     fn a_turn_runs_what_it_began_and_looks_again() {
         let (spawner, ended) = (Spawner::default(), Arc::new(AtomicUsize::new(0)));
@@ -209,8 +209,7 @@ mod tests {
         assert_eq!(ended.load(Ordering::Relaxed), 2);
     }
 
-    /// All requests of the only connection write: the thread commits them itself, and one turn answers all, a round after the
-    /// other.
+    /// All requests of the only connection write: the thread commits them itself, and one turn answers all, in several rounds.
     #[test]
     fn a_turn_commits_and_answers_what_only_writes() {
         let (spawner, ended) = (Spawner::default(), Arc::new(AtomicUsize::new(0)));

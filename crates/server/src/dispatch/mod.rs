@@ -1,4 +1,4 @@
-//! Which request goes to which verb: the one table of routes.
+//! The one table of routes: the verb of each request.
 
 pub(crate) mod standard;
 pub(crate) mod web;
@@ -48,20 +48,20 @@ pub(crate) struct Peer {
     pub(crate) admitted: Arc<AdmittedConnection>,
     /// The name in the certificate that it showed.
     pub(crate) certificate: Option<Arc<str>>,
-    /// When that certificate, or one that it rests on, ends; none: never.
+    /// The earliest expiry of that certificate and its issuers; `None`: never.
     pub(crate) expires: Option<Instant>,
 }
 
-/// How a client says that its messages are compressed.
+/// The header in which a client names the compression of its messages.
 const ENCODING_HEADER: &str = "grpc-encoding";
 
-/// How the messages of a request are packed.
+/// The compression of a request's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
-    /// They are not.
+    /// No compression.
     Plain,
     Gzip,
-    /// In a way that is not known, or not taken here.
+    /// An unknown one, or one that is not accepted here.
     Other,
 }
 
@@ -75,7 +75,7 @@ impl Encoding {
     }
 }
 
-/// How a client says how long it will wait.
+/// The header with a client's timeout.
 const TIMEOUT_HEADER: &str = "grpc-timeout";
 
 /// The state that all requests share.
@@ -84,7 +84,7 @@ pub(crate) struct Dispatch {
     pub(crate) security: Security,
     /// The bucket of `io.grpc.KeyValueService`.
     pub(crate) kv_bucket: String,
-    /// Whether requests may be compressed, and whether answers are compressed for clients that accept it.
+    /// True if requests may be compressed, and answers are compressed for clients that accept it.
     pub(crate) gzip: bool,
     pub(crate) gzip_answers: bool,
     pub(crate) origins: Origins,
@@ -93,16 +93,16 @@ pub(crate) struct Dispatch {
     pub(crate) admission: Arc<Admission>,
     pub(crate) flow: Flow,
     pub(crate) min_rate: MinRate,
-    /// How long a message waits for room.
+    /// The time for which a message waits for room.
     pub(crate) room_wait_max: Duration,
     /// Held while the free runs are read.
     pub(crate) backup_permits: Arc<Semaphore>,
     pub(crate) free_space_permits: Arc<Semaphore>,
-    /// True from when the server is told to stop.
+    /// True from the moment when the server starts to stop.
     pub(crate) draining: watch::Receiver<bool>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) report: ReportSource,
-    /// Whether health checks need no credentials.
+    /// True if health checks need no credentials.
     pub(crate) open_health: bool,
 }
 
@@ -119,7 +119,7 @@ impl Dispatch {
             return answer;
         }
         let Some(dialect) = Dialect::of(&request) else {
-            // The gRPC protocol has this answer for others.
+            // The answer of the gRPC protocol for other requests.
             return web::empty(http::StatusCode::UNSUPPORTED_MEDIA_TYPE);
         };
         let origin = match self.origins.admit(&request) {
@@ -153,7 +153,7 @@ impl Dispatch {
         web::allow(dialect.dress(answer), origin)
     }
 
-    /// Answers a request before its deadline, where it has one. A handler that is late is dropped with all that it holds.
+    /// Answers a request before its deadline, if it has one. A late handler is dropped with everything that it holds.
     async fn in_time(
         &self,
         peer: &Peer,
@@ -170,7 +170,7 @@ impl Dispatch {
         Ok(answer.map(|body| body.until(deadline)))
     }
 
-    /// Looks at what stands in front of a request; gives its answer to come.
+    /// Checks a request before its handler, and returns the future of its answer.
     fn admit(
         &self,
         peer: &Peer,
@@ -198,11 +198,11 @@ impl Dispatch {
             authorization: authorization.as_ref().map(http::HeaderValue::as_bytes),
         };
         if self.open_health && path.path() == standard::HEALTH_CHECK {
-            // On the heap: it is rare, and would make the task of every request twice as large.
+            // On the heap: it is rare, and would double the size of every request's task.
             return Ok(Either::Left(self.tell_health(request, permit).boxed()));
         }
         let admitted = self.gate.admit(caller, request).map_err(|denied| {
-            // The operator learns of refused callers; the program's log bounds how often a cause is logged.
+            // The operator learns of refused callers; the program's log limits repeats of a cause.
             tracing::warn!(peer = %peer.address, "refused: {denied}");
             match denied {
                 Denied::Address(_) => Failure::denied(denied.to_string()),
@@ -236,7 +236,7 @@ impl Dispatch {
         Ok(self.standard.tell_health(request, permit).await)
     }
 
-    /// As [`Self::route`]; `revoked` ends a stream whose caller may not have it any more.
+    /// As [`Self::route`]; `revoked` stops a stream whose caller may not have it any more.
     fn route_watched<'a>(
         &'a self,
         path: &'a str,
@@ -270,8 +270,8 @@ impl Dispatch {
         }
     }
 
-    /// The answer to come of the method at `path`. Each method's is on the heap, so that a short call is not as large as the
-    /// largest: all around this is moved about.
+    /// The future of the answer of the method at `path`. Each method's is on the heap, so that a short call is not as large as the largest:
+    /// the future is moved several times.
     fn route<'a>(&'a self, path: &'a str, call: Call) -> BoxFuture<'a, HttpResponse> {
         let bucket = &self.kv_bucket;
         let permit = Arc::clone(&call.permit);
@@ -338,7 +338,7 @@ impl Dispatch {
     }
 }
 
-/// Whether the method at `path` goes on for as long as its caller likes.
+/// Returns true if the method at `path` streams until its caller stops it.
 fn is_stream(path: &str) -> bool {
     let ours = [
         v1::PutStream::PATH,
@@ -350,7 +350,7 @@ fn is_stream(path: &str) -> bool {
     ours.contains(&path) || standard::is_stream(path)
 }
 
-/// The request id of a write, where its sender gives one: its session, and its number there.
+/// The request id of a write, if its sender set one: its session, and its number there.
 fn request_id(headers: &http::HeaderMap) -> Result<Option<RequestId>, Failure> {
     let number = |name: &str| {
         let Some(value) = headers.get(name) else { return Ok(None) };
@@ -364,7 +364,7 @@ fn request_id(headers: &http::HeaderMap) -> Result<Option<RequestId>, Failure> {
     }
 }
 
-/// How long the client waits for the call; none where it does not say.
+/// The client's timeout for the call, if it set one.
 fn timeout_of(headers: &http::HeaderMap) -> Result<Option<Duration>, Failure> {
     let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
     let timeout = parse_timeout(value.as_bytes());
@@ -373,7 +373,7 @@ fn timeout_of(headers: &http::HeaderMap) -> Result<Option<Duration>, Failure> {
         .ok_or_else(|| Failure::invalid(format!("{TIMEOUT_HEADER} is up to 8 digits and a unit")))
 }
 
-/// The time that `text` names: one to eight digits, and a letter for the unit.
+/// The time in `text`: one to eight digits, and a letter for the unit.
 fn parse_timeout(text: &[u8]) -> Option<Duration> {
     let (&unit, digits) = text.split_last()?;
     if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
@@ -402,8 +402,7 @@ mod tests {
         size_of::<R>()
     }
 
-    /// Every request's task is copied to its place, whatever its method. A regression: it had 27 KiB, a seventh of the
-    /// time of a get of 64 KiB.
+    /// Every request's task is copied to its place, for any method. A regression: it had 27 KiB, a seventh of the time of a get of 64 KiB.
     #[test]
     fn the_task_of_a_request_is_small() {
         let bytes = size_given(Dispatch::answer);

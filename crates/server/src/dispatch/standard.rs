@@ -1,5 +1,5 @@
-//! The services that every gRPC server is expected to have: health and reflection. They pass the same gate as the
-//! others; only a look at the health may be open to everybody, where the operator says so.
+//! The services that every gRPC server is expected to have: health and reflection. They pass the same gate as the others; only the health
+//! check may be open to everybody, if the operator allows it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::call::body::RequestBody;
 use crate::call::{Call, HttpResponse};
 use crate::flow::MemoryPermit;
 
-/// The names that health knows: the server as a whole, and the services of its own.
+/// The names that health knows: the server as a whole, and its services.
 const SERVICES: [&str; 3] = ["", shoal_api::v1::OBJECT_STORE, shoal_api::key_value::KEY_VALUE_SERVICE];
 
-/// Whether `path` is a method of these that goes on for as long as its caller likes.
+/// Returns true if `path` is a method of these that streams until its caller stops it.
 pub(crate) fn is_stream(path: &str) -> bool {
     path.starts_with("/grpc.")
 }
@@ -57,7 +57,7 @@ impl Standard {
         Ok(standard)
     }
 
-    /// Says whether the server takes requests of all kinds.
+    /// Sets the health to serving, for requests of all kinds, or not.
     pub(crate) async fn set_serving(&self, serving: bool) {
         let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
         for service in SERVICES {
@@ -65,7 +65,7 @@ impl Standard {
         }
     }
 
-    /// Ends the streams of the clients that watch the health; otherwise they would delay the end of the server.
+    /// Closes the streams of the clients that watch the health; otherwise they would delay the server's shutdown.
     pub(crate) async fn end_watches(&self) {
         for service in SERVICES {
             self.reporter.clone().clear_service_status(service).await;
@@ -81,8 +81,8 @@ impl Standard {
         serve(self.health.clone(), request).await.map(|body| ResponseBody::new(body, permit))
     }
 
-    /// Answers `call` where its path is one of these services'; gives it back otherwise. A stream ends when `draining`: those of
-    /// the health by [`Self::end_watches`], those of the reflection here.
+    /// Answers `call` if its path is one of these services'; returns it otherwise. A stream is closed when `draining`: streams of the
+    /// health by [`Self::end_watches`], streams of the reflection here.
     pub(crate) async fn answer(
         &self,
         path: &str,

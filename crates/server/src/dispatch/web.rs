@@ -1,8 +1,7 @@
-//! gRPC-Web: gRPC for browsers, which know no trailers. The same messages over HTTP/1.1 or HTTP/2, the trailers as a
-//! last message, as bytes or as base64; and the rules by which a browser lets a page of one origin call a server of
-//! another.
+//! gRPC-Web: gRPC for browsers, which know no trailers. The same messages over HTTP/1.1 or HTTP/2, the trailers as a last message, as bytes
+//! or as base64; and the rules by which a browser lets a page of one origin call a server of another.
 //!
-//! A page may call only if the operator named its origin. A client that sends no origin is no page.
+//! A page may call only if the operator allowed its origin. A client that sends no origin is no page.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -14,7 +13,7 @@ use http::{HeaderValue, Method, Request, StatusCode, Version};
 use crate::answer::web::Encoder;
 use crate::call::HttpResponse;
 
-/// How long a browser may remember that it may call, in seconds.
+/// The time for which a browser may remember that it may call, in seconds.
 const REMEMBER_S: &str = "7200";
 
 /// The headers that a page may send, and see of an answer.
@@ -22,10 +21,10 @@ const REQUEST_HEADERS: &str = "content-type,x-grpc-web,x-user-agent,grpc-timeout
                                shoal-session,shoal-sequence";
 const ANSWER_HEADERS: &str = "grpc-status,grpc-message,grpc-status-details-bin,grpc-accept-encoding";
 
-/// How a request speaks gRPC.
+/// The dialect of gRPC of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// Plainly, over HTTP/2.
+    /// Plain, over HTTP/2.
     Grpc,
     /// As gRPC-Web.
     Web {
@@ -35,7 +34,7 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// The dialect of `request`; none where it is not gRPC.
+    /// The dialect of `request`; `None` if it is not gRPC.
     pub(crate) fn of<B>(request: &Request<B>) -> Option<Self> {
         let content_type = request.headers().get(CONTENT_TYPE)?.as_bytes();
         let is_post = request.method() == Method::POST;
@@ -54,12 +53,12 @@ impl Dialect {
         dialect.filter(|_| is_post && can_answer)
     }
 
-    /// Whether requests are in base64.
+    /// Returns true if requests are in base64.
     pub(crate) fn is_text(self) -> bool {
         self == Self::Web { text: true }
     }
 
-    /// Puts an answer into the words of this dialect.
+    /// Encodes an answer in this dialect.
     pub(crate) fn dress(self, response: HttpResponse) -> HttpResponse {
         let Self::Web { text } = self else { return response };
         let mut response = response.map(|body| body.for_web(Encoder { text }));
@@ -73,12 +72,12 @@ impl Dialect {
 /// The origins whose pages may call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
-    /// As `https://example.com`; `*` stands for all.
+    /// As `https://example.com`; `*` means all.
     pub(crate) allowed: Vec<String>,
 }
 
 impl Origins {
-    /// The origin of a request's page, where it may call; none where no page called.
+    /// The origin of a request's page, if it may call; `None` if no page called.
     ///
     /// # Errors
     /// The status for a page that may not call.
@@ -88,7 +87,7 @@ impl Origins {
         if self.allowed.iter().any(admitted) { Ok(Some(origin.clone())) } else { Err(StatusCode::FORBIDDEN) }
     }
 
-    /// The answer where a browser asks whether a page may call; none where `request` is something else.
+    /// The answer to a browser that asks if a page may call; `None` if `request` is not such a question.
     pub(crate) fn preflight<B>(&self, request: &Request<B>) -> Option<HttpResponse> {
         let asks = request.method() == Method::OPTIONS
             && request.headers().contains_key(ORIGIN)

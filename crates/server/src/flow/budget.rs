@@ -1,4 +1,4 @@
-//! How many bytes are taken, of how many: of the server, and of each connection.
+//! The bytes in use, and their bounds: of the server, and of each connection.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,15 +8,14 @@ use super::line::OLDEST_BYTES;
 /// hanging device must not stop reads from memory.
 pub(super) const KEPT_SHARE: usize = 8;
 
-/// Values that are being received have at most so many bytes of the store's memory: a value without it lies where its frames lie.
+/// The most bytes of the store's memory for values that are being received: a value beyond it is kept in its frames.
 const RECEIVE_BUFFERS_BYTES_MAX: usize = 16 << 20;
 
-/// How many bytes are taken, of how many.
+/// The bytes in use, and their bound.
 #[derive(Debug)]
 pub(super) struct Budget {
     used: AtomicUsize,
-    /// The part of `used` that messages in the line hold although there was no room: it does not count against short requests and
-    /// answers.
+    /// The part of `used` that messages in the line hold without room: it does not count against short requests and answers.
     pub(super) on_top: AtomicUsize,
     pub(super) max: usize,
     /// Bytes of the store's memory into which values are received.
@@ -28,13 +27,13 @@ impl Budget {
         Self { used: AtomicUsize::new(0), on_top: AtomicUsize::new(0), max, frames: AtomicUsize::new(0) }
     }
 
-    /// Whether `bytes` more stay within `max` now.
+    /// Returns true if `bytes` more stay within `max` now.
     pub(super) fn has_room(&self, bytes: usize, max: usize) -> bool {
-        // Pairs with `give`: a waiter sees the bytes that were given back.
+        // Pairs with `give`: a waiter sees the released bytes.
         self.used.load(Ordering::SeqCst).checked_add(bytes).is_some_and(|sum| sum <= max)
     }
 
-    /// Takes `bytes`, where the sum stays within `max`.
+    /// Takes `bytes`, if the sum stays within `max`.
     pub(super) fn take(&self, bytes: usize, max: usize) -> bool {
         let room = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= max);
         // The load is as in `has_room`; no memory access depends on the stored value.
@@ -46,7 +45,7 @@ impl Budget {
         self.take(bytes, max + self.on_top.load(Ordering::Relaxed))
     }
 
-    /// Takes `bytes` even where there is no room.
+    /// Takes `bytes` even without room.
     pub(super) fn force(&self, bytes: usize) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -57,7 +56,7 @@ impl Budget {
         assert!(before >= bytes, "{bytes} bytes were given back of {before}");
     }
 
-    /// Takes `bytes` of the store's memory for values that are received, where there is room.
+    /// Takes `bytes` of the store's memory for values that are being received, if there is room.
     pub(super) fn take_frames(&self, bytes: usize) -> bool {
         let room = |taken: usize| taken.checked_add(bytes).filter(|&sum| sum <= RECEIVE_BUFFERS_BYTES_MAX);
         self.frames.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
@@ -71,8 +70,8 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The limit for answers and short requests: everything but the share that is kept for a message that must end. If
-    /// the total is small, that share comes on top.
+    /// The limit for answers and short requests: the whole budget except the share that is kept for a message that must finish. If the
+    /// total is small, that share comes on top.
     pub(super) fn short_max(&self) -> usize {
         if self.max >= KEPT_SHARE * OLDEST_BYTES { self.max - OLDEST_BYTES } else { self.max }
     }
@@ -82,7 +81,7 @@ impl Budget {
         self.max - self.max / KEPT_SHARE
     }
 
-    /// For a longer request of `bytes`: one that needs the kept share, too, may have that where it is alone.
+    /// For a longer request of `bytes`: a request that needs the kept share, too, may have it if it is alone.
     pub(super) fn max_for(&self, bytes: usize) -> usize {
         if bytes > self.long_max() { self.max } else { self.long_max() }
     }

@@ -1,28 +1,28 @@
-//! The line of messages without room: the oldest one may take in more, so that one message can always end.
+//! The line of messages without room: the oldest one may take in more, so that one message can always finish.
 //!
-//! A message is counted as its bytes arrive, and not before: a client that announces much and sends nothing takes
-//! nothing from others. So many messages may have arrived in half when the budget is used up. They wait then, each with
-//! one frame and its bytes in HTTP/2's window. A part of the budget that only the longest waiting message may use takes
-//! in its rest; when the store is done with that, the next one has its turn. Messages of streams and unary requests
-//! wait in the same line. The bytes of a connection's waiting messages in HTTP/2 may not fill the window that the
-//! oldest one needs, so their number is bounded. The model below goes through all orders in which that can happen.
+//! A message is counted when its bytes arrive, and not before: a client that announces much and sends nothing takes nothing from others.
+//! Many messages may have arrived in half when the budget is used up. They wait then, each with one frame and its bytes in HTTP/2's window.
+//! Only the longest waiting message may use a certain part of the budget, which takes in its rest; when the store has finished with that
+//! message, the next one has its turn. Messages of streams and unary requests wait in the same line. The bytes of a connection's waiting
+//! messages in HTTP/2 may not fill the window that the oldest one needs, so their number is bounded. The model below tries all orders of
+//! these events.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// Bytes of a connection's window that its waiting messages leave to the others: the oldest message, short requests, and messages
-/// with room.
+/// Bytes of a connection's window that its waiting messages leave to the others: the oldest message, short requests, and messages with
+/// room.
 pub(crate) const WINDOW_LEFT_BYTES: usize = 4 << 20;
 
-/// Bytes that the message that waits for longest may hold where there is no room: more than any message has.
+/// Bytes that the longest waiting message may hold without room: more than any message has.
 pub(crate) const OLDEST_BYTES: usize = 8 << 20;
 
 /// A place in the line.
 pub(crate) type Number = u64;
 
-/// The messages that wait or have waited and have not ended, in the order of their arrival, each with a `W`.
+/// The messages that wait or have waited and have not finished, in the order of their arrival, each with a `W`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Order<W> {
     next: Number,
@@ -48,8 +48,8 @@ impl<W> Order<W> {
     }
 }
 
-/// Returns true if a message of which `held` bytes have arrived may take in a `frame` more. `oldest` is the limit of
-/// the first message of the line.
+/// Returns true if a message of which `held` bytes have arrived may take in a `frame` more. `oldest` is the limit of the first message of
+/// the line.
 fn may_go_on(has_room: bool, is_first: bool, held: usize, frame: usize, oldest: usize) -> bool {
     has_room || (is_first && held + frame <= oldest)
 }
@@ -58,9 +58,9 @@ fn may_go_on(has_room: bool, is_first: bool, held: usize, frame: usize, oldest: 
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     order: Mutex<Order<Option<Waker>>>,
-    /// The number of messages in the line: usually zero, and then no thread takes the lock.
+    /// The number of messages in the line: usually zero, so that no thread takes the lock.
     count: AtomicUsize,
-    /// Bytes that HTTP/2 may hold of them.
+    /// Bytes of them that HTTP/2 may hold.
     pub(super) waiting: AtomicUsize,
 }
 
@@ -69,8 +69,8 @@ impl Line {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes waiters after bytes were given back. Call it after that, with a sequentially consistent write: either a
-    /// waiter sees the bytes, or this sees the waiter.
+    /// Wakes waiters after bytes were released by a sequentially consistent write: either a waiter sees the bytes, or this call sees the
+    /// waiter.
     pub(crate) fn wake(&self) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
@@ -80,7 +80,7 @@ impl Line {
     }
 }
 
-/// A message's place in the line, from when it first found no room until its bytes were given back.
+/// A message's place in the line, from its first wait for room until its bytes are released.
 #[derive(Debug)]
 pub(crate) struct MessagePlace {
     line: Arc<Line>,
@@ -94,8 +94,8 @@ impl MessagePlace {
         Self { line: Arc::clone(line), number }
     }
 
-    /// Whether the message may go on, which holds `held` bytes and has a `frame` more. If not, `waker` is woken when that may have
-    /// changed. `has_room` looks at the budget.
+    /// Returns true if the message, which holds `held` bytes and has a `frame` more, may continue. If not, `waker` is woken when that may
+    /// have changed. `has_room` checks the budget.
     pub(crate) fn may_go_on(
         &self,
         held: usize,
@@ -104,7 +104,7 @@ impl MessagePlace {
         has_room: impl FnOnce() -> bool,
     ) -> bool {
         let mut order = self.line.lock();
-        // Before the budget is checked: a thread that gives back later wakes.
+        // Before the budget is checked: a thread that releases bytes later wakes this one.
         if let Some(place) = order.line.get_mut(&self.number) {
             *place = Some(waker.clone());
         }
@@ -152,9 +152,9 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     enum Stage {
         Coming,
-        /// A frame came for which there was no room.
+        /// A frame arrived without room for it.
         Waiting,
-        /// It is there as a whole, and the store is at work.
+        /// It is complete, and the store is at work.
         Whole,
         Done,
         Refused,
@@ -167,7 +167,7 @@ mod tests {
         waiting_max: usize,
         stream_window: usize,
         connection_window: usize,
-        /// Of unary requests: one that came as a whole waits, too, where its last frame found no room.
+        /// Of unary requests: a complete request waits, too, if its last frame found no room.
         whole_waits: bool,
     }
 
@@ -198,7 +198,7 @@ mod tests {
             self.messages.iter().filter(move |message| message.connection == connection)
         }
 
-        /// The client sends a unit, where both windows let it.
+        /// The client sends a unit, if both windows allow it.
         fn send(&self, index: usize, rules: Rules) -> Option<Self> {
             let message = &self.messages[index];
             let on_connection: usize = self.of(message.connection).map(|message| message.unread).sum();
@@ -214,13 +214,13 @@ mod tests {
             })
         }
 
-        /// The server looks at the message: takes a frame, or waits, or goes on; or the store is through with it.
+        /// The server polls the message: it takes a frame, waits or continues; or the store has finished with it.
         fn look(&self, index: usize, rules: Rules) -> Option<Self> {
             let mut next = self.clone();
             let (used, message) = (self.used(), &mut next.messages[index]);
             match message.stage {
                 Stage::Coming if message.unread > 0 => {
-                    // It is there: it counts, with room or without.
+                    // It has arrived: it counts, with room or without.
                     (message.unread, message.held) = (message.unread - 1, message.held + 1);
                     let is_whole = message.is_whole();
                     message.stage = match used + 1 > rules.room {
@@ -263,7 +263,7 @@ mod tests {
     /// The outcomes of all orders of events.
     struct Explored {
         worlds: usize,
-        /// Worlds in which nothing can happen any more, and not all messages have ended.
+        /// Worlds in which nothing can happen any more, with unfinished messages.
         stuck: usize,
         refused: usize,
         most_used: usize,
@@ -289,7 +289,7 @@ mod tests {
         explored
     }
 
-    /// As in the server, the windows of those that wait leave a part of the connection's.
+    /// As in the server, the windows of the waiting messages leave a part of the connection's.
     const RULES: Rules = Rules {
         room: 3,
         oldest: 3,
@@ -302,7 +302,7 @@ mod tests {
     /// The oldest message may have a frame more than a message has: when it is whole, it is checked once more.
     const UNARY: Rules = Rules { oldest: 4, whole_waits: true, ..RULES };
 
-    /// Every step reduces the remaining work, so that a world in which nothing is stuck comes to its end.
+    /// Every step reduces the remaining work, so a world without a stuck message finishes.
     #[test]
     fn in_all_orders_all_messages_end() {
         for messages in [
@@ -315,7 +315,7 @@ mod tests {
                 let rules = Rules { room, ..rules };
                 let Explored { worlds, stuck, refused, most_used } = explore(messages, rules);
                 assert_eq!(stuck, 0, "{messages:?} with room for {room}: {worlds} worlds");
-                // One frame of each may be there without room, and the oldest message.
+                // One frame of each may have arrived without room, and the oldest message.
                 let bound = room + messages.len() + rules.oldest;
                 assert!(most_used <= bound, "{most_used} of {bound}");
                 let on_one = (0..3).map(|wanted| messages.iter().filter(|(it, _)| *it == wanted).count());

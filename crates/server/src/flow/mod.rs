@@ -1,12 +1,11 @@
-//! Bounds on the bytes of requests and answers in memory, and on the time for which a peer may leave its answers
-//! untaken (`min_rate` watches the bytes that it sends).
+//! Bounds on the bytes of requests and answers in memory, and on the time for which a peer may leave its answers untaken (`min_rate`
+//! watches the bytes that it sends).
 //!
-//! Every request holds a [`MemoryPermit`] from its first frame to the end of its answer. A unary request's permit grows
-//! with the frames that arrive, then stands for the answer's length; the permit of a client's stream grows with the
-//! bytes of a message. A long message waits if there is no room for the rest of it ([`Turn`], `line`); a short one, and
-//! an answer, is refused. A message says at its beginning how long it is: one that never fits is refused then, and one
-//! that does not fit now waits then, and not when most of it has arrived. The missing room is reserved in its
-//! connection's share only, so a client that announces much and sends nothing delays only itself.
+//! Every request holds a [`MemoryPermit`] from its first frame to the end of its answer. A unary request's permit grows with the received
+//! frames, then counts the answer's length; the permit of a client's stream grows with the bytes of a message. A long message waits if
+//! there is no room for the rest of it ([`Turn`], `line`); a short one, and an answer, is refused. A message announces its length at its
+//! start: one that never fits is refused then, and one that does not fit now waits then, and not when most of it has arrived. The missing
+//! room is reserved in its connection's share only, so a client that announces much and sends nothing delays only itself.
 
 mod budget;
 mod line;
@@ -30,18 +29,18 @@ use crate::wire::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, PREFIX_BYTES};
 /// Bytes that an answer in pieces may hold: the chunk in work, and the part of the next one that was read.
 pub(crate) const STREAM_PERMIT_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
 
-/// A request of up to so many bytes is a short one: most that put nothing are.
+/// A request of at most this length is a short one: most requests without values are.
 pub(crate) const SHORT_BYTES: usize = 4 << 10;
 
-// Any request may go on when it is the oldest one in the line.
+// Any request may continue when it is the oldest one in the line.
 const _: () = assert!(MESSAGE_BYTES_MAX + PREFIX_BYTES + FRAME_BYTES_MAX as usize <= OLDEST_BYTES);
 
-/// When a call that may take `timeout` from now is over.
+/// The deadline of a call that may take `timeout` from now.
 pub(crate) fn deadline_after(timeout: Duration) -> Instant {
     Instant::now() + timeout
 }
 
-/// Requests that there was no room for.
+/// Requests that found no room.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     pub(crate) count: AtomicU64,
@@ -67,7 +66,7 @@ pub(crate) struct Flow {
     refused: Arc<Refused>,
     line: Arc<Line>,
     connection_bytes_max: usize,
-    /// Bytes that HTTP/2 may hold of messages that wait, of a connection and of all.
+    /// Bytes of waiting messages that HTTP/2 may hold, of a connection and of all.
     waiting_max: usize,
     all_waiting_max: usize,
 }
@@ -86,7 +85,7 @@ impl Flow {
         }
     }
 
-    /// With these bounds of what HTTP/2 holds: the window of a connection, and the bytes of all messages that wait for room.
+    /// With these bounds on the bytes in HTTP/2: the window of a connection, and the bytes of all messages that wait for room.
     pub(crate) fn with_waiting(self, window_bytes: u32, all_waiting_max: usize) -> Self {
         let waiting_max = (window_bytes as usize).saturating_sub(WINDOW_LEFT_BYTES);
         Self { waiting_max, all_waiting_max, ..self }
@@ -118,26 +117,26 @@ impl Flow {
     }
 }
 
-/// The bytes in flight of one connection, and whether they move.
+/// The bytes in flight of one connection, and a count of their moves.
 #[derive(Debug)]
 pub(crate) struct ConnectionFlow {
     server: Arc<Budget>,
     refused: Arc<Refused>,
     /// Messages that wait for room.
     line: Arc<Line>,
-    /// Bytes that HTTP/2 may hold of those of them that are its own.
+    /// Bytes that HTTP/2 may hold of the connection's own ones among them.
     waiting: AtomicUsize,
     waiting_max: usize,
     all_waiting_max: usize,
     own: Budget,
     /// Frames of answers that were taken.
     moved: AtomicU64,
-    /// Handlers that run: the store is at work, or they watch the clock for themselves.
+    /// Running handlers: the store is at work, or they watch the clock themselves.
     working: AtomicUsize,
-    /// Bytes that streams hold which have nothing to send.
+    /// Bytes of streams that have nothing to send.
     idle: AtomicUsize,
     sending: Sending,
-    /// The begin of its turn, on the clock of the metrics; 0: not read yet.
+    /// The start of its turn, on the clock of the metrics; 0: not read yet.
     turn_ns: AtomicU64,
 }
 
@@ -147,12 +146,12 @@ impl ConnectionFlow {
         &self.sending
     }
 
-    /// Begins a turn.
+    /// Starts a turn.
     pub(crate) fn begin_turn(&self) {
         self.turn_ns.store(0, Ordering::Relaxed);
     }
 
-    /// The begin of the turn: `now_ns` is called once in a turn.
+    /// The start of the turn: `now_ns` is called once in a turn.
     pub(crate) fn turn_ns(&self, now_ns: impl FnOnce() -> u64) -> u64 {
         // Relaxed: one task runs the turns of a connection.
         match self.turn_ns.load(Ordering::Relaxed) {
@@ -176,19 +175,18 @@ impl ConnectionFlow {
         })
     }
 
-    /// Says that a handler runs until what this gives is dropped.
+    /// Marks a handler as running until the result is dropped.
     pub(crate) fn working(self: &Arc<Self>) -> Working {
         self.working.fetch_add(1, Ordering::Relaxed);
         Working(Arc::clone(self))
     }
 
-    /// Whether more of a long request may come in.
+    /// Returns true if more of a long request may come in.
     fn has_room(&self) -> bool {
         self.own.is_within(self.own.max) && self.server.is_within(self.server.long_max())
     }
 
-    /// If the client must take bytes of the connection before it continues: the number of bytes that it has taken so
-    /// far.
+    /// The count of moves so far if the connection waits for its client to take bytes.
     pub(crate) fn waits_at(&self) -> Option<u64> {
         let is_taken = self.own.used() <= self.idle.load(Ordering::Relaxed);
         let waits = !is_taken && self.working.load(Ordering::Relaxed) == 0;
@@ -211,7 +209,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// Whether it stands for all that `permit` holds now.
+    /// Returns true if it covers all bytes that `permit` holds now.
     pub(crate) fn is_all_of(&self, permit: &MemoryPermit) -> bool {
         self.bytes == permit.bytes.load(Ordering::Relaxed)
     }
@@ -223,7 +221,7 @@ impl Drop for Idle {
     }
 }
 
-/// The store's memory into which the value of a request is received; given back when the permit is dropped.
+/// The store's memory into which the value of a request is received; released when the permit is dropped.
 #[derive(Debug)]
 pub(crate) struct FramesPermit {
     server: Arc<Budget>,
@@ -236,7 +234,7 @@ impl Drop for FramesPermit {
     }
 }
 
-/// The memory that one request holds; given back when the permit is dropped.
+/// The memory that one request holds; released when the permit is dropped.
 #[derive(Debug)]
 pub(crate) struct MemoryPermit {
     flow: Arc<ConnectionFlow>,
@@ -244,7 +242,7 @@ pub(crate) struct MemoryPermit {
     bytes: AtomicUsize,
     /// Bytes that its connection keeps for the rest of the request.
     kept: AtomicUsize,
-    /// The place of a unary request that waited for room, until its bytes are given back.
+    /// The place of a unary request that waited for room, until its bytes are released.
     waits: Mutex<Option<Waits>>,
 }
 
@@ -262,8 +260,8 @@ impl MemoryPermit {
         Ok(())
     }
 
-    /// Announces that the request, a long one, will have `bytes` bytes; reserves room for the missing ones if there is
-    /// room now. Only one thread at a time may call this.
+    /// Announces that the request, a long one, will have `bytes` bytes; reserves room for the missing ones if there is room now. Only one
+    /// thread at a time may call this.
     pub(crate) fn announce(&self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes.load(Ordering::Relaxed));
         let flow = &self.flow;
@@ -276,7 +274,7 @@ impl MemoryPermit {
         has_room
     }
 
-    /// Refuses a long request of `bytes` for which there would be no room if it were alone.
+    /// Refuses a long request of `bytes` that would find no room even if it were alone.
     pub(crate) fn check_fits(&self, bytes: usize) -> Result<(), Failure> {
         if bytes > self.flow.own.max {
             return Err(self.refused("this connection"));
@@ -292,7 +290,7 @@ impl MemoryPermit {
         self.flow.server.is_within(self.flow.server.long_max())
     }
 
-    /// Holds just `bytes` from now on, for an answer. Only one thread at a time may call this.
+    /// Holds exactly `bytes` from now on, for an answer. Only one thread at a time may call this.
     pub(crate) fn set(&self, bytes: usize) -> Result<(), Failure> {
         self.give_kept();
         let held = self.bytes.load(Ordering::Relaxed);
@@ -301,7 +299,7 @@ impl MemoryPermit {
         if bytes > held { self.grow(bytes - held) } else { Ok(()) }
     }
 
-    /// As [`Self::set`], but never refuses: for the answer of a write, which was done and must not be called refused.
+    /// As [`Self::set`], but never refuses: for the answer of a write, which was applied and must not be reported as refused.
     pub(crate) fn set_regardless(&self, bytes: usize) {
         self.give_kept();
         let held = self.bytes.load(Ordering::Relaxed);
@@ -315,18 +313,18 @@ impl MemoryPermit {
         self.leave_line();
     }
 
-    /// Its request's bytes were given back: it is the next one's turn, where it had waited for room.
+    /// Its request's bytes were released: it is the next one's turn, if it had waited for room.
     fn leave_line(&self) {
         let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(waits);
     }
 
-    /// Keeps the place in the line of a request that waited for room until its bytes are given back.
+    /// Keeps the place in the line of a request that waited for room until its bytes are released.
     pub(crate) fn keep_place(&self, waits: Option<Waits>) {
         *self.waits.lock().unwrap_or_else(PoisonError::into_inner) = waits;
     }
 
-    /// Takes `bytes` of a message, which are there already.
+    /// Takes `bytes` of a message that have arrived already.
     pub(crate) fn take(&self, bytes: usize) {
         let kept = self.kept.load(Ordering::Relaxed).min(bytes);
         self.flow.own.force(bytes - kept);
@@ -335,7 +333,7 @@ impl MemoryPermit {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Gives `bytes` of these back.
+    /// Releases `bytes` of these.
     pub(crate) fn give(&self, bytes: usize) {
         self.shrink(bytes);
     }
@@ -351,7 +349,7 @@ impl MemoryPermit {
         self.flow.has_room()
     }
 
-    /// The refusal of a request for which there is no room.
+    /// The refusal of a request without room.
     pub(crate) fn no_room(&self) -> Failure {
         self.refused("the server")
     }
@@ -369,7 +367,7 @@ impl MemoryPermit {
         }
     }
 
-    /// Says that the client has nothing to take, until the result is dropped. The held bytes must not change meanwhile.
+    /// Notes that the client has nothing to take, until the result is dropped. The held bytes must not change meanwhile.
     pub(crate) fn idle(&self) -> Idle {
         let bytes = self.bytes.load(Ordering::Relaxed);
         self.flow.idle.fetch_add(bytes, Ordering::Relaxed);
@@ -381,7 +379,7 @@ impl MemoryPermit {
         &self.flow.sending
     }
 
-    /// Says that the client took a piece of an answer, or sent one of a request.
+    /// Notes that the client took a piece of an answer, or sent one of a request.
     pub(crate) fn note_moved(&self) {
         self.flow.moved.fetch_add(1, Ordering::Relaxed);
     }
@@ -420,7 +418,7 @@ mod tests {
         fn the_sums_are_those_of_the_permits(
             steps in prop::collection::vec((0..2_usize, 0..6_usize, 0..5_u8, 0..70_usize), 1..60)
         ) {
-            // So small that all requests are short: they may take all there is.
+            // Small enough for all requests to be short: they may take the whole budget.
             let flow = Flow::new(100, 60);
             let connections = [flow.connection(), flow.connection()];
             // Each permit with the bytes that it holds, and those reserved for it.
@@ -490,7 +488,7 @@ mod tests {
         drop(first);
         assert_eq!(connection.own.used(), 17_000);
         assert!(second.check_fits(100_000).is_ok() && second.check_fits(100_001).is_err());
-        // Where the server is full now, there is no sense in beginning.
+        // If the server is full now, the request does not start.
         let full = Flow::new(100_000, 100_000);
         let held = full.connection().permit();
         held.take(80_000);
@@ -498,7 +496,7 @@ mod tests {
         assert!(full.connection().permit().grow(SHORT_BYTES).is_ok());
     }
 
-    /// The bytes that the oldest message has in spite of all take nothing from short requests.
+    /// The bytes that the oldest message has without room take nothing from short requests.
     #[test]
     fn bytes_that_come_without_room_are_on_top() {
         const FRAME: usize = FRAME_BYTES_MAX as usize;

@@ -1,9 +1,9 @@
 //! Turns of sending: the longer answers of a connection leave one after the other.
 //!
-//! HTTP/2 sends a frame of each of its answers in turn. So answers that were ready at once also end at once, and a
-//! client that sends its next request when it has an answer falls into step with its server: one works while the other
-//! waits. Here a connection gets a few answers at a time, in the order of their requests, and more when all of those
-//! have left. A remaining piece then waits for a window that its client closed, and delays no other answer.
+//! HTTP/2 sends a frame of each of its answers in turn. So answers that were ready at once also finish at once, and a client that sends its
+//! next request when it has an answer falls into step with its server: one works while the other waits. Here a connection gets a few
+//! answers at a time, in the order of their requests, and more when all of them have left. A remaining piece then waits for a window that
+//! its client closed, and delays no other answer.
 //!
 //! Measured with 64 KiB values and 100 calls in flight: `docs/measurements/performance-log.md`.
 
@@ -28,18 +28,18 @@ struct Round {
     /// The answers that wait, by ticket.
     waiting: VecDeque<(u64, Waker)>,
     tickets: u64,
-    /// Whether the connection could not write all that it has.
+    /// True if the connection could not write all of its bytes.
     is_blocked: bool,
-    /// Whether a piece that needs a turn was handed over.
+    /// True if a piece that needs a turn was handed over.
     is_long: bool,
 }
 
-/// The place of an answer in the line; it must be given back to [`Sending::leave`] where the answer ends before its turn.
+/// The place of an answer in the line; it must be returned to [`Sending::leave`] if the answer finishes before its turn.
 #[derive(Debug, Default)]
 pub(crate) struct Ticket(Option<u64>);
 
 impl Default for Sending {
-    /// Without rounds there is no end of the room: for connections that send one answer at a time anyway.
+    /// Without rounds the room is unlimited: for connections that send one answer at a time anyway.
     fn default() -> Self {
         Self(Mutex::new(Round {
             room: usize::MAX,
@@ -56,12 +56,12 @@ impl Sending {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whether a write was refused because the peer has not taken the earlier bytes.
+    /// Notes if a write was refused because the peer has not taken the earlier bytes.
     pub(crate) fn note_blocked(&self, is_blocked: bool) {
         self.round().is_blocked = is_blocked;
     }
 
-    /// Begins a round, where the connection, which has nothing more to do, wrote all that it could.
+    /// Starts a round, if the connection, which has nothing more to do, wrote all that it could.
     pub(crate) fn begin_round(&self) {
         let mut round = self.round();
         if !round.is_blocked {
@@ -70,7 +70,7 @@ impl Sending {
         }
     }
 
-    /// Whether as much was handed over as a round has.
+    /// Returns true if a full round was handed over.
     pub(crate) fn is_over(&self) -> bool {
         self.round().room == 0
     }
@@ -80,7 +80,7 @@ impl Sending {
         std::mem::take(&mut self.round().is_long)
     }
 
-    /// Whether a piece of `bytes` may leave now; if not, the context's task is woken when it may.
+    /// Returns true if a piece of `bytes` may leave now; if not, the context's task is woken when it may.
     pub(crate) fn is_turn(&self, ticket: &mut Ticket, bytes: usize, context: &Context<'_>) -> bool {
         if bytes < TURN_BYTES_MIN && ticket.0.is_none() {
             return true;
@@ -115,7 +115,7 @@ impl Sending {
         false
     }
 
-    /// Gives up a place in the line.
+    /// Leaves a place in the line.
     pub(crate) fn leave(&self, ticket: &mut Ticket) {
         let Some(own) = ticket.0.take() else { return };
         let mut round = self.round();
@@ -136,7 +136,7 @@ impl Round {
         }
     }
 
-    /// Where a ticket stands: they are handed out in order.
+    /// The position of a ticket: they are handed out in order.
     fn place_of(&self, ticket: u64) -> Option<usize> {
         self.waiting.binary_search_by_key(&ticket, |(ticket, _)| *ticket).ok()
     }

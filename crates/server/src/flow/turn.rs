@@ -1,4 +1,4 @@
-//! How one message waits for room: in the line, not before a frame came for which there is none, and not for longer than it may.
+//! The wait of one message for room: in the line, only after a frame came without room, and not for longer than it may.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use super::{ConnectionFlow, MemoryPermit, Working};
 use crate::failure::Failure;
 use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 
-/// A message's place in the line, from its first wait until its bytes are given back.
+/// A message's place in the line, from its first wait until its bytes are released.
 #[derive(Debug)]
 pub(crate) struct Waits {
     place: MessagePlace,
     flow: Arc<ConnectionFlow>,
     /// Bytes of it that HTTP/2 may hold.
     unread: usize,
-    /// Bytes that it holds although there was no room.
+    /// Bytes that it holds without room.
     on_top: usize,
 }
 
 impl Waits {
-    /// `None` if HTTP/2 holds so many bytes of the connection's waiting messages that with this one no other message
-    /// might arrive, or if the waiting messages hold much although there was no room.
+    /// `None` if, with this one, the waiting messages in HTTP/2 would leave the connection no room for another message to arrive, or if the
+    /// waiting messages hold much without room.
     pub(super) fn join(flow: &Arc<ConnectionFlow>, unsent: usize) -> Option<Self> {
         let server = &flow.server;
         if server.on_top.load(Ordering::Relaxed) > OLDEST_BYTES + server.max / KEPT_SHARE {
@@ -44,14 +44,14 @@ impl Waits {
         Some(Self { place: MessagePlace::join(&flow.line), flow: Arc::clone(flow), unread, on_top: 0 })
     }
 
-    /// So many bytes came although there was no room.
+    /// Counts bytes that came without room.
     fn add_on_top(&mut self, bytes: usize) {
         self.on_top += bytes;
         self.flow.server.on_top.fetch_add(bytes, Ordering::Relaxed);
         self.flow.own.on_top.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The message is there as a whole: HTTP/2 holds nothing of it.
+    /// The message is complete: HTTP/2 holds nothing of it.
     pub(super) fn is_whole(&mut self) {
         let unread = std::mem::take(&mut self.unread);
         self.flow.waiting.fetch_sub(unread, Ordering::Relaxed);
@@ -67,39 +67,39 @@ impl Drop for Waits {
     }
 }
 
-/// Adds `bytes` where the sum stays within `max`.
+/// Adds `bytes` if the sum stays within `max`.
 fn add_within(sum: &AtomicUsize, bytes: usize, max: usize) -> bool {
     let more = |sum: usize| sum.checked_add(bytes).filter(|&sum| sum <= max);
     sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
 }
 
-/// How one message waits for room: not before a frame came for which there is none, and not for longer than it may in all.
+/// The wait of one message for room: only after a frame came without room, and not for longer in all than it may.
 #[derive(Default)]
 pub(crate) struct Turn {
     waits: Option<Waits>,
-    /// How long it may still wait, after a first wait.
+    /// The remaining time of waiting, after a first wait.
     left: Option<Duration>,
-    /// While it waits: the rest of that time, and that it is not the client's turn.
+    /// While it waits: the rest of that time, and the mark that it is not the client's turn.
     waiting: Option<(AwakeSleep, Working)>,
 }
 
 impl Turn {
-    /// So many bytes of the message came, which its permit has taken; `has_room`: whether there was room for them.
+    /// Notes `bytes` of the message that arrived and were taken by its permit; `has_room` is true if there was room for them.
     pub(crate) fn came(&mut self, bytes: usize, has_room: bool) {
         if let Some(waits) = self.waits.as_mut().filter(|_| !has_room) {
             waits.add_on_top(bytes);
         }
     }
 
-    /// The request has come as a whole, or never will: gives its place in the line, which is that of its bytes.
+    /// The request is complete, or never will be: returns its place in the line, which its bytes keep.
     pub(crate) fn end(self) -> Option<Waits> {
         let mut waits = self.waits?;
         waits.is_whole();
         Some(waits)
     }
 
-    /// Waits until the message may go on, of which `held` bytes are there and `unsent` may still come; `has_room` looks whether there
-    /// is room. Says what to tell its sender where there is none within `wait_max`, or too many wait.
+    /// Waits until the message may continue, of which `held` bytes have arrived and `unsent` may still come; `has_room` checks for room.
+    /// Returns the error for its sender if there is none within `wait_max`, or too many wait.
     pub(crate) fn poll(
         &mut self,
         permit: &MemoryPermit,

@@ -1,7 +1,7 @@
-//! A backup of the whole store, or what changed since another one, as a stream of bytes.
+//! A backup of the whole store, or of the changes since another backup, as a stream of bytes.
 //!
-//! While a chunk is sent, a task reads the next one. It runs to its end whether or not the client takes anything, so that a slow client
-//! keeps no page of a snapshot and no frame of the cache: the chunk that waits for it is a copy, of about 512 KiB.
+//! While a chunk is sent, a task reads the next one. It runs to completion even if the client takes nothing, so that a slow client pins no
+//! page of a snapshot and no frame of the cache: the chunk that waits for it is a copy, of about 512 KiB.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::failure::Failure;
 /// Backups at the same time: each holds a snapshot, and some MiB that the flow does not count.
 pub(crate) const BACKUPS_MAX: usize = 2;
 
-/// A backup of the store as it is now, or what changed since the backup that the request names.
+/// A backup of the store as it is now, or of the changes since the backup that the request names.
 pub(crate) async fn backup(
     request: Authenticated<Parted<v1::BackupRequest>>,
     permits: &Arc<Semaphore>,
@@ -59,12 +59,12 @@ fn last_backup(since: v1::BackupSince) -> Result<LastBackup, Failure> {
     Ok(LastBackup { up_to: tablet.map(|tablet| (TabletId(tablet), since.up_to_key.to_vec())), ..last })
 }
 
-/// A backup, and what its next read gave.
+/// A backup, and the result of its next read.
 type Read = (BackupStream, Result<Option<Vec<u8>>, Error>);
 
 /// A backup on its way out.
 struct Sending {
-    /// The task that reads the next chunk, and gives the backup back; it ends with this value.
+    /// The task that reads the next chunk; its value returns the backup with the chunk.
     ahead: JoinSet<Read>,
     _permit: OwnedSemaphorePermit,
 }
@@ -83,7 +83,7 @@ impl Sending {
         });
     }
 
-    /// The next chunk; the one behind it is being read from then on. At the end, notes the backup.
+    /// The next chunk; the one after it is being read from then on. At the end, notes the backup.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, Failure> {
         let Some(read) = self.ahead.join_next().await else { return Ok(None) };
         let (backup, next) = match read.map_err(JoinError::try_into_panic) {
@@ -133,10 +133,10 @@ mod tests {
 
     /// The backups of one test: more than a server makes at the same time.
     const BACKUPS: usize = 4;
-    /// Each read takes so long that those of all backups are under way at the same time.
+    /// A read takes long enough for the reads of all backups to be under way at the same time.
     const READ_TAKES: Duration = Duration::from_millis(2);
 
-    /// A store that is opened anew, with the smallest cache.
+    /// A store that is reopened, with the smallest cache.
     fn cold() -> (Store, Device) {
         let mut kit = StoreKit::new(BLOCKS).with_cache(1 << 20);
         // A chunk has objects of one tablet.

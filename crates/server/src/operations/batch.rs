@@ -1,5 +1,5 @@
-//! A message with many items of one bucket: the items where they lie, taken apart as far as most of them need. Every request of
-//! many keys, and every message of a stream of operations, passes here, so all have the same limits.
+//! A message with many items of one bucket: the items in the message's memory, parsed as far as most of them need. Every request of many
+//! keys, and every message of a stream of operations, passes here, so all have the same limits.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ pub(super) trait Extra: Default {
     /// The field that is the key.
     const KEY: u32;
 
-    /// Takes a field that is neither key nor value; says whether the field is known here.
+    /// Takes a field that is neither key nor value; returns true if the field is known here.
     fn take(&mut self, number: u32, field: Field<'_>) -> Result<bool, Status>;
 }
 
@@ -96,13 +96,13 @@ pub(super) struct Item<E> {
     pub(super) extra: E,
     key: Range<u32>,
     value: Range<u32>,
-    /// Whether it has fields besides key, value and extra.
+    /// True if it has fields besides key, value and extra.
     pub(super) says_more: bool,
     whole: Range<u32>,
 }
 
 impl<E: Extra> Item<E> {
-    /// Takes an item apart, which lies in `message`.
+    /// Parses an item of `message`.
     fn parse(message: &[u8], item: &[u8]) -> Result<Self, Status> {
         let start = message.as_ptr().addr();
         let range = |part: &[u8]| {
@@ -133,7 +133,7 @@ pub(super) struct Batch<E> {
     message: Bytes,
     /// None: there was no message.
     bucket: Option<Result<Bucket, Failure>>,
-    /// Whether the items are one write batch: all of them are done, or none.
+    /// True if the items are one write batch: all of them are applied, or none.
     pub(super) is_atomic: bool,
     pub(super) items: Vec<Item<E>>,
 }
@@ -156,7 +156,7 @@ impl<E: Extra> Batch<E> {
         Ok(batch)
     }
 
-    /// Takes the items of another message, in place of those that are there. Items of a bucket without a proper name have no keys.
+    /// Takes the items of another message, in place of the present ones. Items of a bucket without a proper name have no keys.
     ///
     /// # Errors
     /// It is not protobuf, or has too many items, or too long values: there are no items then.
@@ -216,12 +216,12 @@ impl<E: Extra> Batch<E> {
         self.bytes(&item.value)
     }
 
-    /// An item with all that it says. It keeps the memory of the message.
+    /// An item with all of its fields. It pins the memory of the message.
     pub(super) fn whole<M: Message + Default>(&self, item: &Item<E>) -> Result<M, Failure> {
         decode(self.message.slice_ref(self.bytes(&item.whole)))
     }
 
-    /// As [`Self::whole`], for an item that stays after its message: a short one does not keep the memory of the message.
+    /// As [`Self::whole`], for an item that stays after its message: a short one does not pin the memory of the message.
     pub(super) fn whole_apart<M: Message + Default>(&self, item: &Item<E>) -> Result<M, Failure> {
         match self.bytes(&item.whole) {
             bytes if bytes.len() < KEPT_BYTES_MIN => decode(Bytes::copy_from_slice(bytes)),
@@ -238,7 +238,7 @@ fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Failure> {
     M::decode(bytes).map_err(|error| not_protobuf(error).into())
 }
 
-/// The answer of a batch of writes, behind its prefix. A result has about `guess` bytes.
+/// The answer of a batch of writes, with its prefix. A result has about `guess` bytes.
 pub(super) fn encode(results: impl ExactSizeIterator<Item = impl Message>, guess: usize) -> Box<Buffer> {
     let mut answer = Assembly::new(results.len() * guess);
     results.for_each(|result| answer.add(RESULTS, &result, 0, Value::None));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     proptest! {
-        /// The items are those that prost would have read.
+        /// The items are equal to prost's.
         #[test]
         fn operations_are_those_that_were_sent(sent in prop::collection::vec(operation(), 0..9)) {
             let request = v1::OperationsRequest { bucket: "b".into(), operations: sent.clone() };
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// The bounds judge a strange number by the same action that is then done.
+    /// For any number the bounds assume the action that is then executed.
     #[test]
     fn actions_are_those_of_prost() {
         for number in [0, 1, 2, 6, 7, u64::from(u32::MAX), 1 << 32, (1 << 32) + 1, u64::MAX] {
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// A short item that waits does not hold more memory than its bytes.
+    /// A short item that waits does not pin more memory than its bytes.
     #[test]
     fn a_short_item_does_not_hold_its_message() {
         let operations = [1, 2].map(|number| v1::Operation {
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    /// Ranges, and whether the items are one write batch, are those of prost; a range that comes twice is the sum of both.
+    /// Ranges, and the flag of one write batch, are equal to prost's; a range that comes twice is the sum of both.
     #[test]
     fn other_fields_are_those_of_prost() {
         let ranges = [None, Some(v1::ByteRange { first: 3, bytes: Some(4) })];

@@ -1,14 +1,13 @@
 //! Many small operations over one stream, each answered by its number when it has ended.
 //!
-//! Everything of a stream happens in the one task that hands its answers to HTTP/2: it is polled when a message
-//! arrives, when the store completes an operation, and when the connection takes bytes. A turn starts as many
-//! operations as there is room for, hands its writes to the committer at once, and answers in one message all
-//! operations that have ended by then, without waiting for more. So under load messages and log batches grow by
-//! themselves.
+//! Everything of a stream happens in the one task that hands its answers to HTTP/2: it is polled when a message arrives, when the store
+//! completes an operation, and when the connection takes bytes. A turn starts operations while there is room, hands its writes to the
+//! committer at once, and answers in one message all operations that have finished by then, without waiting for more. So under load
+//! messages and log batches grow by themselves.
 //!
-//! A stream at its memory limit reads no further message: then HTTP/2's window closes, and its client waits. An
-//! operation that has begun is answered before the stream ends, whatever ends it. So an operation without an answer on
-//! a stream that the server ended was not done. Operations in flight have no order, and nothing here keeps one.
+//! A stream at its memory limit reads no further message: then HTTP/2's window closes, and its client waits. An operation that has started
+//! is answered before the stream is closed, for any reason. So an operation without an answer on a stream that the server closed was not
+//! executed. Operations in flight have no order, and no code here keeps one.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -38,26 +37,26 @@ use crate::timing::{StreamTimer, result_of_code};
 /// Operations of one stream under way at the same time.
 const UNDER_WAY_MAX: usize = 1024;
 
-/// Bytes of keys and values of the operations in flight, beyond which no further one begins.
+/// Bytes of keys and values of the operations in flight, beyond which no further one starts.
 const UNDER_WAY_BYTES_MAX: usize = 1 << 20;
 
 /// Reads of one stream that wait for the device: each may bring in a value.
 const READS_MAX: usize = 32;
 
-/// Bytes of ready answers, beyond which they leave before another operation begins.
+/// Bytes of ready answers, beyond which they leave before another operation starts.
 const READY_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of an operation besides its key and value, request or answer.
 const OPERATION_BYTES: usize = 32;
 
-/// The memory that an answer begins with, in bytes.
+/// The initial memory of an answer, in bytes.
 const ANSWER_BYTES_GUESS: usize = 4 << 10;
 
 /// Bytes in flight and answered count in steps of this size, so that a short operation changes no shared count.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Performs the operations in the messages of `request`. Ends early, but completes what has begun, when `draining`
-/// becomes true or its caller is `revoked`.
+/// Executes the operations in the messages of `request`. Stops early, but completes the started operations, when `draining` becomes true or
+/// its caller is `revoked`.
 pub(crate) fn exchange<B: FrameBody + Send + 'static>(
     request: Authenticated<Messages<B>>,
     permit: Arc<MemoryPermit>,
@@ -95,23 +94,23 @@ enum Input {
     Open,
     /// The client sends no more.
     Ended,
-    /// No message is taken any more; why.
+    /// No message is taken any more, for this reason.
     Refused(Failure),
-    /// That was said.
+    /// The reason was sent.
     Over,
 }
 
 /// An operation that must wait for something before its place is fixed.
 type Running = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
-/// An operation that needs the store's attention no more.
+/// An operation that needs the store no more.
 struct Ended {
     held: OperationShare,
     outcome: Outcome,
 }
 
 enum Outcome {
-    /// A write that is done when it is durable.
+    /// A write that is complete when it is durable.
     Placed(Ticket),
     /// A result, and its value.
     Done(Box<Parted<v1::OperationResult>>),
@@ -142,7 +141,7 @@ struct Operations<B> {
     revoked: Revoked,
     /// The message in work.
     requests: Batch<Numbered>,
-    /// Operations of the message that have begun.
+    /// Started operations of the message.
     taken: usize,
     running: FuturesUnordered<Running>,
     /// Writes in their order, which is the order in which they become durable: waiting for the first one is enough.
@@ -150,12 +149,12 @@ struct Operations<B> {
     /// Reads among `running`.
     reads: usize,
     held_bytes: usize,
-    /// The results since the last answer; none: there are none.
+    /// The results since the last answer; `None` if there are none.
     ready: Option<Assembly>,
     /// Bytes of the last answer, until the next one is taken.
     answer_bytes: usize,
     permit: Arc<MemoryPermit>,
-    /// Bytes of all this that count for the permit; those of messages are counted where they are taken apart.
+    /// Bytes of all this that count for the permit; the bytes of messages are counted when they are parsed.
     counted: usize,
     timer: StreamTimer,
 }
@@ -229,7 +228,7 @@ impl<B: FrameBody> Operations<B> {
         self.ready.as_ref().is_some_and(|ready| ready.len() >= READY_BYTES_MAX)
     }
 
-    /// Takes the next message, where there is room for it; says whether one came.
+    /// Takes the next message, if there is room for it; returns true if one came.
     fn poll_message(&mut self, context: &mut Context<'_>) -> bool {
         if !matches!(self.input, Input::Open) {
             return false;
@@ -260,13 +259,13 @@ impl<B: FrameBody> Operations<B> {
         true
     }
 
-    /// Begins no more operations; those in flight are still answered.
+    /// Starts no more operations; those in flight are still answered.
     fn refuse(&mut self, failure: Failure) {
         (self.requests, self.taken) = (Batch::default(), 0);
         self.input = Input::Refused(failure);
     }
 
-    /// Begins what there is room for; the writes among it share a batch. Says whether there was any.
+    /// Starts operations while there is room; their writes share a batch. Returns true if it started any.
     fn start(&mut self, context: &mut Context<'_>) -> bool {
         if !self.has_requests() || !self.has_room() {
             return false;
@@ -288,8 +287,8 @@ impl<B: FrameBody> Operations<B> {
         true
     }
 
-    /// Does an operation with nothing said besides, where the store can without waiting. Otherwise the operation needs a task,
-    /// which resumes the search that this returns.
+    /// Executes an operation without further options, if the store can do so without waiting. Otherwise the operation needs a task, which
+    /// resumes the search that this returns.
     fn try_do(
         &mut self,
         batch: &Batch<Numbered>,
@@ -336,7 +335,7 @@ impl<B: FrameBody> Operations<B> {
         }
     }
 
-    /// Begins an operation that may have to wait; the search of a get stands at `lookup`.
+    /// Starts an operation that may have to wait; the search of a get continues from `lookup`.
     fn run(
         &mut self,
         batch: &Batch<Numbered>,
@@ -349,7 +348,7 @@ impl<B: FrameBody> Operations<B> {
         self.reads += usize::from(held.is_read);
         let no_room = held.is_read && !self.permit.has_room();
         let begun = match no_room {
-            // A value that is read takes memory of its own.
+            // A value that is read takes more memory.
             true => Err(self.permit.no_room()),
             false => self.admit(batch, item),
         };
@@ -365,14 +364,14 @@ impl<B: FrameBody> Operations<B> {
             let outcome = outcome.unwrap_or_else(|failure| failed(held.number, failure).into());
             Ended { held, outcome }
         });
-        // Most reads and nearly all writes need no second look.
+        // Most reads and nearly all writes need no second poll.
         match running.poll_unpin(context) {
             Poll::Ready(ended) => self.take(ended),
             Poll::Pending => self.running.push(running),
         }
     }
 
-    /// An operation that its caller may do, with the store.
+    /// An operation that its caller may execute, with the store.
     fn admit(
         &self,
         batch: &Batch<Numbered>,

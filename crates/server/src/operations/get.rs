@@ -12,7 +12,7 @@ use crate::convert;
 use crate::failure::Failure;
 use crate::flow::MemoryPermit;
 
-/// Of a value for which `permit` has no room nothing is read.
+/// Reads nothing of a value for which `permit` has no room.
 pub(crate) async fn get(
     request: Authenticated<Parted<v1::GetRequest>>,
     permit: Arc<MemoryPermit>,
@@ -35,8 +35,8 @@ pub(crate) async fn get(
     Ok(Parted { message, value: object.value })
 }
 
-/// Reads the bytes of an object in `range`, if `permit` has room for them. A read that memory answers needs no future of the
-/// store; the others lie in a box, because the future of a call is moved about.
+/// Reads the bytes of an object in `range`, if `permit` has room for them. A read from memory needs no future of the store; the others are
+/// boxed, because the future of a call is moved several times.
 pub(super) async fn read(
     store: &Store,
     key: &ObjectKey,
@@ -73,8 +73,8 @@ mod tests {
     use crate::testing::calls::{admitted, permit};
     use crate::testing::store;
 
-    /// A regression: a get without room for its answer was refused after the read, which kept the device busy, and the
-    /// bytes lay in memory uncounted.
+    /// A regression: a get without room for its answer was refused after the read, which kept the device busy, and the bytes were in memory
+    /// uncounted.
     #[test]
     fn a_value_without_room_for_its_answer_is_not_read() {
         let store = store();

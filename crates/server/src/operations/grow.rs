@@ -9,7 +9,7 @@ use crate::auth::Authenticated;
 use crate::call::parted::Parted;
 use crate::failure::Failure;
 
-/// The growth has ended when the answer goes out. A caller that goes away does not stop it.
+/// The growth is complete when the answer goes out. A caller that disconnects does not stop it.
 pub(crate) async fn grow(
     request: Authenticated<Parted<v1::GrowRequest>>,
 ) -> Result<v1::GrowResponse, Failure> {
@@ -19,7 +19,7 @@ pub(crate) async fn grow(
     if let Some(blocks) = blocks.filter(|_| !message.force) {
         check_room(&store, blocks)?;
     }
-    // It writes the map of the free space, and waits for it: other calls go on meanwhile.
+    // It writes the map of the free space, and waits for it: other calls run meanwhile.
     let (done, growth) = oneshot::channel();
     let grow = move || {
         let grown = block_on(store.grow(blocks)).map(|grown| (grown, store.room_blocks()));
@@ -47,11 +47,11 @@ pub(crate) async fn grow(
     })
 }
 
-/// Checks that the file system has room for a store of `blocks` blocks. A size that no store can have, or that this one has already, is
-/// the engine's to judge.
+/// Checks that the file system has room for a store of `blocks` blocks. The engine checks sizes that no store can have, or that this one
+/// has already.
 ///
 /// # Errors
-/// A size beyond the room, which could not be taken back.
+/// A size beyond the room, which could not be undone.
 fn check_room(store: &Store, blocks: u64) -> Result<(), Failure> {
     let stat = store.stat();
     let map = |of: u64| Store::map_bytes(blocks, of).map(mib);

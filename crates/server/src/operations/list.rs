@@ -10,8 +10,8 @@ use crate::call::parted::Parted;
 use crate::convert;
 use crate::failure::Failure;
 
-/// The entries of one page, in bytes: with as many common prefixes as a page may have they stay below the longest
-/// message. A thousand entries with all the metadata that is allowed would not.
+/// The entries of one page, in bytes: with the most common prefixes of a page they stay below the longest message. A thousand entries with
+/// all the metadata that is allowed would not.
 const ENTRIES_BYTES_MAX: usize = 3 << 20;
 
 pub(crate) async fn list(
@@ -48,7 +48,7 @@ fn list_request(message: v1::ListRequest) -> Result<ListRequest, Failure> {
     })
 }
 
-/// The page as a message, cut where its entries pass `entries_bytes_max`.
+/// The page as a message, cut when its entries pass `entries_bytes_max`.
 fn response(page: ListPage, entries_bytes_max: usize) -> v1::ListResponse {
     let mut bytes = 0;
     let mut entries = Vec::with_capacity(page.entries.len());
@@ -56,7 +56,7 @@ fn response(page: ListPage, entries_bytes_max: usize) -> v1::ListResponse {
     for (key, info) in page.entries {
         let entry = v1::ListEntry { key: key.into(), info: Some(convert::info(&info)) };
         bytes += entry.encoded_len();
-        // The first entry always goes, so that each page makes progress.
+        // The first entry always fits, so that each page makes progress.
         if bytes > entries_bytes_max
             && let Some(v1::ListEntry { key, .. }) = entries.last()
         {
@@ -65,8 +65,8 @@ fn response(page: ListPage, entries_bytes_max: usize) -> v1::ListResponse {
         }
         entries.push(entry);
     }
-    // Behind the cut everything is for the next page, prefixes too. None of them is a prefix of an entry's key, so the
-    // order of their bytes is that of the listing.
+    // All keys from the cut on are for the next page, prefixes too. None of them is a prefix of an entry's key, so the order of their bytes
+    // is that of the listing.
     let before_cut = |prefix: &Vec<u8>| cut.as_ref().is_none_or(|cut| prefix[..] < cut[..]);
     let common_prefixes = page.common_prefixes.into_iter().filter(before_cut).map(Into::into).collect();
     let meets = |range: &DamagedRange| cut.as_ref().is_none_or(|cut| range.from[..] <= cut[..]);
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(cut.entries.len(), 2);
         assert_eq!(cut.common_prefixes, ["b/"]);
         assert_eq!(cut.next_start_after.as_deref(), Some(&b"c"[..]));
-        // Even where nothing fits a page has an entry.
+        // A page has an entry even if nothing fits.
         assert_eq!(response(whole, 0).entries.len(), 1);
     }
 

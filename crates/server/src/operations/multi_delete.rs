@@ -1,5 +1,5 @@
-//! Several deletes of one bucket in one request, each with an outcome of its own. All of them are with the store at the same
-//! time, so that they share a flush.
+//! Several deletes of one bucket in one request, each with a separate outcome. All of them are with the store at the same time, so that
+//! they share a flush.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -25,7 +25,7 @@ pub(crate) async fn multi_delete(request: Authenticated<Bytes>) -> Result<Box<Bu
         ));
     }
     let rules = |item: &Item<()>| match item.says_more {
-        // A request that is not protobuf fails before anything of it is done.
+        // A request that is not protobuf fails before any of it is executed.
         true => Ok(convert::rules(batch.whole::<v1::MultiDeleteItem>(item)?.rules)),
         false => Ok(RejectRules::default()),
     };

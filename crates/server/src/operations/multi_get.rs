@@ -1,7 +1,7 @@
-//! Several objects of one bucket in one request, each with an outcome of its own.
+//! Several objects of one bucket in one request, each with a separate outcome.
 //!
-//! Cached objects are looked up from the items where they lie in the request, and written straight into the answer: a key of a
-//! batch costs no memory of its own. The rest goes in waves, and ends where the answer is full.
+//! Cached objects are looked up by the items in the request's memory, and written straight into the answer: a key of a batch costs no extra
+//! memory. The rest is read in waves, until the answer is full.
 
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
@@ -21,10 +21,10 @@ use crate::read_cache::CachedReads;
 /// is full) stay few.
 const WAVE_KEYS: usize = 16;
 
-/// Bytes of one answer, results with all that is in them.
+/// The most bytes of one answer, with all of its results.
 const ANSWER_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize;
 
-/// Bytes that a result is expected to have: memory for so many is taken at once.
+/// Expected bytes of a result: this memory is allocated at once.
 const RESULT_BYTES_GUESS: usize = 160;
 
 pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
@@ -37,7 +37,7 @@ pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffe
         let lookup;
         (rest, lookup) = answer.add_cached(&mut admitted.read_cache(), &batch, rest);
         let Some((item, behind)) = rest.split_first() else { break };
-        // It waits for the device, so those behind it may as well.
+        // It waits for the device, so the next ones may as well.
         let wave;
         (wave, rest) = behind.split_at(behind.len().min(WAVE_KEYS - 1));
         let first = get_one(store, &batch, item, lookup);
@@ -50,10 +50,10 @@ pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffe
     Ok(answer.whole.finish())
 }
 
-/// The answer in the making.
+/// The unfinished answer.
 struct Answer {
     whole: Assembly,
-    /// Bytes that were read for it: values that are too long were read for nothing, and count too.
+    /// Bytes that were read for it: values that did not fit were read in vain, and count too.
     read_bytes: usize,
 }
 
@@ -85,7 +85,7 @@ impl Answer {
         (&[], Lookup::default())
     }
 
-    /// Adds the result of an item, where it can be told without waiting.
+    /// Adds the result of an item, if it is known without waiting.
     fn try_add(
         &mut self,
         cache: &mut CachedReads<'_>,
@@ -121,7 +121,7 @@ impl Answer {
         }
     }
 
-    /// Adds a result where there is room for it, else that there is none.
+    /// Adds a result if there is room for it, else a refusal.
     fn add(&mut self, result: v1::MultiGetResult, value: Value<'_>) {
         let bytes = part_len(&result, VALUE, value.len());
         self.read_bytes += bytes;
@@ -133,7 +133,7 @@ impl Answer {
     }
 }
 
-/// Reads one object, whose search stands at `lookup`.
+/// Reads one object; its search continues from `lookup`.
 async fn get_one(store: &Store, batch: &Batch<Wanted>, item: &Item<Wanted>, lookup: Lookup) -> Got {
     let (key, range) = (batch.key(item)?, item.extra.range());
     let capped = convert::capped(range, CHUNK_BYTES_MAX as u64);

@@ -1,7 +1,7 @@
-//! Several puts of one bucket in one request, each with an outcome of its own.
+//! Several puts of one bucket in one request, each with a separate outcome.
 //!
-//! All of them are with the store at the same time, so that they share a flush. Short values with nothing said besides take
-//! their places in the order of writes from where they lie in the request.
+//! All of them are with the store at the same time, so that they share a flush. Short values without further options take their places in
+//! the order of writes straight from the request's memory.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -18,17 +18,17 @@ use crate::auth::Authenticated;
 use crate::convert;
 use crate::failure::Failure;
 
-/// Values of a batch of puts up to here take their places one behind the other: they ride in the log, and wait for no device.
+/// Values of a batch of puts up to this length take their places one after the other: they are stored in the log, and wait for no device.
 const PLACED_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes that a result is expected to have.
+/// Expected bytes of a result.
 const RESULT_BYTES_GUESS: usize = 12;
 
 pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
     let (message, admitted) = request.take();
     let batch = Batch::of(message)?;
     let store = admitted.to_write(batch.bucket_name()?)?;
-    // A request that is not protobuf fails before anything of it is done.
+    // A request that is not protobuf fails before any of it is executed.
     batch.items.iter().filter(|item| item.says_more).try_for_each(|item| whole(&batch, item).map(drop))?;
     if batch.is_atomic {
         return Ok(encode(write_batch(&admitted, &batch).await?.into_iter(), RESULT_BYTES_GUESS));
@@ -42,7 +42,7 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffe
     {
         // In one go, so that they share a batch.
         let mut begin = pin!(async {
-            // Where several found no place, each of them is tried alone first.
+            // If several found no place, each of them is tried alone first.
             let (mut at, mut alone_until) = (0, 0);
             while let Some(item) = items.get(at) {
                 if at >= alone_until {
@@ -113,7 +113,7 @@ fn place_short(store: &Store, batch: &Batch<()>, items: &[Item<()>]) -> Option<T
     store.try_write(&puts)
 }
 
-/// How far a put came without waiting for others.
+/// The progress of a put that did not wait for others.
 enum Started {
     /// It has its place in the order of writes.
     Placed(Ticket),
@@ -121,7 +121,7 @@ enum Started {
     Apart(Box<(ObjectKey, Bytes, PutOptions)>),
 }
 
-/// A put up to its place in the order of writes, where it gets there without waiting for the device.
+/// A put up to its place in the order of writes, if it gets there without waiting for the device.
 async fn queue_put(store: &Store, batch: &Batch<()>, item: &Item<()>) -> Result<Started, Failure> {
     let (key, value) = (batch.key(item)?, batch.value(item));
     if !item.says_more

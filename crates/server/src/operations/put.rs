@@ -14,7 +14,7 @@ use crate::call::receive::Value;
 use crate::convert;
 use crate::failure::Failure;
 
-/// How often a put that answers with what exists is tried while others create and delete the object all the time.
+/// The most attempts of a put that returns the existing object while others keep creating and deleting it.
 const ATTEMPTS_MAX: usize = 16;
 
 pub(crate) async fn put(
@@ -48,7 +48,7 @@ pub(crate) fn place(
     place_value(admitted, &request.bucket, &request.key, value_bytes)
 }
 
-/// The same for a value of `key`. A caller that may not write, and a wrong key, get none: the put itself says so.
+/// The same for a value of `key`. A caller that may not write, and an invalid key, get none: the put itself reports the error.
 pub(crate) fn place_value(
     admitted: &Authenticated<()>,
     bucket: &str,
@@ -83,8 +83,8 @@ pub(crate) async fn put_once(
     Ok(PutResult { version: pending.durable().await? })
 }
 
-/// Stores `value` where there is no object, and gives the object that is there where there is one. An object that goes
-/// between the two is created after all.
+/// Stores `value` if there is no object, and returns the existing object otherwise. If the object is deleted between the two, `value` is
+/// stored after all.
 async fn create_or_get(
     admitted: &Authenticated<()>,
     key: &ObjectKey,
@@ -125,7 +125,7 @@ async fn create_or_get(
     Err(refused)
 }
 
-/// The object that is there; none where there is none any more.
+/// The existing object; `None` if it does not exist any more.
 async fn existing(store: &Store, key: &ObjectKey) -> Result<Option<Parted<v1::PutResponse>>, Failure> {
     let range = convert::capped(ByteRange::ALL, VALUE_BYTES_SINGLE_MAX);
     let object = store.get(key, range).await.map_err(|error| Failure::of(&error))?;

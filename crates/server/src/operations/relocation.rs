@@ -1,4 +1,4 @@
-//! Stops the relocation of values, and lets it go on.
+//! Stops the relocation of values, and resumes it.
 
 use shoal_api::v1;
 

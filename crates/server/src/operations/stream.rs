@@ -1,4 +1,4 @@
-//! Values that travel in pieces: put and get of values that are longer than a message should be.
+//! Values that travel in pieces: put and get of values that are too long for one message.
 
 use bytes::Bytes;
 use futures_util::future::poll_fn;
@@ -20,8 +20,7 @@ use crate::convert;
 use crate::failure::Failure;
 use crate::wire::take_front;
 
-/// Stores one object. A stream that ends before its end message leaves nothing: dropping the store's stream unfinished
-/// frees its space.
+/// Stores one object. A stream without an end message stores nothing: dropping the store's unfinished stream frees its space.
 pub(crate) async fn put_stream(
     request: Authenticated<Messages<impl FrameBody>>,
     mut revoked: Revoked,
@@ -41,7 +40,7 @@ pub(crate) async fn put_stream(
     let failed = |error: Error| Failure::of_write(&error, &rules);
     let store = admitted.to_write(key.bucket())?;
     let mut value = store.put_stream(&key, options).map_err(failed)?.with_request_id(admitted.request_id());
-    // Nothing is cut once the end message has arrived: then the object is stored.
+    // Nothing is interrupted once the end message has arrived: then the object is stored.
     let announced = tokio::select! {
         received = receive(&mut parts, &mut value, failed) => received?,
         denied = &mut revoked => return Err(Failure::revoked(&denied)),
@@ -51,7 +50,7 @@ pub(crate) async fn put_stream(
     Ok(v1::PutResponse { version: done.version.0, ..Default::default() })
 }
 
-/// Takes the chunks up to the end message; gives their length, which the client must know too.
+/// Takes the chunks up to the end message; returns their length, which the client must confirm.
 async fn receive(
     parts: &mut Messages<impl FrameBody>,
     value: &mut PutStream,
@@ -90,7 +89,7 @@ fn check_chunk(chunk_bytes: usize, value_bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The next part; none where the stream ended. Messages of no known part are of a later version and cannot be left out.
+/// The next part; `None` at the end of the stream. Messages of no known part are of a later version and cannot be skipped.
 async fn next_part(parts: &mut Messages<impl FrameBody>) -> Result<Option<Part>, Failure> {
     let Some(message) = poll_fn(|context| parts.poll_next(context)).await else { return Ok(None) };
     match v1::PutStreamRequest::decode(message?).map_err(not_protobuf)?.part {

@@ -8,7 +8,7 @@ use crate::auth::Authenticated;
 use crate::convert;
 use crate::failure::Failure;
 
-/// All puts as one batch: done as a whole or not at all, also over a crash.
+/// All puts as one batch: applied as a whole or not at all, also over a crash.
 pub(crate) async fn write_batch(
     admitted: &Authenticated<()>,
     batch: &Batch<()>,

@@ -1,4 +1,4 @@
-//! The body of a request, for the tests of what reads one.
+//! The body of a request, for the tests of its readers.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -12,12 +12,12 @@ use tonic::Status;
 use crate::call::parted::{Parted, Valued};
 use crate::call::receive::receive_to_store;
 
-/// `bytes` in frames of `frame_bytes`, each in memory of its own, as they come from the network.
+/// `bytes` in frames of `frame_bytes`, each in separate memory, as they come from the network.
 pub(crate) fn frames(bytes: &[u8], frame_bytes: usize) -> Vec<Bytes> {
     bytes.chunks(frame_bytes).map(Bytes::copy_from_slice).collect()
 }
 
-/// The request that `frames` are, its value where they lie.
+/// The request in `frames`, with its value in their memory.
 pub(crate) fn received<M: Valued>(frames: Vec<Bytes>) -> Result<Parted<M::Request>, Status> {
     let mut body = Frames(frames.into_iter());
     let Parted { message, value } = block_on(receive_to_store::<M>(&mut body, |_, _| None))?;
@@ -30,7 +30,7 @@ pub(crate) fn range_of(bytes: &[u8]) -> Range<usize> {
     at..at + bytes.len()
 }
 
-/// How many bytes of `chunks` are copies: they do not lie in the memory of `sources`.
+/// The number of bytes of `chunks` that are copies, outside of the memory of `sources`.
 pub(crate) fn copied<'a>(chunks: impl Iterator<Item = &'a [u8]>, sources: &[Range<usize>]) -> usize {
     let lies_in = |chunk: &Range<usize>| {
         sources.iter().any(|source| source.start <= chunk.start && chunk.end <= source.end)
@@ -38,7 +38,7 @@ pub(crate) fn copied<'a>(chunks: impl Iterator<Item = &'a [u8]>, sources: &[Rang
     chunks.map(range_of).filter(|chunk| !lies_in(chunk)).map(|chunk| chunk.len()).sum()
 }
 
-/// A body in the frames that it came in, all of which are there.
+/// A body in its frames, all of which have arrived.
 pub(crate) struct Frames(pub(crate) std::vec::IntoIter<Bytes>);
 
 impl Body for Frames {

@@ -1,5 +1,5 @@
-//! Requests that are wrong in every way, or too long: each is refused or answered, and has no other effect. T21 of
-//! `docs/reliability.md`; `tests/serve/hostile.rs` attacks HTTP/2, which stands before it.
+//! Requests that are wrong in every way, or too long: each is refused or answered, and has no other effect. T21 of `docs/reliability.md`;
+//! `tests/serve/hostile.rs` attacks HTTP/2, the layer before it.
 
 use bytes::Bytes;
 use prost::Message;
@@ -16,10 +16,10 @@ use crate::operations::multi_delete::multi_delete;
 use crate::operations::multi_get::multi_get;
 use crate::operations::multi_put::multi_put;
 
-/// Requests; each goes to all that read requests.
+/// The number of requests; each goes to all readers of requests.
 const CASES: usize = 200_000;
 
-/// One case in so many reaches the store, which is slower than what stands before it.
+/// One case in this number reaches the store, which is slower than the layers before it.
 const STORE_EVERY: usize = 8;
 
 /// A length of any size, most of them near one that matters.
@@ -64,7 +64,7 @@ fn valid(dice: &SeededEntropy) -> Vec<u8> {
     let rules = (dice.below(3) == 0).then(v1::RejectRules::default);
     match dice.below(5) {
         0 => {
-            // Some values are so long that they are received into memory of the store.
+            // Some values are long enough to be received into memory of the store.
             let value = bytes(if dice.below(16) == 0 { 40_000 } else { 900 });
             v1::PutRequest { key: bytes(40), value, rules, ..Default::default() }.encode_to_vec()
         }
@@ -109,7 +109,7 @@ fn damaged(dice: &SeededEntropy) -> Vec<u8> {
     message
 }
 
-/// With a prefix, which may say something else.
+/// With a prefix, which may be wrong.
 fn framed(dice: &SeededEntropy, message: &[u8]) -> Vec<u8> {
     let flag = if dice.below(16) == 0 { dice.below(256) as u8 } else { 0 };
     let claimed = if dice.below(8) == 0 { length(dice) as u32 } else { message.len() as u32 };

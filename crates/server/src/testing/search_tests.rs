@@ -1,4 +1,4 @@
-//! One request searches once, whichever verb it has.
+//! One request searches once, for any verb.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ fn hits_of(store: &Store, request: impl FnOnce()) -> u64 {
     after.hits - before.hits
 }
 
-/// A regression: gets of many keys and of streams of operations dropped the state of a search that memory could not
-/// end, and searched again. The value here is no part of its leaf, so each get resumes behind its leaf.
+/// A regression: gets of many keys and of streams of operations dropped the state of a search that memory could not finish, and searched
+/// again. The value here is no part of its leaf, so each get resumes after its leaf.
 #[test]
 fn a_get_of_any_verb_takes_each_page_once() {
     let kit = StoreKit::steady(BLOCKS, &Arc::new(ManualClock::new(1)));
@@ -38,7 +38,7 @@ fn a_get_of_any_verb_takes_each_page_once() {
     block_on(store.put(&key, vec![7; VALUE_BYTES].into(), Default::default())).unwrap();
     block_on(store.close()).unwrap();
     drop(store);
-    // Behind a restart the object is in a tree, and not in a memtable.
+    // After a restart the object is in a tree, and not in a memtable.
     let store = kit.open(&device);
 
     let unary = || {

@@ -28,7 +28,7 @@ async fn client(server: &Running) -> Client {
     Client::connect(options).await.unwrap()
 }
 
-/// A connection by hand, which the client's library would silently open anew.
+/// A raw connection, which the client's library would silently reopen.
 struct Raw {
     stream: TcpStream,
     received: Vec<u8>,
@@ -42,7 +42,7 @@ impl Raw {
         Self { stream, received: Vec::new(), next: 1 }
     }
 
-    /// A request with this token; whether it was answered.
+    /// Sends a request with this token; returns true if it was answered.
     async fn asks(&mut self, token: &str) -> bool {
         let id = self.next;
         self.next += 2;
@@ -56,7 +56,7 @@ impl Raw {
         loop {
             while let Some(frame) = take_frame(&mut self.received) {
                 if (frame.kind, frame.stream) == (HEADERS, id) && frame.flags & END_STREAM != 0 {
-                    // Refused: nothing but headers.
+                    // Refused: only headers.
                     return true;
                 }
                 if (frame.kind, frame.stream) == (DATA, id) {
@@ -70,7 +70,7 @@ impl Raw {
     }
 }
 
-/// Somebody with a token gets in although all places are taken, at once, and clients that are in stay.
+/// A caller with a token gets in at once even if all places are taken, and connected clients stay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_without_credentials_lock_nobody_out() {
     const PLACES: usize = 60;
@@ -103,7 +103,7 @@ async fn idle_connections_without_credentials_lock_nobody_out() {
         let late = client(&server).await;
         late.stat().await.unwrap();
     }
-    // More than there are places, of people who show nothing.
+    // More connections than there are places, all without credentials.
     for _ in 0..3 * PLACES {
         idle.push(TcpStream::connect(server.address).await.unwrap());
     }
@@ -116,7 +116,7 @@ async fn idle_connections_without_credentials_lock_nobody_out() {
     server.stop().await;
 }
 
-/// However it spends its time: with nothing, half a greeting, pings, or requests that are refused.
+/// In any way of spending its time: idle, with half a greeting, pings, or requests that are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_shows_no_credentials_in_time_is_closed() {
     let limits = Limits { unauthenticated_max: Duration::from_millis(500), ..Limits::default() };

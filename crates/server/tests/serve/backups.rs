@@ -1,4 +1,4 @@
-//! Changes for increments: of which backups the server takes them.
+//! Changes for increments: the backups that the server accepts as their base.
 
 use bytes::Bytes;
 use shoal_api::v1;
@@ -29,7 +29,7 @@ fn objects(events: &[Event]) -> usize {
     events.iter().map(|event| if let Event::Objects(objects) = event { objects.len() } else { 0 }).sum()
 }
 
-/// The last backup is one that was sent to its end, with all objects: a client that goes away in the middle has none.
+/// The last backup is one that was sent completely, with all objects: a client that disconnects in the middle leaves none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_that_was_sent_is_noted() {
     let server = Running::start().await;
@@ -71,7 +71,7 @@ async fn changes_are_those_since_the_backup_that_is_named() {
     let changes = events(client.backup_since(since.clone()).await.unwrap()).await;
     assert_eq!(header(&changes).contents, Contents::Changes { from: last.version });
     assert_eq!(objects(&changes), 1);
-    // A backup that was broken off in front of everything, and one behind everything.
+    // A backup that was broken off before all objects, and one after all of them.
     for (up_to, count) in [((0, Bytes::new()), 20), ((u16::MAX, Bytes::new()), 1)] {
         let since = BackupSince { up_to: Some(up_to), ..since.clone() };
         assert_eq!(objects(&events(client.backup_since(since).await.unwrap()).await), count);

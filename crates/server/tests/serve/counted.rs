@@ -71,7 +71,7 @@ async fn health_is_open_where_the_operator_says_so() {
         let mut health = HealthClient::new(server.channel().await);
         let answer = health.check(HealthCheckRequest::default()).await;
         assert_eq!(answer.is_ok(), open_health, "{answer:?}");
-        // Only a look at it: a stream holds a connection, and the rest is behind the gate.
+        // Only the check itself is open: a stream holds a connection, and all other methods need the gate.
         let watch = health.watch(HealthCheckRequest::default()).await.unwrap_err();
         assert_eq!(watch.code(), Code::Unauthenticated);
         let denied = 1 + u64::from(!open_health);

@@ -34,7 +34,7 @@ async fn serve(tls: Option<&TlsPem>, tokens: Tokens) -> (Running, Security) {
     (Running::told(options).await, security)
 }
 
-/// A channel to `server` that believes `root`, and shows `identity`.
+/// A channel to `server` that trusts `root`, and shows `identity`.
 async fn channel(
     server: &Running,
     root: &Root,
@@ -49,7 +49,7 @@ async fn channel(
     endpoint.tls_config(tls)?.connect().await
 }
 
-/// The answer to an empty message of any type; none where it succeeds.
+/// The status code for an empty message of any type; `None` if the call succeeds.
 async fn code(channel: &Channel, path: &'static str, token: Option<&str>) -> Option<Code> {
     let mut grpc = Grpc::new(channel.clone());
     if grpc.ready().await.is_err() {
@@ -70,7 +70,7 @@ async fn code(channel: &Channel, path: &'static str, token: Option<&str>) -> Opt
     }
 }
 
-/// Every route that there is: a new one is in the schema, or it is not reached by this table, and the test below says so.
+/// Every route: a new one is in the schema, or this table misses it, and the test below fails.
 fn routes() -> Vec<&'static str> {
     let standard = [
         "/grpc.health.v1.Health/Check",
@@ -82,7 +82,7 @@ fn routes() -> Vec<&'static str> {
     schema.copied().chain(standard).collect()
 }
 
-/// The services that the server says it has are those of [`routes`]: none is left out of the matrix.
+/// The services that the server lists are those of [`routes`]: none is missing from the matrix.
 #[tokio::test]
 async fn the_matrix_has_every_service() {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
@@ -130,9 +130,9 @@ async fn every_route_wants_credentials() {
             assert_ne!(code, Some(Code::Unimplemented), "{path}");
         }
     }
-    // A path that does not exist tells strangers nothing.
+    // A path that does not exist reveals nothing to strangers.
     assert_eq!(code(&plain, "/shoal.v1.ObjectStore/None", None).await, Some(Code::Unauthenticated));
-    // A certificate of somebody else's root does not get past TLS.
+    // A certificate of a foreign root does not get past TLS.
     let unknown = channel(&server, &root, Some(&strangers.client("a.example").pem())).await;
     if let Ok(channel) = unknown {
         let code = code(&channel, "/shoal.v1.ObjectStore/Stat", Some(TOKEN)).await;
@@ -150,7 +150,7 @@ fn is_broken(code: Code) -> bool {
     matches!(code, Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled)
 }
 
-/// Where only certificates are believed, TLS itself asks for one, and tokens do not count.
+/// If only certificates count, TLS itself asks for one, and tokens do not count.
 #[tokio::test]
 async fn certificates_alone() {
     let root = Root::new();
@@ -167,7 +167,7 @@ async fn certificates_alone() {
     server.stop().await;
 }
 
-/// Our own client: by token, by certificate, and what it says where it is not let in.
+/// Our own client: by token, by certificate, and its errors if it is not let in.
 #[tokio::test]
 async fn the_client_shows_what_it_has() {
     let root = Root::new();
@@ -191,7 +191,7 @@ async fn the_client_shows_what_it_has() {
     let nobody = Client::connect(options()).await.unwrap();
     let error = nobody.put("", b"k", "v".into(), PutOptions::default()).await.unwrap_err();
     assert!(matches!(error, Error::Denied(_)), "{error:?}");
-    // Another root is not believed, and no plain text is spoken to a TLS port.
+    // Another root is not trusted, and no plain text is spoken to a TLS port.
     let stranger = ConnectOptions { ca_pem: Some(Root::new().pem().into()), ..with_token.clone() };
     assert!(matches!(Client::connect(stranger).await, Err(Error::Unavailable { .. })));
     let text = format!("{:?}", with_token);
@@ -213,8 +213,8 @@ async fn the_client_shows_what_it_has() {
     server.stop().await;
 }
 
-/// The product of `openssl req -x509`: a certificate that signs itself, of an authority. It was refused as `CaUsedAsEndEntity`,
-/// by clients that named this very certificate.
+/// The product of `openssl req -x509`: a certificate that signs itself, of an authority. It was refused as `CaUsedAsEndEntity`, by clients
+/// that named this very certificate.
 #[tokio::test]
 async fn a_certificate_that_is_its_own_root_is_believed() {
     let own = || {
@@ -234,7 +234,7 @@ async fn a_certificate_that_is_its_own_root_is_believed() {
         })
     };
     connect(Some(&certificate), "localhost").await.unwrap().stat().await.unwrap();
-    // It names no address, and others are as good as no root; the error is named.
+    // It names no address, and foreign roots are useless; the error is named.
     for (ca, host, why) in [
         (Some(&*certificate), "127.0.0.1", "not valid for name"),
         (Some(&*own().0), "localhost", "--ca-file"),
@@ -283,7 +283,7 @@ async fn a_certificate_that_ends_ends_its_connection() {
     let mut tls = server_pem(&root);
     tls.client_roots = Some(root.pem().into());
     let (server, _) = serve(Some(&tls), Tokens::default()).await;
-    // Longer ones where the machine is too slow for a short one.
+    // Longer ones if the machine is too slow for a short one.
     for seconds in [3, 30, 300] {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         let ends = Duration::from_secs(now.as_secs() + seconds);

@@ -1,4 +1,4 @@
-//! Calls whose time is over, and calls that are given up: they end, and hold nothing.
+//! Calls whose time is over, and calls that are abandoned: they finish, and hold nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,16 +25,16 @@ async fn slow(flush: Duration) -> Running {
     Running::over(store, Limits::default()).await
 }
 
-/// The server ends a call at its deadline; it was sent by hand, as a client would end it by itself.
+/// The server stops a call at its deadline; it was sent by hand, because a client would stop it itself.
 #[tokio::test]
 async fn a_call_over_its_deadline_is_ended() {
     let server = slow(Duration::from_millis(400)).await;
-    // Without its deadline it would be answered when it is durable.
+    // Without its deadline it would be answered once it is durable.
     let post = Post { timeout: Some("50m"), ..Post::new("/shoal.v1.ObjectStore/Put") };
     let answer = post.send(&server, &message(&put_request("k", value(100_000, 1)).encode_to_vec())).await;
     assert_eq!(answer.status(), Some(4), "{answer:?}");
     nothing_is_held(&server).await;
-    // Whether it was applied is open; it is whole if it was.
+    // It is unknown if it was applied; it is whole if it was.
     if let Some(object) = server.client().await.get("", b"k", ByteRange::ALL).await.unwrap() {
         assert!(object.value == value(100_000, 1));
     }
@@ -51,7 +51,7 @@ async fn a_call_over_its_deadline_is_ended() {
 /// A request of which a part is missing is waited for no longer than its deadline.
 #[tokio::test]
 async fn half_a_request_is_dropped_at_the_deadline() {
-    // Nothing else would end it before this test gives up.
+    // No other limit cuts it before this test times out.
     let limits = Limits {
         min_rate: MinRate { silence_max: FOR_EVER, window: FOR_EVER, ..MinRate::default() },
         ..Limits::default()
@@ -67,7 +67,7 @@ async fn half_a_request_is_dropped_at_the_deadline() {
     server.stop().await;
 }
 
-/// An answer that is a stream ends at the deadline too: health is watched forever otherwise.
+/// A streamed answer stops at the deadline too: health is watched forever otherwise.
 #[tokio::test]
 async fn a_stream_over_its_deadline_is_ended() {
     let server = Running::start().await;
@@ -79,7 +79,7 @@ async fn a_stream_over_its_deadline_is_ended() {
     server.stop().await;
 }
 
-/// Puts that are given up at any moment are wholly there or wholly absent, and nothing of them is held.
+/// Puts that are abandoned at any moment are wholly there or wholly absent, and hold nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_puts_are_wholly_there_or_absent() {
     let server = Arc::new(slow(Duration::from_millis(3)).await);
@@ -99,7 +99,7 @@ async fn cancelled_puts_are_wholly_there_or_absent() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
-    // Streams that are given up in the middle leave nothing at all.
+    // Streams that are abandoned in the middle leave nothing at all.
     for _ in 0..8 {
         let channel = channel.clone();
         puts.spawn(async move {
@@ -127,7 +127,7 @@ async fn cancelled_puts_are_wholly_there_or_absent() {
     Arc::into_inner(server).unwrap().stop().await;
 }
 
-/// Gets that are given up release what they pinned.
+/// Gets that are abandoned release their pins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_gets_hold_nothing() {
     let server = Running::start().await;

@@ -1,4 +1,4 @@
-//! Writes that are done once, and several puts as one write batch.
+//! Writes that are applied once, and several puts as one write batch.
 
 use http::uri::PathAndQuery;
 use shoal_api::v1::failure::Kind;
@@ -74,7 +74,7 @@ fn puts(items: &[(&'static str, bool)]) -> v1::MultiPutRequest {
     v1::MultiPutRequest { bucket: "b".into(), items: items.iter().map(item).collect(), atomic: true }
 }
 
-/// A write batch that was done or rejected says so again, with all that it said before.
+/// A write batch that was applied or rejected is answered as before, with all details.
 #[tokio::test]
 async fn a_repeated_write_batch_gives_its_first_answer() {
     let server = Running::start().await;
@@ -96,7 +96,7 @@ async fn a_repeated_write_batch_gives_its_first_answer() {
     server.stop().await;
 }
 
-/// The request id of an earlier write for another one: it is refused, whatever the two are.
+/// The request id of an earlier write for another one: it is refused, for any two writes.
 #[tokio::test]
 async fn a_request_id_is_of_one_write() {
     let server = Running::start().await;
@@ -129,7 +129,7 @@ async fn stream_as(
     Ok(grpc_over(channel).await.client_streaming(request, path, codec).await?.into_inner())
 }
 
-/// The request id of a stream was ignored: sent again, it was refused by what it had stored itself.
+/// The request id of a stream was ignored: the stream was sent again, and its object of the first time refused it.
 #[tokio::test]
 async fn a_repeated_stream_gives_its_first_answer() {
     let server = Running::start().await;
@@ -179,8 +179,8 @@ async fn a_request_id_that_means_nothing_is_refused() {
     server.stop().await;
 }
 
-/// In one write batch a key may come twice: the last of its items stays, each has a version of its own, and conditions are about what
-/// was there before.
+/// In one write batch a key may come twice: the last of its items stays, each has a separate version, and conditions apply to the state
+/// before the batch.
 #[tokio::test]
 async fn of_a_key_that_comes_twice_in_a_batch_the_last_stays() {
     let server = Running::start().await;
@@ -231,7 +231,7 @@ async fn several_puts_are_one_write_batch() {
         assert_eq!(current, Some(put[1].version));
         assert_eq!(client.head("b", b"z").await.unwrap(), None, "nothing was done");
         assert!(client.put_batch("b", &[]).await.unwrap().is_empty());
-        // The rest of what a client does with request ids.
+        // The other uses of request ids by a client.
         let version = client.put("b", b"k", "1".into(), PutOptions::default()).await.unwrap().version;
         let rules = RejectRules { if_version_not: Some(version), ..none };
         assert_eq!(client.delete("b", b"k", rules).await.unwrap().deleted, Some(version));

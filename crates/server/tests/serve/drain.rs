@@ -10,7 +10,7 @@ use shoal_testkit::wait::FOR_EVER;
 
 use crate::support::{Running, figure, value};
 
-/// Waits until the server has begun one request more than the `before` of a look at its figures and the looks since.
+/// Waits until the server has started one request more than the `before` of a look at its figures and the looks since.
 async fn stream_begins(client: &Client, before: u64) {
     let looks = AtomicU64::new(0);
     eventually("a stream", || async {
@@ -60,7 +60,7 @@ async fn idle_connections_do_not_hold_up_the_end() {
     client.stat().await.unwrap();
     let _silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
     server.stop().await;
-    // Nothing listens: it is known that the write was not applied.
+    // Nothing listens, so the write was certainly not applied.
     let error = client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
 }
@@ -77,7 +77,7 @@ async fn a_client_finds_the_server_again() {
         tokio::time::sleep(Duration::from_millis(30)).await;
         Running::on(address, Limits::default(), store).await
     });
-    // Reads and writes that could not be sent are sent again.
+    // Reads, and writes that could not be sent, are sent again.
     assert_eq!(client.get("", b"k", ByteRange::ALL).await.unwrap().unwrap().value, "v");
     client.put("", b"k", "w".into(), PutOptions::default()).await.unwrap();
     again.await.unwrap().stop().await;

@@ -1,4 +1,4 @@
-//! A put begins when its message is whole, and is answered when its request has ended.
+//! A put starts when its message is whole, and is answered when its request has ended.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use tokio::time::timeout;
 
 use crate::support::{Running, value};
 
-/// A value that goes to extents, and fits in the window with which HTTP/2 begins.
+/// A value that goes to extents, and fits in HTTP/2's initial window.
 const VALUE_BYTES: usize = 60 << 10;
 
 /// A client that sends frames of HTTP/2 one by one, all on one stream.
 struct RawClient(TcpStream);
 
 impl RawClient {
-    /// Connects, and begins a put.
+    /// Connects, and starts a put.
     async fn begin(server: &Running) -> Self {
         let mut client = Self(TcpStream::connect(server.address).await.unwrap());
         client.0.write_all(&greeting(&[])).await.unwrap();
@@ -34,7 +34,7 @@ impl RawClient {
         self.0.write_all(&frame(kind, flags, 1, payload)).await.unwrap();
     }
 
-    /// Reads until a frame of the answer comes; gives its payload.
+    /// Reads until a frame of the answer comes; returns its payload.
     async fn answer(&mut self) -> Vec<u8> {
         let mut received = Vec::new();
         loop {
@@ -84,7 +84,7 @@ async fn a_put_begins_before_its_request_ends_and_is_answered_after() {
     server.stop().await;
 }
 
-/// A value that came as a whole is stored, of a part of one nothing is.
+/// A value that arrived as a whole is stored; an incomplete one is not, not even in part.
 #[tokio::test]
 async fn a_request_that_breaks_off_is_stored_as_a_whole_or_not_at_all() {
     let server = Running::start().await;
@@ -101,7 +101,7 @@ async fn a_request_that_breaks_off_is_stored_as_a_whole_or_not_at_all() {
         part.send(DATA, 0, frame).await;
     }
     part.send(RESET, 0, &8_u32.to_be_bytes()).await;
-    // The server goes on with others, and ends.
+    // The server continues with others, and shuts down.
     let client = server.client().await;
     let head = client.get("", b"part", ByteRange::ALL).await.unwrap();
     assert!(head.is_none(), "a part of a value is no value");

@@ -28,7 +28,7 @@ fn with(expiry: Expiry) -> PutOptions {
     PutOptions { expiry, ..PutOptions::default() }
 }
 
-/// The attributes of an object: head, get, listing, several gets and a stream say the same.
+/// The attributes of an object: head, get, listing, several gets and a stream agree.
 async fn info(client: &Client, key: &'static str) -> Option<ObjectInfo> {
     let head = client.head("b", key.as_bytes()).await.unwrap();
     let got = client.get("b", key.as_bytes(), ByteRange::ALL).await.unwrap();

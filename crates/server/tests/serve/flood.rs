@@ -1,5 +1,5 @@
-//! Clients that follow HTTP/2 to the letter, or nearly, in order to be a burden: each is stopped or does nothing, the
-//! server holds no more for it than its limits say, and others are served meanwhile.
+//! Clients that follow HTTP/2 to the letter, or nearly, in order to be a burden: each is stopped or has no effect, the server holds no more
+//! for it than its limits allow, and others are served meanwhile.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{Running, figure, value};
 
-/// Somebody who burdens the server, and one who is served meanwhile.
+/// A client that burdens the server, and one that is served meanwhile.
 struct Scene {
     server: Running,
     client: Client,
@@ -58,7 +58,7 @@ impl Scene {
     }
 }
 
-/// Sends until the other side closes, or `count` times; whether it was closed.
+/// Sends until the other side closes, or `count` times; returns true if it was closed.
 async fn flood(stream: &mut TcpStream, count: usize, bytes: impl Fn(usize) -> Vec<u8>) -> bool {
     let (mut read, mut write) = stream.split();
     let sending = async {
@@ -125,7 +125,7 @@ async fn ping_flood() {
     let mut stream = scene.connect(&[]).await;
     let attack = async move {
         let ask = [frame(PING, 0, 0, &[7; 8]), frame(SETTINGS, 0, 0, &[])].concat().repeat(500);
-        // The server stops reading when its answers are not taken: the write does not end.
+        // The server stops reading when its answers are not taken: the write blocks.
         let mut sent = 0;
         while let Ok(result) = tokio::time::timeout(Duration::from_millis(500), stream.write_all(&ask)).await
         {
@@ -140,7 +140,7 @@ async fn ping_flood() {
     assert!(sent < 256 << 20, "the server answered {sent} bytes of pings into its own memory");
 }
 
-/// A client that wants answers and gives no window for them: it is cut, and the memory that its answers held is free.
+/// A client that wants answers and grants no window for them: it is cut, and the memory of its answers is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn zero_window() {
     let limits = Limits {
@@ -160,7 +160,7 @@ async fn zero_window() {
     }
     let attack = async move {
         let mut bytes = Vec::new();
-        // The end of the connection, not of the time.
+        // The end of the connection, not of the timeout.
         while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {}
         bytes.len()
     };

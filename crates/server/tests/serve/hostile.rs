@@ -74,7 +74,7 @@ async fn garbage_does_not_hurt_others() {
             // The server may close at any moment.
             let _ = stream.write_all(&bytes).await;
             if i % 3 > 0 {
-                // Let it answer, and wait for it to give up on us, or leave.
+                // Let it answer, and wait for it to disconnect, or leave.
                 let _ = tokio::time::timeout(Duration::from_millis(i % 7 * 20), stream.read(&mut [0; 4096]))
                     .await;
             }

@@ -166,7 +166,7 @@ async fn one_caller_sees_a_map() {
     server.stop().await;
 }
 
-/// Many create the same key at the same time: one wins, and its value is what is there.
+/// Many create the same key at the same time: one wins, and its value is stored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_create_wins() {
     let server = Running::start().await;
@@ -192,14 +192,14 @@ async fn one_create_wins() {
     server.stop().await;
 }
 
-/// Creates, updates and deletes of one key by many. Every value says which write it is, so a read shows whether a write
-/// that was acknowledged before the read began, and was not followed by another one, is there.
+/// Creates, updates and deletes of one key by many. Every value identifies its write, so a read shows if a write that was acknowledged
+/// before the start of the read, and was not followed by another one, is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_acknowledged_update_is_lost() {
     let server = Running::start().await;
     let channel = server.channel().await;
     let key: Bytes = "k".into();
-    // Each writer has a key of its own for which nobody else writes, and all share one.
+    // Each writer has a key for which only it writes, and all share one.
     let (updates, missing) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let alive = Arc::new(AtomicU64::new(0));
     let mut writers = JoinSet::new();
@@ -239,7 +239,7 @@ async fn no_acknowledged_update_is_lost() {
     }
     let (updates, missing) = (updates.load(Ordering::SeqCst), missing.load(Ordering::SeqCst));
     assert!(alive.load(Ordering::SeqCst) > 1 && updates > 0 && missing > 0, "{alive:?} {updates} {missing}");
-    // An update that was acknowledged is never followed by "not found" where nobody deletes.
+    // An acknowledged update is never followed by "not found" if nobody deletes.
     delete(&channel, &key).await.unwrap();
     create(&channel, &key, "x".into()).await.unwrap();
     let mut racers = JoinSet::new();
@@ -253,7 +253,7 @@ async fn no_acknowledged_update_is_lost() {
     server.stop().await;
 }
 
-/// Acknowledged writes are there when the store is opened again, which nobody closed.
+/// Acknowledged writes are there when the store is reopened without having been closed.
 #[tokio::test]
 async fn acknowledged_writes_are_durable() {
     let device = Device::new(SimDevice::new(kit().format.blocks_max));

@@ -61,7 +61,7 @@ async fn messages_and_metadata_are_bounded() {
     let status = call::<v1::Put>(&channel, put(5 * MIB)).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert_eq!(kind(&status), Kind::Invalid, "sending it again is no use");
-    // The code is the same for every reader of the message: tonic had one of its own for it.
+    // The code is the same for every reader of the message: tonic had a different one.
     let items = vec![v1::MultiDeleteItem { key: value(1024, 1), ..Default::default() }; 5_000];
     let status = call::<v1::MultiDelete>(&channel, v1::MultiDeleteRequest { items, ..Default::default() });
     let status = status.await.unwrap_err();
@@ -146,7 +146,7 @@ async fn bytes_in_flight_are_bounded() {
     let status = call::<v1::Put>(&channel, put(3 * MIB)).await.unwrap_err();
     assert_eq!((status.code(), kind(&status)), (Code::ResourceExhausted, Kind::Overloaded));
     call::<v1::Put>(&channel, put(MIB)).await.unwrap();
-    // Streams that hold nothing yet take no room: as many as there may be, on this connection, too.
+    // Streams that hold nothing yet take no room: the most that are allowed, on this connection, too.
     let hang = || stream::iter([header("s")]).chain(stream::pending());
     let before = figure(&client, "server.requests").await;
     let channels = [server.channel().await, server.channel().await, channel.clone()];
@@ -168,8 +168,7 @@ async fn bytes_in_flight_are_bounded() {
     server.stop().await;
 }
 
-/// It once was refused when it had come as far as there was room: a client that asked for too much was told so after it had sent
-/// most of it.
+/// It was refused only when it had filled the room: a client that sent too much learned of that after it had sent most of it.
 #[tokio::test]
 async fn a_value_without_room_is_refused_before_it_is_sent() {
     let limits = Limits { connection_bytes_in_flight_max: MIB, ..Limits::default() };
@@ -199,8 +198,8 @@ async fn a_value_without_room_is_refused_before_it_is_sent() {
     server.stop().await;
 }
 
-/// An answer longer than its request once found no room, and a write that was done was called refused: the client sent it
-/// again. The answers of writes are now never refused.
+/// An answer longer than its request found no room, and an applied write was reported as refused: the client sent it again. The answers of
+/// writes are now never refused.
 #[tokio::test]
 async fn a_write_that_was_done_is_never_called_refused() {
     let server = Running::with(Limits { bytes_in_flight_max: 100, ..Limits::default() }).await;
@@ -282,7 +281,7 @@ async fn a_client_that_takes_nothing_is_cut_and_others_are_served() {
         }
     };
     assert!(broken && bytes < whole.len(), "{bytes}");
-    // Our client goes on where its stream was cut.
+    // Our client continues from the cut of its stream.
     let mut stream = client.get_stream("", b"k", ByteRange::ALL).await.unwrap().unwrap();
     let mut got = Vec::new();
     while let Some(piece) = stream.next().await.unwrap() {
@@ -301,7 +300,7 @@ async fn connections_are_bounded() {
     let server = Running::with(limits).await;
     let client = server.impatient_client().await;
     client.stat().await.unwrap();
-    // One that says nothing takes the second place, until somebody else comes.
+    // A silent one takes the second place, until another client comes.
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     eventually("two connections", || async { figure(&client, "server.connections").await == 2 }).await;
     let second = server.impatient_client().await;
@@ -332,8 +331,8 @@ async fn a_server_that_is_not_there_is_named() {
     assert!(message.to_lowercase().contains("refused"), "{message}");
 }
 
-/// Each backup holds a snapshot. Callers that begin one and never read it keep out a third one, only for as long as they are there, and
-/// no other call.
+/// Each backup holds a snapshot. Callers that start one and never read it keep out a third one, only while they are connected, and no other
+/// call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_backups_at_a_time() {
     let server = Running::start().await;

@@ -56,7 +56,7 @@ async fn many_at_a_time_each_with_its_own_outcome() {
         }
         let part = stream.get(key(299), ByteRange { first: 5, bytes: Some(7) }).await.unwrap().unwrap();
         assert_eq!(part.value, value(299, 1).slice(5..12));
-        // A value that is too long for the stream goes beside it.
+        // A value that is too long for the stream is sent beside it.
         stream.put("long".into(), value(300_000, 2), PutOptions::default()).await.unwrap();
         assert_eq!(
             stream.get("long".into(), ByteRange::ALL).await.unwrap().unwrap().value,
@@ -183,10 +183,10 @@ async fn a_client_that_takes_no_answers_is_made_to_wait() {
     server.stop().await;
 }
 
-/// The end of the server ends a stream at once, in order: operations that were answered were done, and the others were not.
+/// A shutdown of the server closes a stream at once, in order: operations that were answered were executed, and the others were not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_the_server_loses_nothing_and_invents_nothing() {
-    // An open stream that held up the end would hold it up for good.
+    // An open stream that delayed the shutdown would delay it for good.
     let server = Running::with(Limits { drain_max: FOR_EVER, ..Limits::default() }).await;
     let client = server.impatient_client().await;
     let operations = client.operations("b");
@@ -205,7 +205,7 @@ async fn the_end_of_the_server_loses_nothing_and_invents_nothing() {
                 let over = result.is_err();
                 done.lock().unwrap().push((number, result));
                 if over {
-                    // The others that are under way end too.
+                    // The others that are under way finish too.
                     let rest: Vec<_> = puts.by_ref().take(49).collect().await;
                     done.lock().unwrap().extend(rest);
                     return;

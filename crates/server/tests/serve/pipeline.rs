@@ -1,4 +1,4 @@
-//! The pipeline of operations, and what happens to both streams of the client where the way to the server breaks.
+//! The pipeline of operations, and the effect of a broken connection on both streams of the client.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ async fn each_answer_comes_with_its_note() {
     let mut pipeline = client.pipeline("b");
     assert_eq!(pipeline.next().await, None, "nothing is under way");
     let (mut begun, mut versions) = (0, BTreeMap::new());
-    // Puts of many lengths, and gets of what was answered among them: they overtake each other.
+    // Puts of many lengths, and gets of answered ones among them: they overtake each other.
     while versions.len() < 3000 || pipeline.under_way() > 0 {
         while begun < 3000 && pipeline.has_room() {
             let put = pipeline.put(&key(begun), &value(begun % 300, 1), &PutOptions::default(), begun);
@@ -92,7 +92,7 @@ async fn each_answer_comes_with_its_note() {
     server.stop().await;
 }
 
-/// Without room an operation is given back, whatever the server does; with the first answer there is room again.
+/// Without room an operation is returned, in any state of the server; with the first answer there is room again.
 #[tokio::test]
 async fn there_is_an_end_of_the_room() {
     let server = Running::start().await;
@@ -123,7 +123,7 @@ async fn there_is_an_end_of_the_room() {
 /// A proxy before the server that a test can break.
 struct Proxy {
     address: SocketAddr,
-    /// Nothing that the server says arrives any more.
+    /// No more bytes of the server arrive.
     is_mute: Arc<AtomicBool>,
     task: AbortHandle,
 }
@@ -139,7 +139,7 @@ impl Proxy {
         let is_mute = Arc::new(AtomicBool::new(false));
         let muted = Arc::clone(&is_mute);
         let task = tokio::spawn(async move {
-            // They end with this task.
+            // They stop with this task.
             let mut connections = tokio::task::JoinSet::new();
             loop {
                 let (client, _) = listener.accept().await.unwrap();
@@ -174,7 +174,7 @@ impl Proxy {
         self.is_mute.store(true, Ordering::Relaxed);
     }
 
-    /// Ends all connections; the address is free then.
+    /// Closes all connections; the address is free then.
     fn cut(self) -> SocketAddr {
         self.task.abort();
         self.address
@@ -193,7 +193,7 @@ impl Proxy {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A connection that breaks fails what was sent over it, once each, and is opened again by what comes later.
+/// A broken connection fails the operations that were sent over it, once each; a later operation opens it again.
 #[tokio::test]
 async fn a_broken_way_fails_what_was_sent_and_the_next_operation_takes_another() {
     let server = Running::start().await;
@@ -228,7 +228,7 @@ async fn a_broken_way_fails_what_was_sent_and_the_next_operation_takes_another()
     assert!(matches!(put.await, Err(Error::Unknown(_))));
     assert!(matches!(get.await, Err(Error::Unavailable { .. })));
 
-    // The server is not there: operations that were not sent were not done.
+    // The server is not there: operations that were not sent were not executed.
     assert_eq!(pipeline.put(b"e", b"1", &PutOptions::default(), 3), Ok(()));
     assert!(matches!(pipeline.next().await, Some((3, Err(Error::Unavailable { .. })))));
     let error = operations.put("e".into(), "1".into(), PutOptions::default()).await;
@@ -242,7 +242,7 @@ async fn a_broken_way_fails_what_was_sent_and_the_next_operation_takes_another()
     server.stop().await;
 }
 
-/// A server that says nothing is given up; a stream on which nothing was asked may be silent.
+/// The client abandons a silent server; a stream without a request may be silent.
 #[tokio::test]
 async fn a_silent_server_is_given_up() {
     let server = Running::start().await;
@@ -250,7 +250,7 @@ async fn a_silent_server_is_given_up() {
     let client = way.client(Duration::from_millis(300)).await;
     let mut pipeline = client.pipeline("b");
     assert_eq!(pipeline.put(b"k", b"1", &PutOptions::default(), 0), Ok(()));
-    // On a machine that is busy enough this may be given up, too; the put is answered in any case.
+    // On a machine that is busy enough this may be abandoned, too; the put is answered in any case.
     let (note, first) = pipeline.next().await.unwrap();
     assert!(note == 0 && matches!(first, Ok(Answer::Put(_)) | Err(Error::Unknown(_))), "{first:?}");
     way.mute();
@@ -263,7 +263,7 @@ async fn a_silent_server_is_given_up() {
     server.stop().await;
 }
 
-/// A caller that gives up an operation gives back its room, whether it was sent or not, and harms nobody else.
+/// A caller that abandons an operation returns its room, sent or not, and harms nobody else.
 #[tokio::test]
 async fn operations_that_are_given_up_leave_nothing_behind() {
     let server = Running::start().await;
@@ -285,7 +285,7 @@ async fn operations_that_are_given_up_leave_nothing_behind() {
         let found = join_all((0..1000).map(|number| operations.get(key(number), ByteRange::ALL))).await;
         assert!(found.into_iter().all(|found| found.is_ok()), "{round}");
     }
-    // A write that was given up is done as a whole or not at all.
+    // An abandoned write is applied as a whole or not at all.
     for number in 0..1000 {
         let found = operations.get(key(number), ByteRange::ALL).await.unwrap();
         assert!(found.is_none_or(|object| object.value == "v"));
@@ -293,7 +293,7 @@ async fn operations_that_are_given_up_leave_nothing_behind() {
     server.stop().await;
 }
 
-/// The runtime of a stream ends: callers that wait elsewhere are told.
+/// The runtime of a stream stops: callers that wait elsewhere get an error.
 #[test]
 fn the_end_of_the_runtime_is_the_end_of_the_wait() {
     let runtime =

@@ -1,4 +1,4 @@
-//! A token that is revoked ends the streams that were opened with it, and nobody else's.
+//! A token that is revoked closes the streams that were opened with it, and no others.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -28,7 +28,7 @@ struct Open<A, B> {
     answers: Streaming<B>,
 }
 
-/// Opens a stream with its first message; where nothing more is to come, it says so.
+/// Opens a stream with its first message; closes the sending side if nothing more is to come.
 async fn open<A, B>(channel: &Channel, path: &'static str, token: &str, first: A, goes_on: bool) -> Open<A, B>
 where
     A: Message + 'static,
@@ -50,7 +50,7 @@ impl<A, B> Open<A, B> {
         timeout(HANGS_AFTER, self.answers.message()).await.expect("an answer or an end")
     }
 
-    /// How it ends.
+    /// The status at its end.
     async fn end(mut self) -> Option<Code> {
         loop {
             match self.next().await {
@@ -106,7 +106,7 @@ async fn a_revoked_token_ends_the_streams_that_it_opened() {
             grpc_over(&channel).await.client_streaming(request, path, codec).await.map(drop)
         }
     });
-    // Read again with both of them: nothing ends.
+    // Read again with both of them: nothing is closed.
     security.replace(credentials_of(&format!("{NEW}\n{OLD}\n")));
     old.asks.as_ref().unwrap().send(put(3)).await.unwrap();
     assert_eq!(old.next().await.unwrap().unwrap().results[0].number, 3);

@@ -50,7 +50,7 @@ async fn ask<M: Method>(
     Ok(all)
 }
 
-/// The need of a request, as far as rights go.
+/// The rights that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Need {
     Read(&'static str),
@@ -69,7 +69,7 @@ fn is_allowed(token: &str, need: Need) -> bool {
     }
 }
 
-/// Tries `requests` with every token, and says that the method was tried.
+/// Tries `requests` with every token, and records that the method was tried.
 async fn attack<M: Method>(
     server: &Running,
     tried: &mut Vec<&'static str>,
@@ -120,7 +120,7 @@ async fn every_method_keeps_to_the_rights() {
     let mut tried = Vec::new();
     let tried = &mut tried;
     let key = Bytes::from_static(b"k");
-    // A long value is received where it will lie, before the put is asked for.
+    // A long value is received into its final memory, before the rights of the put are checked.
     let (value, long) = (Bytes::from_static(b"stolen"), Bytes::from(vec![1; 100_000]));
     // The empty name is the default bucket's, which no token here is for.
     for bucket in ["films", "maps", "", "default"] {
@@ -166,7 +166,7 @@ async fn every_method_keeps_to_the_rights() {
         let header = v1::PutStreamRequest { part: Some(v1::put_stream_request::Part::Header(header)) };
         let parts = vec![header, chunk(value.clone()), end(value.len() as u64)];
         attack::<v1::PutStream>(&server, tried, write, parts).await;
-        // With everything else done the objects go.
+        // When everything else has been tried, the objects are deleted.
         let item = v1::MultiDeleteItem { key: key.clone(), ..Default::default() };
         let request = v1::MultiDeleteRequest { bucket: name.clone(), items: vec![item] };
         attack::<v1::MultiDelete>(&server, tried, write, vec![request]).await;
@@ -218,7 +218,7 @@ fn operation(number: u64, action: Action, says_more: bool) -> v1::Operation {
     }
 }
 
-/// A stream changes its bucket with each message; cached objects are served from memory on a way of its own.
+/// A stream changes its bucket with each message; cached objects are served from memory on a separate path.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_operation_of_a_stream_keeps_to_the_rights() {
     let (server, _) = serve().await;
@@ -282,7 +282,7 @@ async fn health_and_reflection_need_no_rights() {
         let answer = grpc_over(&channel).await.unary(request, path, codec).await;
         assert_eq!(answer.err().map(|status| status.code()), expected);
     }
-    // The words behind a token are no credential, nor a part of one.
+    // The words after a token are no credential, nor a part of one.
     for wrong in ["read-only", "bucket=films", &format!("{READS_FILMS} bucket=films,read-only")] {
         let stat = ask::<v1::Stat>(&channel, wrong, vec![v1::StatRequest {}]).await;
         assert_eq!(stat.unwrap_err().code(), Code::Unauthenticated, "{wrong}");
@@ -290,7 +290,7 @@ async fn health_and_reflection_need_no_rights() {
     server.stop().await;
 }
 
-/// A stream that was opened with more rights than its token has now ends, before a further operation of it is done.
+/// A stream that was opened with more rights than its token has now is closed, before a further operation of it is executed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_ends_when_its_token_has_other_rights() {
     let (server, security) = serve().await;
@@ -316,7 +316,7 @@ async fn a_stream_ends_when_its_token_has_other_rights() {
     assert!(answers.message().await.unwrap().unwrap().results[0].status.is_none());
     let before = contents(&server);
     security.replace(credentials_of(&format!("{FILMS} bucket=films,read-only\n")));
-    // The server may have ended the stream before it takes this.
+    // The server may have closed the stream before it takes this.
     let _ = asks.send(put(3)).await;
     let status =
         answers.message().await.expect_err("the stream ends with a status, and answers nothing more");

@@ -1,4 +1,4 @@
-//! Streams that hold nothing take nothing from others, and messages that have come in half do not hold each other up.
+//! Streams that hold nothing take nothing from others, and messages that have arrived in half do not hold each other up.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::support::{Running, chunk, end, figure, header, send, value};
 
 const MIB: usize = 1 << 20;
 
-/// 131 silent streams of operations, or 85 of puts in pieces of which only the header came, took all there is.
+/// 131 silent streams of operations, or 85 of puts in pieces of which only the header came, took all room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_idle_streams_take_nothing() {
     let server = Running::start().await;
@@ -65,7 +65,7 @@ async fn a_thousand_idle_streams_take_nothing() {
     server.stop().await;
 }
 
-/// More comes in half than there is room for: the oldest one ends, then the next one, and no connection holds up another.
+/// More arrives in half than there is room for: the oldest one finishes, then the next one, and no connection holds up another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_came_in_half_all_end() {
     let limits = Limits {
@@ -75,7 +75,7 @@ async fn messages_that_came_in_half_all_end() {
         ..Limits::default()
     };
     let server = Running::with(limits).await;
-    // As many on a connection as may wait there.
+    // The most that may wait on a connection.
     let mut all = Vec::new();
     for connection in 0..4 {
         let channel = server.channel().await;

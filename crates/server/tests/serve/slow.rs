@@ -1,4 +1,4 @@
-//! Clients that send a byte now and then: each is cut, for what it is slow with.
+//! Clients that send a byte now and then: each is cut, with the reason of its slowness.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use tonic::Code;
 
 use crate::support::{Running, chunk, header, kind, send};
 
-/// A test that takes so long hangs.
+/// A test that takes this long hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Sends `bytes` at once, then one byte after the other, until the server closes; gives what it said.
+/// Sends `bytes` at once, then one byte after the other, until the server closes; returns the bytes that it sent.
 async fn trickle(server: &Running, bytes: &[u8], slowly: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
@@ -31,7 +31,7 @@ async fn trickle(server: &Running, bytes: &[u8], slowly: &[u8]) -> Vec<u8> {
                 break;
             }
         }
-        // The other half sees the end, with what was said before it.
+        // The other half sees the end, with the bytes before it.
         std::future::pending::<()>().await;
     };
     let receiving = async { while read.read_buf(&mut said).await.is_ok_and(|count| count > 0) {} };
@@ -45,7 +45,7 @@ async fn trickle(server: &Running, bytes: &[u8], slowly: &[u8]) -> Vec<u8> {
     said
 }
 
-/// Every byte once counted as a sign of life, so that a stream of a byte a second was served for ever.
+/// Every byte counted as a sign of life, so that a stream of a byte a second was served for ever.
 #[tokio::test]
 async fn a_body_that_trickles_is_cut() {
     let min_rate = MinRate { window: Duration::from_millis(500), ..MinRate::default() };
@@ -78,7 +78,7 @@ async fn headers_that_trickle_are_cut() {
         ("half a frame", [greeting(&[]), head(10_000)].concat()),
         ("no end", [greeting(&[]), frame(HEADERS, 0, 1, &block)].concat()),
     ] {
-        // Of a frame of unknown kind, so that no byte of it is wrong; where a frame is under way, they are its bytes.
+        // Of a frame of unknown kind, so that no byte of it is wrong; if a frame is under way, they are its bytes.
         let mut said = trickle(&server, &sent, &[0]).await;
         let frames: Vec<_> = std::iter::from_fn(|| take_frame(&mut said)).collect();
         assert!(frames.iter().all(|frame| frame.kind != PING), "{what}: it was cut for something else");

@@ -32,7 +32,7 @@ async fn health_answers() {
     }
     let unknown = health.check(HealthCheckRequest { service: "no.such.Service".into() }).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
-    // A watcher learns of the end, and does not hold it up.
+    // A watcher learns of the shutdown, and does not delay it.
     let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     server.stop().await;
@@ -99,8 +99,8 @@ async fn reflection_tells_the_services() {
     server.stop().await;
 }
 
-/// Symptom: an open reflection stream held up the end of a server for all of the time of a drain. Cause: nothing ended the stream.
-/// Fix: it ends when the server is told to stop, as a watch of the health does.
+/// Symptom: an open reflection stream delayed the shutdown of a server for all of the time of a drain. Cause: nothing closed the stream.
+/// Fix: it is closed when the server stops, as a watch of the health is.
 #[tokio::test]
 async fn an_open_reflection_stream_does_not_hold_up_the_end() {
     let server = Running::with(Limits { drain_max: FOR_EVER, ..Limits::default() }).await;

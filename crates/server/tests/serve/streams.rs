@@ -18,7 +18,7 @@ use crate::support::{Running, chunk, end, figure, header, kind, receive, send, v
 const LARGE: usize = 20 << 20;
 
 async fn nothing_stored(client: &Client, key: &[u8]) {
-    // A stream that was broken off has ended when nothing is under way any more.
+    // A stream that was broken off is over when nothing is under way any more.
     eventually("nothing in flight", || async { figure(client, "server.bytes_in_flight").await < 4096 }).await;
     assert_eq!(client.head("", key).await.unwrap(), None);
 }
@@ -92,8 +92,7 @@ async fn a_stream_obeys_conditions() {
     server.stop().await;
 }
 
-/// tonic takes a reset of a request for its regular end: a server that stored what had come by then would store half
-/// a value.
+/// tonic takes a reset of a request for its regular end: a server that stored the bytes received until then would store half a value.
 #[tokio::test]
 async fn a_stream_that_is_dropped_stores_nothing() {
     let server = Running::start().await;
@@ -104,7 +103,7 @@ async fn a_stream_that_is_dropped_stores_nothing() {
         drop(stream);
     }
     nothing_stored(&client, b"k").await;
-    // A call that is cancelled at whatever moment: all or nothing.
+    // A call that is cancelled at any moment: all or nothing.
     let value = value(3 << 20, 1);
     for micros in (0..20).map(|i| i * 500) {
         let put = client.put("", b"c", value.clone(), PutOptions::default());
@@ -181,7 +180,7 @@ async fn streams_that_break_the_rules_store_nothing() {
         assert_eq!((status.code(), kind(&status)), (code, expected), "{what}: {status:?}");
     }
     nothing_stored(&client, b"k").await;
-    // A connection that ends in the middle.
+    // A connection that breaks in the middle.
     let hanging = stream::iter([header("k"), part()]).chain(stream::pending());
     let call = send::<v1::PutStream>(&channel, hanging);
     assert!(tokio::time::timeout(std::time::Duration::from_millis(100), call).await.is_err());

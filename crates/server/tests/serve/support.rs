@@ -49,7 +49,7 @@ impl Running {
         Self::as_told(ServerOptions { listen, limits, ..ServerOptions::default() }, store).await
     }
 
-    /// On any port, as `options` say.
+    /// On any port, with `options`.
     pub(crate) async fn told(options: ServerOptions) -> Self {
         let listen = "127.0.0.1:0".parse().unwrap();
         Self::as_told(ServerOptions { listen, ..options }, kit().in_memory()).await

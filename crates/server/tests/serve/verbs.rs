@@ -321,7 +321,7 @@ async fn free_space_is_what_the_store_says() {
         }
     }
     assert!(end <= free.blocks && blocks > 0, "{blocks} of {} are free", free.blocks);
-    // A caller that has read it to its end makes room for the next.
+    // A caller that has read it completely makes room for the next.
     assert_eq!(client.free_space().await.unwrap().blocks, free.blocks);
     server.stop().await;
 }
@@ -352,7 +352,7 @@ async fn clients_of_one_key_are_told_apart_by_conditions() {
     server.stop().await;
 }
 
-/// A put that answers with what exists: one call for "create it, or tell me what is there".
+/// A put that returns the existing object: one call for "create it, or return the present one".
 #[tokio::test]
 async fn create_or_get_in_one_call() {
     let server = Running::start().await;
@@ -395,7 +395,7 @@ async fn create_or_get_in_one_call() {
             call::<v1::Put>(&channel, v1::PutRequest { rules, ..request("a", 5, 2) }).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument);
     }
-    // Others delete it all the time: it is created or found, and every answer is of one moment.
+    // Others keep deleting it: it is created or found, and every answer is of one moment.
     let deleting = tokio::spawn({
         let channel = channel.clone();
         async move {

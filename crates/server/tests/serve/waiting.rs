@@ -1,4 +1,4 @@
-//! Long unary requests wait where there is no room for them, however many come at once, and hold up nobody else meanwhile.
+//! Long unary requests wait if there is no room for them, in any number, and hold up nobody else meanwhile.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn get(channel: &Channel, key: u8) -> v1::GetResponse {
     call::<v1::Get>(channel, request).await.unwrap()
 }
 
-/// A hundred puts of 4 MiB at once over so many connections, where there is room for seven of them; gets run beside them.
+/// A hundred puts of 4 MiB at once over `connections` connections, with room for seven of them; gets run beside them.
 async fn a_hundred_puts_succeed(connections: usize) {
     let limits = Limits {
         bytes_in_flight_max: 32 * MIB,
@@ -88,8 +88,8 @@ async fn a_hundred_long_puts_succeed_on_twenty_connections() {
 const HALF_BYTES: usize = 200 << 10;
 const HALVES: usize = 5;
 
-/// A server with room for four messages, and a client that has sent nearly all of five and stops: the last one is the one that may
-/// go on although there is no room.
+/// A server with room for four messages, and a client that has sent nearly all of five and stops: the last one is the one that may continue
+/// without room.
 struct Full {
     server: Running,
     channel: Channel,

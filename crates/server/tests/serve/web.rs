@@ -26,9 +26,9 @@ pub(crate) struct Post {
     pub(crate) timeout: Option<&'static str>,
     pub(crate) origin: Option<&'static str>,
     pub(crate) encoding: Option<&'static str>,
-    /// The packing that the answer may have.
+    /// The compression that the answer may have.
     pub(crate) accept: Option<&'static str>,
-    /// The length that is said to come, where it is another.
+    /// The announced length, if it is not the real one.
     pub(crate) claimed: Option<usize>,
 }
 
@@ -38,13 +38,13 @@ pub(crate) struct Answer {
     pub(crate) http: u16,
     pub(crate) headers: String,
     pub(crate) messages: Vec<Vec<u8>>,
-    /// How many of them were packed.
+    /// The number of packed ones among them.
     pub(crate) packed: usize,
     pub(crate) trailers: String,
 }
 
 impl Answer {
-    /// The status of the call, wherever it stands.
+    /// The status of the call, in headers or trailers.
     pub(crate) fn status(&self) -> Option<u32> {
         let lines = self.trailers.lines().chain(self.headers.lines());
         let mut statuses = lines.filter_map(|line| line.strip_prefix("grpc-status: "));
@@ -122,7 +122,7 @@ async fn read_answer(stream: &mut TcpStream, is_text: bool) -> Answer {
         }
     }
     if is_text {
-        // Pieces are padded by themselves.
+        // Pieces are padded separately.
         body = body.chunks(4).flat_map(|quad| STANDARD.decode(quad).unwrap()).collect();
     }
     let (mut messages, mut trailers, mut rest) = (Vec::new(), String::new(), &body[..]);
@@ -175,7 +175,7 @@ async fn a_browser_puts_and_gets() {
         let object = v1::GetResponse::decode(&answer.messages[0][..]).unwrap();
         assert!(object.value == value(bytes, 1));
         assert_eq!(answer.trailers, "grpc-status: 0\n");
-        // As text, which many of them send.
+        // As text, which many browsers send.
         let post = Post::text("/shoal.v1.ObjectStore/Get");
         let answer = post.send(&server, STANDARD.encode(&get).as_bytes()).await;
         assert_eq!(answer.status(), Some(0), "{answer:?}");
@@ -237,7 +237,7 @@ async fn pages_of_named_origins_may_call() {
         assert_eq!(answer.has("access-control-allow-methods: POST"), http == 200, "{}", answer.headers);
     }
     server.stop().await;
-    // Where nobody was named, no page may call.
+    // If no origin was named, no page may call.
     let server = Running::start().await;
     let post = Post { origin: Some("https://a.example"), ..Post::new("/shoal.v1.ObjectStore/Put") };
     assert_eq!(post.send(&server, &put).await.http, 403);
@@ -277,7 +277,7 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
     let body = [&[1][..], &(members.len() as u32).to_be_bytes(), &members].concat();
     assert_eq!(post.send(&server, &body).await.status(), Some(0));
     assert!(client.get("", b"k", ByteRange::ALL).await.unwrap().unwrap().value == value(100_000, 1));
-    // A bomb, and what is no gzip.
+    // A bomb, and bytes that are not gzip.
     for path in ["/shoal.v1.ObjectStore/Put", "/shoal.v1.ObjectStore/MultiPut"] {
         let bomb = packed(&vec![0; MESSAGE_BYTES_MAX * 10]);
         assert!(bomb.len() < 1 << 20);
@@ -288,7 +288,8 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
     assert_eq!(answer.status(), Some(12));
     assert!(answer.has("grpc-accept-encoding: identity,gzip"), "{}", answer.headers);
     server.stop().await;
-    // Where compression is off, every method says so, and what it takes: some said it of the message, without the header.
+    // If compression is off, every method reports that, with the encodings that it accepts: some reported it of the message, without the
+    // header.
     let server = Running::start().await;
     let put = put_request("k", value(10, 1)).encode_to_vec();
     for path in ["Put", "MultiPut", "List", "PutStream", "GetStream", "Operations"] {
@@ -296,7 +297,7 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
         let answer = Post { path, ..post }.send(&server, &packed(&put)).await;
         assert_eq!(answer.status(), Some(12), "{path}");
         assert!(answer.has("grpc-accept-encoding: identity"), "{path}: {}", answer.headers);
-        // Packed, and it does not say how.
+        // Packed, without a header for it.
         let answer = Post { path, encoding: None, ..post }.send(&server, &packed(&put)).await;
         assert_eq!(answer.status(), Some(13), "{path}");
     }
@@ -309,7 +310,7 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
     server.stop().await;
 }
 
-/// Answers are packed for clients that ask, where the server was told to, and where it is worth it: one message or many.
+/// Answers are packed for clients that ask, if the server's options allow it, and if it pays: one message or many.
 #[tokio::test]
 async fn answers_are_packed_for_a_client_that_asks() {
     let options = ServerOptions { gzip: true, gzip_answers: true, ..ServerOptions::default() };

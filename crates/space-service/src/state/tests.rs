@@ -1,4 +1,4 @@
-//! The rules against a map of who owns which block: several clients, crashes, late commits, restarts.
+//! The rules against a map of the owner of each block: several clients, crashes, late commits, restarts.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ const GROUP: u32 = 16;
 const GROUPS: u64 = 24;
 const TIME_TO_LIVE: u32 = 1000;
 
-/// The owner of what was allocated without a lease.
+/// The owner of blocks that were allocated without a lease.
 const NOBODY: u64 = 0;
 
 struct Client {
     session: u64,
     sequence: u64,
     is_dead: bool,
-    /// Leases, and what of each is committed.
+    /// Leases, and the committed part of each.
     leases: BTreeMap<u64, (Vec<Run>, Vec<Run>)>,
 }
 
@@ -26,7 +26,7 @@ struct World {
     log: Vec<Change>,
     /// The state at the start of the log.
     base: Vec<Part>,
-    /// Block to lease, or to nobody: what is allocated for good.
+    /// Block to lease, or to nobody: the blocks that are allocated for good.
     owned: BTreeMap<u64, u64>,
     direct: Vec<Run>,
     clients: Vec<Client>,
@@ -47,7 +47,7 @@ impl World {
         let (answer, change) = self.state.act(client.session, sequence, action.clone(), self.now_ms)?;
         client.sequence = sequence;
         self.log.extend(change);
-        // An answer that was lost is asked for again, and is the same.
+        // A lost answer is asked for again, and is the same.
         assert_eq!(self.state.act(client.session, sequence, action, self.now_ms), Ok((answer.clone(), None)));
         Ok(answer)
     }
@@ -68,7 +68,7 @@ impl World {
         self.owned.retain(|&block, _| !run.overlaps(Run::new(block, 1)));
     }
 
-    /// A lease ends: a run that was committed in it belongs to nobody's lease.
+    /// Releases a lease: a run that was committed in it belongs to nobody's lease.
     fn release(&mut self, committed: Vec<Run>) {
         for run in committed {
             self.owned.extend((run.block..run.end()).map(|block| (block, NOBODY)));
@@ -179,7 +179,7 @@ impl World {
         }
         self.now_ms += 2;
         let session = self.clients[dead].session;
-        // Fenced even before somebody looked for who is late.
+        // Fenced even before the search for late sessions.
         assert_eq!(self.state.touch(session, self.now_ms), Err(Refusal::Fenced { session }));
         assert_eq!(self.state.late(self.now_ms), [session]);
         let change = self.state.end(session).unwrap();
@@ -190,7 +190,7 @@ impl World {
         leases.into_values().for_each(|(_, committed)| self.release(committed));
     }
 
-    /// Everything is read back from what was written; with a snapshot, the log begins anew.
+    /// Reads everything back from the log; with a snapshot, the log starts anew.
     fn restart(&mut self, with_snapshot: bool) {
         let before = self.state.parts();
         if with_snapshot {
@@ -278,7 +278,7 @@ fn calls_that_make_no_sense_change_nothing() {
     assert!(state.act(stranger, 1, commit(Run::new(0, 1)), 1).is_err(), "a lease of somebody else");
 }
 
-/// However many runs a caller would take, the answer fits in a record.
+/// However many runs a caller accepts, the answer fits in a record.
 #[test]
 fn an_answer_of_too_many_runs_is_refused() {
     const HOLES: usize = ITEMS_MAX + 2 * 1024;

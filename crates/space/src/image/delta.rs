@@ -1,4 +1,4 @@
-//! [`Delta`]: what one superblock changed in the free space, and its bytes. Format: `docs/format/space.md`.
+//! [`Delta`]: the changes of one superblock to the free space, and its bytes. Format: `docs/format/space.md`.
 
 use shoal_base::Run;
 use shoal_base::codec::{Reader, put_varint};
@@ -8,7 +8,7 @@ use super::{DeviceIdentity, ImageError};
 use crate::SpaceError;
 use crate::geometry::Merged;
 
-/// The runs that one superblock took from the free space and gave back to it.
+/// The runs that one superblock took from the free space and returned to it.
 ///
 /// Both lists are ascending, no two runs of a list touch or overlap, and no block is in both lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,12 +19,12 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// The delta of superblock number `superblock`. The runs may come in any order. A block that is taken and freed
-    /// was never free for the image's eyes in between: it drops out of both lists.
+    /// The delta of superblock number `superblock`. The runs may come in any order. A block that is both taken and
+    /// freed is unchanged for the image: it drops out of both lists.
     ///
     /// # Errors
     /// A block twice in `taken` is [`SpaceError::NotFree`], twice in `freed` [`SpaceError::AlreadyFree`]; an empty
-    /// run, or one behind the last block number, is [`SpaceError::Outside`].
+    /// run, or one past the last block number, is [`SpaceError::Outside`].
     pub fn new(superblock: u64, taken: &[Run], freed: &[Run]) -> Result<Self, SpaceError> {
         let taken = sorted(taken).map_err(|error| match error {
             SpaceError::AlreadyFree { run, overlap } => SpaceError::NotFree { run, overlap },
@@ -75,11 +75,11 @@ impl Delta {
         out
     }
 
-    /// Reads the delta at the start of `bytes` and says how many bytes it has; the bytes behind it (padding) are not looked at.
-    /// Never panics, and never reserves more than 8 times the bytes it was given.
+    /// Reads the delta at the start of `bytes` and returns it with its length in bytes; ignores the bytes after it (padding).
+    /// Never panics, and never reserves more than 8 times the size of `bytes`.
     ///
     /// # Errors
-    /// Every kind of [`ImageError`] but `Unexpected`: which superblock it should be of, the caller checks.
+    /// Every kind of [`ImageError`] except `Unexpected`: the caller checks the superblock number.
     pub fn decode(bytes: &[u8], device: &DeviceIdentity) -> Result<(Self, usize), ImageError> {
         let start = open(bytes, DELTA_MAGIC, DELTA_VERSION, device, bytes.len())?;
         let mut reader = start.rest;
@@ -143,7 +143,7 @@ pub(crate) fn without(runs: &[Run], others: &[Run]) -> Vec<Run> {
     out
 }
 
-/// `count` runs, each as the gap since the last and its length.
+/// `count` runs, each as its gap to the previous run and its length.
 fn read_runs(reader: &mut Reader<'_>, count: u32) -> Result<Vec<Run>, ImageError> {
     let wrong = ImageError::Damaged { what: "a run" };
     let count = count as usize;
@@ -156,7 +156,7 @@ fn read_runs(reader: &mut Reader<'_>, count: u32) -> Result<Vec<Run>, ImageError
         let gap = reader.varint()?;
         let blocks = u32::try_from(reader.varint()?).map_err(|_| wrong)?;
         let block = end.checked_add(gap).ok_or(wrong)?;
-        // Merged runs touch only where their sum would overflow a length.
+        // Merged runs touch only if their sum would overflow a length.
         let touches = index > 0 && gap == 0;
         let fits = |last: &Run| last.blocks.checked_add(blocks).is_some();
         if blocks == 0 || (touches && runs.last().is_some_and(fits)) {
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(Delta::decode(&bytes, b"another device!!"), Err(ImageError::Foreign));
     }
 
-    /// Bytes with a valid checksum but contents of the test's choosing.
+    /// Bytes with a valid checksum and the test's contents.
     fn sealed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let delta = Delta::new(9, &runs(&[(5, 1)]), &runs(&[(0, 3)])).unwrap();
         let mut bytes = delta.encode(&DEVICE);

@@ -1,14 +1,14 @@
-//! The constants of the formats in `docs/format/space.md`, and the start that both share.
+//! The constants of the formats in `docs/format/space.md`, and the common start of both formats.
 //!
-//! Bytes 0..16 of a delta and of a snapshot piece have the same meaning: checksum of everything behind it, magic,
-//! version, two bytes of its own, length. So one function checks them.
+//! Bytes 0..16 of a delta and of a snapshot piece have the same meaning: checksum of everything after it, magic,
+//! version, two bytes specific to the format, length. So one function checks them.
 
 use shoal_base::checksum::crc32c;
 use shoal_base::codec::Reader;
 
 use super::{DeviceIdentity, ImageError};
 
-/// First bytes of a delta behind its checksum: "SHsd".
+/// The bytes of a delta after its checksum: "SHsd".
 pub(crate) const DELTA_MAGIC: [u8; 4] = *b"SHsd";
 /// Version of deltas that is written and read.
 pub(crate) const DELTA_VERSION: u16 = 1;
@@ -17,7 +17,7 @@ pub const DELTA_HEADER_BYTES: usize = 56;
 /// A run in a delta takes at least two bytes; checked before memory is reserved.
 pub(crate) const DELTA_RUN_BYTES_MIN: usize = 2;
 
-/// First bytes of a snapshot piece behind its checksum: "SHsp".
+/// The bytes of a snapshot piece after its checksum: "SHsp".
 pub(crate) const PIECE_MAGIC: [u8; 4] = *b"SHsp";
 /// Version of snapshot pieces that is written and read.
 pub(crate) const PIECE_VERSION: u16 = 1;
@@ -32,12 +32,12 @@ pub(crate) const GROUP_HEAD_BYTES: usize = 8;
 pub(crate) const GROUP_RUN_BYTES: usize = 4;
 /// The group's runs follow, 4 bytes each.
 pub(crate) const KIND_RUNS: u8 = 0;
-/// The group's bitmap follows, one bit a block, set where it is free.
+/// The group's bitmap follows, one bit per block, set if the block is free.
 pub(crate) const KIND_BITMAP: u8 = 1;
 /// The group may have free blocks that the image does not know.
 pub(crate) const FLAG_INCOMPLETE: u8 = 1;
 
-/// Smallest and largest group, as powers of two: what a piece may say.
+/// Smallest and largest group that a piece may have, as powers of two.
 pub(crate) const GROUP_SHIFTS: std::ops::RangeInclusive<u8> = 4..=16;
 
 const _: () = assert!(1 << *GROUP_SHIFTS.start() as u32 == crate::GROUP_BLOCKS_MIN);
@@ -47,7 +47,7 @@ const _: () = assert!(
     "the largest record of a group fits in one piece"
 );
 
-/// The two bytes behind the version and the rest, of bytes whose start is valid.
+/// The two bytes after the version, and the rest, of bytes with a valid start.
 pub(crate) struct Start<'a> {
     /// Bytes 10 and 11.
     pub(crate) own: [u8; 2],
@@ -129,7 +129,7 @@ mod tests {
         section.lines().filter(|line| line.starts_with('|')).filter_map(|line| row(cells(line))).collect()
     }
 
-    /// Compares the bytes with what the document says lies where: each field in order, without gaps.
+    /// Compares the bytes with the document's fields in order, without gaps.
     fn compare(heading: &str, bytes: &[u8], fields: &[(&str, &[u8])]) {
         let mut offset = 0;
         let rows = rows(heading);

@@ -1,4 +1,4 @@
-//! [`FreeImage`]: the published free space. The arrays of the groups without an index: nobody searches it.
+//! [`FreeImage`]: the published free space. The arrays of the groups without an index: it is never searched.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use crate::span::Span;
 
 /// The free space as of one superblock.
 ///
-/// A group whose piece of a snapshot was lost is *incomplete*: the blocks that the image knows of it are free indeed, but more
-/// may be. Nothing of it is known at first, so nothing of it is handed out (R19); blocks that applies free in it later count;
-/// taking blocks that the image does not know as free is no error there. `shoal check --repair` finds the rest again. Incomplete
-/// groups stay so through snapshots.
+/// A group whose piece of a snapshot was lost is *incomplete*: the blocks that the image knows as free are free, but more may
+/// be. At first none is known, so none is handed out (R19). Blocks that later applies free in it count. Taking blocks that are
+/// not known as free is no error there. `shoal check --repair` finds the rest again. Incomplete groups stay so through
+/// snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeImage {
     geometry: Geometry,
@@ -37,7 +37,7 @@ impl FreeImage {
         Self { geometry, groups, incomplete: BTreeSet::new(), free_blocks: 0 }
     }
 
-    /// The first block behind the space.
+    /// The first block after the space.
     #[must_use]
     pub fn blocks_max(&self) -> u64 {
         self.geometry.blocks_max()
@@ -67,7 +67,7 @@ impl FreeImage {
     /// Makes a run free.
     ///
     /// # Errors
-    /// [`SpaceError::AlreadyFree`] where any block of it is free, [`SpaceError::Outside`]. Nothing is changed then.
+    /// [`SpaceError::AlreadyFree`] if any block of it is free, [`SpaceError::Outside`]. Nothing is changed then.
     pub fn free(&mut self, run: Run) -> Result<(), SpaceError> {
         self.check_free(run)?;
         self.free_checked(run);
@@ -77,7 +77,7 @@ impl FreeImage {
     /// Makes a run used.
     ///
     /// # Errors
-    /// [`SpaceError::NotFree`] where a block of it is not free and its group is complete, [`SpaceError::Outside`].
+    /// [`SpaceError::NotFree`] if a block of it is not free and its group is complete, [`SpaceError::Outside`].
     /// Nothing is changed then.
     pub fn take(&mut self, run: Run) -> Result<(), SpaceError> {
         self.check_take(run)?;
@@ -85,12 +85,13 @@ impl FreeImage {
         Ok(())
     }
 
-    /// Applies what one superblock changed: all of it or nothing.
+    /// Applies the changes of one superblock: all or nothing.
     ///
     /// # Errors
-    /// As [`Self::take`] and [`Self::free`]: the delta does not follow on this image.
+    /// Like [`Self::take`] and [`Self::free`]: the delta does not follow this image.
     pub fn apply(&mut self, delta: &Delta) -> Result<(), SpaceError> {
-        // No block is in both lists and none twice in one, so every check holds whatever was applied before it.
+        // No block is in both lists, and none twice in one list, so no applied run affects the check of
+        // another.
         for &run in delta.taken() {
             self.check_take(run)?;
         }
@@ -106,7 +107,7 @@ impl FreeImage {
         Ok(())
     }
 
-    /// Whether any block of a run lies in a group that is incomplete; false where the run is outside.
+    /// Returns true if any block of a run is in an incomplete group; false if the run is outside.
     #[must_use]
     pub fn is_incomplete(&self, run: Run) -> bool {
         self.geometry.check(run).is_ok()
@@ -124,7 +125,7 @@ impl FreeImage {
     }
 
     /// Marks every group that has a block in `blocks` as incomplete: more of it may be free than is known.
-    /// The known free runs stay. Blocks behind the end are ignored.
+    /// The known free runs stay. Blocks past the end are ignored.
     pub fn mark_incomplete(&mut self, blocks: Range<u64>) {
         let end = blocks.end.min(self.geometry.blocks_max());
         if blocks.start < end {
@@ -140,7 +141,7 @@ impl FreeImage {
         (&self.groups[group], self.incomplete.contains(&group))
     }
 
-    /// Sets what is free in a group of which nothing is known as free yet.
+    /// Sets the free runs of a group that has none yet.
     pub(crate) fn set_group(&mut self, group: usize, runs: GroupRuns) {
         assert_eq!(self.groups[group].len(), 0, "group {group} was set before");
         self.free_blocks += runs.iter().map(|span| u64::from(span.blocks)).sum::<u64>();

@@ -1,7 +1,8 @@
-//! The free space from what is in use: for a store whose image of it is lost, and for one that writes none.
+//! The free space computed from the used blocks: for a store that lost its image of it, and for one that
+//! writes none.
 //!
-//! A counting sort by group, then each group alone: linear but for the sort within a group. Runs that overlap are found on the
-//! way, so this is a check of the owners, too.
+//! A counting sort by group, then each group alone: linear except for the sort within a group. Overlapping runs are found on
+//! the way, so this checks the owners, too.
 
 use shoal_base::Run;
 
@@ -11,18 +12,18 @@ use crate::group::GroupRuns;
 use crate::span::Span;
 
 impl FreeImage {
-    /// The image in which exactly what `used` leaves is free. The runs may come in any order, touch, and cross groups.
-    /// Needs 4 bytes a run (and one more for each border that a run crosses) besides the image.
+    /// The image in which every block outside of `used` is free. The runs may come in any order, touch, and cross
+    /// groups. Besides the image it needs 4 bytes for each run and 4 for each border that a run crosses.
     ///
     /// # Errors
-    /// [`SpaceError::NotFree`] where two runs overlap, [`SpaceError::Outside`].
+    /// [`SpaceError::NotFree`] if two runs overlap, [`SpaceError::Outside`].
     ///
     /// # Panics
     /// As [`Self::new`].
     pub fn from_used(blocks_max: u64, group_blocks: u32, used: &[Run]) -> Result<Self, SpaceError> {
         let mut image = Self::new(blocks_max, group_blocks);
         let geometry = image.geometry();
-        // Where the spans of each group begin; then, while they are dealt out, where its next one goes.
+        // The start of each group's spans; while they are distributed, the place of its next one.
         let mut ends = vec![0_usize; geometry.groups() + 1];
         for &run in used {
             geometry.check(run)?;
@@ -75,8 +76,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The same as taking every run out of a space that is wholly free, in any order, and the space that is made of
-        /// it is whole.
+        /// The same as taking every run out of a wholly free space, in any order; the resulting space passes its audit.
         #[test]
         fn rebuilding_is_taking_everything_that_is_in_use(
             (blocks_max, group_blocks) in prop_oneof![Just((1000_u64, 16_u32)), Just((1 << 17, 1 << 16)), Just((70_000, 4096))],

@@ -1,8 +1,8 @@
 //! [`SnapshotReader`]: pieces of a snapshot back into an image. Format: `docs/format/space.md`.
 //!
-//! A piece is checked wholly before anything of it counts. A piece that is missing or damaged costs the groups
-//! that it covered, no others (R19). Its own header cannot be believed then; the other pieces tell: those of a
-//! snapshot cover all groups without gaps.
+//! A piece is checked completely before anything of it counts. A missing or damaged piece costs only the
+//! groups that it covered (R19). Its header cannot be trusted then, so they are the gaps between the other
+//! pieces: the pieces of a snapshot cover all groups without gaps.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,13 +20,13 @@ use crate::span::Span;
 /// Groups of the snapshot whose free space is not known because no piece that covers them was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostGroups {
-    /// Their numbers, in the snapshot's size of groups; if not one piece was read, in the image's.
+    /// Their numbers, in the snapshot's size of groups; in the image's if no piece was read.
     pub groups: Range<u32>,
     /// Their blocks.
     pub blocks: Range<u64>,
 }
 
-/// Builds an image from the pieces of one snapshot, given in any order.
+/// Builds an image from the pieces of one snapshot, in any order.
 pub struct SnapshotReader {
     image: FreeImage,
     device: DeviceIdentity,
@@ -34,7 +34,7 @@ pub struct SnapshotReader {
     pieces: u32,
     /// The shift and number of groups that the pieces name: all the same.
     groups: Option<(u32, u32)>,
-    /// The groups that the accepted pieces cover: first group, first group behind.
+    /// The groups that the accepted pieces cover: first group, first group after them.
     covered: BTreeMap<u32, u32>,
 }
 
@@ -43,18 +43,19 @@ impl SnapshotReader {
     /// its groups may differ from the snapshot's: the device may have grown since.
     ///
     /// # Panics
-    /// Where something is free in `image` already.
+    /// If something is free in `image` already.
     #[must_use]
     pub fn new(image: FreeImage, device: DeviceIdentity, superblock: u64, pieces: u32) -> Self {
         assert_eq!(image.free_blocks(), 0, "a snapshot is read into a new image");
         Self { image, device, superblock, pieces, groups: None, covered: BTreeMap::new() }
     }
 
-    /// Reads piece number `sequence`; bytes behind its end are not looked at. Never panics and reserves nothing but
-    /// the image's own runs.
+    /// Reads piece number `sequence`; ignores bytes after its end. Never panics and reserves only the image's own
+    /// runs.
     ///
     /// # Errors
-    /// The piece is not what was written; nothing of it counts, and [`Self::finish`] names what it covered.
+    /// The piece differs from the written one; nothing of it counts, and [`Self::finish`] returns the blocks
+    /// that it covered.
     pub fn piece(&mut self, sequence: u32, bytes: &[u8]) -> Result<(), ImageError> {
         let piece = Piece::parse(bytes, &self.device)?;
         if piece.superblock != self.superblock || piece.sequence != sequence || piece.pieces != self.pieces {
@@ -85,7 +86,7 @@ impl SnapshotReader {
         Ok(())
     }
 
-    /// The image, and the groups that no piece covered: incomplete in the image, free nowhere.
+    /// The image, and the groups that no piece covered: incomplete in the image, without free blocks.
     #[must_use]
     pub fn finish(mut self) -> (FreeImage, Vec<LostGroups>) {
         let own = (self.image.group_blocks().ilog2(), self.image.geometry().groups() as u32);
@@ -109,8 +110,8 @@ fn blocks_of(groups: Range<u32>, shift: u32) -> Range<u64> {
     u64::from(groups.start) << shift..u64::from(groups.end) << shift
 }
 
-/// The number of the superblock that publishes the snapshot of a piece, and how many pieces the snapshot has; `None` if no whole piece
-/// begins in `bytes`. Of any device: a new layout is recognised by this.
+/// The number of the superblock that publishes the snapshot of a piece, and the snapshot's number of pieces; `None` if `bytes` does
+/// not start with a whole piece. Accepts any device: this recognises a new layout.
 #[must_use]
 pub fn published_piece(bytes: &[u8]) -> Option<(u64, u32)> {
     let device: DeviceIdentity = bytes.get(16..32)?.try_into().ok()?;
@@ -149,7 +150,7 @@ impl<'a> Piece<'a> {
         Ok(Self { group_shift, superblock, sequence, pieces, groups, groups_all, records, body: reader })
     }
 
-    /// Checks every record: order, place, shape, and that its runs lie within the image.
+    /// Checks every record: order, place, shape, and that its runs are within the image.
     fn check(&self, image: &FreeImage) -> Result<(), ImageError> {
         let mut next_group = self.groups.start;
         let mut records = self.records();
@@ -184,7 +185,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Iterator over the records of a piece; ends after the first error.
+/// Iterator over the records of a piece; stops after the first error.
 struct Records<'a> {
     body: Reader<'a>,
     left: u32,
@@ -222,7 +223,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// The free runs of one group, as they lie in a piece.
+/// The free runs of one group, as stored in a piece.
 struct Record<'a> {
     group: u32,
     count: u16,
@@ -240,7 +241,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Ascending runs that do not touch, within the group, as many as announced, in the smaller form.
+    /// Checks for ascending runs that do not touch, within the group, in the announced number, in the smaller
+    /// form.
     fn check(&self, group_blocks: u32) -> Result<(), ImageError> {
         let wrong = ImageError::Damaged { what: "the runs of a group" };
         let mut least = 0;
@@ -280,7 +282,7 @@ impl Iterator for Spans<'_> {
     }
 }
 
-/// The first bit at `from` or behind that is set, or not set.
+/// The first bit at or after `from` that is set, or not set.
 fn next_bit(bytes: &[u8], from: u32, is_set: bool) -> Option<u32> {
     let flip = if is_set { 0 } else { 0xFF };
     let first = from as usize / 8;

@@ -16,7 +16,7 @@ use crate::group::GroupRuns;
 pub struct SnapshotPiece {
     /// Its number, from 0.
     pub sequence: u32,
-    /// The blocks of the groups that it covers: what is lost with it.
+    /// The blocks of the groups that it covers, which are lost with it.
     pub blocks: Range<u64>,
     /// Its bytes: whole device blocks, at most [`SNAPSHOT_PIECE_BYTES_MAX`].
     pub bytes: Vec<u8>,
@@ -27,7 +27,7 @@ pub struct SnapshotWriter<'a> {
     image: &'a FreeImage,
     device: DeviceIdentity,
     superblock: u64,
-    /// For each piece the first group behind it.
+    /// For each piece the first group after it.
     ends: Vec<usize>,
     next: usize,
 }
@@ -103,7 +103,7 @@ impl Iterator for SnapshotWriter<'_> {
 
 impl ExactSizeIterator for SnapshotWriter<'_> {}
 
-/// Pieces at most of a snapshot of a space of `blocks_max` blocks, of which none behind block `blocks` is free. Groups behind it may be
+/// Most pieces of a snapshot of a space of `blocks_max` blocks, none of them free from block `blocks` on. Groups after it may be
 /// incomplete.
 #[must_use]
 pub fn snapshot_pieces_max(blocks: u64, blocks_max: u64, group_blocks: u32) -> u64 {
@@ -115,7 +115,7 @@ pub fn snapshot_pieces_max(blocks: u64, blocks_max: u64, group_blocks: u32) -> u
     groups.div_ceil(room / (head + group / 8)) + behind.div_ceil(room / head)
 }
 
-/// Bytes of a group's record; none where nothing is free and all is known.
+/// Bytes of a group's record; 0 if nothing is free and the group is complete.
 fn record_bytes(image: &FreeImage, group: usize) -> usize {
     let (runs, is_incomplete) = image.group(group);
     if runs.len() == 0 && !is_incomplete {
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// All groups of the largest size are bitmaps: the bound is what there is.
+    /// All groups of the largest size are bitmaps: the bound is exact.
     #[test]
     fn the_bound_is_close() {
         const BLOCKS: u64 = 1 << 20;

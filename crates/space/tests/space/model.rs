@@ -1,4 +1,4 @@
-//! [`Space`] against a map with one flag a block: every answer, the policy, and what is refused.
+//! [`Space`] against a map with one flag per block: every result, the policy, and every refusal.
 
 use proptest::prelude::*;
 use shoal_base::Run;
@@ -54,8 +54,8 @@ impl Model {
         self.stretches(true, false)
     }
 
-    /// Where exact best fit takes `blocks` from: the shortest run of a group that fits, else the shortest run
-    /// across groups; the lowest of its length.
+    /// The run that exact best fit takes `blocks` from: the shortest run of a group that fits, else the
+    /// shortest run across groups; the lowest of its length.
     fn best_fit(&self, blocks: u32) -> Option<Run> {
         let shortest = |runs: Vec<Run>| {
             runs.into_iter().filter(|run| run.blocks >= blocks).min_by_key(|run| (run.blocks, run.block))
@@ -67,7 +67,7 @@ impl Model {
         self.runs().iter().map(|run| run.blocks).max().unwrap_or(0)
     }
 
-    /// Whether `blocks` blocks can be had in `runs_max` runs at all.
+    /// Returns true if `blocks` blocks are available in `runs_max` runs.
     fn can_split(&self, blocks: u32, runs_max: usize) -> bool {
         let mut lengths: Vec<u64> = self.runs().iter().map(|run| u64::from(run.blocks)).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));
@@ -75,7 +75,7 @@ impl Model {
     }
 }
 
-/// A step; numbers are taken modulo what makes sense.
+/// A step; numbers are reduced to a sensible range by modulo.
 #[derive(Clone, Debug)]
 enum Step {
     Free(u64, u32),
@@ -90,7 +90,7 @@ enum Step {
 }
 
 fn steps(blocks: u64, count: usize) -> impl Strategy<Value = Vec<Step>> {
-    // Mostly short runs, sometimes such as cross several groups, sometimes behind the end.
+    // Mostly short runs, some across several groups, some past the end.
     let length = || prop_oneof![4 => 1_u32..12, 3 => 1_u32..60, 1 => 1_u32..400];
     let block = move || 0..blocks + 2;
     let step = prop_oneof![
@@ -112,7 +112,7 @@ fn apply(space: &Space, model: &mut Model, step: &Step) {
         Step::Free(block, blocks) => free(space, model, Run::new(block, blocks)),
         Step::FreeBatch(ref runs) => free_batch(space, model, runs),
         Step::FreeUsed(block) => {
-            // Gives back a stretch that is in use, so that space comes back at the rate at which it goes.
+            // Frees a stretch that is in use, so that space is freed at the rate at which it is used.
             let used = model.stretches(false, false);
             if let Some(run) = used.iter().find(|run| run.end() > block) {
                 let start = run.block.max(block);
@@ -288,7 +288,7 @@ proptest! {
     }
 }
 
-/// Runs above 1,024 blocks have an index of their own: the same policy there, against the same model.
+/// Runs above 1,024 blocks have a separate index: the same policy, against the same model.
 #[test]
 fn long_runs_are_best_fit_too() {
     const BLOCKS: u64 = 40_000;
@@ -322,7 +322,8 @@ fn long_runs_are_best_fit_too() {
     assert!(long > 100, "only {long} long runs were handed out");
 }
 
-/// The largest device: every group is indexed, memory stays far below 64 MiB, and the ends can be handed out.
+/// The largest device: every group is indexed, memory stays far below 64 MiB, and the first and last blocks
+/// can be handed out.
 #[test]
 fn a_device_of_16_tib_fits_in_memory_and_is_handed_out_to_its_last_block() {
     const BLOCKS: u64 = 1 << 32;

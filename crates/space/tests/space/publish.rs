@@ -1,5 +1,5 @@
 //! The image through a life of publishes: a space hands out and takes back, each "apply" publishes a delta, now
-//! and then a snapshot is written; at any moment snapshot and deltas give back the published state (R10).
+//! and then a snapshot is written; at any moment snapshot and deltas restore the published state (R10).
 
 use shoal_base::{Run, SeededEntropy};
 use shoal_space::image::{Delta, FreeImage, SnapshotReader};
@@ -8,7 +8,7 @@ use shoal_space::{Space, group_blocks_for};
 const DEVICE: [u8; 16] = [7; 16];
 const BLOCKS: u64 = 30_000;
 
-/// The content of a device: a snapshot, and the deltas behind it.
+/// The content of a device: a snapshot, and the deltas after it.
 #[derive(Default)]
 struct Stored {
     superblock: u64,
@@ -65,7 +65,7 @@ fn snapshot_and_deltas_give_back_what_was_published() {
         }
         let opened = stored.open();
         assert_eq!(opened, image, "after superblock {superblock}");
-        // Published: now the allocator may have it. A run that was never logged is free again by itself.
+        // Published: now the allocator may have it. A run that was never logged is free again.
         space.free_batch(&freed).expect("valid");
         space.free_batch(&unlogged).expect("valid");
         let reopened = Space::from_image(&opened);

@@ -9,10 +9,11 @@ const BLOCKS: u64 = 20_000;
 const THREADS: u64 = 4;
 const STEPS: u64 = 20_000;
 
-/// Marks a run as owned by the caller or as nobody's; says whether all of it was the opposite before.
+/// Marks a run as owned by the caller or by no one; returns true if all of it was the opposite before.
 fn swap(owned: &[AtomicBool], run: Run, is_owned: bool) -> bool {
     let blocks = &owned[run.block as usize..run.end() as usize];
-    // Relaxed is enough: the space's lock orders the owner who gave a block back before the one who gets it.
+    // Relaxed is enough: the space's lock orders the free by the old owner before the allocation by the new
+    // one.
     blocks.iter().all(|block| block.swap(is_owned, Ordering::Relaxed) != is_owned)
 }
 

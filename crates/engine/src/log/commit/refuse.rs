@@ -1,4 +1,5 @@
-//! A batch that finds no room in the data file: its records are refused, and the log goes on at the same place.
+//! A batch that finds no room in the data file: its records are refused, and the log continues at the same
+//! place.
 //!
 //! Nothing of the batch was acknowledged. But a part of it may be on the device, or all of it if only a value had no room. So the
 //! next batch at the head is a seal: once it is durable, nothing that was left there can follow the chain any more. Only if there
@@ -10,10 +11,10 @@ use std::sync::Arc;
 
 use shoal_base::Lsn;
 use shoal_base::plug::plug;
+use shoal_common::error::{Error, Result};
 use shoal_device::IoBuf;
 
 use super::{Committer, Drained, DriverState};
-use crate::common::error::{Error, Result};
 use crate::log::format::check_batch;
 use crate::log::queue::Item;
 use crate::log::record::{Record, Refusal};
@@ -23,13 +24,13 @@ pub(crate) trait Unwritten: Send + Sync {
     /// Takes the records that `take` returns out of the memtables, at one moment: while `take` runs, no write can decide or be queued.
     fn withdraw(&self, take: &mut dyn FnMut() -> Vec<Arc<Record>>);
 
-    /// Gives the extents of such a record back. Nothing names them, and nothing writes to them.
+    /// Frees the extents of such a record. Nothing names them, and nothing writes to them.
     fn give_back(&self, record: &Record);
 }
 
 impl Committer {
-    /// Sees to it that a batch without room, or with a value without room, never has an effect: a seal takes its place. Returns the end
-    /// of its records.
+    /// Replaces a batch without room, or with a value without room, by a seal, so that it never has an effect. Returns the end of its
+    /// records.
     ///
     /// # Errors
     /// As the device.
@@ -49,8 +50,8 @@ impl Committer {
         }
     }
 
-    /// Whether the batch is whole on the device, or may be: recovery would find it there. All of its requests have ended, so a block
-    /// that reads otherwise was not written and never will be.
+    /// Returns true if the batch is whole on the device, or may be: recovery would find it there. All of its requests are complete,
+    /// so a block with other contents was not written and never will be.
     async fn is_on_device(&self, drained: &Drained<'_>) -> bool {
         let Some((position, blocks, first_lsn)) = drained.place else { return false };
         let read = self.device.read(self.ring.block(position), IoBuf::unfilled(blocks as usize)).await.ok();
@@ -59,8 +60,8 @@ impl Committer {
             .is_some_and(|(header, _)| (header.position, header.first_lsn) == (position, first_lsn))
     }
 
-    /// Refuses the records of a batch that found no room, and all that are queued: those may depend on them. Then the store is as if
-    /// none of them had come; their numbers are not used again.
+    /// Refuses the records of a batch that found no room, and all queued records, which may depend on them. Then the store is as if
+    /// none of them had been written; their numbers are not used again.
     pub(super) fn refuse(&self, driver: &DriverState, drained: &Drained<'_>, refusal: Refusal) {
         let mut queued = VecDeque::new();
         let mut take = || {
@@ -82,7 +83,7 @@ impl Committer {
                 Item::Marker(marker) => marker.reach(last),
                 Item::Writes { batch, reserved } => {
                     self.ring.unreserve(reserved);
-                    // The writes of its values, which were not started, end here.
+                    // Drops the writes of its values, which were not started.
                     records.extend(batch.records);
                 }
             }

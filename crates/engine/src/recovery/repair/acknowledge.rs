@@ -6,18 +6,18 @@
 
 use bytes::Bytes;
 use shoal_base::list::DamagedRange;
+use shoal_common::error::{Error, Result};
 use shoal_pool::Pool;
+use shoal_tree::layers::Trees;
+use shoal_tree::layers::cursor::TreesCursor;
+use shoal_tree::{Gap, Tree};
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::compact::Moves;
-use crate::checkpoint::merge::GivenUp;
-use crate::common::error::{Error, Result};
+use crate::compaction::GivenUp;
+use crate::gc::rewrite::Moves;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
-use crate::tablet::layers::Trees;
-use crate::tablet::tree::{Gap, Tree};
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::Tablet;
 
 /// All damaged ranges of the trees of a tablet, of encoded keys, those of reserved keys included. Neighbours are not

@@ -6,12 +6,15 @@ use std::collections::BTreeMap;
 
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::{is_own, name};
+use shoal_common::options::OpenOptions;
 use shoal_device::Device;
 use shoal_pool::Pool;
+use shoal_tree::layers::Trees;
+use shoal_tree::layers::page as layers_page;
+use shoal_tree::{Gap, Tree};
 
-use crate::common::error::{Error, Result};
-use crate::common::key::{is_own, name};
-use crate::common::options::OpenOptions;
 use crate::log::format::RecordKind;
 use crate::maintenance::verify::value_problems;
 use crate::recovery::owners::Owners;
@@ -23,9 +26,6 @@ use crate::recovery::repair::hidden::{Hidden, HiddenObjects};
 use crate::recovery::repair::repair;
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::tablet::damage;
-use crate::tablet::layers::Trees;
-use crate::tablet::layers_page;
-use crate::tablet::tree::{Gap, Tree};
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
 use crate::value::entry::Entry;
 use crate::value::packed::{Footer, Totals, read_footers};

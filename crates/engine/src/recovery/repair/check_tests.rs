@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_tree::fixtures as pages;
 use smallvec::SmallVec;
 
 use super::*;
 use crate::log::format::encode_record;
 use crate::recovery::report::NOT_RESTORED_MAX;
-use crate::tablet::tree::fixtures as pages;
 use crate::testing::fixtures::{BLOCKS, Fixture, entry, inline_entry, key, leaf_entry, options};
 use crate::value::entry::Home;
 use crate::value::packed::{RunEntry, Totals, run_key};

@@ -5,10 +5,10 @@
 //! loss. Objects that the log's records wrote since may be among the hidden ones, so the number is an upper bound.
 
 use shoal_base::TabletId;
+use shoal_tree::Gap;
+use shoal_tree::layers::Trees;
 
 use crate::recovery::recount::TreeCount;
-use crate::tablet::layers::Trees;
-use crate::tablet::tree::Gap;
 use crate::value::packed::Totals;
 
 /// The hidden objects of one tablet.

@@ -22,23 +22,23 @@ use std::ops::Range;
 
 use shoal_base::Lsn;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+use shoal_common::error::Result;
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::{ObjectKey, name, of_encoded};
 
-use crate::checkpoint::losses::Losses;
 use crate::checkpoint::publish::Changes as Published;
-use crate::common::error::Result;
-use crate::common::key::{ObjectKey, name};
+use crate::image::losses::Losses;
 use crate::log::format::{BatchHeader, EncodedRecord, RecordKind};
 use crate::log::ring::{LogPlace, Ring};
 use crate::recovery::read::Recovery;
 use crate::recovery::repair::tree_salvage::{Batches, Found, batch_before, contents, read_batch};
 use crate::recovery::report::CheckReport;
 use crate::store::Store;
-use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 use crate::value::verify::read_direct;
 use crate::write::change::Change;
 use crate::write::change::ReadLevel;
-use crate::write::transact::{Decision, TransactOptions};
+use crate::write::txn::{Decision, TransactOptions};
 
 /// Objects whose newest record could not be written again, by encoded key; true if that record deletes.
 pub(crate) type NotDone = BTreeMap<Vec<u8>, bool>;
@@ -195,7 +195,7 @@ impl LogSalvage {
                 continue;
             }
             match change(recovery, *lsn, record).await {
-                Ok(change) => changes.extend(ObjectKey::of_encoded(&key).map(|object| (object, change))),
+                Ok(change) => changes.extend(of_encoded(&key).map(|object| (object, change))),
                 Err(reason) => why = Some(reason),
             }
             keys.push((key, record.kind == RecordKind::Delete));
@@ -300,7 +300,7 @@ impl Store {
     pub(crate) async fn account_losses(&self, not_done: NotDone, report: &mut CheckReport) -> Result<()> {
         let before = report.losses;
         for (encoded, deletes) in not_done {
-            let Some(key) = ObjectKey::of_encoded(&encoded) else { continue };
+            let Some(key) = of_encoded(&encoded) else { continue };
             if key.is_system() {
                 continue;
             }

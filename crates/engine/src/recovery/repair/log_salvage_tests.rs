@@ -7,10 +7,10 @@ use shoal_base::{ManualClock, Run, SeededEntropy, TabletId};
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
 
+use shoal_common::options::Tuning;
 use smallvec::SmallVec;
 
 use super::*;
-use crate::common::options::Tuning;
 use crate::log::format::encode_record;
 use crate::testing::fixtures::{self, checked, device as device_of, environment, newest};
 use crate::value::entry::Meta;

@@ -9,17 +9,19 @@ mod log_salvage;
 mod tree_salvage;
 
 use shoal_base::TabletId;
+use shoal_common::damaged_range;
+use shoal_common::error::Result;
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::name;
+use shoal_common::options::{Environment, OpenOptions};
 use shoal_device::Device;
+use shoal_tree::layers::page as layers_page;
 
-use crate::checkpoint::copies;
-use crate::checkpoint::losses::Losses;
-use crate::checkpoint::merge::GivenUp;
 use crate::checkpoint::publish::Changes as Published;
-use crate::checkpoint::space_image;
-use crate::common::damaged_range;
-use crate::common::error::Result;
-use crate::common::key::name;
-use crate::common::options::{Environment, OpenOptions};
+use crate::compaction::GivenUp;
+use crate::image::copies;
+use crate::image::losses::Losses;
+use crate::image::space_image;
 use crate::recovery::owners::Completeness;
 use crate::recovery::read::Recovery;
 use crate::recovery::rebuild::rebuild_image;
@@ -30,9 +32,8 @@ use crate::recovery::repair::log_salvage::{LogSalvage, read_log_salvage};
 use crate::recovery::repair::tree_salvage::{Known, held_bytes_max, read_known, read_ring};
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::store::Store;
+use crate::tablet::damage;
 use crate::tablet::tree_io::tree_of;
-use crate::tablet::{damage, layers_page};
-use crate::testing::injected_bug::{Bug, injected};
 
 /// The warning before the first write to a store with a cut log: from then on the batches after the damage are in
 /// memory only.

@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use shoal_base::codec::Truncated;
 use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::{ObjectKey, name, of_encoded};
+use shoal_common::object::{Deadline, PutOptions, RejectRules};
 use shoal_device::{Device, IoBuf};
 
-use crate::common::error::{Error, Result};
-use crate::common::key::{ObjectKey, name};
-use crate::common::object::{Deadline, PutOptions, RejectRules};
 use crate::log::format::{BatchHeader, EncodedRecord, RecordKind, check_batch, peek_header};
 use crate::log::read::decode_records;
 use crate::log::ring::{LogPlace, Ring};
@@ -267,7 +267,7 @@ impl Store {
         let (deletes, puts): (Vec<_>, Vec<_>) =
             held.partition(|(_, held)| held.record.kind == RecordKind::Delete);
         for (encoded, held) in deletes.into_iter().chain(puts) {
-            let Some(key) = ObjectKey::of_encoded(&encoded).filter(|key| !key.is_system()) else { continue };
+            let Some(key) = of_encoded(&encoded).filter(|key| !key.is_system()) else { continue };
             match self.restore(&key, &held).await {
                 Ok(Some(lost)) => {
                     // A deleted object is not among the hidden ones.

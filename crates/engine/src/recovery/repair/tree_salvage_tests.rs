@@ -240,7 +240,7 @@ fn an_entry_that_cannot_be_read_is_lost() {
     let block = made.block();
     let key = ObjectKey::new("default", b"1").unwrap();
     let wrong = [&7_u64.to_le_bytes()[..], &[9]].concat();
-    let page = made.page(crate::tablet::tree::fixtures::leaf(made.tree(), block, &[(key.encoded(), wrong)]));
+    let page = made.page(shoal_tree::fixtures::leaf(made.tree(), block, &[(key.encoded(), wrong)]));
     made.root(page, 1, 1);
     made.superblock.tablets[0].applied = Lsn(7);
     made.publish();

@@ -18,13 +18,13 @@ use std::sync::{Arc, LazyLock};
 
 use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, SeededEntropy};
+use shoal_common::options::Tuning;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 
-use crate::checkpoint::copies::{Found, read_newest};
-use crate::checkpoint::features::{Features, MOVED_AREAS};
-use crate::checkpoint::superblock::{SpacePlace, Superblock};
-use crate::common::options::Tuning;
+use crate::image::copies::{Found, read_newest};
+use crate::image::features::{Features, MOVED_AREAS};
+use crate::image::superblock::{SpacePlace, Superblock};
 use crate::log::ring::LogPlace;
 use crate::{
     ByteRange, CheckOptions, Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, PutOptions,
@@ -169,16 +169,13 @@ pub fn superblock(input: &[u8]) {
     let Some(superblock) = Superblock::decode(&block) else { return };
     assert_eq!(Superblock::decode(&superblock.encode()).as_ref(), Some(&superblock));
     let mut image = base_of(superblock.features).0.clone();
-    crate::checkpoint::layout::SUPERBLOCK_COPIES
-        .as_flattened()
-        .iter()
-        .for_each(|&copy| image.write(copy, &block));
+    crate::image::layout::SUPERBLOCK_COPIES.as_flattened().iter().for_each(|&copy| image.write(copy, &block));
     use_store(&image);
 }
 
 /// The bytes of one page of a tree.
 pub fn page(input: &[u8]) {
-    crate::tablet::tree::hostile_page(input);
+    shoal_tree::hostile_page(input);
 }
 
 /// Batches of the log, one piece each (see [`layout`]).

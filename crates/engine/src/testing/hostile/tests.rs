@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use shoal_base::{BLOCK_BYTES, Entropy, Lsn, Run, SeededEntropy, TabletId};
+use shoal_common::object::{End, Metadata};
 use shoal_device::Device;
 use shoal_device::sim::SimDevice;
 use shoal_space::{Delta, FreeImage};
@@ -16,10 +17,9 @@ use smallvec::SmallVec;
 
 use super::limit::ALLOCATION_BYTES_MAX;
 use super::{BASE, GROWN, OBJECTS, OF_GROWN, TARGETS, environment, key, options, quiet};
-use crate::checkpoint::features::{Features, MOVED_AREAS};
-use crate::checkpoint::losses::Losses;
-use crate::checkpoint::superblock::Superblock;
-use crate::common::object::{End, Metadata};
+use crate::image::features::{Features, MOVED_AREAS};
+use crate::image::losses::Losses;
+use crate::image::superblock::Superblock;
 use crate::log::clock_record::{ClockRecord, WallMark};
 use crate::log::format::{BatchBuilder, BatchHeader, RecordKind, Stamp, encode_record};
 use crate::value::entry::{Entry, Home, Meta, encode_metadata};

@@ -3,12 +3,10 @@
 
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::{BLOCK_BYTES, Crc32c, Lsn, Run, TabletId};
+use shoal_common::error::{Error, Result};
+use shoal_common::key::RESERVED;
 use shoal_device::{Device, IoBuf, IoFuture, Outcome};
 
-use crate::common::error::{Error, Result};
-
-/// First byte of the keys that the engine reserves: they sort behind every bucket's name, so they are merged last.
-pub(crate) const RESERVED: u8 = 0xFF;
 /// Second byte of the keys of packed runs.
 const RUN_KEYS: u8 = b'r';
 /// Bytes of a packed run's key.
@@ -29,12 +27,7 @@ const UNCERTAIN: u8 = 1;
 /// The footer or a live value is damaged: the run is not moved, and is freed when none of its values is alive.
 const FIXED: u8 = 2;
 
-/// Returns true if a key of a tree is reserved for the engine.
-pub(crate) fn is_reserved(key: &[u8]) -> bool {
-    key.first() == Some(&RESERVED)
-}
-
-/// The key of the run that begins at `block`; keys sort in the order of blocks.
+/// The key of the run at `block`; keys sort in the order of blocks.
 pub(crate) fn run_key(block: u64) -> [u8; RUN_KEY_BYTES] {
     let mut key = [RESERVED, RUN_KEYS, 0, 0, 0, 0, 0, 0, 0, 0];
     key[2..].copy_from_slice(&block.to_be_bytes());
@@ -80,7 +73,7 @@ impl RunEntry {
     /// The entry in `bytes`.
     ///
     /// # Errors
-    /// [`Truncated`] if it is none, or if its numbers are impossible.
+    /// [`Truncated`] if the bytes are no entry, or if its numbers are impossible.
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Truncated> {
         let mut reader = Reader::new(bytes);
         let flags = reader.u8()?;
@@ -131,7 +124,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Returns true if certainly no object of the tree has a deadline.
+    /// Returns true if it is certain that no object of the tree has a deadline.
     pub(crate) fn is_for_ever(&self) -> bool {
         self.expiring == Some(0)
     }
@@ -224,7 +217,7 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// The footer at the end of `memory`, which ends with the run of `owner`.
+    /// The footer at the end of `memory`, which is the end of the run of `owner`.
     ///
     /// # Errors
     /// [`Truncated`] if it is damaged, belongs to another run, or is longer than `memory`.
@@ -264,7 +257,7 @@ impl Footer {
         })
     }
 
-    /// Returns true if the footer has the number and the bytes of values that `entry` has.
+    /// Returns true if the footer has the same number and bytes of values as `entry`.
     pub(crate) fn fits(&self, entry: &RunEntry) -> bool {
         (self.values, self.values_end) == (entry.values, entry.value_bytes)
     }
@@ -320,7 +313,7 @@ async fn decode_footer(device: &Device, owner: Owner, run: Run, read: Outcome<Io
     let damaged = |_| Error::Corrupt { what: "the footer of a packed run".into(), block: run.block };
     let mut end = match read.ok() {
         Ok(end) => end,
-        // A block that is not the footer's may be the unreadable one.
+        // The unreadable block may be another one than the footer's.
         Err(_) => read_end(device, run, 1).await.ok()?,
     };
     let (items, ..) = decode_tail(&end, owner).map_err(damaged)?;
@@ -333,6 +326,8 @@ async fn decode_footer(device: &Device, owner: Owner, run: Run, read: Outcome<Io
 
 #[cfg(test)]
 mod tests {
+    use shoal_common::key::is_reserved;
+
     use super::*;
 
     fn owner() -> Owner {

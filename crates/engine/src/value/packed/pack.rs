@@ -1,23 +1,23 @@
 //! From values to packed runs: the choice of values to pack, and the filling of a run with a group of them, sorted by
 //! key.
 //!
-//! Invariant (R3): a run never takes more blocks than its values would take with extents of their own. Their writes
+//! Invariant (R3): a run never takes more blocks than its values would take with their own extents. Their writes
 //! reserved that many blocks for the apply.
 
 use bytes::Bytes;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, blocks_for};
+use shoal_common::options::Tuning;
 use shoal_device::IoBuf;
 
 use super::format::{Owner, RUN_BLOCKS_MAX, RunEntry, TAIL_BYTES, item_bytes, put_footer, put_item};
-use crate::common::options::Tuning;
 use crate::value::entry::{Entry, Home};
 
-/// A value is packed only if blocks of its own would waste more than this share of its length: a packed run loses as
-/// much to footers and dead values, and has to be counted and rewritten.
+/// A value is packed only if its own blocks would waste more than this share of its length: a packed run loses about
+/// the same share to footers and dead values, and has to be counted and rewritten.
 const WASTE_SHARE_MIN: usize = 32;
 
-/// Returns true if a value of this many stored bytes goes into a packed run instead of extents of its own.
+/// Returns true if a value of this many stored bytes goes into a packed run instead of separate extents.
 pub(crate) fn packs(key_bytes: usize, stored: usize) -> bool {
     let waste = stored.next_multiple_of(BLOCK_BYTES) - stored;
     (1..=VALUE_UNIT_BYTES).contains(&stored)
@@ -69,7 +69,7 @@ impl Packer {
         Self { pending: Vec::new(), bytes: TAIL_BYTES, bytes_max: run_blocks_max as usize * BLOCK_BYTES }
     }
 
-    /// Returns true if the value fits behind the waiting ones; otherwise they must be packed first.
+    /// Returns true if the value fits after the waiting ones; otherwise they must be packed first.
     pub(crate) fn has_room_for(&self, pending: &Pending) -> bool {
         self.bytes + pending.stored.len() + pending.footer_bytes() <= self.bytes_max
     }
@@ -191,8 +191,8 @@ mod tests {
     }
 
     proptest! {
-        /// A packed run takes no more blocks than its values would alone (R3), and its values are where entries and
-        /// footer say.
+        /// A packed run takes no more blocks than its values would alone (R3), and its values are at the places in
+        /// entries and footer.
         #[test]
         fn runs_hold_what_they_say(sizes in prop::collection::vec((1_usize..1_088, 1_usize..20_000), 1..60)) {
             let owner = |block| Owner { device: 1, tablet: TabletId(2), block };

@@ -64,7 +64,7 @@ pub(crate) fn environment_at(clock: &Arc<ManualClock>) -> Environment {
     Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) }
 }
 
-/// Sizes so small that a handful of operations crosses freezes, applies, publishes, a turn of the log, layers and their merges. If the
+/// Sizes so small that a handful of operations crosses freezes, applies, publishes, a turn of the log, layers and their compactions. If the
 /// variable LAB_LAYERS is 0, the trees have no layers, like those of small stores.
 pub(crate) fn tiny() -> OpenOptions {
     if lab::number("LAYERS", 1) == 0 { tiny_without_layers() } else { tiny_with_layers() }

@@ -1,0 +1,169 @@
+//! Small tools for tasks of any runtime: a list of wakers, a value that one task at a time takes and returns, and a
+//! thread's bell.
+
+use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
+use std::task::{Poll, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
+
+use super::sync::Mutex;
+
+/// Tasks that wait until the state of the store changes.
+#[derive(Default)]
+pub struct Event {
+    waiting: Mutex<(u64, Vec<Waker>)>,
+}
+
+impl Event {
+    /// Wakes all waiting tasks.
+    #[inline]
+    pub fn notify(&self) {
+        let wakers = {
+            let mut waiting = self.waiting.lock();
+            waiting.0 += 1;
+            std::mem::take(&mut waiting.1)
+        };
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Waits until `check` returns a value. Calls it at first and after every [`notify`](Self::notify).
+    pub async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
+        poll_fn(|context| {
+            loop {
+                let turn = self.waiting.lock().0;
+                if let Some(value) = check() {
+                    return Poll::Ready(value);
+                }
+                let mut waiting = self.waiting.lock();
+                if waiting.0 == turn {
+                    waiting.1.push(context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// A value for one task at a time; other tasks wait without blocking a thread. Not a lock on the path of a request: it
+/// orders publishing, applies and growth (`docs/locks.md`).
+pub struct Token<T> {
+    value: Mutex<Option<T>>,
+    returned: Event,
+}
+
+/// The right to work with the value.
+pub struct TokenGuard<'a, T> {
+    token: &'a Token<T>,
+    value: Option<T>,
+}
+
+impl<T: Default> Default for Token<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> Token<T> {
+    /// A token with this value.
+    pub fn new(value: T) -> Self {
+        Self { value: Mutex::new(Some(value)), returned: Event::default() }
+    }
+
+    /// Waits for the value.
+    pub async fn take(&self) -> TokenGuard<'_, T> {
+        self.returned.wait_until(|| self.try_take()).await
+    }
+
+    /// Returns true if no task works with the value.
+    pub fn is_free(&self) -> bool {
+        self.value.lock().is_some()
+    }
+
+    /// The value, unless another task works with it.
+    pub fn try_take(&self) -> Option<TokenGuard<'_, T>> {
+        let value = self.value.lock().take()?;
+        Some(TokenGuard { token: self, value: Some(value) })
+    }
+}
+
+impl<T> Deref for TokenGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.value {
+            Some(value) => value,
+            None => unreachable!("the value is taken out only by drop"),
+        }
+    }
+}
+
+impl<T> DerefMut for TokenGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match &mut self.value {
+            Some(value) => value,
+            None => unreachable!("the value is taken out only by drop"),
+        }
+    }
+}
+
+impl<T> Drop for TokenGuard<'_, T> {
+    fn drop(&mut self) {
+        *self.token.value.lock() = self.value.take();
+        self.token.returned.notify();
+    }
+}
+
+/// Wakes one thread.
+#[derive(Default)]
+pub struct Bell {
+    rung: AtomicBool,
+    thread: OnceLock<Thread>,
+    /// The thread stops and answers no ring. Release by the thread that stops, acquire by the threads that would
+    /// ring.
+    closed: AtomicBool,
+}
+
+impl Bell {
+    /// Binds the bell to this thread.
+    pub fn attach(&self) {
+        let _ = self.thread.set(thread::current());
+    }
+
+    /// Closes the bell, and rings for the last time.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Returns true if the bell was closed.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Wakes the thread, or makes its next wait return at once.
+    #[inline]
+    pub fn ring(&self) {
+        // Only the first ring since the thread's last check costs a system call.
+        if !self.rung.swap(true, Ordering::AcqRel)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Waits for a ring, or until the time is over.
+    pub fn wait(&self, timeout: Duration) {
+        if !self.rung.swap(false, Ordering::AcqRel) {
+            thread::park_timeout(timeout);
+            self.rung.store(false, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The vocabulary of the store, which the tree and the engine share: keys, objects, options, errors and problems, the
+//! units of values in the pool, tools for tasks that wait, and the injected bugs of the laboratory.
+//!
+//! The crate does no I/O. Users find the public part re-exported by `shoal-engine`.
+
+pub mod damaged_range;
+pub mod error;
+pub mod event;
+#[cfg(test)]
+mod event_tests;
+pub mod injected_bug;
+pub mod key;
+pub mod object;
+pub mod options;
+pub mod problem;
+pub mod units;
+
+/// Locks under one name: the engine's models replace them.
+mod sync {
+    pub(crate) use shoal_base::sync::Mutex;
+}

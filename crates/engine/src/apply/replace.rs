@@ -1,0 +1,229 @@
+//! The changes of a tree's entries by an apply: the newest record replaces the old entry, and moved values get a new
+//! place.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use shoal_base::{Lsn, Run};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::is_result;
+use shoal_tree::{Fate, Merge, Old};
+
+use crate::apply::progress::Progress;
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::gc::liveness::LivenessOps;
+use crate::log::format::RecordKind;
+use crate::log::record::Record;
+use crate::tablet::result_totals::ResultTotals;
+use crate::value::entry::{Entry, Home, decode_leaf_entry, end_of};
+use crate::value::packed::Totals;
+
+/// An operation of an apply on one key. It has a body if its value went home or moved.
+pub(crate) struct Op {
+    pub what: What,
+    pub body: Option<Bytes>,
+    /// Bytes of the key's value after the apply.
+    pub value_bytes: u64,
+}
+
+pub(crate) enum What {
+    /// A record of the memtable.
+    Record(Arc<Record>),
+    /// A put of the memtable whose object has expired: applied as a delete.
+    Expired(Arc<Record>),
+    /// A value of the tree goes to another place.
+    Move(Box<Moved>),
+    /// The entry of this key stays, and goes with its leaf to another block.
+    Touch(Bytes),
+}
+
+pub(crate) struct Moved {
+    pub key: Bytes,
+    pub version: Lsn,
+    /// The tree's entry.
+    pub entry: Entry,
+    /// The value's new packed run, if it goes to one.
+    pub to: Option<u64>,
+    /// The value's new runs of its own otherwise.
+    pub own: Vec<Run>,
+}
+
+impl Op {
+    pub(crate) fn key(&self) -> &[u8] {
+        match &self.what {
+            What::Record(record) | What::Expired(record) => record.key(),
+            What::Move(moved) => &moved.key,
+            What::Touch(key) => key,
+        }
+    }
+
+    /// The record of a memtable; none of a move.
+    pub(crate) fn record(&self) -> Option<&Record> {
+        match &self.what {
+            What::Record(record) | What::Expired(record) => Some(record),
+            What::Move(_) | What::Touch(_) => None,
+        }
+    }
+
+    /// The version of the record if the key does not exist after the apply.
+    pub(crate) fn deletes(&self) -> Option<Lsn> {
+        match &self.what {
+            What::Record(record) if record.kind() == RecordKind::Delete => Some(record.lsn()),
+            What::Expired(record) => Some(record.lsn()),
+            What::Record(_) | What::Move(_) | What::Touch(_) => None,
+        }
+    }
+
+    /// Returns true for the put of an object that has expired.
+    pub(crate) fn is_expired(&self) -> bool {
+        matches!(self.what, What::Expired(_))
+    }
+
+    /// Runs that a memtable's record owns.
+    pub(crate) fn owned(&self) -> &[Run] {
+        self.record().map_or(&[], Record::owned)
+    }
+}
+
+/// Replaces the tree's entries by the newest records, and notes the replaced entries.
+pub(crate) struct ReplaceEntries<'a> {
+    checkpointer: &'a Checkpointer,
+    /// Entries that are not in the new tree and may own runs.
+    pub old: Vec<(Lsn, Entry)>,
+    /// Runs that were taken for values that did not move after all.
+    pub unplaced: Vec<Run>,
+    pub liveness: LivenessOps,
+    bytes_added: u64,
+    bytes_removed: u64,
+    /// Objects with a deadline.
+    expiring_added: u64,
+    expiring_removed: u64,
+    /// The change of the results of writes with a request id.
+    pub results: ResultTotals,
+    pub moved_values: u64,
+    pub moved_bytes: u64,
+    pub progress: Progress<'a>,
+}
+
+impl<'a> ReplaceEntries<'a> {
+    pub(crate) fn new(checkpointer: &'a Checkpointer, liveness: LivenessOps, progress: Progress<'a>) -> Self {
+        Self {
+            checkpointer,
+            old: Vec::new(),
+            unplaced: Vec::new(),
+            liveness,
+            bytes_added: 0,
+            bytes_removed: 0,
+            expiring_added: 0,
+            expiring_removed: 0,
+            results: ResultTotals::default(),
+            moved_values: 0,
+            moved_bytes: 0,
+            progress,
+        }
+    }
+
+    /// The tree's totals after the apply, without the changes of its packed runs.
+    pub(crate) fn totals_after(&self, before: Totals) -> Totals {
+        let left = |before: u64, added: u64, removed: u64| (before + added).saturating_sub(removed);
+        Totals {
+            value_bytes: left(before.value_bytes, self.bytes_added, self.bytes_removed),
+            expiring: before.expiring.map(|count| left(count, self.expiring_added, self.expiring_removed)),
+            ..before
+        }
+    }
+
+    /// Notes an entry that the tree loses to version `by` of the same key.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] if the entry is newer than what takes its place: to go on would lose a write.
+    fn replaced(&mut self, key: &[u8], old: &[u8], by: Lsn) -> Result<()> {
+        match decode_leaf_entry(old) {
+            Ok((version, entry)) => {
+                let is_expected = injected(Bug::VersionsAgain) || injected(Bug::ReplayedTwice);
+                if version > by && !is_expected {
+                    // R5, R13
+                    let key = key.escape_ascii();
+                    let what = format!("version {by} of {key} would replace version {version}, a newer one");
+                    self.checkpointer.log.fail(what.clone());
+                    return Err(Error::Poisoned(what));
+                }
+                self.bytes_removed += entry.value_bytes;
+                self.expiring_removed += u64::from(entry.end.is_some());
+                if is_result(key) {
+                    self.results.remove(entry.value_bytes);
+                }
+                match entry.home {
+                    Home::Inline => {}
+                    Home::Packed { .. } if injected(Bug::DeadStayCounted) => {}
+                    Home::Packed { run, .. } => self.liveness.kill(run, entry.stored_bytes()),
+                    Home::Extents { .. } | Home::Manifest { .. } if injected(Bug::ReplacedNotFreed) => {}
+                    Home::Extents { .. } | Home::Manifest { .. } => self.old.push((version, entry)),
+                }
+            }
+            Err(_) => {
+                let key = key.escape_ascii();
+                tracing::warn!(
+                    "the entry of {key} was not readable: its space is lost until `shoal check --repair`"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if the tree still has the entry that is to move.
+    fn is_unchanged(moved: &Moved, old: Old<'_>) -> bool {
+        let Old::Present(old) = old else { return false };
+        decode_leaf_entry(old).is_ok_and(|(version, entry)| version == moved.version && entry == moved.entry)
+    }
+}
+
+impl Merge for ReplaceEntries<'_> {
+    type Op = Op;
+
+    fn key<'a>(&self, op: &'a Op) -> &'a [u8] {
+        op.key()
+    }
+
+    fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Fate> {
+        self.checkpointer.closing.step()?;
+        self.progress.note(1);
+        let (version, body) = match &op.what {
+            What::Expired(record) => (record.lsn(), &[][..]),
+            What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
+            What::Move(moved) => {
+                if !Self::is_unchanged(moved, old) {
+                    // The leaf was lost since the value was read: nothing names the new place.
+                    if let Some(to) = moved.to {
+                        self.liveness.kill(to, moved.entry.stored_bytes());
+                    }
+                    self.unplaced.extend_from_slice(&moved.own);
+                    return Ok(Fate::Stay);
+                }
+                self.moved_values += 1;
+                self.moved_bytes += moved.entry.stored_bytes();
+                (moved.version, op.body.as_deref().unwrap_or_default())
+            }
+            What::Touch(_) => {
+                let Old::Present(old) = old else { return Ok(Fate::Stay) };
+                new.extend_from_slice(old);
+                return Ok(Fate::Put);
+            }
+        };
+        if let Old::Present(old) = old {
+            self.replaced(op.key(), old, version)?;
+        }
+        if op.deletes().is_some() {
+            return Ok(Fate::Delete);
+        }
+        self.bytes_added += op.value_bytes;
+        self.expiring_added += u64::from(end_of(body).is_some());
+        if is_result(op.key()) {
+            self.results.add(op.value_bytes);
+        }
+        new.extend_from_slice(&version.0.to_le_bytes());
+        new.extend_from_slice(body);
+        Ok(Fate::Put)
+    }
+}

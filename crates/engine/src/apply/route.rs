@@ -1,0 +1,357 @@
+//! Which records of an apply go into the base, and which into a new layer.
+//!
+//! A leaf of the base that meets many records is rewritten: each record costs a fraction of a page. Records that fall thinly would
+//! cost a page each, so they become a layer. A record goes into the base only if no layer holds its key (INV-30): an entry of a
+//! layer would shadow it. The filters say so, and the same look at them finds the leaves that may hold what a record replaces:
+//! mostly none, so a new key costs no read.
+
+use shoal_base::Lsn;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::is_reserved;
+use shoal_tree::layers::{Trees, is_tombstone, tombstone};
+use shoal_tree::{
+    Fate, LeafFinder, LeafPlace, Merge, Old, PageRef, PageSource, Probe, ReadHint, Root, Tree, TreeWriter,
+};
+
+use crate::apply::progress::Progress;
+use crate::apply::replace::{Op, ReplaceEntries, What};
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::log::record::{FETCHED, fetch};
+use crate::space::manager::TREE_BLOCKS_PER_RECORD;
+use crate::tablet::damage::Unread;
+use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, Remembers};
+
+/// Operations whose old leaves are asked for together, while those of the ones before are looked at: of new keys one in some hundred
+/// has any, by an error of the filters, and a device is as fast as it has requests.
+const SETTLED_AT_A_TIME: usize = 2_048;
+/// The same where the pool has room for few pages.
+const SETTLED_AT_LEAST: usize = 64;
+
+/// A leaf that may hold the key of an operation.
+#[derive(Clone, Copy)]
+enum OldLeaf {
+    Of {
+        is_layer: bool,
+        page: PageRef,
+    },
+    /// The page that would name it is damaged.
+    Unknown,
+}
+
+/// The operations of an apply, by where they go; each list in the order of the keys.
+#[derive(Default)]
+pub(crate) struct Routed {
+    pub direct: Vec<Op>,
+    pub layered: Layered,
+}
+
+/// Operations for a new layer, and where the entries lie that they replace.
+#[derive(Default)]
+pub(crate) struct Layered {
+    pub ops: Vec<Op>,
+    old: OldLeaves,
+}
+
+/// Leaves that may hold what an operation replaces, with the operation's number; in the order of the operations, and of one the newest tree's
+/// first. Few operations of a large store have any, so that most cost nothing here.
+type OldLeaves = Vec<(usize, OldLeaf)>;
+
+/// Where an operation goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Destination {
+    Base,
+    Layer,
+    /// Into the base, if enough others go to the same leaf.
+    Open,
+}
+
+/// The destinations of operations, in the order of the keys. Neighbours that go to one leaf are a group, which is decided when it is whole.
+struct Destinations {
+    of_ops: Vec<Destination>,
+    old: OldLeaves,
+    /// The leaf of the last group, and where that begins.
+    group: (Option<PageRef>, usize),
+    /// A leaf that meets so many operations is rewritten.
+    dense: usize,
+}
+
+/// A layer that is written, and not published yet.
+pub(crate) struct NewLayer<'a> {
+    pub root: Root,
+    pub pages: Pages<'a>,
+    /// Keys that exist now and did not before, and the other way round.
+    pub added: u64,
+    pub removed: u64,
+}
+
+impl Destinations {
+    fn new(ops: usize, dense: usize) -> Self {
+        Self { of_ops: Vec::with_capacity(ops), old: Vec::new(), group: (None, 0), dense }
+    }
+
+    /// Notes the next operation, and the leaf of the base that it would go to, where that is known.
+    fn note(&mut self, destination: Destination, leaf: Option<PageRef>) {
+        if leaf.is_none() || leaf != self.group.0 {
+            self.decide();
+            self.group = (leaf, self.of_ops.len());
+        }
+        self.of_ops.push(destination);
+    }
+
+    /// Notes that `leaf` may hold what the next operation replaces.
+    fn note_old(&mut self, leaf: OldLeaf) {
+        self.old.push((self.of_ops.len(), leaf));
+    }
+
+    /// Decides the last group. An operation whose leaf nobody knows goes into the base, as one does whose leaf meets many.
+    fn decide(&mut self) {
+        let (leaf, start) = self.group;
+        let group = &mut self.of_ops[start..];
+        let open = group.iter().filter(|&&destination| destination == Destination::Open).count();
+        let destination =
+            if leaf.is_none() || open >= self.dense { Destination::Base } else { Destination::Layer };
+        group.iter_mut().filter(|open| **open == Destination::Open).for_each(|open| *open = destination);
+    }
+
+    fn layered(&self) -> usize {
+        self.of_ops.iter().filter(|&&destination| destination == Destination::Layer).count()
+    }
+
+    /// Divides the operations. Those of the layer stay in the memory of `ops`: no second list of them is made.
+    fn divide(self, mut ops: Vec<Op>) -> Routed {
+        let Self { of_ops, mut old, .. } = self;
+        let mut destinations = of_ops.iter();
+        let direct = ops.extract_if(.., |_| destinations.next() == Some(&Destination::Base)).collect();
+        let (mut seen, mut before) = (0, 0);
+        old.retain_mut(|(op, _)| {
+            before +=
+                of_ops[seen..*op].iter().filter(|&&destination| destination == Destination::Base).count();
+            seen = *op;
+            let is_layered = of_ops[seen] == Destination::Layer;
+            *op -= before;
+            is_layered
+        });
+        Routed { direct, layered: Layered { ops, old } }
+    }
+}
+
+impl Checkpointer {
+    /// Divides the operations of an apply.
+    ///
+    /// # Errors
+    /// As the device.
+    pub(crate) async fn route(
+        &self,
+        tree: Tree,
+        trees: &Trees,
+        unread: Unread,
+        ops: Vec<Op>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Routed> {
+        let has_layers = !trees.layers.list.is_empty();
+        if !has_layers && !self.may_start_layers(trees, &ops) {
+            return Ok(Routed { direct: ops, ..Routed::default() });
+        }
+        progress.looks();
+        let destinations = self.look_at_leaves(tree, trees, unread, &ops, progress).await?;
+        let layered = destinations.layered();
+        if !has_layers && (layered * 16 < ops.len() || layered < self.tuning.layer_records_min) {
+            return Ok(Routed { direct: ops, ..Routed::default() });
+        }
+        Ok(destinations.divide(ops))
+    }
+
+    /// Whether a tablet without layers is large enough for one.
+    fn may_start_layers(&self, trees: &Trees, ops: &[Op]) -> bool {
+        trees.base.entries >= self.tuning.layers_from && self.has_room_for_layer(ops)
+    }
+
+    /// Whether the device has room to merge a layer of these operations later (INV-32), where it is a file, after it has grown.
+    /// Without room as much as possible goes into the base.
+    fn has_room_for_layer(&self, ops: &[Op]) -> bool {
+        self.room_with_growth() > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
+    }
+
+    /// Blocks that are free, and those that are when the device has grown.
+    pub(crate) fn room_with_growth(&self) -> u64 {
+        let device = self.device.inner();
+        let growth =
+            if device.can_grow() { self.layout().blocks_max.saturating_sub(device.blocks()) } else { 0 };
+        self.space.available() + growth
+    }
+
+    /// Finds the destination of each operation: those whose leaf meets enough of them go into the base, and all that may where room
+    /// is short.
+    async fn look_at_leaves(
+        &self,
+        tree: Tree,
+        trees: &Trees,
+        unread: Unread,
+        ops: &[Op],
+        progress: &mut Progress<'_>,
+    ) -> Result<Destinations> {
+        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
+        let roots = trees.layers.list.iter().chain(std::iter::once(&trees.base));
+        let mut finders: Vec<_> = roots.map(|&root| LeafFinder::new(tree, source, root)).collect();
+        let dense = if self.has_room_for_layer(ops) { self.tuning.dense_records } else { 0 };
+        let mut destinations = Destinations::new(ops.len(), dense);
+        for (at, op) in ops.iter().enumerate() {
+            if at % FETCHED == 0 {
+                fetch(ops[at..].iter().take(FETCHED).filter_map(Op::record));
+            }
+            progress.note(1);
+            let key = op.key();
+            if is_reserved(key) || matches!(op.what, What::Touch(_)) {
+                destinations.note(Destination::Base, None);
+                continue;
+            }
+            let probe = Probe::unexpected(tree, key);
+            let (mut leaf, mut in_layer) = (None, false);
+            for (number, _) in trees.at(key) {
+                let is_layer = number < trees.layers.list.len();
+                let old = match finders[number].find(&probe).await? {
+                    LeafPlace::None => continue,
+                    LeafPlace::Leaf { page, may_hold } => {
+                        leaf = if is_layer { leaf } else { Some(page) };
+                        if !may_hold {
+                            continue;
+                        }
+                        OldLeaf::Of { is_layer, page }
+                    }
+                    LeafPlace::Unknown(_) => OldLeaf::Unknown,
+                };
+                in_layer |= is_layer;
+                destinations.note_old(old);
+            }
+            let is_free = !in_layer || injected(Bug::DirectBesideLayer);
+            destinations.note(if is_free { Destination::Open } else { Destination::Layer }, leaf);
+        }
+        destinations.decide();
+        Ok(destinations)
+    }
+
+    /// Writes the layer of `layered` above `trees`; `merge` learns what the records replace.
+    ///
+    /// # Errors
+    /// As the device, and what `merge` says.
+    pub(crate) async fn write_layer(
+        &self,
+        (tree, lsn): (Tree, Lsn),
+        unread: Unread,
+        merge: &mut ReplaceEntries<'_>,
+        layered: &Layered,
+    ) -> Result<NewLayer<'_>> {
+        let mut sink = self.page_sink().of_layer();
+        let written = self.fill_layer((tree, lsn), unread, merge, layered, &mut sink).await;
+        let (root, added, removed) = match written {
+            Ok(written) => written,
+            Err(error) => {
+                let error = self.apply_failed(&error);
+                // R8: the pages' blocks go back only when the writes on them have ended.
+                drop(sink.finish().await);
+                return Err(error);
+            }
+        };
+        let pages = sink.finish().await.map_err(|error| self.apply_failed(&error))?;
+        Ok(NewLayer { root, pages, added, removed })
+    }
+
+    async fn fill_layer(
+        &self,
+        (tree, lsn): (Tree, Lsn),
+        unread: Unread,
+        merge: &mut ReplaceEntries<'_>,
+        layered: &Layered,
+        sink: &mut PoolSink<'_>,
+    ) -> Result<(Root, u64, u64)> {
+        let remembers = if unread == Unread::Fails { Remembers::WrongBytes } else { Remembers::All };
+        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails).remembering(remembers);
+        let mut writer = TreeWriter::new(tree, lsn, sink);
+        let (mut added, mut removed, mut new) = (0, 0, Vec::new());
+        let at_a_time = source.ahead_max().clamp(SETTLED_AT_LEAST, SETTLED_AT_A_TIME);
+        let mut asked = &layered.old[..];
+        let mut ask_up_to = |end: usize| {
+            let some = asked.split_off(..asked.partition_point(|(op, _)| *op < end)).unwrap_or_default();
+            let leaves: Vec<PageRef> = some.iter().filter_map(|(_, leaf)| leaf.page()).collect();
+            source.prefetch(&leaves, 0, ReadHint::Apply);
+        };
+        ask_up_to(at_a_time);
+        let mut old = &layered.old[..];
+        for (number, op) in layered.ops.iter().enumerate() {
+            if number % at_a_time == 0 {
+                ask_up_to(number + 2 * at_a_time);
+            }
+            if number % FETCHED == 0 {
+                fetch(layered.ops[number..].iter().take(FETCHED).filter_map(Op::record));
+            }
+            let leaves;
+            (leaves, old) = old.split_at(old.iter().take_while(|(op, _)| *op == number).count());
+            let settled = settle(tree, &source, op.key(), leaves).await?;
+            let old = match &settled {
+                Settled::Absent => Old::Absent,
+                Settled::Present(entry) => Old::Present(entry),
+                Settled::Lost => Old::Lost,
+            };
+            new.clear();
+            match merge.merge(op, old, &mut new)? {
+                Fate::Stay => {}
+                Fate::Put => {
+                    added += u64::from(!matches!(old, Old::Present(_)));
+                    writer.push(op.key(), &new).await?;
+                }
+                Fate::Delete => {
+                    removed += u64::from(matches!(old, Old::Present(_)));
+                    if !matches!(old, Old::Absent) && !injected(Bug::TombstoneLeftOut) {
+                        writer.push(op.key(), &tombstone(version_of_delete(op))).await?;
+                    }
+                }
+            }
+        }
+        Ok((writer.finish().await?, added, removed))
+    }
+}
+
+/// The entry that an operation replaces.
+enum Settled<P> {
+    Absent,
+    Present(shoal_tree::Found<P>),
+    /// Nobody knows: a page is damaged.
+    Lost,
+}
+
+async fn settle<S: PageSource>(
+    tree: Tree,
+    source: &S,
+    key: &[u8],
+    old: &[(usize, OldLeaf)],
+) -> Result<Settled<S::Page>> {
+    if injected(Bug::NotSettled) {
+        return Ok(Settled::Absent);
+    }
+    for (_, leaf) in old {
+        let &OldLeaf::Of { is_layer, page } = leaf else { return Ok(Settled::Lost) };
+        match tree.lookup_leaf(source, page, &Probe::expected(tree, key)).await {
+            Ok(None) => {}
+            Ok(Some(found)) if is_layer && is_tombstone(&found) => return Ok(Settled::Absent),
+            Ok(Some(found)) => return Ok(Settled::Present(found)),
+            Err(Error::Corrupt { .. }) => return Ok(Settled::Lost),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Settled::Absent)
+}
+
+/// The number of the record that deletes a key.
+fn version_of_delete(op: &Op) -> Lsn {
+    op.deletes().unwrap_or_else(|| unreachable!("only a record deletes"))
+}
+
+impl OldLeaf {
+    fn page(&self) -> Option<PageRef> {
+        match self {
+            Self::Of { page, .. } => Some(*page),
+            Self::Unknown => None,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A tree that is written, and its publish.
+
+use std::sync::Arc;
+
+use shoal_base::{Lsn, Run};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_tree::layers::Trees;
+
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::publish::{Changes, TabletChange};
+use crate::checkpoint::runs::take_common;
+use crate::space::manager::Extents;
+use crate::tablet::result_totals::ResultTotals;
+use crate::tablet::tree_io::Pages;
+use crate::tablet::view::Tablet;
+use crate::value::packed::Totals;
+
+/// A tree that is written but not published yet.
+pub(crate) struct NewTree<'a> {
+    pub trees: Trees,
+    /// Records up to here are in it.
+    pub applied: Lsn,
+    pub totals: Totals,
+    /// The change of the results of writes with a request id.
+    pub results: ResultTotals,
+    /// The pages of the merges that made the tree.
+    pub pages: Vec<Pages<'a>>,
+    /// Runs that are free in the published image, and not free in the new one.
+    pub taken: Vec<Run>,
+    /// Runs that are taken in the published image, and free in the new one.
+    pub freed: Vec<Run>,
+    /// Runs that the apply took for values. If the apply fails, they are free again after the last write to them has
+    /// ended.
+    pub given: Vec<Arc<Extents>>,
+    /// Runs that no published tree ever named, but that readers of the last view may still read: not in the image's
+    /// delta.
+    pub dropped: Vec<Run>,
+}
+
+impl NewTree<'_> {
+    pub(crate) fn new(trees: Trees, applied: Lsn, totals: Totals) -> Self {
+        let (results, pages, taken, freed, given, dropped) = Default::default();
+        Self { trees, applied, totals, results, pages, taken, freed, given, dropped }
+    }
+}
+
+impl Checkpointer {
+    /// Makes `new` the tablet's tree. The caller holds the applier's token.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub(crate) async fn publish_tree(&self, tablet: &Tablet, new: NewTree<'_>) -> Result<()> {
+        let NewTree { mut trees, applied, totals, results, pages, mut taken, mut freed, given, dropped } =
+            new;
+        let listed = self.store_layers(tablet, &mut trees, applied, &mut freed).await?;
+        taken.extend(listed.as_ref().map(|listed| listed.runs()[0]));
+        for pages in &pages {
+            taken.extend_from_slice(&pages.taken);
+            freed.extend_from_slice(&pages.freed);
+        }
+        self.space.drop_foreign(&mut freed);
+        // These blocks were taken and freed since the last publish: the second merge replaced pages of the first one,
+        // or a value did not move. No published tree named them.
+        let between = take_common(&mut taken, &mut freed);
+        let change = TabletChange {
+            id: tablet.id,
+            root: trees.base,
+            layers: trees.layers.stored,
+            applied,
+            totals,
+            has_filters: self.wants_filters(&trees),
+        };
+        let changes = Changes { tablet: Some(change), taken, freed: freed.clone(), ..Changes::default() };
+        if injected(Bug::FreedBeforePublish) {
+            self.space.give_back(&std::mem::take(&mut freed));
+        }
+        let published = self.publish(changes).await;
+        if let Err(error @ Error::NoRoom(_)) = published {
+            // No copy of that superblock is on the device. Pages and homes that it named are given back by their owners, and the
+            // extents of records stay theirs: the records are still in the memtable.
+            return Err(error);
+        }
+        // Kept also after an error: a superblock whose write failed may be on the device all the same, and the blocks that it names
+        // must not be written over by a put that is under way (R20).
+        given.iter().chain(&listed).for_each(|extents| extents.keep());
+        let replaced: Vec<Run> = pages.iter().flat_map(|pages| pages.freed.iter().copied()).collect();
+        pages.into_iter().for_each(Pages::keep);
+        let number = published?;
+        self.space.give_back(&between);
+        freed.extend(dropped);
+        let epoch = tablet.publish(trees, applied, totals, results);
+        // Not before: while the device does not answer, an apply does not end, and reads of cached pages are answered from the
+        // cache.
+        replaced.iter().flat_map(|run| run.block..run.end()).for_each(|block| self.pool.let_go(block));
+        self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&epoch), freed);
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! The choice of the next compaction of a tablet's layers: by their number and size, or because reads have paid for one.
+//!
+//! A get looks into every layer above the entry that it finds, a listing reads them all, and a compaction costs as much as some such
+//! searches for each of its entries. So reads pay for compactions: once they have searched as often as a compaction costs, layers that are too
+//! few or too small for a compaction by size are compacted all the same. A store that is loaded and then read answers soon like a store of
+//! one tree, and a store that nothing reads is not written for its readers. Both cost at most twice the better choice, as ever
+//! in the problem of renting or buying.
+
+use shoal_tree::Root;
+use shoal_tree::layers::{LAYERS_MAX, Layers, Trees};
+
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::pause;
+use crate::tablet::view::Tablet;
+
+/// A layer that could not be read is tried again after so long.
+const TRY_AGAIN_NS: u64 = 600_000_000_000;
+/// Layers of about one size that become one.
+pub(super) const LAYERS_A_TIER: usize = 8;
+/// Entries of the largest layers of the lowest tier but one; each tier has eight times as many.
+const TIER_ENTRIES: u64 = 1024;
+const TIERS_MAX: u32 = 12;
+/// Reads pay for a compaction into the base only where the layers have at least this part of its entries: it writes all of the base, so each
+/// entry of a layer costs at most so many of the base.
+const BASE_FOR_READERS: u64 = 16;
+
+/// A step of a compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The newest layers, of this number, become one.
+    Newest(usize),
+    /// A slice of the oldest ones goes into the base.
+    Base,
+}
+
+/// The number of the newest layers that become one, with `least` layers of one size or more among them: such layers are expensive
+/// to search, and cheap to compact.
+pub(super) fn full_tier(list: &[Root], least: usize) -> Option<usize> {
+    let tier_of = |root: &Root| (root.entries / TIER_ENTRIES).max(1).ilog(LAYERS_A_TIER as u64);
+    (0..TIERS_MAX).find_map(|tier| {
+        let leading = list.iter().take_while(|root| tier_of(root) <= tier).count();
+        let full = list[..leading].iter().filter(|root| tier_of(root) == tier).count();
+        (full >= least).then_some(leading)
+    })
+}
+
+/// The number of layers of one size that become one, in a tablet of `layers` layers. While a compaction into the base runs, new layers come
+/// above it: the fewer places are left, the sooner these are compacted with each other.
+pub(super) fn tier_for(layers: usize) -> usize {
+    match LAYERS_MAX.saturating_sub(layers) {
+        0..=8 => 2,
+        9..=16 => LAYERS_A_TIER / 2,
+        _ => LAYERS_A_TIER,
+    }
+}
+
+/// Why layers are compacted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The layers are many or large, or reads have paid for a compaction.
+    BySize,
+    /// Their pages are in the way, or no more of them may be.
+    ByForce,
+    /// A write finds no room. Compactions into the base: a compaction among layers takes as much room as it gives.
+    ForRoom,
+}
+
+impl Checkpointer {
+    /// The tablets whose layers are to be compacted, the most urgent first: compactions among layers are short, and keep gets cheap; a compaction
+    /// into the base that has begun comes before others, because the pages of its layers are free at its end; then the tablet
+    /// that has the most entries in layers for those of its base.
+    pub(super) fn wanting_compaction(&self) -> Vec<&Tablet> {
+        let urgency = |tablet: &Tablet| {
+            let trees = tablet.view().trees.clone();
+            let layers = &trees.layers;
+            let by_base = layers.entries().saturating_mul(1000) / self.due_entries(&trees.base).max(1);
+            Some(match self.next_compaction(tablet, &trees)? {
+                Step::Newest(_) => (2, layers.list.len() as u64),
+                Step::Base => (u8::from(layers.compacting > 0), by_base),
+            })
+        };
+        let all = self.tablets.all().iter();
+        let mut wanting: Vec<_> = all.filter_map(|tablet| Some((urgency(tablet)?, &**tablet))).collect();
+        wanting.sort_by_key(|&(urgency, _)| std::cmp::Reverse(urgency));
+        wanting.into_iter().map(|(_, tablet)| tablet).collect()
+    }
+
+    /// The next step of the compactions of a tablet.
+    pub(super) fn next_compaction(&self, tablet: &Tablet, trees: &Trees) -> Option<Step> {
+        let layers = &*trees.layers;
+        let is_blocked = self.is_blocked(tablet, layers);
+        // A compaction that met damage does not go on: its layers above the damage may be compacted with each other, too.
+        let free =
+            if is_blocked { readable_above(tablet, layers) } else { layers.list.len() - layers.compacting };
+        // Layers that another compaction works with stay with it.
+        let free = &layers.list[..free.min(tablet.compactions.unclaimed(&layers.list))];
+        let due = self.due_entries(&trees.base);
+        if let Some(count) = full_tier(free, tier_for(layers.list.len())) {
+            let entries: u64 = free[..count].iter().map(|root| root.entries).sum();
+            // A compaction into the base soon takes large layers, and would write them a second time.
+            if is_blocked || entries < due / 2 || layers.list.len() >= LAYERS_MAX / 2 {
+                return Some(Step::Newest(count));
+            }
+        }
+        if is_blocked {
+            return (layers.list.len() >= LAYERS_MAX / 2 && free.len() > 1)
+                .then_some(Step::Newest(free.len()));
+        }
+        let is_heavy = layers.entries() >= due;
+        let is_due = layers.compacting > 0 || is_heavy || layers.list.len() >= LAYERS_MAX * 3 / 4;
+        if is_due && !layers.list.is_empty() {
+            return Some(Step::Base);
+        }
+        self.paid_compaction(tablet, trees, free)
+    }
+
+    /// The compaction that reads have paid for, where none is due by size; `free` are the layers that may be compacted with each other.
+    fn paid_compaction(&self, tablet: &Tablet, trees: &Trees, free: &[Root]) -> Option<Step> {
+        let searches = tablet.layer_searches.count();
+        let entries = trees.layers.entries();
+        let is_worth_a_base = entries > 0 && entries >= trees.base.entries / BASE_FOR_READERS;
+        if is_worth_a_base && searches >= self.base_price(trees) {
+            return Some(Step::Base);
+        }
+        let count = full_tier(free, 2)?;
+        let price = self.price(free[..count].iter().map(|root| root.entries).sum());
+        (searches >= price).then_some(Step::Newest(count))
+    }
+
+    /// Takes the price of a compaction off what reads have paid: one of layers of `trees` with `entries` entries with each other, or,
+    /// without that number, one into the base.
+    pub(super) fn pay(&self, tablet: &Tablet, trees: &Trees, entries: Option<u64>) {
+        let most = self.base_price(trees);
+        tablet.layer_searches.pay(entries.map_or(most, |entries| self.price(entries)), most);
+    }
+
+    /// The searches that pay for a compaction of all layers of a tablet into its base.
+    fn base_price(&self, trees: &Trees) -> u64 {
+        self.price(trees.base.entries + trees.layers.entries())
+    }
+
+    /// The searches that pay for a compaction that reads or writes so many entries.
+    fn price(&self, entries: u64) -> u64 {
+        entries.saturating_mul(self.tuning.searches_per_entry)
+    }
+
+    /// Entries of layers that make a compaction into the base due.
+    fn due_entries(&self, base: &Root) -> u64 {
+        base.entries * self.tuning.merge_permille / 1000
+    }
+
+    /// The length of the pause behind an apply of `tablet`, in thousandths of the time of the apply: none where compactions are
+    /// not behind, or cannot go on.
+    pub(crate) fn pause_permille(&self, tablet: &Tablet) -> u64 {
+        let trees = tablet.view().trees.clone();
+        if self.helpers.is_none() || self.closing.is_begun() || self.is_blocked(tablet, &trees.layers) {
+            return 0;
+        }
+        pause::permille(&trees.layers, self.due_entries(&trees.base).max(self.tuning.layers_from))
+    }
+
+    /// Whether a compaction of these layers would meet one that could not be read a short time ago.
+    pub(super) fn is_blocked(&self, tablet: &Tablet, layers: &Layers) -> bool {
+        let mut unreadable = tablet.unreadable.lock();
+        if unreadable.is_some_and(|(_, since)| self.now_ns().saturating_sub(since) >= TRY_AGAIN_NS) {
+            *unreadable = None;
+        }
+        unreadable.is_some_and(|(root, _)| layers.list.contains(&root))
+    }
+}
+
+/// Layers above the one that could not be read.
+pub(super) fn readable_above(tablet: &Tablet, layers: &Layers) -> usize {
+    let unreadable = tablet.unreadable.lock().map(|(root, _)| root);
+    layers.list.iter().position(|root| Some(*root) == unreadable).unwrap_or(layers.list.len())
+}

@@ -1,0 +1,382 @@
+//! Relocation without a pause: keeps a small reserve of whole free groups, by emptying the emptiest groups into holes
+//! elsewhere (`docs/adr/2026-11-21-relocation.md`).
+//!
+//! A *round* closes some groups to the allocator and walks over the tablets' trees once. Each *step* of it holds the
+//! applier's token, finds a part of the contents of these groups, reads and verifies it and rewrites it by an apply
+//! (R13). So values, packed runs and pages move by the same publish as everything else, and newer entries win. At the
+//! end the groups are opened, wholly free unless something in them could not move.
+//!
+//! The same thread tidies the packed runs of a calm store, at the same rate; the same switch pauses both.
+//!
+//! Reading order: this file (the choice of work), [`find`] (the contents of a group), [`closed`](crate::space::closed),
+//! [`rate`](crate::checkpoint::rate), [`discard`].
+
+mod discard;
+mod find;
+
+use std::sync::Arc;
+
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_common::error::Result;
+use shoal_common::event::Token;
+use shoal_space::Victim;
+
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::compaction::{Compacted, Wanted};
+use crate::space::manager::SpaceManager;
+
+/// Longest hole for moved values, in blocks: longer free runs belong to the reserve.
+pub(crate) const HOLE_BLOCKS_MAX: u32 = 1023;
+/// Groups that one round empties: the larger the store, the more share the cost of a walk.
+const GROUPS_AT_ONCE: std::ops::RangeInclusive<u64> = 4..=512;
+/// A group is not emptied if more than this many thousandths of it are in use; the second limit holds while values are
+/// in splinters.
+const USED_PERMILLE_MAX: [u64; 2] = [960, 985];
+/// A splintered value makes relocation urgent for this time.
+const URGENT_NS: u64 = 10_000_000_000;
+/// Readers may hold moved values for this time before the round ends without their space.
+const DRAIN_NS: u64 = 5_000_000_000;
+/// A group that could not be emptied is left alone for this time.
+const AVOID_NS: u64 = 60_000_000_000;
+/// Groups of that kind that are remembered at most.
+const AVOIDED_MAX: usize = 1024;
+/// Below this fill of the memtables, in thousandths, the store is calm: packed runs are tidied.
+const CALM_PERMILLE: usize = 100;
+/// More operations than these in a tenth of a second are load.
+const IDLE_OPERATIONS: u64 = 10;
+const LOOK_NS: u64 = 100_000_000;
+
+/// The result of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing is due.
+    Idle,
+    /// Some work was done, or waits for readers or other threads.
+    Worked,
+}
+
+/// Empties groups, tidies packed runs and discards free space, a step at a time. The store has one.
+pub(crate) struct Relocator {
+    checkpointer: Arc<Checkpointer>,
+    space: Arc<SpaceManager>,
+    load: Mutex<Load>,
+    urgent_until_ns: AtomicU64,
+    /// The progress of the round; its holder takes the next step.
+    pub round: Token<Option<Round>>,
+    /// Groups that could not be emptied, each with the time until which no round tries again.
+    avoid: Mutex<Vec<(Run, u64)>>,
+    /// Whole free groups at the beginning of the round.
+    whole_before: AtomicU64,
+    /// Emptied groups at the beginning of the round.
+    emptied_before: AtomicU64,
+    /// The last round gained nothing: no new one begins before this time.
+    quiet_until_ns: AtomicU64,
+    pub bytes_moved: AtomicU64,
+    pub groups_emptied: AtomicU64,
+    pub bytes_discarded: AtomicU64,
+}
+
+/// The load by requests.
+#[derive(Default)]
+struct Load {
+    operations: u64,
+    last_ns: u64,
+    is_busy: bool,
+}
+
+/// The progress of a round.
+pub(crate) enum Round {
+    /// The walk is in this tablet, at this key.
+    Walk { tablet: usize, position: Vec<u8> },
+    /// All values have moved. The space that readers still hold is free by this time, or not in this round.
+    Drain { until_ns: u64 },
+}
+
+impl Relocator {
+    /// The relocation of a store whose applies `checkpointer` makes.
+    pub(crate) fn new(checkpointer: Arc<Checkpointer>) -> Self {
+        Self {
+            space: checkpointer.space.clone(),
+            checkpointer,
+            load: Mutex::default(),
+            urgent_until_ns: AtomicU64::default(),
+            round: Token::default(),
+            avoid: Mutex::default(),
+            whole_before: AtomicU64::default(),
+            emptied_before: AtomicU64::default(),
+            quiet_until_ns: AtomicU64::default(),
+            bytes_moved: AtomicU64::default(),
+            groups_emptied: AtomicU64::default(),
+            bytes_discarded: AtomicU64::default(),
+        }
+    }
+
+    fn is_urgent(&self, now_ns: u64) -> bool {
+        now_ns < self.urgent_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Nanoseconds until more may be moved.
+    pub(crate) fn wait_ns(&self) -> u64 {
+        let now_ns = self.checkpointer.now_ns();
+        if self.space.take_splintered() {
+            self.urgent_until_ns.store(now_ns.saturating_add(URGENT_NS), Ordering::Relaxed);
+        }
+        let bytes_per_s = if self.is_urgent(now_ns) {
+            self.checkpointer.tuning.move_idle_bytes_per_s.saturating_mul(16)
+        } else if self.is_busy(now_ns) {
+            self.checkpointer.tuning.move_load_bytes_per_s
+        } else {
+            self.checkpointer.tuning.move_idle_bytes_per_s
+        };
+        self.checkpointer.move_limits.rate.lock().wait_ns(now_ns, bytes_per_s)
+    }
+
+    /// Returns true if requests used the store over the last tenth of a second.
+    fn is_busy(&self, now_ns: u64) -> bool {
+        let mut load = self.load.lock();
+        if now_ns.saturating_sub(load.last_ns) >= LOOK_NS {
+            let counters = &self.checkpointer.counters;
+            let all = [&counters.puts, &counters.gets, &counters.deletes];
+            let operations = all.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
+            load.is_busy = operations - load.operations > IDLE_OPERATIONS;
+            (load.operations, load.last_ns) = (operations, now_ns);
+        }
+        load.is_busy
+    }
+
+    /// Does one bounded step of due work.
+    ///
+    /// # Errors
+    /// As an apply.
+    pub(crate) async fn step(&self) -> Result<Progress> {
+        if self.checkpointer.move_limits.is_paused() {
+            return Ok(Progress::Idle);
+        }
+        let mut round = self.round.take().await;
+        let stepped = match round.take() {
+            None => self.begin_round().await,
+            Some(Round::Walk { tablet, position }) => self.walk_on(tablet, position).await,
+            Some(Round::Drain { until_ns }) => Ok(self.drain(until_ns)),
+        };
+        let progress = match &stepped {
+            Ok(Some(Round::Walk { .. })) => Progress::Worked,
+            _ => Progress::Idle,
+        };
+        match stepped {
+            Ok(next) => *round = next,
+            Err(error) => {
+                self.space.open_closed();
+                return Err(error);
+            }
+        }
+        drop(round);
+        if progress == Progress::Worked {
+            return Ok(progress);
+        }
+        if self.checkpointer.tablets.admission.fill_permille() < CALM_PERMILLE
+            && self.checkpointer.tidy_idle().await?
+        {
+            return Ok(Progress::Worked);
+        }
+        self.discard_some().await
+    }
+
+    /// The number of groups that should be whole and free and are not.
+    pub(crate) fn groups_wanted(&self) -> u64 {
+        let layout = self.checkpointer.layout();
+        let there = self.checkpointer.device.blocks().min(layout.blocks_max) / u64::from(layout.group_blocks);
+        let kept = (there * u64::from(self.checkpointer.tuning.reserve_permille)).div_ceil(1000);
+        kept.saturating_sub(self.space.allocator().whole_groups() as u64)
+    }
+
+    /// Closes groups to be emptied if there are too few whole free ones.
+    async fn begin_round(&self) -> Result<Option<Round>> {
+        let wanted = self.groups_wanted();
+        let now_ns = self.checkpointer.now_ns();
+        if wanted == 0 || now_ns < self.quiet_until_ns.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let whole = self.space.allocator().whole_groups() as u64;
+        self.whole_before.store(whole, Ordering::Relaxed);
+        let emptied = self.groups_emptied.load(Ordering::Relaxed);
+        self.emptied_before.store(emptied, Ordering::Relaxed);
+        let layout = self.checkpointer.layout();
+        let groups = layout.blocks_max / u64::from(layout.group_blocks);
+        let at_once = (groups / 128).clamp(*GROUPS_AT_ONCE.start(), *GROUPS_AT_ONCE.end()).min(wanted);
+        let except = self.not_to_be_emptied().await;
+        let used_max = USED_PERMILLE_MAX[usize::from(self.is_urgent(now_ns))];
+        // Closed groups serve no writes, and their contents need space elsewhere.
+        let mut room = self.space.available() / 8 * 7;
+        for _ in 0..at_once {
+            let closed = self.space.closed.close(self.space.allocator(), &except, |victim| {
+                let (used, free) = (victim.used_blocks, victim.group.blocks - victim.used_blocks);
+                let needed = u64::from(free) + u64::from(used) / 8 * 9;
+                let has_room = needed <= room;
+                room = room.saturating_sub(needed);
+                has_room && u64::from(used) * 1000 <= u64::from(victim.group.blocks) * used_max
+            });
+            if !closed {
+                break;
+            }
+        }
+        if self.space.closed.groups().is_empty() {
+            return Ok(None);
+        }
+        // Values in the memtables have their places already: the walk must meet them in the trees.
+        self.checkpointer.apply_all().await?;
+        Ok(Some(Round::Walk { tablet: 0, position: Vec::new() }))
+    }
+
+    /// Blocks outside of the data, areas among them, blocks beyond the present size, and groups that could not be emptied recently.
+    async fn not_to_be_emptied(&self) -> Vec<Run> {
+        let layout = self.checkpointer.layout();
+        let group = u64::from(layout.group_blocks);
+        let there = self.checkpointer.publisher.take().await.device_blocks / group * group;
+        let mut except: Vec<Run> = layout.areas_in_data().collect();
+        for (mut at, end) in [(0, layout.data_first()), (there, layout.blocks_max)] {
+            while at < end {
+                let blocks = (end - at).min(u64::from(u32::MAX)) as u32;
+                except.push(Run::new(at, blocks));
+                at += u64::from(blocks);
+            }
+        }
+        let now_ns = self.checkpointer.now_ns();
+        let mut avoid = self.avoid.lock();
+        avoid.retain(|&(_, until_ns)| now_ns < until_ns);
+        except.extend(avoid.iter().map(|&(group, _)| group));
+        except
+    }
+
+    /// Takes one step of the walk.
+    async fn walk_on(&self, tablet: usize, position: Vec<u8>) -> Result<Option<Round>> {
+        let groups: Vec<Run> = self.space.closed.groups().iter().map(|victim| victim.group).collect();
+        // A write needed their space, or relocation was paused: the round is over.
+        let Some(of_tablet) = self.checkpointer.tablets.all().get(tablet).filter(|_| !groups.is_empty())
+        else {
+            return Ok(self.end_walk().await);
+        };
+        let turn = self.checkpointer.applier.take().await;
+        self.checkpointer.log.poison.check()?;
+        let view = of_tablet.view();
+        let again = Round::Walk { tablet, position: position.clone() };
+        // An earlier apply failed: its memtable comes first.
+        // An apply or a compaction in place of a walk takes its time. No view is held meanwhile: it would keep freed blocks from being reused.
+        if view.frozen.is_some() {
+            drop((view, turn));
+            self.checkpointer.apply_tablet(of_tablet).await?;
+            return Ok(Some(again));
+        }
+        // Pages of layers do not move. Where nobody is in a hurry, the layers are compacted first.
+        if position.is_empty()
+            && !view.trees.layers.list.is_empty()
+            && !self.is_busy(self.checkpointer.now_ns())
+        {
+            drop((view, turn));
+            let compacted = self.checkpointer.compact_some(of_tablet, Wanted::ByForce).await?;
+            let position = if compacted == Compacted::Nothing { vec![0] } else { position };
+            return Ok(Some(Round::Walk { tablet, position }));
+        }
+        // Values whose entries lie in layers move into a new one.
+        if !view.trees.has_place_for_a_layer() {
+            drop((view, turn));
+            return Ok(self.end_walk().await);
+        }
+        let budget = (self.checkpointer.tuning.move_bytes_max / 8) as u64;
+        let found = self.find_in_groups(of_tablet, &view.trees, &groups, &position, budget).await?;
+        let next = match &found.next {
+            Some(position) => Round::Walk { tablet, position: position.clone() },
+            None => Round::Walk { tablet: tablet + 1, position: Vec::new() },
+        };
+        if found.is_empty() {
+            return Ok(Some(next));
+        }
+        let short = self.is_urgent(self.checkpointer.now_ns());
+        let Some(moves) = self.read_found(of_tablet, &view.trees, found, short).await else {
+            drop((view, turn));
+            return Ok(self.end_walk().await);
+        };
+        if !moves.is_empty() {
+            let bytes = self
+                .checkpointer
+                .run_apply(of_tablet, &view, (view.applied, None), moves, self.checkpointer.unread())
+                .await?;
+            self.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
+        }
+        drop((view, turn));
+        self.space.reclaim(self.checkpointer.log.committer.named_superblock());
+        self.open_emptied();
+        Ok(Some(next))
+    }
+
+    async fn end_walk(&self) -> Option<Round> {
+        self.checkpointer.make_freed_reusable().await;
+        self.drain(self.checkpointer.now_ns().saturating_add(DRAIN_NS))
+    }
+
+    /// Waits for readers of the old places; at the end of its time the round is over.
+    fn drain(&self, until_ns: u64) -> Option<Round> {
+        self.space.reclaim(self.checkpointer.log.committer.named_superblock());
+        self.open_emptied();
+        let now_ns = self.checkpointer.now_ns();
+        if !self.space.closed.groups().is_empty() && self.space.pending_blocks() > 0 && now_ns < until_ns {
+            return Some(Round::Drain { until_ns });
+        }
+        let left = self.space.closed.open(self.space.allocator(), |_| true);
+        let until_ns = now_ns.saturating_add(AVOID_NS);
+        let whole = self.space.allocator().whole_groups() as u64;
+        let emptied = self.groups_emptied.load(Ordering::Relaxed);
+        // Under load, writers take emptied groups at once: the round still was useful.
+        let served = self.is_busy(now_ns) && emptied > self.emptied_before.load(Ordering::Relaxed);
+        if whole <= self.whole_before.load(Ordering::Relaxed) && !served {
+            self.quiet_until_ns.store(until_ns, Ordering::Relaxed);
+        }
+        let mut avoid = self.avoid.lock();
+        avoid.extend(left.iter().map(|victim| (victim.group, until_ns)));
+        let surplus = avoid.len().saturating_sub(AVOIDED_MAX);
+        avoid.drain(..surplus);
+        None
+    }
+
+    /// Opens the groups that are wholly free.
+    fn open_emptied(&self) {
+        let space = self.space.allocator();
+        let emptied = self.space.closed.open(space, |victim| space.used_blocks(victim.group) == 0);
+        self.groups_emptied.fetch_add(emptied.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes in groups that are being emptied.
+    pub(crate) fn bytes_to_move(&self) -> u64 {
+        let space = self.space.allocator();
+        let used = |victim: &Victim| u64::from(space.used_blocks(victim.group));
+        self.space.closed.groups().iter().map(used).sum::<u64>() * BLOCK_BYTES_U64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fixtures::Fixture;
+    use crate::{Error, block_on};
+
+    /// A failed step ends its round: the groups that were to be emptied are open again.
+    #[test]
+    fn a_round_that_fails_opens_its_groups() {
+        let mut made = Fixture::with_blocks(8_192);
+        made.publish();
+        let store = made.open().unwrap();
+        let inner = &store.0;
+        let space = inner.space.allocator();
+        let free = space.largest_run();
+        assert!(inner.space.closed.close(space, &[], |_| true));
+        assert!(!inner.space.closed.groups().is_empty() && space.largest_run() < free);
+        *block_on(inner.relocator.round.take()) = Some(Round::Walk { tablet: 0, position: Vec::new() });
+        inner.log.poison.set("a test".into());
+        let stepped = block_on(inner.relocator.step()).map(|_| ());
+        assert!(matches!(stepped, Err(Error::Poisoned(_))), "{stepped:?}");
+        assert!(block_on(inner.relocator.round.take()).is_none(), "the next one begins anew");
+        assert!(inner.space.closed.groups().is_empty());
+        assert_eq!(space.largest_run(), free);
+    }
+}

@@ -1,0 +1,90 @@
+//! Raises the cap of a store at an opening: between the reading of the store and the replay of its log. `growth/raise_cap.rs` does
+//! it while the store is open.
+//!
+//! The areas of the space image are as long as the cap demands, and have room as the space in use does (INV-40). So the growth takes
+//! new areas behind the blocks in use, writes the published
+//! image there in the geometry of the new cap, flushes, and publishes one superblock that names all of it (INV-37). Until that
+//! superblock is whole, nothing that an older one names has changed: a crash leaves the store with its old cap. The log keeps its
+//! ring and its records: the replay that follows starts from an image with the same owners of blocks.
+
+use shoal_base::BLOCK_BYTES_U64;
+use shoal_base::task::Boxed;
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::options::FormatOptions;
+use shoal_device::Device;
+use shoal_space::FreeImage;
+
+use crate::growth::raise_cap::Plan;
+use crate::image::copies::{self, Found};
+use crate::image::layout::Layout;
+use crate::image::space_image;
+use crate::image::superblock::Superblock;
+use crate::store::Store;
+
+impl Store {
+    /// Bytes that the map of the free space takes of the disk in a store with a cap of `blocks_max` blocks whose file has `blocks` blocks:
+    /// it grows with the file. `None` if no store can have that cap.
+    #[must_use]
+    pub fn map_bytes(blocks_max: u64, blocks: u64) -> Option<u64> {
+        let layout = Layout::new(&FormatOptions::for_blocks(blocks_max)).ok()?;
+        Some(2 * u64::from(layout.image_blocks(blocks.max(layout.data_first()))) * BLOCK_BYTES_U64)
+    }
+
+    /// The cap of the store on `device`: the largest number of blocks that it may have. `None` where `device` holds only zeros.
+    /// [`OpenOptions::grow_to`](crate::OpenOptions::grow_to) raises it.
+    ///
+    /// # Errors
+    /// As [`probe`](Self::probe).
+    pub fn cap(device: &Device) -> Boxed<'_, Result<Option<u64>>> {
+        Box::pin(async {
+            Ok(match copies::read_newest(device).await? {
+                Found::Newest(superblock) => Some(superblock.layout.blocks_max),
+                Found::Nothing => None,
+            })
+        })
+    }
+}
+
+/// Raises the cap of the store of `superblock` and `image` on `device` to `blocks_max` blocks. Does nothing if the store has that cap.
+///
+/// # Errors
+/// [`Error::Invalid`] if the store cannot have that cap; [`Error::Unopenable`] if this program must not write to the store, or
+/// if a file has no room for the new areas; as the device. The store is as before then.
+pub(crate) async fn raise_cap(
+    device: &Device,
+    (superblock, image): (&mut Superblock, &mut FreeImage),
+    blocks_max: u64,
+    read_only: bool,
+) -> Result<()> {
+    let cap = superblock.layout.blocks_max;
+    if blocks_max == cap {
+        return Ok(());
+    }
+    if read_only {
+        return Err(Error::Invalid("a store that is opened read-only cannot grow".into()));
+    }
+    let plan = Plan::new(device, superblock, blocks_max)?;
+    let grown = plan.image(image)?;
+    plan.take_room(device).await?;
+    // From here on an error leaves bytes that no superblock names.
+    let mut next = superblock.clone();
+    next.number += 1;
+    next.grow(plan.layout);
+    next.device_blocks = plan.device_blocks;
+    next.space = space_image::rewrite(device, &next, &grown).await?;
+    assert!(
+        next.layout.is_sensible(next.device_blocks, next.features.incompatible),
+        "areas overlap what is in use (INV-37): {:?}",
+        next.layout
+    );
+    let flushes = device.counters().flushes;
+    if !injected(Bug::GrownAreasNotFlushed) {
+        device.flush().await.ok()?;
+        assert!(device.counters().flushes > flushes, "new areas are named before a flush (INV-37)");
+    }
+    copies::write(device, &next).await?;
+    tracing::info!("the store grew: it may have {blocks_max} blocks of 4 KiB now; it had at most {cap}");
+    (*superblock, *image) = (next, grown);
+    Ok(())
+}

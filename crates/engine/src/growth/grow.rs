@@ -1,0 +1,344 @@
+//! Grows the data file ahead of need: take the room, flush, publish, and only then allocate (R21).
+//!
+//! The file system allocates the room, and the flush makes it and the file's length durable; such blocks read as zeros until they
+//! are written. The first write of a block makes the flush behind it pay for the file system's journal once, however many blocks
+//! there are: less than writing all of them twice. Where the file system cannot allocate, the blocks are zeroed instead: a hole
+//! would need room at the first write, which may then fail.
+
+use std::sync::Arc;
+
+use shoal_base::sync::atomic::Ordering;
+use shoal_base::{BLOCK_BYTES, Run};
+use shoal_common::error::{Error, Result, no_room};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_device::{Device, IoBuf, is_no_room};
+
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::publish::Changes;
+use crate::counters::OperationCounters;
+use crate::growth::map_room::hold_areas;
+use crate::tablet::view::Tablet;
+
+/// Blocks that are zeroed by one request where nothing else is written.
+const ZERO_BLOCKS: u64 = 256;
+/// Blocks that are zeroed by one request beside commits: each of a commit's writes may wait for a request.
+const ZERO_BLOCKS_BESIDE_COMMITS: u64 = 32;
+/// Steps are halved down to this part of a whole one: 1 MiB of 256.
+const STEP_PARTS_MAX: u64 = 256;
+
+/// Free blocks ahead of need at least: 4 MiB.
+const AHEAD_MIN: u64 = 1_024;
+/// At least this part of the file's blocks for objects is free ahead of need.
+const HELD_SHARE: u64 = 8;
+/// Applies come before growth where they probably free this part of what should be free: an apply before its time makes more, and
+/// smaller, layers.
+const WORTH_APPLYING: u64 = 8;
+/// The next part of the log's ring is prepared once the prepared part is this full, in thousandths.
+const PREPARE_FROM_PERMILLE: usize = 250;
+
+/// The reason why a step failed.
+enum StepError {
+    /// The file system, a quota, or the process's limit of file sizes has no room for it.
+    NoRoom(String),
+    Other(Error),
+}
+
+impl From<Error> for StepError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NoRoom(why) => Self::NoRoom(why),
+            error => Self::Other(error),
+        }
+    }
+}
+
+impl Checkpointer {
+    /// Blocks that should be free ahead of need: two seconds of writing at the present rate, an eighth of the file's
+    /// blocks, and 4 MiB, up to a whole step. Only the rate may ask for more.
+    fn growth_ahead(&self) -> u64 {
+        let whole = self.tuning.growth_blocks;
+        let held = self.space.data_blocks() / HELD_SHARE;
+        held.clamp(AHEAD_MIN.min(whole), whole).max(self.growth.ahead_of_rate())
+    }
+
+    /// Returns true if anything was ever written: an empty store takes no more of the disk than it was made with.
+    fn holds_anything(&self) -> bool {
+        let holds = |tablet: &Tablet| !tablet.view().trees.is_empty() || tablet.first_unapplied().is_some();
+        self.tablets.all().iter().any(|tablet| holds(tablet))
+    }
+
+    /// Returns true if the file should grow now, because too few blocks are free ahead of need.
+    pub(crate) fn wants_growth(&self) -> bool {
+        self.device.inner().can_grow()
+            && self.space.available() < self.growth_ahead()
+            && self.holds_anything()
+            && self
+                .publisher
+                .try_take()
+                .is_some_and(|superblock| superblock.device_blocks < self.layout().blocks_max)
+    }
+
+    /// Returns true if more of the log's ring should be prepared: the prepared part is a quarter full.
+    pub(crate) fn wants_log(&self) -> bool {
+        self.log.committer.ring.prepared() < self.layout().log_blocks
+            && self.log.fill_permille() >= PREPARE_FROM_PERMILLE
+    }
+
+    /// Measures the write rate, for growing ahead of need.
+    pub(crate) fn note_rate(&self) {
+        let counters = &self.counters;
+        let written =
+            [&counters.extent_blocks_written, &counters.home_blocks_written, &counters.pages_written];
+        let blocks = written.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+        self.growth.note(self.now_ns(), blocks);
+    }
+
+    /// Prepares the log for a write batch that reserves `blocks` blocks.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is no room for that; as the device.
+    pub(crate) async fn prepare_for_step(&self, blocks: u32) -> Result<()> {
+        self.prepare_log(blocks.saturating_mul(4)).await?;
+        let prepared = u64::from(self.log.committer.ring.prepared());
+        if u64::from(blocks) * 2 > prepared && !self.log.committer.ring.suits(blocks) {
+            return Err(Error::full(u64::from(blocks), prepared / 2));
+        }
+        Ok(())
+    }
+
+    /// Doubles the prepared part of the log's ring, to at least `blocks` blocks. Zeroes the new part, so that a commit
+    /// needs no allocation of the file system and finds room there, and publishes it. Returns false if there is no
+    /// room; then the ring stays as it is.
+    ///
+    /// # Errors
+    /// As [`grow`](Self::grow).
+    pub(crate) async fn prepare_log(&self, blocks: u32) -> Result<bool> {
+        let _turn = self.grower.take().await;
+        let from = self.log.committer.ring.prepared();
+        let to = from.saturating_mul(2).max(blocks).min(self.layout().log_blocks);
+        if to <= from {
+            return Ok(true);
+        }
+        let first = self.layout().log_first();
+        let (begin, end) = (first + u64::from(from), first + u64::from(to));
+        match zero_by(&self.device, begin, end, ZERO_BLOCKS_BESIDE_COMMITS).await {
+            Ok(()) => {}
+            Err(Error::NoRoom(why)) => {
+                drop(self.device.discard(begin, end - begin).await.ok());
+                self.say_full(self.space.data_blocks(), &why);
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+        OperationCounters::add(&self.counters.growth_blocks_written, end - begin);
+        self.flush_grown().await?;
+        self.publish(Changes { log_prepared: Some(to), ..Changes::default() }).await?;
+        self.log.committer.is_prepared(to);
+        Ok(true)
+    }
+
+    /// Grows the file by one step, unless blocks that are freed already, or that applies free, are enough. Returns false if the file has its
+    /// full size, or if there is no room.
+    ///
+    /// # Errors
+    /// As the device.
+    pub(crate) async fn grow_unless_freed(&self) -> Result<bool> {
+        let per_apply = self.growth.freed_by_an_apply();
+        if per_apply * self.tablets.all().len() as u64 >= self.growth_ahead() / WORTH_APPLYING {
+            self.free_what_is_dead().await?;
+        } else {
+            self.make_freed_reusable().await;
+        }
+        if self.wants_growth() { Ok(self.grow(0).await? > 0) } else { Ok(true) }
+    }
+
+    /// Grows the file for a write that lacks `blocks` blocks; false where it could not grow. If the disk under the file is full, the
+    /// caller's error is a full store.
+    pub(crate) async fn grow_for(&self, blocks: u64) -> Result<bool> {
+        if !self.device.inner().can_grow() {
+            // A growth of the cap may be under way, which gives a device all of its new space at once.
+            let before = self.layout().blocks_max;
+            let _turn = self.grower.take().await;
+            return Ok(self.layout().blocks_max > before);
+        }
+        let mut has_grown = false;
+        loop {
+            match self.grow(self.space.missing(blocks)).await {
+                Ok(0) => return Ok(has_grown),
+                Ok(_) if self.space.missing(blocks) == 0 => return Ok(true),
+                Ok(_) => has_grown = true,
+                Err(error) => {
+                    tracing::warn!("the data file could not grow: {error}");
+                    return Ok(has_grown);
+                }
+            }
+        }
+    }
+
+    /// Grows the file by one step of `wanted` blocks and the blocks ahead of need, or by a shorter step if there is no
+    /// room. Returns the number of new blocks: 0 if the file has its full size, or if there is no room.
+    ///
+    /// # Errors
+    /// As the device; then nothing changed, except that a failed flush poisons the store.
+    pub(crate) async fn grow(&self, wanted: u64) -> Result<u64> {
+        let _turn = self.grower.take().await;
+        let from = self.publisher.take().await.device_blocks;
+        let whole = self.tuning.growth_blocks.min(u64::from(u32::MAX));
+        let wanted = wanted.max(self.growth_ahead()).min(whole);
+        let rest = self.layout().blocks_max.saturating_sub(from);
+        let mut step = self.growth.step_max(whole).min(wanted).min(rest);
+        if step == 0 {
+            return Ok(0);
+        }
+        let least = (whole / STEP_PARTS_MAX).max(1).min(rest);
+        loop {
+            match self.take_step(from, from + step).await {
+                Ok(()) => break,
+                Err(StepError::Other(error)) => return Err(error),
+                Err(StepError::NoRoom(why)) if step <= least => {
+                    self.growth.step_max.store(least, Ordering::Relaxed);
+                    self.say_full(from, &why);
+                    return Ok(0);
+                }
+                Err(StepError::NoRoom(_)) => step = (step / 2).max(least),
+            }
+        }
+        self.growth.grew(step, whole);
+        self.flush_grown().await?;
+        let to = from + step;
+        let run = Run::new(from, u32::try_from(step).unwrap_or(u32::MAX));
+        self.publish(Changes { freed: vec![run], device_blocks: Some(to), ..Changes::default() }).await?;
+        self.space.grown(to);
+        self.space.give_back(&[run]);
+        self.log.committer.moved.notify();
+        Ok(step)
+    }
+
+    /// Makes the new blocks and the file's length durable. A failure makes the store read-only and wakes the writes that wait for room.
+    pub(crate) async fn flush_grown(&self) -> Result<()> {
+        let flush = async { self.device.flush().await.ok().map_err(Error::Io) };
+        self.log.poison.flushed(flush).await.inspect_err(|_| self.log.committer.moved.notify())
+    }
+
+    /// Takes the room of the space image of `to` blocks, makes the file that long and zeroes the new part. After a failure the file has `from` blocks again, and
+    /// the file system gets back what the step took.
+    async fn take_step(&self, from: u64, to: u64) -> std::result::Result<(), StepError> {
+        hold_areas(&self.device, &self.layout(), from, to).await?;
+        if let Err(error) = self.device.inner().grow(to) {
+            let code = error.raw_os_error();
+            return Err(match code.is_some_and(is_no_room) {
+                true => StepError::NoRoom(no_room(code, &error)),
+                false => StepError::Other(Error::Unopenable(format!("growing to {to} blocks: {error}"))),
+            });
+        }
+        if self.device.inner().allocates() || injected(Bug::GrownNotZeroed) {
+            return Ok(());
+        }
+        OperationCounters::add(&self.counters.growth_blocks_written, to - from);
+        let Err(error) = zero(&self.device, from, to).await else { return Ok(()) };
+        if let Err(kept) = self.device.inner().shrink(from) {
+            tracing::warn!("what a growth took of the file system could not be given back: {kept}");
+        }
+        Err(error.into())
+    }
+
+    /// Logs that the file system is full: once when that begins, and not for each refused write.
+    fn say_full(&self, blocks: u64, why: &str) {
+        let Some(unsaid) = self.growth.reached(self.now_ns(), why) else { return };
+        let mib = blocks * BLOCK_BYTES as u64 / (1 << 20);
+        let before =
+            if unsaid > 0 { format!(" ({unsaid} times since it was last said)") } else { String::new() };
+        tracing::warn!(
+            "the data file has {mib} MiB and cannot grow: {why}{before}; writes that find no room in it are refused until \
+             objects are deleted, or there is room in the file system, which is looked for again and again"
+        );
+    }
+}
+
+/// Writes zeros from block `from` to block `to`.
+///
+/// # Errors
+/// As the device.
+pub(crate) async fn zero(device: &Device, from: u64, to: u64) -> Result<()> {
+    zero_by(device, from, to, ZERO_BLOCKS).await
+}
+
+/// As [`zero`], by requests of `piece` blocks.
+async fn zero_by(device: &Device, from: u64, to: u64, piece: u64) -> Result<()> {
+    let zeros = Arc::new(IoBuf::new(piece.min(to.saturating_sub(from)) as usize));
+    let mut at = from;
+    while at < to {
+        let blocks = (to - at).min(piece);
+        if blocks as usize * BLOCK_BYTES == zeros.len() {
+            device.write(at, zeros.clone()).await.ok()?;
+        } else {
+            device.write(at, IoBuf::new(blocks as usize)).await.ok()?;
+        }
+        at += blocks;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use shoal_device::MemDevice;
+
+    use super::*;
+    use crate::space::manager::Shortage;
+    use crate::testing::fixtures::{environment, open_in, options};
+    use crate::{FormatOptions, ObjectKey, PutOptions, Store, block_on};
+
+    fn growable() -> Store {
+        let device = Device::new(Arc::new(MemDevice::growable(1)));
+        let format = FormatOptions { initial_blocks: Some(0), ..FormatOptions::for_blocks(1 << 16) };
+        block_on(Store::format(&device, &format, &environment())).unwrap();
+        let mut options = options();
+        options.tuning.growth_blocks = 64;
+        open_in(&device, options, environment())
+    }
+
+    /// A write that finds no room has an apply free what is dead, and that may find none, either: the file grows for both.
+    #[test]
+    fn a_claim_goes_on_where_an_apply_finds_no_room() {
+        let store = growable();
+        let put = |name: &[u8], bytes: usize| {
+            let key = ObjectKey::new("default", name).unwrap();
+            block_on(store.put(&key, vec![1; bytes].into(), PutOptions::default())).map(|_| ())
+        };
+        put(b"in the log", 30).unwrap();
+        let taken: Vec<Run> = std::iter::from_fn(|| store.0.space.allocate(1)).collect();
+        put(b"without room", 20_000).unwrap();
+        store.0.space.give_back(&taken);
+        block_on(store.close()).unwrap();
+    }
+
+    /// Others may take the blocks of each step before the writer that made them does: no write is refused while the file can grow. The
+    /// writer waits for one apply while it can, and for all before it is refused.
+    #[test]
+    fn a_claim_goes_on_while_the_file_can_grow() {
+        let store = growable();
+        for name in 0..32_u8 {
+            let key = ObjectKey::new("default", &[name]).unwrap();
+            block_on(store.put(&key, vec![1; 30].into(), PutOptions::default())).unwrap();
+        }
+        let unapplied = || store.0.tablets.all().iter().filter(|it| it.first_unapplied().is_some()).count();
+        let all = unapplied();
+        assert!(all > 1);
+        let attempts = AtomicU32::new(0);
+        let until = |last: u32| {
+            let attempts = &attempts;
+            move || {
+                let taken = attempts.fetch_add(1, Ordering::Relaxed) < last;
+                if taken { Err(Shortage { needed: 8, available: 0 }) } else { Ok(()) }
+            }
+        };
+        block_on(store.0.claim(until(20))).unwrap();
+        assert_eq!(unapplied(), all - 1);
+        // The end of growth is the end of all attempts.
+        let full = block_on(store.0.claim(until(u32::MAX)));
+        assert!(matches!(full, Err(Error::Full { needed: 8, .. })), "{full:?}");
+        assert_eq!((store.stat().device_blocks, unapplied()), (1 << 16, 0));
+    }
+}

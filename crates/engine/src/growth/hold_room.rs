@@ -1,0 +1,114 @@
+//! Takes the room of a data file's used part at an opening: a sparse copy has holes, and a copy by reference shares its blocks, so
+//! an overwrite may find its file system full.
+
+use std::ops::Range;
+
+use shoal_base::Run;
+use shoal_device::Device;
+
+use crate::image::layout::AREAS_FIRST;
+use crate::image::superblock::Superblock;
+
+/// Takes the room of every block that `superblock` uses, and warns if it cannot be had. `discards`: free blocks were given back on
+/// purpose, and are left alone.
+pub(crate) fn hold_room(device: &Device, superblock: &Superblock, discards: bool) {
+    let inner = device.inner();
+    if !inner.can_grow() {
+        return;
+    }
+    if inner.is_copied_on_write() {
+        tracing::warn!(
+            "the data file is copied on write: on a full file system even overwrites and deletes are refused until there is room. \
+             To avoid that, copy the stopped store into a new empty file with the attribute C (`chattr +C`), by `cp --reflink=never`"
+        );
+        return;
+    }
+    let data = if discards { Vec::new() } else { data_of(superblock) };
+    for blocks in fixed_parts(superblock).into_iter().chain(data) {
+        if let Err(error) = inner.hold_room(blocks) {
+            tracing::warn!(
+                "parts of the data file have no room of their own, as in a sparse copy or one that shares its blocks, and cannot get \
+                 it: {error}. Writes there are refused while the file system is full: make room, and start again"
+            );
+            return;
+        }
+    }
+}
+
+/// The superblocks, the part of the log that may be written, and the used parts of the space image.
+fn fixed_parts(superblock: &Superblock) -> [Range<u64>; 4] {
+    let layout = &superblock.layout;
+    let [first, second] = layout.used_areas(superblock.device_blocks);
+    let log = layout.log_first();
+    [0..AREAS_FIRST, log..log + u64::from(superblock.log_prepared), first, second]
+}
+
+/// The blocks of data, without areas and a log among them.
+fn data_of(superblock: &Superblock) -> Vec<Range<u64>> {
+    let layout = &superblock.layout;
+    let mut areas: Vec<Run> = layout.areas_in_data().collect();
+    areas.sort_unstable_by_key(|area| area.block);
+    let (mut at, mut parts) = (layout.data_first(), Vec::new());
+    for area in areas {
+        parts.push(at..area.block.max(at));
+        at = at.max(area.end());
+    }
+    parts.push(at..superblock.device_blocks.max(at));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shoal_device::MemDevice;
+
+    use super::*;
+    use crate::testing::fixtures::{environment, open_in, options};
+    use crate::{FormatOptions, Store, block_on};
+
+    fn superblock() -> Superblock {
+        let device = Device::new(Arc::new(MemDevice::growable(1)));
+        let format = FormatOptions { initial_blocks: Some(0), ..FormatOptions::for_blocks(1 << 23) };
+        block_on(Store::format(&device, &format, &environment())).unwrap();
+        let store = open_in(&device, options(), environment());
+        let superblock = (*store.0.checkpointer.publisher.try_take().unwrap()).clone();
+        block_on(store.close()).unwrap();
+        superblock
+    }
+
+    #[test]
+    fn a_new_store_holds_the_room_of_all_parts_that_it_writes() {
+        let mut superblock = superblock();
+        let layout = superblock.layout;
+        superblock.device_blocks = layout.data_first() + 1_000;
+        let log = layout.log_first();
+        let [first, second] = layout.places.space_areas.map(|first| first..first + 256);
+        assert!(layout.space_area_blocks > 256, "the rest of an area is left alone");
+        let fixed = [0..AREAS_FIRST, log..log + u64::from(superblock.log_prepared), first, second];
+        assert_eq!(fixed_parts(&superblock), fixed);
+        assert_eq!(data_of(&superblock), vec![layout.data_first()..superblock.device_blocks]);
+    }
+
+    /// The unused parts of areas are left alone, and an area is held to its end at most.
+    #[test]
+    fn areas_among_the_data_are_no_data() {
+        let mut superblock = superblock();
+        let first = superblock.layout.data_first();
+        superblock.layout.log_blocks = 300;
+        superblock.layout.space_area_blocks = 50;
+        superblock.layout.places.log = first + 500;
+        superblock.layout.places.space_areas = [first + 100, first + 800];
+        superblock.log_prepared = 20;
+        superblock.device_blocks = first + 1_000;
+        let from_data = |part: Range<u64>| first + part.start..first + part.end;
+        let [_, log, areas @ ..] = fixed_parts(&superblock);
+        assert_eq!(log, from_data(500..520));
+        assert_eq!(areas, [from_data(100..150), from_data(800..850)]);
+        let data = [0..100, 150..500, 800..800, 850..1_000].map(from_data);
+        assert_eq!(data_of(&superblock), data);
+        // The file ends before the last area does: nothing follows it.
+        superblock.device_blocks = first + 820;
+        assert_eq!(data_of(&superblock).last(), Some(&from_data(850..850)));
+    }
+}

@@ -1,0 +1,232 @@
+//! Gives a store whose cap was raised a log that fits its size: behind the growth, and at an opening (INV-38).
+//!
+//! The ring of the log cannot become longer where it is: data lie behind it, and the place of a batch depends on the length. So the
+//! log lets no record in for a moment, until all that it has are applied, and one superblock names another ring, in which no batch
+//! lies yet. Until that superblock is durable, nothing that an older one names has changed. Writers wait meanwhile, as for room in a
+//! full log: none is refused.
+//!
+//! A store that has no room for the longer ring keeps its log and works on: the next growth or opening tries it again.
+
+use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::options::log_blocks_for;
+
+use crate::checkpoint::checkpointer::Checkpointer;
+use crate::checkpoint::publish::{Changes, MovedLog};
+use crate::growth::grow::zero;
+use crate::growth::map_room::{hold, hold_areas};
+use crate::image::features::MOVED_AREAS;
+use crate::image::space_image;
+use crate::log::ring::Ring;
+use crate::space::manager::DataBlocks;
+
+/// The log gets a new ring where that is this many times as long.
+const WORTH_MOVING: u32 = 2;
+
+/// Blocks of the log's ring that are prepared at first in a file, 8 MiB: the rest takes no space of the file system until it is
+/// [prepared](Checkpointer::prepare_log).
+pub(crate) const PREPARED_FIRST: u32 = 2_048;
+
+/// The place of a longer ring, in which no batch lies.
+struct LongerRing {
+    ring: Ring,
+    /// The part that may be written.
+    prepared: u32,
+    /// The end of the data with it, where the file grew for it; none: its blocks were free.
+    device_blocks: Option<u64>,
+}
+
+impl Checkpointer {
+    /// Gives the log a ring that fits the cap, where that is worth it. The program's log tells what stands in the way: nothing waits for
+    /// a longer ring.
+    pub(crate) async fn fit_log(&self) {
+        if let Err(error) = self.try_to_fit_log().await {
+            tracing::warn!("the log could not get a ring that fits the size of the store: {error}");
+        }
+    }
+
+    async fn try_to_fit_log(&self) -> Result<()> {
+        let layout = self.layout();
+        let wanted = log_blocks_for(layout.blocks_max);
+        if wanted / WORTH_MOVING < layout.log_blocks || !self.has_grown().await {
+            return Ok(());
+        }
+        // Most of the work is done while writers go on.
+        self.empty_log().await?;
+        let closed = self.log.committer.close_log();
+        closed.is_drained().await?;
+        self.empty_log().await?;
+        let _turn = self.grower.take().await;
+        match self.why_not_now().await? {
+            Some(why) => self.say_kept(wanted, why),
+            None => match self.place_of_ring(wanted).await {
+                Ok(place) => self.move_log(place).await?,
+                Err(why) => self.say_kept(wanted, &why),
+            },
+        }
+        Ok(())
+    }
+
+    async fn empty_log(&self) -> Result<()> {
+        if injected(Bug::LogMovedWithRecords) { Ok(()) } else { self.apply_all().await }
+    }
+
+    /// The log of a store that never grew has the length that it was made with.
+    async fn has_grown(&self) -> bool {
+        self.publisher.take().await.features.incompatible & MOVED_AREAS != 0
+    }
+
+    /// The reason why the log keeps its ring: damage, in the trees or in the space image.
+    async fn why_not_now(&self) -> Result<Option<&'static str>> {
+        let is_applied = self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
+        if !is_applied && !injected(Bug::LogMovedWithRecords) {
+            return Ok(Some("records of the log could not be applied"));
+        }
+        // A publish that finds damage makes the store read-only.
+        let newest = self.publisher.take().await;
+        let image = space_image::load(&self.device, &newest).await?;
+        Ok(image.incomplete().next().map(|_| "a part of the space image is damaged"))
+    }
+
+    /// A place for a ring of `blocks` blocks: behind the end of a file, or a free run. The caller has the grower's turn.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    async fn place_of_ring(&self, blocks: u32) -> std::result::Result<LongerRing, String> {
+        let device_blocks = self.publisher.take().await.device_blocks;
+        let end = device_blocks + u64::from(blocks);
+        self.hold_old_ring().await.map_err(|error| error.to_string())?;
+        if self.device.inner().can_grow() && end <= self.layout().blocks_max {
+            let ring = Ring { first: device_blocks, blocks };
+            let prepared = PREPARED_FIRST.min(blocks);
+            let held = hold_areas(&self.device, &self.layout(), device_blocks, end).await;
+            held.map_err(|error| error.to_string())?;
+            self.write_ring_behind_the_end(ring, prepared).await?;
+            return Ok(LongerRing { ring, prepared, device_blocks: Some(end) });
+        }
+        // Blocks that applies may need are not for the ring (R3): reserved until it has its own.
+        let no_room = "there is no room for it";
+        let reservation = self.space.claim_apply(u64::from(blocks)).map_err(|_| no_room)?;
+        let run = self.space.allocate(blocks).ok_or(no_room)?;
+        drop(reservation);
+        match zero(&self.device, run.block, run.end()).await {
+            Ok(()) => {
+                let ring = Ring { first: run.block, blocks };
+                Ok(LongerRing { ring, prepared: blocks, device_blocks: None })
+            }
+            Err(error) => {
+                self.space.give_back(&[run]);
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// Takes the room of the unprepared part of the ring, if its blocks are to become data.
+    async fn hold_old_ring(&self) -> Result<()> {
+        let ring = self.layout().ring();
+        let Some(old) = self.layout().with_log(ring).1 else { return Ok(()) };
+        hold(&self.device, old.block + u64::from(self.log.committer.ring.prepared())..old.end()).await
+    }
+
+    /// Makes the file long enough for `ring`. As in a new file, only its first part takes space of the file system at first.
+    async fn write_ring_behind_the_end(&self, ring: Ring, prepared: u32) -> std::result::Result<(), String> {
+        let inner = self.device.inner();
+        let before = inner.blocks();
+        let written = match inner.extend(ring.first + u64::from(ring.blocks)) {
+            Ok(()) => {
+                let written = zero(&self.device, ring.first, ring.first + u64::from(prepared)).await;
+                written.map_err(|error| error.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        if written.is_err()
+            && let Err(kept) = inner.shrink(before)
+        {
+            tracing::warn!("what a longer log took of the file system could not be given back: {kept}");
+        }
+        written
+    }
+
+    /// Publishes the superblock with the longer ring. The log has no record that is not applied, and lets none in.
+    async fn move_log(&self, place: LongerRing) -> Result<()> {
+        let LongerRing { ring, prepared, device_blocks } = place;
+        let before = self.layout();
+        let (layout, old) = before.with_log(ring);
+        self.flush_grown().await?;
+        // No batch may be written from here on: it would lie in the old ring.
+        let stopped = self.log.committer.stop().await;
+        let is_taken = device_blocks.is_none() && !injected(Bug::LongerRingFree);
+        let changes = Changes {
+            device_blocks,
+            taken: is_taken.then(|| Run::new(ring.first, ring.blocks)).into_iter().collect(),
+            freed: old.into_iter().collect(),
+            moved_log: Some(MovedLog { layout, prepared }),
+            ..Changes::default()
+        };
+        let published = self.publish(changes).await;
+        if is_taken && matches!(published, Err(Error::NoRoom(_))) {
+            self.space.give_back(&[Run::new(ring.first, ring.blocks)]);
+        }
+        let number = published?;
+        stopped.move_log(ring, prepared);
+        let end = device_blocks.unwrap_or(self.space.data_end());
+        let data = DataBlocks { blocks: layout.data_first()..end, areas: layout.areas_in_data().collect() };
+        self.space.move_log(data, number, old);
+        self.tablets.admission.set_log_blocks(layout.log_blocks);
+        self.layout.store(std::sync::Arc::new(layout));
+        // The superblock before this one names the old ring: were this one lost, nobody would look for batches in the new ring.
+        let named_twice = self.publish(Changes::default()).await;
+        named_twice
+            .inspect_err(|error| self.log.fail(format!("the longer log is named once only ({error})")))?;
+        drop(stopped);
+        tracing::info!(
+            "the log got a longer ring, which fits the size of the store: {} instead of {}",
+            mib(ring.blocks),
+            mib(before.log_blocks)
+        );
+        Ok(())
+    }
+
+    fn say_kept(&self, wanted: u32, why: &str) {
+        tracing::warn!(
+            "the log keeps its size of {} and does not get the {} that fit the size of the store: {why}. The next growth or start tries \
+             it again",
+            mib(self.layout().log_blocks),
+            mib(wanted)
+        );
+    }
+}
+
+fn mib(blocks: u32) -> String {
+    format!("{:.1} MiB", (u64::from(blocks) * BLOCK_BYTES_U64) as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shoal_device::{Device, MemDevice};
+
+    use crate::testing::fixtures::{environment, open_in, options};
+    use crate::{FormatOptions, Store, block_on};
+
+    /// The ring of a device lies among the data: the blocks that writes have reserved for their applies stay theirs (R3).
+    #[test]
+    fn a_longer_ring_takes_no_reserved_block() {
+        const GROWN: u64 = 20_000;
+        let device = Device::new(Arc::new(MemDevice::new(GROWN)));
+        let format = FormatOptions { tablets: 2, log_blocks: Some(24), ..FormatOptions::for_blocks(320) };
+        block_on(Store::format(&device, &format, &environment())).unwrap();
+        let store = open_in(&device, options(), environment());
+        let log_blocks = || store.stat().log_blocks;
+        store.0.space.reserve_recovered(GROWN - 200);
+        block_on(store.grow(None)).unwrap();
+        let free = store.0.space.allocator().free_blocks();
+        assert!(free > GROWN / 128 && log_blocks() == 24, "{free} free, {} of the log", log_blocks());
+        store.0.space.release_reservation(GROWN - 200);
+        block_on(store.grow(None)).unwrap();
+        assert_eq!(log_blocks(), GROWN / 128);
+        block_on(store.close()).unwrap();
+    }
+}

@@ -1,0 +1,12 @@
+//! Growth of the data file, of the cap and of the log.
+//!
+//! Reading order: [`grow`] (the file grows ahead of need), [`map_room`] (the room of the space image in a file), [`raise_cap`] (of an
+//! open store), [`at_opening`] (the same at an opening), [`hold_room`] (holes of a copied file are filled at an opening),
+//! [`longer_log`]. The checkpointer holds the state of growing (`space/growth.rs`).
+
+pub(crate) mod at_opening;
+pub(crate) mod grow;
+pub(crate) mod hold_room;
+pub(crate) mod longer_log;
+pub(crate) mod map_room;
+pub(crate) mod raise_cap;

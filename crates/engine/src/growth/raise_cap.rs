@@ -1,0 +1,253 @@
+//! Raises the cap of an open store while reads, writes and applies go on (INV-37).
+//!
+//! The areas of the space image are sized by the cap. So the growth takes new areas behind the blocks in use, and one publish writes
+//! the published image there in the geometry of the new cap, and the superblock that names all of it. Until that superblock is
+//! durable, nothing that an older one names has changed. The allocator becomes larger behind it, under its own lock; the old areas
+//! become room for objects as what an apply frees does (R9).
+//!
+//! Writers that find no room meanwhile wait for the grower's turn and then find the new cap: none is refused. `growth/at_opening.rs` does
+//! the same at an opening, and shares the plan.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use shoal_base::task::Boxed;
+use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_device::Device;
+use shoal_space::FreeImage;
+
+use crate::checkpoint::publish::Changes;
+use crate::growth::map_room::hold;
+use crate::image::layout::Layout;
+use crate::image::space_image;
+use crate::image::superblock::{FORMAT_VERSION, Superblock};
+use crate::log::driver::run_to_end;
+use crate::memtable::admission::records_max;
+use crate::space::manager::DataBlocks;
+use crate::store::{Inner, Store};
+
+/// The result of a growth of the cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grown {
+    /// The largest number of blocks of 4 KiB that the store could have before.
+    pub before: u64,
+    /// The largest number of blocks that it may have now.
+    pub now: u64,
+}
+
+/// A growth of the cap that can be made.
+pub(crate) struct Plan {
+    /// The layout with the new cap.
+    pub layout: Layout,
+    /// The size of the device that the superblock of the growth names, in blocks.
+    pub device_blocks: u64,
+    /// Where the new areas begin, and end.
+    pub areas: Range<u64>,
+    /// The areas of before, which become free.
+    pub old: Vec<Run>,
+    /// The parts of them that may have no room in a file yet: blocks that are handed out have.
+    pub old_unused: Vec<Range<u64>>,
+    /// Blocks behind the areas, which become free: none of a file, which goes on growing as it fills.
+    pub fresh: Vec<Run>,
+}
+
+impl Plan {
+    /// The growth of the store of `superblock` on `device` to a cap of `blocks_max` blocks.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the store cannot have that cap; [`Error::Unopenable`] if this program must not write to the store.
+    pub(crate) fn new(device: &Device, superblock: &Superblock, blocks_max: u64) -> Result<Self> {
+        let Superblock { version, features, layout, .. } = superblock;
+        let refused = |why: String| Err(Error::Invalid(why));
+        if blocks_max < layout.blocks_max {
+            return refused(format!(
+                "the store has a cap of {} blocks of 4 KiB ({}) and cannot shrink to {blocks_max} ({}): objects may lie in any of them. \
+                 A smaller store is a new one: back this one up, and restore it with a smaller size",
+                layout.blocks_max,
+                mib(layout.blocks_max),
+                mib(blocks_max)
+            ));
+        }
+        let (can_grow, there) = (device.inner().can_grow(), device.blocks());
+        if !can_grow && blocks_max > there {
+            return refused(format!(
+                "the store cannot grow to {blocks_max} blocks of 4 KiB ({}): its device has {there} ({}). Enlarge the device first",
+                mib(blocks_max),
+                mib(there)
+            ));
+        }
+        features.check_writable()?;
+        if *version < FORMAT_VERSION {
+            return Err(Error::Unopenable(format!(
+                "the store has format version {version} and cannot grow: open it once for writing without growing it, which upgrades it \
+                 to version {FORMAT_VERSION}"
+            )));
+        }
+        let end = superblock.device_blocks;
+        let unused = layout.unused_areas(end);
+        let (layout, freed) = layout.grown(blocks_max, end)?;
+        let is_freed = |unused: &Range<u64>| {
+            freed.iter().any(|freed| freed.start <= unused.start && unused.end <= freed.end)
+        };
+        let old_unused = unused.into_iter().filter(is_freed).collect();
+        let areas = end..end + 2 * u64::from(layout.space_area_blocks);
+        let device_blocks = if can_grow { areas.end } else { blocks_max };
+        let old = freed.into_iter().flat_map(runs).collect();
+        let new = if injected(Bug::GrownAreasFree) { areas.start } else { areas.end };
+        let fresh = runs(new..device_blocks).collect();
+        Ok(Self { layout, device_blocks, areas, old, old_unused, fresh })
+    }
+
+    /// The published image after the growth.
+    ///
+    /// # Errors
+    /// [`Error::Unopenable`] if a part of `published` is damaged; [`Error::Corrupt`] if the plan does not follow on it.
+    pub(crate) fn image(&self, published: &FreeImage) -> Result<FreeImage> {
+        if published.incomplete().next().is_some() {
+            return Err(Error::Unopenable(
+                "a part of the space image is damaged, and what is not known as free would stay unused for ever: the store does not \
+                 grow. `shoal check --repair` finds the free space again; grow then"
+                    .into(),
+            ));
+        }
+        space_image::enlarged(published, &self.layout, &self.freed())
+    }
+
+    fn freed(&self) -> Vec<Run> {
+        [&self.old[..], &self.fresh].concat()
+    }
+
+    /// Makes a file long enough for the new areas, and takes the room of what the image uses of them (INV-40). A file that has no room
+    /// for that gets its length back.
+    ///
+    /// # Errors
+    /// [`Error::Unopenable`].
+    pub(crate) async fn take_room(&self, device: &Device) -> Result<()> {
+        let inner = Arc::clone(device.inner());
+        if !inner.can_grow() {
+            return Ok(());
+        }
+        let before = inner.blocks();
+        let held = || self.layout.used_areas(self.device_blocks).into_iter().chain(self.old_unused.clone());
+        let grown = match inner.extend(self.areas.end) {
+            Ok(()) => hold_all(device, held()).await.map_err(|error| match error {
+                Error::NoRoom(why) => why,
+                error => error.to_string(),
+            }),
+            Err(error) => Err(error.to_string()),
+        };
+        grown.map_err(|error| {
+            if let Err(kept) = inner.shrink(before) {
+                tracing::warn!("what a growth took of the file system could not be given back: {kept}");
+            }
+            let blocks: u64 = held().map(|part| part.end - part.start).sum();
+            let mib = (blocks * BLOCK_BYTES_U64).div_ceil(1 << 20);
+            Error::Unopenable(format!(
+                "the store did not grow: the data file needs {mib} MiB more for the map of the new space: {error}. The store is as before"
+            ))
+        })
+    }
+}
+
+async fn hold_all(device: &Device, parts: impl Iterator<Item = Range<u64>>) -> Result<()> {
+    for part in parts {
+        hold(device, part).await?;
+    }
+    Ok(())
+}
+
+fn mib(blocks: u64) -> String {
+    format!("{} MiB", blocks.saturating_mul(BLOCK_BYTES_U64) >> 20)
+}
+
+/// Blocks in runs.
+fn runs(blocks: Range<u64>) -> impl Iterator<Item = Run> {
+    const RUN_BLOCKS: u64 = 1 << 30;
+    let end = blocks.end;
+    blocks
+        .step_by(RUN_BLOCKS as usize)
+        .map(move |first| Run::new(first, (end - first).min(RUN_BLOCKS) as u32))
+}
+
+impl Store {
+    /// Raises the cap to `blocks_max` blocks of 4 KiB while the store is in use; `None`: to all that its device has, which is asked
+    /// for its size again. Nothing is done if the store has that cap. A crash leaves the old cap or the new one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the store cannot have that cap; [`Error::Unopenable`] if its free space is damaged, or a file has no room for
+    /// the map of the new space; then the store is as before. As the device: a failed write poisons the store.
+    pub fn grow(&self, blocks_max: Option<u64>) -> Boxed<'_, Result<Grown>> {
+        Box::pin(async move {
+            self.0.check_writable()?;
+            let grown = run_to_end(self.0.raise_cap(blocks_max))?;
+            run_to_end(self.0.checkpointer.fit_log());
+            Ok(grown)
+        })
+    }
+
+    /// Blocks that the store's file could have with what its file system has free now; `None` of a block device, and where that is not
+    /// known.
+    #[must_use]
+    pub fn room_blocks(&self) -> Option<u64> {
+        self.0.device.inner().room()
+    }
+}
+
+impl Inner {
+    /// A publish that finds damage makes the store read-only: so damage of the image is looked for before. No superblock is published
+    /// meanwhile.
+    async fn plan(&self, blocks_max: u64) -> Result<Plan> {
+        let newest = self.checkpointer.publisher.take().await;
+        let plan = Plan::new(&self.device, &newest, blocks_max)?;
+        plan.image(&space_image::load(&self.device, &newest).await?)?;
+        Ok(plan)
+    }
+
+    async fn raise_cap(&self, blocks_max: Option<u64>) -> Result<Grown> {
+        // Between two steps of relocation: no group is being emptied, and none will be.
+        let _round = self.relocator.round.take().await;
+        let _turn = self.checkpointer.grower.take().await;
+        let before = self.layout().blocks_max;
+        let there =
+            self.device.inner().measure().map_err(|error| {
+                Error::Unopenable(format!("the size of the device cannot be read: {error}"))
+            })?;
+        let blocks_max = match blocks_max {
+            Some(blocks_max) => blocks_max,
+            None if !self.device.inner().can_grow() => there,
+            None => {
+                return Err(Error::Invalid(
+                    "a size is missing: how large the store may become in its file".into(),
+                ));
+            }
+        };
+        if blocks_max == before {
+            return Ok(Grown { before, now: before });
+        }
+        let plan = self.plan(blocks_max).await?;
+        plan.take_room(&self.device).await?;
+        self.checkpointer.flush_grown().await?;
+        let changes = Changes {
+            layout: Some(plan.layout),
+            device_blocks: Some(plan.device_blocks),
+            freed: plan.freed(),
+            ..Changes::default()
+        };
+        let number = self.checkpointer.publish(changes).await?;
+        let Plan { layout, device_blocks, old, fresh, .. } = plan;
+        let data = DataBlocks {
+            blocks: layout.data_first()..device_blocks,
+            areas: layout.areas_in_data().collect(),
+        };
+        self.space.raise_cap((blocks_max, layout.group_blocks), data, number, &fresh, old);
+        self.checkpointer.layout.store(Arc::new(layout));
+        self.tablets.admission.set_records_max(records_max(&self.tuning, blocks_max));
+        self.log.committer.moved.notify();
+        tracing::info!(
+            "the store grew: it may have {blocks_max} blocks of 4 KiB now; it had at most {before}"
+        );
+        Ok(Grown { before, now: blocks_max })
+    }
+}

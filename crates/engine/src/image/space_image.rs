@@ -1,0 +1,261 @@
+//! The space image on the device: a snapshot and the deltas of the superblocks since, in one of two areas (R10;
+//! `docs/format/space.md`).
+//!
+//! A publish appends its changes. When the used part of an area is full, which grows with the device (INV-40), the image is read back,
+//! updated and written to the other area as a new snapshot. It is never written from the allocator's memory, which is ahead of the published state.
+
+use std::ops::Range;
+
+use shoal_base::{BLOCK_BYTES, Run, blocks_for};
+use shoal_common::error::{Error, Result};
+use shoal_device::{Device, IoBuf};
+use shoal_space::image::SnapshotReader;
+use shoal_space::{Delta, FreeImage};
+
+use crate::image::layout::{Layout, PIECE_BLOCKS};
+use crate::image::superblock::{SpacePlace, Superblock};
+
+/// Writes the image of a new store: all blocks from the first data block on are free.
+///
+/// # Errors
+/// As the device.
+pub(crate) async fn write_first(device: &Device, superblock: &Superblock) -> Result<SpacePlace> {
+    let layout = &superblock.layout;
+    let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
+    free_blocks(&mut image, layout.data_first()..superblock.device_blocks)?;
+    write_snapshot(device, superblock, &image, 0).await
+}
+
+/// Makes all of `blocks` free in `image`.
+///
+/// # Errors
+/// [`Error::Corrupt`] if any of them is free already.
+pub(crate) fn free_blocks(image: &mut FreeImage, blocks: Range<u64>) -> Result<()> {
+    let mut first = blocks.start;
+    while first < blocks.end {
+        let some = (blocks.end - first).min(1 << 20);
+        image.free(Run::new(first, some as u32)).map_err(|error| not_following(&error.to_string(), first))?;
+        first += some;
+    }
+    Ok(())
+}
+
+/// Writes `image` as the snapshot of `superblock`, in the area that is not in use.
+///
+/// # Errors
+/// As the device; [`Error::Corrupt`] if it does not fit, which is impossible for an image of this size.
+pub(crate) async fn rewrite(
+    device: &Device,
+    superblock: &Superblock,
+    image: &FreeImage,
+) -> Result<SpacePlace> {
+    write_snapshot(device, superblock, image, superblock.space.area ^ 1).await
+}
+
+/// `published` in the geometry of `layout`, with the blocks of `freed` free, too.
+///
+/// # Errors
+/// [`Error::Corrupt`] if any of them is free already.
+pub(crate) fn enlarged(published: &FreeImage, layout: &Layout, freed: &[Run]) -> Result<FreeImage> {
+    let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
+    for run in published.runs().chain(freed.iter().copied()) {
+        free_blocks(&mut image, run.block..run.end())?;
+    }
+    Ok(image)
+}
+
+/// Writes the image that `newest` names, with the blocks of `freed` free, too, into an area of `superblock`, whose cap is larger.
+///
+/// # Errors
+/// As [`load`] and [`rewrite`].
+pub(crate) async fn enlarge(
+    device: &Device,
+    newest: &Superblock,
+    superblock: &Superblock,
+    freed: &[Run],
+) -> Result<SpacePlace> {
+    let published = load(device, newest).await?;
+    rewrite(device, superblock, &enlarged(&published, &superblock.layout, freed)?).await
+}
+
+/// Appends the changes of `superblock`, which is not written yet. Returns the place of its image.
+///
+/// # Errors
+/// As the device; [`Error::Corrupt`] if a change contradicts the image.
+pub(crate) async fn append(
+    device: &Device,
+    superblock: &Superblock,
+    taken: &[Run],
+    freed: &[Run],
+) -> Result<SpacePlace> {
+    let mut place = superblock.space;
+    let delta = Delta::new(superblock.number, taken, freed)
+        .map_err(|error| not_following(&error.to_string(), error_block(taken, freed)))?;
+    if delta.taken().is_empty() && delta.freed().is_empty() {
+        return Ok(place);
+    }
+    let bytes = delta.encode(&superblock.identity);
+    let blocks = blocks_for(bytes.len() as u64) as u32;
+    if place.used_blocks + blocks <= superblock.layout.image_blocks(superblock.device_blocks) {
+        let at = superblock.layout.space_area(place.area) + u64::from(place.used_blocks);
+        device.write(at, IoBuf::copied_from(&bytes)).await.ok()?;
+        place.used_blocks += blocks;
+        place.deltas += 1;
+        return Ok(place);
+    }
+    let mut image = load(device, superblock).await?;
+    image.apply(&delta).map_err(|error| not_following(&error.to_string(), error_block(taken, freed)))?;
+    write_snapshot(device, superblock, &image, place.area ^ 1).await
+}
+
+/// Reads the image that `superblock` names. Groups whose piece is damaged are incomplete in it: none of their blocks is
+/// allocated (R19).
+///
+/// # Errors
+/// [`Error::Corrupt`] if a delta is damaged: then only the trees know the free blocks; as the device.
+pub(crate) async fn load(device: &Device, superblock: &Superblock) -> Result<FreeImage> {
+    let (layout, place) = (&superblock.layout, &superblock.space);
+    let start = layout.space_area(place.area);
+    let empty = FreeImage::new(layout.blocks_max, layout.group_blocks);
+    let mut reader =
+        SnapshotReader::new(empty, superblock.identity, place.snapshot_number, place.snapshot_pieces);
+    for sequence in 0..place.snapshot_pieces {
+        let at = u64::from(sequence) * PIECE_BLOCKS;
+        let blocks = PIECE_BLOCKS.min(u64::from(place.snapshot_blocks).saturating_sub(at));
+        let read = || async { device.read(start + at, IoBuf::unfilled(blocks as usize)).await.ok() };
+        // A piece that cannot be read is missing in the next snapshot for good: one failure of the device must not be
+        // enough for that.
+        let piece = match read().await {
+            Ok(piece) => Ok(piece),
+            Err(_) => read().await,
+        };
+        let read = piece.map_err(|error| error.to_string());
+        if let Err(error) =
+            read.and_then(|bytes| reader.piece(sequence, &bytes).map_err(|error| error.to_string()))
+        {
+            tracing::warn!("piece {sequence} of the space image (block {}) is damaged: {error}", start + at);
+        }
+    }
+    let (mut image, lost) = reader.finish();
+    for lost in lost {
+        tracing::warn!(
+            "the free space of blocks {} to {} is not known; `shoal check --repair` finds it again",
+            lost.blocks.start,
+            lost.blocks.end
+        );
+    }
+    let first = u64::from(place.snapshot_blocks);
+    let count = u64::from(place.used_blocks).saturating_sub(first);
+    let bytes = device.read(start + first, IoBuf::unfilled(count as usize)).await.ok()?;
+    let mut at = 0;
+    for _ in 0..place.deltas {
+        let block = start + first + at as u64;
+        let rest = bytes.get(at * BLOCK_BYTES..).unwrap_or(&[]);
+        let (delta, length) = Delta::decode(rest, &superblock.identity)
+            .map_err(|error| not_following(&error.to_string(), block))?;
+        if delta.superblock() <= place.snapshot_number || delta.superblock() > superblock.number {
+            return Err(not_following("it belongs to another superblock", block));
+        }
+        image.apply(&delta).map_err(|error| not_following(&error.to_string(), block))?;
+        at += length.div_ceil(BLOCK_BYTES);
+    }
+    Ok(image)
+}
+
+async fn write_snapshot(
+    device: &Device,
+    superblock: &Superblock,
+    image: &FreeImage,
+    area: u8,
+) -> Result<SpacePlace> {
+    let start = superblock.layout.space_area(area);
+    let mut place = SpacePlace {
+        area,
+        snapshot_pieces: 0,
+        snapshot_blocks: 0,
+        used_blocks: 0,
+        deltas: 0,
+        snapshot_number: superblock.number,
+    };
+    for piece in image.snapshot(superblock.identity, superblock.number) {
+        let at = u64::from(piece.sequence) * PIECE_BLOCKS;
+        place.snapshot_pieces = piece.sequence + 1;
+        place.used_blocks = (at + blocks_for(piece.bytes.len() as u64)) as u32;
+        if place.used_blocks > superblock.layout.space_area_blocks {
+            return Err(not_following("a snapshot is larger than its area", start));
+        }
+        device.write(start + at, IoBuf::copied_from(&piece.bytes)).await.ok()?;
+    }
+    place.snapshot_blocks = place.used_blocks;
+    Ok(place)
+}
+
+fn error_block(taken: &[Run], freed: &[Run]) -> u64 {
+    taken.first().or(freed.first()).map_or(0, |run| run.block)
+}
+
+fn not_following(what: &str, block: u64) -> Error {
+    Error::Corrupt { what: format!("the space image: {what}"), block }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_on;
+    use crate::testing::fixtures::Fixture;
+
+    /// The image follows from the published trees: a change that contradicts it ends the publish, and the error names a
+    /// block.
+    #[test]
+    fn a_change_that_does_not_follow_is_refused() {
+        let mut made = Fixture::new();
+        made.publish();
+        let (free, used) = (Run::new(made.next, 2), Run::new(made.next - 1, 1));
+        let refused = |superblock: &Superblock, taken: &[Run], freed: &[Run]| match block_on(append(
+            &made.device,
+            superblock,
+            taken,
+            freed,
+        )) {
+            Err(Error::Corrupt { what, block }) => (what, block),
+            other => panic!("{other:?}"),
+        };
+        let mut superblock = Superblock { number: made.superblock.number + 1, ..made.superblock.clone() };
+        let what = |error: &str| format!("the space image: {error}");
+        let twice = refused(&superblock, &[free, free], &[]);
+        assert_eq!(twice, (what(&format!("run {free} cannot be taken: {free} is not free")), free.block));
+        let twice = refused(&superblock, &[], &[used, used]);
+        assert_eq!(twice, (what(&format!("run {used} cannot be freed: {used} is free already")), used.block));
+        // The area is full: the image is read back, and the change is compared with it.
+        superblock.space.used_blocks = superblock.layout.space_area_blocks;
+        let not_free = refused(&superblock, &[used], &[]);
+        assert_eq!(not_free.1, used.block);
+        assert!(not_free.0.starts_with("the space image: "), "{not_free:?}");
+        let place = block_on(append(&made.device, &superblock, &[free], &[])).unwrap();
+        assert_eq!((place.area, place.deltas), (made.superblock.space.area ^ 1, 0), "a new snapshot");
+    }
+
+    /// Deltas of other superblocks, with valid checksums.
+    #[test]
+    fn a_delta_of_another_superblock_is_damage() {
+        let mut made = Fixture::new();
+        made.publish();
+        let free = Run::new(made.next, 2);
+        let newest = made.superblock.clone();
+        for (number, is_right) in
+            [(newest.number, false), (newest.number + 1, true), (newest.number + 2, false)]
+        {
+            let mut superblock = Superblock { number, ..newest.clone() };
+            superblock.space = block_on(append(&made.device, &superblock, &[free], &[])).unwrap();
+            superblock.number = newest.number + 1;
+            let loaded = block_on(load(&made.device, &superblock)).map(|image| image.free_blocks());
+            match loaded {
+                Ok(blocks) if is_right => assert_eq!(blocks, newest.device_blocks - made.next - 2),
+                Err(Error::Corrupt { what, .. }) if !is_right => {
+                    assert_eq!(what, "the space image: it belongs to another superblock");
+                }
+                other => panic!("{number}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Admission bounds the memtables of all tablets: a write that finds them full waits for an apply.
+//!
+//! From half of the limit on, applies run; at the limit, writes wait. An apply lends them the room of its memtable as it
+//! brings that home ([`Lent`]): so writers go on at its pace, and do not stand still until its end. Batches that come later than a
+//! large one wait behind it while an apply lends: they would take each piece of its room. Writes of one record take so little of it that they pass.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use shoal_base::BLOCK_BYTES;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use shoal_common::options::Tuning;
+
+use crate::memtable::Growth;
+
+/// An apply lends at most this part of the limits: so much more may be in the memtables while it runs.
+const LENT_SHARE: usize = 4;
+
+/// Steps in which an apply lends room.
+pub(crate) const LENT_STEPS: usize = 128;
+
+/// A batch that needs more than this part of the limits is a large one: one step never makes room for it.
+const LARGE_SHARE: usize = LENT_SHARE * LENT_STEPS;
+
+/// The place of a write that does not wait: behind all that do.
+const NO_PLACE: u64 = u64::MAX;
+
+/// The writes that wait for room, by the order in which they came.
+#[derive(Default)]
+struct Line {
+    next: u64,
+    /// The places of large batches.
+    large: BTreeSet<u64>,
+}
+
+/// The contents of all tablets' memtables, with their limits.
+pub(crate) struct Admission {
+    bytes: AtomicUsize,
+    records: AtomicUsize,
+    /// Batches of several records that wait for an apply to make room.
+    waiting: AtomicUsize,
+    line: Mutex<Line>,
+    /// The place of the first large batch in the line; [`NO_PLACE`] if none waits.
+    first_large: AtomicU64,
+    /// Applies that lend room, and pauses behind them.
+    lending: AtomicUsize,
+    /// The limit on bytes that the user wants; the log allows less where it is short.
+    bytes_wanted: usize,
+    /// Raised where the store grows, as the next one. A few writes that still see the old limit do no harm.
+    bytes_max: AtomicUsize,
+    records_max: AtomicUsize,
+}
+
+/// Records of all memtables at most: a fraction of a small store, where the pages of an apply need space beside the objects.
+pub(crate) fn records_max(tuning: &Tuning, blocks_max: u64) -> usize {
+    tuning.memtable_records_max.min((blocks_max / 16).max(16) as usize)
+}
+
+/// Bytes of all memtables at most: never above a third of the log, so that a frozen and an active memtable and the batches' padding fit
+/// in it.
+fn bytes_max(wanted: usize, log_blocks: u32) -> usize {
+    wanted.min(log_blocks as usize * BLOCK_BYTES / 3)
+}
+
+/// A write batch's share of the memtables.
+pub(crate) struct MemtablePermit {
+    admission: Arc<Admission>,
+    records: usize,
+    bytes: usize,
+}
+
+impl Admission {
+    /// Memtables of at most `bytes_wanted` bytes, or what a log of `log_blocks` blocks allows, and of `records_max` records.
+    pub(crate) fn new(bytes_wanted: usize, log_blocks: u32, records_max: usize) -> Arc<Self> {
+        let (bytes, records, waiting, line, lending) = Default::default();
+        let first_large = AtomicU64::new(NO_PLACE);
+        let bytes_max = AtomicUsize::new(bytes_max(bytes_wanted, log_blocks));
+        let records_max = AtomicUsize::new(records_max);
+        Arc::new(Self {
+            bytes,
+            records,
+            waiting,
+            line,
+            first_large,
+            lending,
+            bytes_wanted,
+            bytes_max,
+            records_max,
+        })
+    }
+
+    fn bytes_max(&self) -> usize {
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    fn records_max(&self) -> usize {
+        self.records_max.load(Ordering::Relaxed)
+    }
+
+    /// Sets the largest number of records of all memtables: for a store that grew.
+    pub(crate) fn set_records_max(&self, records_max: usize) {
+        self.records_max.store(records_max, Ordering::Relaxed);
+    }
+
+    /// Sets the bytes of all memtables at most: for a log that became longer.
+    pub(crate) fn set_log_blocks(&self, log_blocks: u32) {
+        self.bytes_max.store(bytes_max(self.bytes_wanted, log_blocks), Ordering::Relaxed);
+    }
+
+    /// Bits of the filter of a memtable, for as many records as it may get.
+    pub(crate) fn filter_bits(&self) -> usize {
+        self.records_max().min(self.bytes_max() / 256).max(64) * 2
+    }
+
+    /// Returns true for a batch that needs more room than an apply lends at a time.
+    fn is_large(&self, records: usize, bytes: usize) -> bool {
+        records > 1 && (records > self.records_max() / LARGE_SHARE || bytes > self.bytes_max() / LARGE_SHARE)
+    }
+
+    /// Returns true if a batch with this place has a large one before it, and an apply lends. The line does not count without an
+    /// apply: a large batch whose future no task polls would stop all others for ever.
+    fn is_behind_large(&self, place: u64) -> bool {
+        self.first_large.load(Ordering::Acquire) < place && self.lending.load(Ordering::Acquire) > 0
+    }
+
+    /// Admits `records` records of `bytes` bytes in total, if they fit now, and no large batch is before a batch. One above
+    /// the limit is admitted only into empty memtables.
+    pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<MemtablePermit> {
+        self.try_admit_at(NO_PLACE, records, bytes)
+    }
+
+    fn try_admit_at(self: &Arc<Self>, place: u64, records: usize, bytes: usize) -> Option<MemtablePermit> {
+        if records > 1 && self.is_behind_large(place) {
+            return None;
+        }
+        let before = self.records.fetch_add(records, Ordering::AcqRel);
+        let held = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        if before > 0 && (before + records > self.records_max() || held + bytes > self.bytes_max()) {
+            self.release(records, bytes);
+            return None;
+        }
+        Some(MemtablePermit { admission: self.clone(), records, bytes })
+    }
+
+    /// Releases the share of an applied memtable, or what a record did not use of its share.
+    pub(crate) fn release(&self, records: usize, bytes: usize) {
+        if records > 0 {
+            let before = self.records.fetch_sub(records, Ordering::AcqRel);
+            assert!(before >= records, "more records released than admitted (R3)");
+        }
+        let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        assert!(before >= bytes, "more bytes released than admitted (R3)");
+    }
+
+    /// Counts records without a limit: recovery puts them into the memtables, or they are there.
+    pub(crate) fn take(&self, records: usize, bytes: usize) {
+        self.records.fetch_add(records, Ordering::AcqRel);
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Room that an apply may lend: that of a memtable of `records` records and `bytes` bytes.
+    pub(crate) fn lend(self: &Arc<Self>, records: usize, bytes: usize) -> Lent {
+        self.lending.fetch_add(1, Ordering::AcqRel);
+        Lent { admission: self.clone(), records, bytes, lent_records: 0, lent_bytes: 0 }
+    }
+
+    /// The fill of the memtables in thousandths of the limit that is closer to being reached: bytes or records.
+    pub(crate) fn fill_permille(&self) -> usize {
+        let bytes = self.bytes.load(Ordering::Acquire).saturating_mul(1000) / self.bytes_max();
+        let records = self.records.load(Ordering::Acquire).saturating_mul(1000) / self.records_max();
+        bytes.max(records)
+    }
+
+    /// Puts a write of `records` records into the line of those that wait for room, until the result is dropped.
+    pub(crate) fn wait(self: &Arc<Self>, records: usize, bytes: usize) -> Waiting<'_> {
+        let is_large = self.is_large(records, bytes);
+        let mut line = self.line.lock();
+        let place = line.next;
+        line.next += 1;
+        if is_large {
+            line.large.insert(place);
+            self.note_first_large(&line);
+        }
+        drop(line);
+        // One record never needs more than the half that an apply leaves free.
+        self.waiting.fetch_add(usize::from(records > 1), Ordering::AcqRel);
+        Waiting { admission: self, place, is_large, records, bytes }
+    }
+
+    fn note_first_large(&self, line: &Line) {
+        self.first_large.store(line.large.first().copied().unwrap_or(NO_PLACE), Ordering::Release);
+    }
+
+    /// Returns true if a batch waits for room and an apply could make some, however much is free: the batch may need
+    /// all of it.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0 && self.records.load(Ordering::Acquire) > 0
+    }
+
+    /// Records and bytes in the memtables.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        (self.records.load(Ordering::Acquire), self.bytes.load(Ordering::Acquire))
+    }
+}
+
+/// A write that waits for room. See [`Admission::wait`].
+pub(crate) struct Waiting<'a> {
+    admission: &'a Arc<Admission>,
+    place: u64,
+    /// True for a large batch: when it leaves the line, the writes behind it must be told.
+    pub is_large: bool,
+    records: usize,
+    bytes: usize,
+}
+
+impl Waiting<'_> {
+    /// Admits the write if it fits now, and no large batch came before a batch.
+    pub(crate) fn try_admit(&self) -> Option<MemtablePermit> {
+        self.admission.try_admit_at(self.place, self.records, self.bytes)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.admission.waiting.fetch_sub(usize::from(self.records > 1), Ordering::AcqRel);
+        if self.is_large {
+            let mut line = self.admission.line.lock();
+            line.large.remove(&self.place);
+            self.admission.note_first_large(&line);
+        }
+    }
+}
+
+/// The room of a memtable that an apply brings home. Dropped before the end, it takes back what was lent: the apply
+/// failed.
+pub(crate) struct Lent {
+    admission: Arc<Admission>,
+    records: usize,
+    bytes: usize,
+    lent_records: usize,
+    lent_bytes: usize,
+}
+
+impl Lent {
+    /// Lends the room of `done` of `parts` parts, of a share of the limits at most; returns true if that is more than
+    /// before.
+    pub(crate) fn advance(&mut self, done: usize, parts: usize) -> bool {
+        let share = |whole: usize, max: usize| {
+            let lendable = whole.min(max / LENT_SHARE) as u128;
+            (lendable * done as u128 / parts.max(1) as u128) as usize
+        };
+        let records = share(self.records, self.admission.records_max()).saturating_sub(self.lent_records);
+        let bytes = share(self.bytes, self.admission.bytes_max()).saturating_sub(self.lent_bytes);
+        self.admission.release(records, bytes);
+        self.lent_records += records;
+        self.lent_bytes += bytes;
+        records > 0 || bytes > 0
+    }
+
+    /// The memtable is home: the rest of its room is free, too.
+    pub(crate) fn end(mut self) {
+        self.admission.release(self.records - self.lent_records, self.bytes - self.lent_bytes);
+        (self.lent_records, self.lent_bytes) = (0, 0);
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.admission.take(self.lent_records, self.lent_bytes);
+        self.admission.lending.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl MemtablePermit {
+    /// Turns the permit into a share of the memtables, which grew by `growth`. The applies of the memtables release that
+    /// share.
+    pub(crate) fn keep(mut self, growth: &Growth) {
+        assert!(growth.bytes <= self.bytes, "records take at most what was admitted");
+        // The records stay counted. The unused part of the permit and the superseded records are released.
+        let too_many = self.bytes - growth.bytes;
+        self.admission.release(growth.dropped.records, too_many + growth.dropped.bytes);
+        self.bytes = usize::MAX;
+    }
+}
+
+impl Drop for MemtablePermit {
+    fn drop(&mut self) {
+        if self.bytes != usize::MAX {
+            self.admission.release(self.records, self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memtable::Size;
+
+    #[test]
+    fn bounds_and_gives_back() {
+        let admission = Admission::new(100, 64, 3);
+        let first = admission.try_admit(1, 60).unwrap();
+        assert!(admission.try_admit(1, 60).is_none());
+        let second = admission.try_admit(1, 40).unwrap();
+        assert_eq!(admission.fill_permille(), 1000);
+        first.keep(&Growth { bytes: 50, ..Growth::default() });
+        drop(second);
+        assert_eq!(admission.held(), (1, 50));
+        let dropped = Size { records: 1, bytes: 50, reserved_blocks: 0 };
+        admission.try_admit(1, 40).unwrap().keep(&Growth { bytes: 30, dropped });
+        assert_eq!(admission.held(), (1, 30), "it superseded the first");
+        admission.release(1, 30);
+        let large = admission.try_admit(2, 1000).unwrap();
+        assert!(admission.try_admit(1, 1).is_none());
+        drop(large);
+        assert_eq!(admission.held(), (0, 0));
+    }
+
+    #[test]
+    fn an_apply_lends_room_as_it_goes_and_takes_it_back_if_it_fails() {
+        let admission = Admission::new(10_000, 64, 1_000);
+        admission.take(800, 4_000);
+        let mut lent = admission.lend(400, 2_000);
+        assert!(lent.advance(1, 10) && !lent.advance(1, 10));
+        assert_eq!(admission.held(), (775, 3_800));
+        assert!(lent.advance(10, 10));
+        assert_eq!(
+            admission.held(),
+            (550, 2_000),
+            "a quarter of the records, and all bytes, which are fewer"
+        );
+        drop(lent);
+        assert_eq!(admission.held(), (800, 4_000));
+        let mut lent = admission.lend(400, 2_000);
+        assert!(lent.advance(5, 10));
+        lent.end();
+        assert_eq!(admission.held(), (400, 2_000));
+    }
+
+    #[test]
+    fn later_batches_wait_behind_a_large_one_while_an_apply_lends() {
+        let admission = Admission::new(100_000, 1_024, 10_000);
+        admission.take(9_900, 4_000);
+        let lent = admission.lend(100, 0);
+        let before = admission.wait(2, 20);
+        let large = admission.wait(200, 4_000);
+        assert!(large.is_large && !before.is_large && large.try_admit().is_none());
+        assert!(admission.try_admit(2, 20).is_none(), "it comes later");
+        assert!(admission.wait(2, 20).try_admit().is_none() && admission.wait(200, 1).try_admit().is_none());
+        assert!(admission.try_admit(1, 10).is_some() && admission.wait(1, 10).try_admit().is_some());
+        drop(before.try_admit().unwrap());
+        admission.release(100, 0);
+        assert!(large.try_admit().is_some() && admission.try_admit(2, 20).is_none());
+        // The line does not count without an apply.
+        lent.end();
+        assert!(admission.try_admit(2, 20).is_some());
+        let _lent = admission.lend(0, 0);
+        assert!(admission.try_admit(2, 20).is_none());
+        drop(large);
+        assert!(admission.try_admit(2, 20).is_some());
+    }
+}

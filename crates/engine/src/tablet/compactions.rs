@@ -1,0 +1,129 @@
+//! The layers that running compactions read, and the searches that pay for compactions. A compaction may take seconds, so it holds no view of its tablet: blocks that applies free
+//! meanwhile are reusable at once (R9). The pages that it reads stay instead because only compactions free pages of layers, and each
+//! claims the layers that it works with.
+
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_common::event::Event;
+use shoal_tree::Root;
+
+/// The searches of reads in layers of a tablet that no compaction has been made for yet: one for each layer and key. A read of a tablet
+/// without layers adds none.
+#[derive(Default)]
+pub(crate) struct LayerSearches(AtomicU64);
+
+impl LayerSearches {
+    pub(crate) fn note(&self, searches: usize) {
+        if searches > 0 {
+            self.0.fetch_add(searches as u64, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes `price` away, and all searches above `most`: years of reads do not pay for the compactions of a load.
+    pub(crate) fn pay(&self, price: u64, most: u64) {
+        // A read that comes between may be forgotten.
+        self.0.store(self.count().min(most).saturating_sub(price), Ordering::Relaxed);
+    }
+}
+
+/// The compactions of a tablet that are running.
+#[derive(Default)]
+pub(crate) struct RunningCompactions {
+    claimed: Mutex<Claimed>,
+    ended: Event,
+}
+
+#[derive(Default)]
+struct Claimed {
+    /// Layers that compactions among layers read.
+    layers: Vec<Root>,
+    /// A compaction into the base runs.
+    base: bool,
+}
+
+/// The right of a compaction to read its layers and to free their pages. Dropped, it ends the claim.
+pub(crate) struct CompactionClaim<'a> {
+    compactions: &'a RunningCompactions,
+    /// None: all that are compacted into the base.
+    layers: Option<Vec<Root>>,
+}
+
+impl RunningCompactions {
+    /// Claims some layers for a compaction among them. `None` while another compaction works with one of them.
+    pub(crate) fn claim_layers(&self, layers: &[Root]) -> Option<CompactionClaim<'_>> {
+        let mut claimed = self.claimed.lock();
+        if claimed.base || layers.iter().any(|root| claimed.layers.contains(root)) {
+            return None;
+        }
+        claimed.layers.extend(layers);
+        Some(CompactionClaim { compactions: self, layers: Some(layers.to_vec()) })
+    }
+
+    /// Claims all layers for a slice of a compaction into the base. `None` while another compaction runs.
+    pub(crate) fn claim_base(&self) -> Option<CompactionClaim<'_>> {
+        let mut claimed = self.claimed.lock();
+        if claimed.base || !claimed.layers.is_empty() {
+            return None;
+        }
+        claimed.base = true;
+        Some(CompactionClaim { compactions: self, layers: None })
+    }
+
+    /// How many of the first layers of `list` no compaction among layers works with.
+    pub(crate) fn unclaimed(&self, list: &[Root]) -> usize {
+        let claimed = self.claimed.lock();
+        list.iter().position(|root| claimed.layers.contains(root)).unwrap_or(list.len())
+    }
+
+    /// Waits until no compaction runs.
+    pub(crate) async fn wait(&self) {
+        let is_idle = || {
+            let claimed = self.claimed.lock();
+            (!claimed.base && claimed.layers.is_empty()).then_some(())
+        };
+        self.ended.wait_until(is_idle).await;
+    }
+}
+
+impl Drop for CompactionClaim<'_> {
+    fn drop(&mut self) {
+        let mut claimed = self.compactions.claimed.lock();
+        match &self.layers {
+            Some(layers) => claimed.layers.retain(|root| !layers.contains(root)),
+            None => claimed.base = false,
+        }
+        drop(claimed);
+        self.compactions.ended.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(entries: u64) -> Root {
+        Root { entries, ..Root::EMPTY }
+    }
+
+    #[test]
+    fn compactions_of_different_layers_run_side_by_side() {
+        let compactions = RunningCompactions::default();
+        let list = [1, 2, 3, 4].map(layer);
+        let older = compactions.claim_layers(&list[2..]).unwrap();
+        assert!(compactions.claim_layers(&list[1..3]).is_none() && compactions.claim_base().is_none());
+        assert_eq!(compactions.unclaimed(&list), 2);
+        let newer = compactions.claim_layers(&list[..2]).unwrap();
+        assert_eq!(compactions.unclaimed(&list), 0);
+        drop(older);
+        assert_eq!(compactions.unclaimed(&list[2..]), 2);
+        drop(newer);
+        let base = compactions.claim_base().unwrap();
+        assert!(compactions.claim_base().is_none() && compactions.claim_layers(&list[..1]).is_none());
+        drop(base);
+        assert!(compactions.claim_base().is_some());
+    }
+}

@@ -1,0 +1,375 @@
+//! A cursor over all trees of a tablet: the entries that decide, in the order of their keys.
+//!
+//! Each tree has a cursor of its own; of equal keys the newest tree's entry wins. The trees stay in the order of their next keys, so a
+//! long stretch of one tree costs a comparison or two a key. Where a layer is damaged, nothing older is
+//! given of the keys that it may hold there (INV-34).
+
+use std::sync::Arc;
+
+use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
+
+use crate::layers::{Layers, Trees, is_tombstone};
+use crate::{Cursor, Found, Gap, KnownPages, LeafFinder, LeafPlace, PageRef, PageSource, Probe, Root, Tree};
+
+/// An entry and its key.
+type Item<P> = (Vec<u8>, Found<P>);
+
+/// An entry or a tombstone that decides, with its key and its place.
+pub struct Placed<P> {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its bytes; none for a tombstone.
+    pub found: Option<Found<P>>,
+    /// The base's page of level 1 above it, or the base's only leaf; none: a layer has it.
+    pub page: Option<PageRef>,
+}
+
+/// The next step of a cursor that reads no further than it must.
+pub enum Next<T> {
+    /// An entry.
+    Entry(T),
+    /// Damage was met, or a key that it hides, and no key below this one follows. The next call reads on: not before the
+    /// caller wants these keys, or each page of a listing would read a long stretch of damage to its end.
+    Behind(Vec<u8>),
+}
+
+/// The next item of one tree, and the [`Cursor::page_above`] of it.
+struct Head<P> {
+    key: Vec<u8>,
+    /// None: the tree is to be read on from this key, before which it met damage.
+    found: Option<Found<P>>,
+    page: Option<PageRef>,
+}
+
+/// An entry that decides, the number of its tree, and its [`Cursor::page_above`].
+struct Decided<P> {
+    tree: usize,
+    key: Vec<u8>,
+    found: Found<P>,
+    page: Option<PageRef>,
+    /// The damage of a newer tree hides it.
+    is_hidden: bool,
+}
+
+struct Source<S: PageSource> {
+    root: Root,
+    cursor: Cursor<S>,
+    head: Option<Head<S::Page>>,
+    /// Ranges in which older trees have a say only of keys that the filters of this one deny, because it is damaged there.
+    hides: Vec<Gap>,
+    /// Finds these filters.
+    finder: Option<LeafFinder<S>>,
+}
+
+/// See the top of the file.
+pub struct TreesCursor<S: PageSource> {
+    tree: Tree,
+    source: S,
+    layers: Arc<Layers>,
+    /// Newest first; the last one is the base.
+    sources: Vec<Source<S>>,
+    /// The sources that have a head, the least head first, and of equal ones the newest.
+    order: Vec<usize>,
+    gaps: Vec<Gap>,
+    /// Whether the heads are those of the key that was sought.
+    is_primed: bool,
+    /// Whether the caller knows that the first head is damage.
+    is_announced: bool,
+    /// Whether a damaged layer hides nothing.
+    is_past_damage: bool,
+}
+
+impl<S: PageSource + Clone> TreesCursor<S> {
+    /// A cursor over the entries below `end`, where there is one. `expected`: about so many will be read.
+    pub fn new(tree: Tree, source: &S, trees: &Trees, end: Option<&[u8]>, expected: Option<usize>) -> Self {
+        let live = trees.live().max(1);
+        let roots = trees.layers.list.iter().chain(std::iter::once(&trees.base));
+        let sources = roots.map(|&root| {
+            let cursor = Cursor::new(tree, source.clone(), root, &[], end);
+            let share = |entries: usize| (entries as u64).saturating_mul(root.entries.min(live)) / live;
+            let cursor = match expected {
+                Some(entries) if trees.layers.list.is_empty() => cursor.with_expected(entries),
+                Some(entries) => cursor.with_expected(share(entries) as usize + 2),
+                None => cursor,
+            };
+            Source { root, cursor, head: None, hides: Vec::new(), finder: None }
+        });
+        let sources = sources.collect();
+        Self {
+            tree,
+            source: source.clone(),
+            layers: trees.layers.clone(),
+            sources,
+            order: Vec::new(),
+            gaps: Vec::new(),
+            is_primed: false,
+            is_announced: false,
+            is_past_damage: false,
+        }
+    }
+}
+
+impl<S: PageSource + Clone> TreesCursor<S> {
+    /// The same where older trees have their say in spite of damaged layers: the keys that those may have held are gone already.
+    pub fn past_damage(self) -> Self {
+        Self { is_past_damage: true, ..self }
+    }
+
+    /// The same without the entries of the base under `known` pages.
+    pub fn passing(mut self, known: &KnownPages) -> Self {
+        self.sources = std::mem::take(&mut self.sources)
+            .into_iter()
+            .enumerate()
+            .map(|(index, source)| {
+                let is_base = index == self.layers.list.len();
+                let cursor = if is_base { source.cursor.passing(known.clone()) } else { source.cursor };
+                Source { cursor, ..source }
+            })
+            .collect();
+        self
+    }
+
+    /// Known pages that were passed since this was asked last. The page comes before every entry, also of a layer, whose key is not
+    /// below all of the page's keys.
+    pub fn take_passed(&mut self) -> Vec<PageRef> {
+        self.sources.last_mut().map(|base| base.cursor.take_passed()).unwrap_or_default()
+    }
+
+    /// Goes to the first key not below `start` as far as memory goes; all trees ask the device before the first one waits.
+    pub fn approach(&mut self, start: &[u8]) {
+        (self.is_primed, self.is_announced) = (false, false);
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            let is_bounded = index < self.layers.list.len() && !injected(Bug::FrontierForgotten);
+            let from = if is_bounded { start.max(self.layers.valid_from(index)) } else { start };
+            source.head = None;
+            source.hides.clear();
+            source.finder = None;
+            source.cursor.seek(from);
+            source.cursor.approach();
+        }
+    }
+
+    /// Ranges of keys that damage hides and that were met since this was asked last.
+    pub fn take_gaps(&mut self) -> Vec<Gap> {
+        std::mem::take(&mut self.gaps)
+    }
+
+    /// The next key that any tree has, with the entry that decides; without one if that is a tombstone, or if damage hides it:
+    /// the caller bounds the number of keys that it examines.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_key(&mut self) -> Result<Option<Next<(Vec<u8>, Option<Found<S::Page>>)>>> {
+        // The base alone has nobody to be compared with, and no tombstones.
+        if let [_] = &self.sources[..] {
+            return Ok(self.item_of(0).await?.map(|next| match next {
+                Next::Entry((key, found)) => Next::Entry((key, Some(found))),
+                Next::Behind(key) => Next::Behind(key),
+            }));
+        }
+        Ok(self.step().await?.map(|next| match next {
+            Next::Entry(Decided { tree, key, found, is_hidden, .. }) => {
+                let is_gone = is_hidden || self.is_tombstone(tree, &found);
+                Next::Entry((key, (!is_gone).then_some(found)))
+            }
+            Next::Behind(key) => Next::Behind(key),
+        }))
+    }
+
+    /// The next entry that decides; none at the end.
+    ///
+    /// # Errors
+    /// As the device. Damage is gone past: [`take_gaps`](Self::take_gaps) has it.
+    pub async fn next(&mut self) -> Result<Option<Item<S::Page>>> {
+        loop {
+            match self.decided().await? {
+                Some(Decided { tree, found, .. }) if self.is_tombstone(tree, &found) => {}
+                decided => return Ok(decided.map(|Decided { key, found, .. }| (key, found))),
+            }
+        }
+    }
+
+    /// The same with the tombstones of layers.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_with_tombstones(&mut self) -> Result<Option<Item<S::Page>>> {
+        Ok(self.decided().await?.map(|Decided { key, found, .. }| (key, found)))
+    }
+
+    /// The same with the place of each.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_placed(&mut self) -> Result<Option<Placed<S::Page>>> {
+        let decided = self.decided().await?;
+        Ok(decided.map(|Decided { tree, key, found, page, .. }| {
+            let is_gone = self.is_tombstone(tree, &found);
+            let page = page.filter(|_| tree == self.layers.list.len());
+            Placed { key, found: (!is_gone).then_some(found), page }
+        }))
+    }
+
+    fn is_tombstone(&self, index: usize, found: &Found<S::Page>) -> bool {
+        index < self.layers.list.len() && is_tombstone(found)
+    }
+
+    /// The next entry that decides, past all damage in front of it.
+    async fn decided(&mut self) -> Result<Option<Decided<S::Page>>> {
+        loop {
+            match self.step().await? {
+                Some(Next::Entry(decided)) if !decided.is_hidden => return Ok(Some(decided)),
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The next entry that decides, also if the damage of a newer tree hides it, or damage before it.
+    async fn step(&mut self) -> Result<Option<Next<Decided<S::Page>>>> {
+        let decided = |tree, Head { key, found, page }, is_hidden| match found {
+            Some(found) => Next::Entry(Decided { tree, key, found, page, is_hidden }),
+            None => Next::Behind(key),
+        };
+        // The base alone has nobody to be compared with.
+        if let [_] = &self.sources[..] {
+            return Ok(self.head_of(0).await?.map(|head| decided(0, head, false)));
+        }
+        self.prime().await?;
+        loop {
+            let Some(&index) = self.order.first() else { return Ok(None) };
+            if self.is_damage(index) {
+                if !std::mem::replace(&mut self.is_announced, true) {
+                    return Ok(self.key_of(index).map(|key| Next::Behind(key.to_vec())));
+                }
+                self.is_announced = false;
+                self.pull(index).await?;
+                self.order.remove(0);
+                self.put_in_order(index);
+                continue;
+            }
+            // An error leaves the entry to be given again.
+            while let Some(&older) = self.order.get(1)
+                && self.key_of(older) == self.key_of(index)
+            {
+                self.pull(older).await?;
+                self.order.remove(1);
+                self.put_in_order(older);
+            }
+            let Some(head) = self.sources[index].head.take() else { return Ok(None) };
+            if let Err(error) = self.pull(index).await {
+                self.sources[index].head = Some(head);
+                return Err(error);
+            }
+            if self.order.get(1).is_some_and(|&next| !self.is_before(index, next))
+                || self.key_of(index).is_none()
+            {
+                self.order.remove(0);
+                self.put_in_order(index);
+            }
+            // A damaged layer may hide every key of the tablet: the caller counts them.
+            let is_hidden = self.is_hidden(index, &head.key).await?;
+            return Ok(Some(decided(index, head, is_hidden)));
+        }
+    }
+
+    /// Reads the first head of each tree.
+    async fn prime(&mut self) -> Result<()> {
+        if self.is_primed {
+            return Ok(());
+        }
+        for index in 0..self.sources.len() {
+            self.pull(index).await?;
+        }
+        self.order.clear();
+        (0..self.sources.len()).for_each(|index| self.put_in_order(index));
+        self.is_primed = true;
+        Ok(())
+    }
+
+    /// Whether the head of a source is damage behind which it is to be read on.
+    fn is_damage(&self, index: usize) -> bool {
+        self.sources[index].head.as_ref().is_some_and(|head| head.found.is_none())
+    }
+
+    /// The key of the next item of a source; none at its end.
+    fn key_of(&self, index: usize) -> Option<&[u8]> {
+        Some(&self.sources[index].head.as_ref()?.key)
+    }
+
+    /// Whether the head of a source comes before that of another: its key is less, or of a newer tree.
+    fn is_before(&self, one: usize, other: usize) -> bool {
+        (self.key_of(one), one) < (self.key_of(other), other)
+    }
+
+    fn put_in_order(&mut self, index: usize) {
+        if self.key_of(index).is_some() {
+            let place = self.order.partition_point(|&other| self.is_before(other, index));
+            self.order.insert(place, index);
+        }
+    }
+
+    /// Whether the damage of a newer tree hides what this one says of `key`.
+    async fn is_hidden(&mut self, index: usize, key: &[u8]) -> Result<bool> {
+        for newer in &mut self.sources[..index] {
+            newer.hides.retain(|gap| gap.high.as_ref().is_none_or(|high| key < &high[..]));
+            if !newer.hides.iter().any(|gap| &gap.low[..] <= key) {
+                continue;
+            }
+            let new = || LeafFinder::new(self.tree, self.source.clone(), newer.root);
+            let finder = newer.finder.get_or_insert_with(new);
+            let place = finder.find(&Probe::unexpected(self.tree, key)).await?;
+            if !matches!(place, LeafPlace::None | LeafPlace::Leaf { may_hold: false, .. }) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn pull(&mut self, index: usize) -> Result<()> {
+        self.sources[index].head = self.head_of(index).await?;
+        Ok(())
+    }
+
+    /// The next entry of a tree with its place, or damage in front of it.
+    async fn head_of(&mut self, index: usize) -> Result<Option<Head<S::Page>>> {
+        let item = self.item_of(index).await?;
+        let page = || self.sources[index].cursor.page_above();
+        Ok(item.map(|next| match next {
+            Next::Entry((key, found)) => Head { key, found: Some(found), page: page() },
+            Next::Behind(key) => Head { key, found: None, page: None },
+        }))
+    }
+
+    /// The next entry of a tree, or damage in front of it, which is noted.
+    async fn item_of(&mut self, index: usize) -> Result<Option<Next<Item<S::Page>>>> {
+        let source = &mut self.sources[index];
+        loop {
+            match source.cursor.next().await {
+                Ok(item) => return Ok(item.map(|item| Next::Entry((item.key.to_vec(), item.found())))),
+                Err(error @ Error::Corrupt { .. }) => {
+                    let mut gap = source.cursor.take_gap().ok_or(error)?;
+                    if index < self.layers.list.len() {
+                        let from = self.layers.valid_from(index);
+                        if gap.high.as_ref().is_some_and(|high| &high[..] <= from) {
+                            continue;
+                        }
+                        if *gap.low < *from {
+                            gap.low = from.to_vec();
+                        }
+                        if !self.is_past_damage {
+                            source.hides.push(gap.clone());
+                        }
+                    }
+                    let behind = gap.high.clone().filter(|_| source.cursor.is_behind_gap());
+                    self.gaps.push(gap);
+                    if let Some(key) = behind {
+                        return Ok(Some(Next::Behind(key)));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

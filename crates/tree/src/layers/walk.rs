@@ -1,0 +1,136 @@
+//! A walk over all trees of a tablet: every page of each, and the entries that decide.
+//!
+//! An entry that a newer tree has an entry for is passed over: its blocks were freed when the newer one was written (INV-27,
+//! INV-35). So is one of a key at which a newer tree is damaged: no read gets past the damage, and the blocks of the entry may be
+//! free.
+
+use shoal_common::error::Result;
+use shoal_common::injected_bug::{Bug, injected};
+
+use crate::layers::{Layers, Trees, is_tombstone, version_of};
+use crate::{PageRef, PageSource, Problem, Root, Tree, Visitor};
+use shoal_common::key::is_reserved;
+
+/// The answer of the trees that are newer than a certain one, for a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Newer {
+    /// None of them has an entry.
+    Absent,
+    /// The newest entry has this version.
+    Version(u64),
+    /// They decide, and how is not known: one of them is damaged there, or the key lies below the frontier of a compaction.
+    Decide,
+}
+
+impl Trees {
+    /// The tree of this number; the layers come first, the newest first of all.
+    pub fn root(&self, number: usize) -> Root {
+        self.layers.list.get(number).copied().unwrap_or(self.base)
+    }
+
+    /// Whether a tree that is newer than the one of this number decides for `key`, or may do so because it is damaged there.
+    pub async fn is_shadowed<S: PageSource>(
+        &self,
+        tree: Tree,
+        source: &S,
+        number: usize,
+        key: &[u8],
+    ) -> bool {
+        self.newer(tree, source, number, key).await != Newer::Absent
+    }
+
+    /// The answer of the trees that are newer than the one of this number, for `key`.
+    async fn newer<S: PageSource>(&self, tree: Tree, source: &S, number: usize, key: &[u8]) -> Newer {
+        // The store's own keys are in the base only.
+        if is_reserved(key) {
+            return Newer::Absent;
+        }
+        if number < self.layers.list.len() && key < self.layers.valid_from(number) {
+            return Newer::Decide;
+        }
+        for (newer, root) in self.at(key).take_while(|&(newer, _)| newer < number) {
+            match tree.lookup(source, root, &self.probe(tree, key, newer)).await {
+                Ok(None) => {}
+                Ok(Some(found)) => return Newer::Version(version_of(&found)),
+                Err(_) => return Newer::Decide,
+            }
+        }
+        Newer::Absent
+    }
+
+    /// Visits every page of all trees, and every entry that decides; gives how many of these there are.
+    ///
+    /// # Errors
+    /// As [`Tree::walk`].
+    pub async fn walk<S: PageSource, V: Visitor>(
+        &self,
+        tree: Tree,
+        source: &S,
+        visitor: &mut V,
+    ) -> Result<u64> {
+        let mut shown = 0;
+        for number in 0..=self.layers.list.len() {
+            let mut deciding =
+                Deciding { trees: self, tree, source, number, visitor, waiting: Vec::new(), shown };
+            tree.walk(source, self.root(number), &mut deciding).await?;
+            shown = deciding.shown;
+        }
+        Ok(shown)
+    }
+}
+
+/// Passes the entries on that decide.
+struct Deciding<'a, S, V> {
+    trees: &'a Trees,
+    tree: Tree,
+    source: &'a S,
+    number: usize,
+    visitor: &'a mut V,
+    /// Entries of the leaf that is being visited.
+    waiting: Vec<(Vec<u8>, Vec<u8>, PageRef)>,
+    shown: u64,
+}
+
+impl<S: PageSource, V: Visitor> Visitor for Deciding<'_, S, V> {
+    fn page(&mut self, page: PageRef, level: u8, used_bytes: usize) {
+        self.visitor.page(page, level, used_bytes);
+    }
+
+    fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef) {
+        let Layers { list, .. } = &*self.trees.layers;
+        if list.is_empty() {
+            self.shown += 1;
+            self.visitor.entry(key, entry, page);
+        } else if self.number == list.len() || !is_tombstone(entry) {
+            self.waiting.push((key.to_vec(), entry.to_vec(), page));
+        }
+    }
+
+    fn lost(&mut self, page: PageRef, low: &[u8], high: Option<&[u8]>) {
+        self.visitor.lost(page, low, high);
+    }
+
+    fn problem(&mut self, problem: Problem) {
+        self.visitor.problem(problem);
+    }
+
+    async fn leaf_done(&mut self) -> Result<()> {
+        for (key, entry, page) in std::mem::take(&mut self.waiting) {
+            let newer = self.trees.newer(self.tree, self.source, self.number, &key).await;
+            if let Newer::Version(newer) = newer
+                && newer < version_of(&entry)
+            {
+                let what = format!(
+                    "an entry of version {} lies below one of version {newer} (INV-26)",
+                    version_of(&entry)
+                );
+                self.visitor.problem(Problem { page, level: 0, what, low: key.clone() });
+            }
+            if newer == Newer::Absent || injected(Bug::ShadowedOwn) {
+                self.shown += 1;
+                self.visitor.entry(&key, &entry, page);
+            }
+        }
+        self.visitor.leaf_done().await
+    }
+}
