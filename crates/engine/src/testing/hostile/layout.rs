@@ -80,7 +80,7 @@ fn mend_records(batch: &mut [u8], record_bytes: usize, superblock: &Superblock) 
     }
 }
 
-/// Returns the tablet of the key in a record; the key starts at byte 12.
+/// Returns the tablet of a record's key. `record` is the record from byte 12, the start of its key.
 fn tablet_of(record: &[u8], superblock: &Superblock) -> Option<u16> {
     let key = Reader::new(record).prefixed().ok()?;
     (0..).zip(&superblock.tablets).find(|(_, tablet)| tablet.owns(key)).map(|(number, _)| number)
