@@ -19,21 +19,21 @@ use crate::value::packed::Totals;
 /// A tree that is written but not published yet.
 pub(crate) struct NewTree<'a> {
     pub trees: Trees,
-    /// Records up to here are in it.
+    /// The last record that the tree contains.
     pub applied: Lsn,
     pub totals: Totals,
     /// The change of the results of writes with a request id.
     pub results: ResultTotals,
-    /// The pages of the merges that made the tree.
+    /// The pages that the applies to the trees took and freed.
     pub pages: Vec<Pages<'a>>,
     /// Runs that are free in the published image, and not free in the new one.
     pub taken: Vec<Run>,
     /// Runs that are taken in the published image, and free in the new one.
     pub freed: Vec<Run>,
     /// Runs that the apply took for values. If the apply fails, they are free again after the last write to them has
-    /// ended.
+    /// finished.
     pub given: Vec<Arc<Extents>>,
-    /// Runs that no published tree ever named, but that readers of the last view may still read: not in the image's
+    /// Runs that no published tree ever named and that readers of the last view may still read. They are not in the image's
     /// delta.
     pub dropped: Vec<Run>,
 }
@@ -46,7 +46,7 @@ impl NewTree<'_> {
 }
 
 impl Checkpointer {
-    /// Makes `new` the tablet's tree. The caller holds the applier's token.
+    /// Publishes `new` as the tablet's trees. The caller holds the applier's token.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -60,8 +60,8 @@ impl Checkpointer {
             freed.extend_from_slice(&pages.freed);
         }
         self.space.drop_foreign(&mut freed);
-        // These blocks were taken and freed since the last publish: the second merge replaced pages of the first one,
-        // or a value did not move. No published tree named them.
+        // These blocks were taken and freed since the last publish: the liveness replaced pages of the first apply, or a value
+        // did not move. No published tree named them.
         let between = take_common(&mut taken, &mut freed);
         let change = TabletChange {
             id: tablet.id,
@@ -77,12 +77,12 @@ impl Checkpointer {
         }
         let published = self.publish(changes).await;
         if let Err(error @ Error::NoRoom(_)) = published {
-            // No copy of that superblock is on the device. Pages and homes that it named are given back by their owners, and the
-            // extents of records stay theirs: the records are still in the memtable.
+            // No copy of that superblock is on the device. The owners give back its pages and homes, and records keep their extents,
+            // because they are still in the memtable.
             return Err(error);
         }
-        // Kept also after an error: a superblock whose write failed may be on the device all the same, and the blocks that it names
-        // must not be written over by a put that is under way (R20).
+        // Kept even after an error: a superblock whose write failed may be on the device nevertheless, and concurrent puts must not
+        // overwrite the blocks that it names (R20).
         given.iter().chain(&listed).for_each(|extents| extents.keep());
         let replaced: Vec<Run> = pages.iter().flat_map(|pages| pages.freed.iter().copied()).collect();
         pages.into_iter().for_each(Pages::keep);
@@ -90,8 +90,7 @@ impl Checkpointer {
         self.space.give_back(&between);
         freed.extend(dropped);
         let epoch = tablet.publish(trees, applied, totals, results);
-        // Not before: while the device does not answer, an apply does not end, and reads of cached pages are answered from the
-        // cache.
+        // Only now: while the device does not answer, this apply does not finish, and the cache must still serve these pages.
         replaced.iter().flat_map(|run| run.block..run.end()).for_each(|block| self.pool.let_go(block));
         self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&epoch), freed);
         Ok(())

@@ -1,10 +1,9 @@
-//! The pause behind an apply whose tablet's compactions have fallen behind.
+//! The pause after an apply whose tablet's compactions have fallen behind: a write stall in small steps.
 //!
-//! Applies and compactions share the cores. A lasting load at the speed of the applies leaves compactions too little of them: the number
-//! of layers grows to its limit (INV-33), and then every write waits for a whole compaction, which takes seconds.
-//! Such an apply keeps a part of its memtable's room back. The applier thread lends that part bit by bit in a pause, and applies
-//! nothing meanwhile: compactions have its core and the applier's turn. The pause grows with the entries and layers that wait, so a
-//! lasting load settles at the speed of the compactions.
+//! Applies and compactions share the cores. A sustained load at the speed of the applies starves compactions: the number of layers
+//! grows to its limit (INV-33), and then every write waits for a whole compaction, which takes seconds. So the apply withholds a part
+//! of its memtable's room. The applier thread pauses and lends that part in small steps, while compactions get its core and the
+//! applier's turn. The pause grows with the waiting entries and layers, so a sustained load settles at the speed of the compactions.
 
 use std::thread;
 use std::time::Duration;
@@ -13,21 +12,21 @@ use shoal_tree::layers::{LAYERS_MAX, Layers};
 
 use crate::memtable::admission::Lent;
 
-/// A tablet's compactions are behind if its layers have more than so many thousandths of the entries that make a compaction into the base
-/// due. Twice as many are usual: new layers come while the compaction runs.
+/// A tablet's compactions are behind if its layers have more than this many thousandths of the entries that make a compaction into the
+/// base due. Twice as many are usual, because new layers arrive during the compaction.
 const BEHIND_PERMILLE: u64 = 2_000;
 /// A tablet's compactions are behind, too, if it has more layers than this.
 const BEHIND_LAYERS: usize = LAYERS_MAX * 7 / 10;
 /// The pause for each layer more, in thousandths of the time of the apply.
 const PERMILLE_A_LAYER: u64 = 400;
-/// A pause is at most so many times as long as its apply, in thousandths.
+/// The longest pause, in thousandths of the time of its apply.
 const PAUSE_PERMILLE_MAX: u64 = 4_000;
-/// The longest pause: the device may be a slow one.
+/// The longest pause, for slow devices.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The time between two steps in which a pause lends room.
 const LEND_EVERY: Duration = Duration::from_millis(1);
 
-/// The length of the pause behind the next apply of a tablet, in thousandths of the time of that apply. `due_entries` is the number
+/// The length of the pause after the next apply of a tablet, in thousandths of the time of that apply. `due_entries` is the number
 /// of entries that make a compaction into the base due.
 pub(crate) fn permille(layers: &Layers, due_entries: u64) -> u64 {
     let entries = layers.entries().saturating_mul(1000) / due_entries.max(1);
@@ -36,7 +35,7 @@ pub(crate) fn permille(layers: &Layers, due_entries: u64) -> u64 {
     by_entries.max(by_layers).min(PAUSE_PERMILLE_MAX)
 }
 
-/// The room that an apply keeps back. Dropping the pause frees all of it.
+/// The room that an apply withholds. Dropping the pause frees all of it.
 pub(crate) struct Pause {
     lent: Option<Lent>,
     /// The parts of the room that were lent during the apply, and all of them.
@@ -46,7 +45,7 @@ pub(crate) struct Pause {
 }
 
 impl Pause {
-    /// A pause behind an apply that took `apply_ns` and did `done` of `whole`: the rest is the pause's.
+    /// A pause after an apply that took `apply_ns` and lent `done` of `whole` parts; the pause lends the rest.
     pub(crate) fn new(lent: Lent, (done, whole): (usize, usize), apply_ns: u64) -> Self {
         let rest = (whole - done) as u128;
         let length_ns = u128::from(apply_ns) * rest / done.max(1) as u128;
@@ -54,7 +53,7 @@ impl Pause {
         Self { lent: Some(lent), done, whole, length }
     }
 
-    /// Lends the room on this thread, until the time of the pause or `is_over`. `lends` follows each step.
+    /// Lends the room on this thread until the pause or `is_over` ends it. Calls `lends` after each step.
     pub(crate) fn run(mut self, is_over: impl Fn() -> bool, lends: impl Fn()) {
         let steps = (self.length.as_nanos() / LEND_EVERY.as_nanos()) as usize;
         for step in 1..=steps {
