@@ -24,7 +24,7 @@ pub(crate) struct NewTree<'a> {
     pub totals: Totals,
     /// The change of the results of writes with a request id.
     pub results: ResultTotals,
-    /// The pages of the merges that made the tree.
+    /// The pages that the applies to the trees took and freed.
     pub pages: Vec<Pages<'a>>,
     /// Runs that are free in the published image and taken in the new one.
     pub taken: Vec<Run>,
@@ -44,7 +44,7 @@ impl NewTree<'_> {
 }
 
 impl Checkpointer {
-    /// Makes `new` the tablet's tree. The caller holds the applier's token.
+    /// Publishes `new` as the tablet's trees. The caller holds the applier's token.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -58,8 +58,8 @@ impl Checkpointer {
             freed.extend_from_slice(&pages.freed);
         }
         self.space.drop_foreign(&mut freed);
-        // These blocks were taken and freed since the last publish: the second merge replaced pages of the first one,
-        // or a value did not move. No published tree named them.
+        // These blocks were taken and freed since the last publish: the liveness replaced pages of the first apply, or a value
+        // did not move. No published tree named them.
         let between = take_common(&mut taken, &mut freed);
         let change = TabletChange {
             id: tablet.id,

@@ -1,10 +1,9 @@
-//! The choice of the next compaction of a tablet's layers: by their number and size, or because reads have paid for one.
+//! Picks the next compaction of a tablet's layers: by their number and size, or because reads have paid for one.
 //!
-//! A get looks into every layer above the entry that it finds, a listing reads them all, and a compaction costs as much as some such
-//! searches for each of its entries. So reads pay for compactions: once they have searched as often as a compaction costs, layers that are too
-//! few or too small for a compaction by size are compacted all the same. A store that is loaded and then read answers soon like a store of
-//! one tree, and a store that nothing reads is not written for its readers. Both cost at most twice the better choice, as ever
-//! in the problem of renting or buying.
+//! A get searches every layer above its entry, a listing reads all layers, and a compaction costs a few such searches for each entry.
+//! So reads pay for compactions: after as many searches as a compaction costs, layers are compacted even if they are too few or too
+//! small for a compaction by size. A store that is loaded and then read soon reads like one tree, and a store without reads is not
+//! rewritten for readers. Either costs at most twice the optimum, as in every rent-or-buy problem.
 
 use shoal_tree::Root;
 use shoal_tree::layers::{LAYERS_MAX, Layers, Trees};
@@ -13,23 +12,23 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::pause;
 use crate::tablet::view::Tablet;
 
-/// A layer that could not be read is tried again after so long.
+/// The time after which an unreadable layer is tried again.
 const TRY_AGAIN_NS: u64 = 600_000_000_000;
-/// Layers of about one size that become one.
+/// Layers of about one size that are compacted into one.
 pub(super) const LAYERS_A_TIER: usize = 8;
 /// Entries of the largest layers of the lowest tier but one; each tier has eight times as many.
 const TIER_ENTRIES: u64 = 1024;
 const TIERS_MAX: u32 = 12;
-/// Reads pay for a compaction into the base only where the layers have at least this part of its entries: it writes all of the base, so each
-/// entry of a layer costs at most so many of the base.
+/// Reads pay for a compaction into the base only if the layers have at least this fraction of its entries. The compaction may rewrite the
+/// whole base, so this bounds the rewritten entries per entry of a layer.
 const BASE_FOR_READERS: u64 = 16;
 
 /// A step of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The newest layers, of this number, become one.
+    /// Compact this many of the newest layers into one.
     Newest(usize),
-    /// A slice of the oldest ones goes into the base.
+    /// Compact a slice of the oldest layers into the base.
     Base,
 }
 
@@ -54,21 +53,21 @@ pub(super) fn tier_for(layers: usize) -> usize {
     }
 }
 
-/// Why layers are compacted.
+/// The reason for a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// The layers are many or large, or reads have paid for a compaction.
     BySize,
-    /// Their pages are in the way, or no more of them may be.
+    /// Their pages block relocation, or the number of layers is at its limit.
     ByForce,
-    /// A write finds no room. Compactions into the base: a compaction among layers takes as much room as it gives.
+    /// A write finds no room. Compacts into the base only, because a compaction among layers frees no more than it takes.
     ForRoom,
 }
 
 impl Checkpointer {
-    /// The tablets whose layers are to be compacted, the most urgent first: compactions among layers are short, and keep gets cheap; a compaction
-    /// into the base that has begun comes before others, because the pages of its layers are free at its end; then the tablet
-    /// that has the most entries in layers for those of its base.
+    /// The tablets that need a compaction, the most urgent first: compactions among layers, which are short and keep gets cheap; then
+    /// started compactions into the base, which free the pages of their layers only at the end; then by the ratio of entries in layers
+    /// to entries in the base.
     pub(super) fn wanting_compaction(&self) -> Vec<&Tablet> {
         let urgency = |tablet: &Tablet| {
             let trees = tablet.view().trees.clone();
@@ -89,15 +88,15 @@ impl Checkpointer {
     pub(super) fn next_compaction(&self, tablet: &Tablet, trees: &Trees) -> Option<Step> {
         let layers = &*trees.layers;
         let is_blocked = self.is_blocked(tablet, layers);
-        // A compaction that met damage does not go on: its layers above the damage may be compacted with each other, too.
+        // A compaction that met damage is blocked: its layers above the damage can be compacted with each other, too.
         let free =
             if is_blocked { readable_above(tablet, layers) } else { layers.list.len() - layers.compacting };
-        // Layers that another compaction works with stay with it.
+        // Skip the layers of running compactions.
         let free = &layers.list[..free.min(tablet.compactions.unclaimed(&layers.list))];
         let due = self.due_entries(&trees.base);
         if let Some(count) = full_tier(free, tier_for(layers.list.len())) {
             let entries: u64 = free[..count].iter().map(|root| root.entries).sum();
-            // A compaction into the base soon takes large layers, and would write them a second time.
+            // A compaction into the base takes large layers soon: do not write them twice.
             if is_blocked || entries < due / 2 || layers.list.len() >= LAYERS_MAX / 2 {
                 return Some(Step::Newest(count));
             }
@@ -114,7 +113,7 @@ impl Checkpointer {
         self.paid_compaction(tablet, trees, free)
     }
 
-    /// The compaction that reads have paid for, where none is due by size; `free` are the layers that may be compacted with each other.
+    /// The compaction that reads have paid for, if none is due by size. `free` are the layers that can be compacted with each other.
     fn paid_compaction(&self, tablet: &Tablet, trees: &Trees, free: &[Root]) -> Option<Step> {
         let searches = tablet.layer_searches.count();
         let entries = trees.layers.entries();
@@ -127,8 +126,8 @@ impl Checkpointer {
         (searches >= price).then_some(Step::Newest(count))
     }
 
-    /// Takes the price of a compaction off what reads have paid: one of layers of `trees` with `entries` entries with each other, or,
-    /// without that number, one into the base.
+    /// Subtracts the price of a compaction from the searches that reads have paid: of layers of `trees` with `entries` entries, or, if
+    /// `None`, into the base.
     pub(super) fn pay(&self, tablet: &Tablet, trees: &Trees, entries: Option<u64>) {
         let most = self.base_price(trees);
         tablet.layer_searches.pay(entries.map_or(most, |entries| self.price(entries)), most);
@@ -139,7 +138,7 @@ impl Checkpointer {
         self.price(trees.base.entries + trees.layers.entries())
     }
 
-    /// The searches that pay for a compaction that reads or writes so many entries.
+    /// The searches that pay for a compaction of this many entries, read or written.
     fn price(&self, entries: u64) -> u64 {
         entries.saturating_mul(self.tuning.searches_per_entry)
     }
@@ -149,8 +148,8 @@ impl Checkpointer {
         base.entries * self.tuning.merge_permille / 1000
     }
 
-    /// The length of the pause behind an apply of `tablet`, in thousandths of the time of the apply: none where compactions are
-    /// not behind, or cannot go on.
+    /// The length of the pause after an apply of `tablet`, in thousandths of the time of the apply. Zero if compactions keep up or are
+    /// blocked.
     pub(crate) fn pause_permille(&self, tablet: &Tablet) -> u64 {
         let trees = tablet.view().trees.clone();
         if self.helpers.is_none() || self.closing.is_begun() || self.is_blocked(tablet, &trees.layers) {
@@ -159,7 +158,7 @@ impl Checkpointer {
         pause::permille(&trees.layers, self.due_entries(&trees.base).max(self.tuning.layers_from))
     }
 
-    /// Whether a compaction of these layers would meet one that could not be read a short time ago.
+    /// Returns true if one of these layers could not be read a short time ago.
     pub(super) fn is_blocked(&self, tablet: &Tablet, layers: &Layers) -> bool {
         let mut unreadable = tablet.unreadable.lock();
         if unreadable.is_some_and(|(_, since)| self.now_ns().saturating_sub(since) >= TRY_AGAIN_NS) {

@@ -1,14 +1,13 @@
-//! Compacting the layers of a tablet into its base, slice by slice in the order of the keys.
+//! Compaction: the layers of a tablet go into its base, slice by slice in key order.
 //!
-//! A slice takes the entries of all layers that are being compacted from the frontier on, applies them to the base as an apply does, and
-//! is published with the new frontier (INV-28): a crash loses the work of one slice at most. The blocks that an entry shadowed
-//! were freed when its layer was written (INV-27), so a compaction frees pages only: those of the base that it replaces, and at the
-//! end those of the layers. Applies go on beside a slice, and the layers that they write wait for the next compaction. Where one
-//! changes the base meanwhile, the slice is put into the new base while no apply runs.
+//! A slice reads the entries of the compacted layers from the frontier on, applies them to the base, and is published with the new
+//! frontier (INV-28), so a crash loses at most one slice. The blocks that an entry shadows were freed when its layer was written
+//! (INV-27), so a compaction frees pages only: the pages of the base that it replaces and, after the last slice, the pages of the
+//! layers. Applies run concurrently; layers that they write wait for the next compaction. If an apply changes the base during a
+//! slice, the slice is applied again to the new base while no apply runs.
 //!
-//! A layer that cannot be read is a barrier (INV-34): entries below it may be older than those that it held. It stays, and
-//! answers with errors where it is damaged, until a repair gives it up. The layers above it are compacted with each other, so their
-//! number stays bounded.
+//! A layer that cannot be read is a barrier (INV-34), because entries below it may be older than its own. It stays, and reads of its
+//! damaged ranges fail, until a repair gives it up. The layers above it are compacted with each other, which bounds their number.
 
 mod choice;
 
@@ -35,15 +34,15 @@ use crate::tablet::damage::Unread;
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
 
-/// Bytes of entries that are compacted for each byte of a memtable that is applied.
+/// Bytes of entries to compact for each applied byte of a memtable.
 const COMPACTED_PER_FRESH: u64 = 2;
 
-/// The factor by which slices are longer where many layers wait. A slice is put into the base between two applies, so it must compact more
-/// entries than an apply adds.
+/// The factor by which slices grow when many layers wait. A slice goes into the base between two applies, so it must take more entries
+/// than an apply adds.
 const SLICE_BEHIND: u64 = 4;
-/// A write that finds no room compacts layers with so many entries in all: about a second's work.
+/// A write without room compacts layers of at most this many entries in total: about a second of work.
 const ENTRIES_FOR_ROOM_MAX: u64 = 1 << 18;
-/// An entry of a layer on its way into the base; none: the key does not exist.
+/// An entry of a layer on its way into the base; `None`: the key does not exist.
 struct CompactionOp {
     key: Bytes,
     entry: Option<Bytes>,
@@ -79,25 +78,25 @@ struct Slice {
     bytes: u64,
     /// The next slice begins here; none: this is the last one.
     next: Option<Vec<u8>>,
-    /// Damage of the layers that was met behind the last entry.
+    /// The damage of the layers after the last entry.
     gaps: Vec<Gap>,
 }
 
-/// A slice with the layers that it was taken from, and the room for the pages of the base.
+/// A slice with its layers, and the room for the pages of the base.
 struct TakenSlice {
     layers: Layers,
     slice: Slice,
     reservation: Reservation,
 }
 
-/// A base with a slice in it, which no superblock names yet.
+/// A base that contains a slice and is not published yet.
 struct NewBase<'a> {
-    /// The base that the slice was put into.
+    /// The base before the slice.
     of: Root,
     root: Root,
-    /// The pages that are new, if there are any.
+    /// The new pages, if any.
     pages: Vec<Pages<'a>>,
-    /// While it is held, no block of the base is used again (R16): equal roots are one base.
+    /// Prevents the reuse of blocks of the base (R16), so that equal roots mean the same base.
     _epoch: Arc<ReadEpoch>,
 }
 
@@ -109,21 +108,21 @@ pub(crate) struct GivenUp {
     pub keys: Vec<Bytes>,
 }
 
-/// The outcome of a step of a compaction.
+/// The result of one step of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compacted {
-    /// Nothing is to be compacted now.
+    /// There is nothing to compact now.
     Nothing,
-    /// So many bytes of entries were compacted, and more are to be.
+    /// Compacted this many bytes of entries; more follow.
     Some(u64),
-    /// The last slice, or all of a compaction among layers.
+    /// Compacted the last slice, or some layers with each other.
     All(u64),
 }
 
 impl Checkpointer {
-    /// Compacts as an apply of `fresh` bytes calls for, so that a compaction ends before its layers are as many again (INV-33). A compaction
-    /// that fails is tried again later: nothing waits for it. A store that is being closed or repaired leaves its layers as they
-    /// are.
+    /// Compacts in proportion to an apply of `fresh` bytes, so that a compaction finishes before the number of its layers doubles
+    /// (INV-33). A failed compaction is retried later, because nothing waits for it. A store that is closing or in repair does not
+    /// compact.
     pub(crate) async fn compact_after(&self, fresh: u64) {
         if let Some(helpers) = &self.helpers {
             helpers.compaction.ring();
@@ -145,7 +144,7 @@ impl Checkpointer {
         }
     }
 
-    /// One step of a compaction, where one is wanted; says whether there was one.
+    /// Runs one step of the most urgent compaction. Returns true if there was one.
     ///
     /// # Errors
     /// As an apply.
@@ -158,7 +157,7 @@ impl Checkpointer {
         Ok(false)
     }
 
-    /// One step of the compaction of a tablet's layers, waiting for its turn.
+    /// Runs one step of the compaction of a tablet's layers. Waits for the applier's turn.
     ///
     /// # Errors
     /// As an apply.
@@ -179,21 +178,21 @@ impl Checkpointer {
             return Ok(Compacted::Some(0));
         };
         if let Some(Step::Newest(count)) = step {
-            // Another compaction may have ended before the claim, and its pages are free.
+            // Another compaction may have finished before the claim and freed its pages.
             let newest = &trees.layers.list[..count];
             if !trees_of(tablet).0.layers.list.windows(count).any(|some| some == newest) {
                 return Ok(Compacted::Some(0));
             }
             return self.compact_newest(tablet, &trees, applied, count).await;
         }
-        // Only compactions change the layers that are compacted, and this one has the claim: applies go on while it reads them.
+        // Only the owner of the claim changes the compacted layers, so applies can run while it reads them.
         let (trees, _) = trees_of(tablet);
         let Some(taken) = self.take_next(tablet, &trees, false).await? else { return Ok(Compacted::Nothing) };
         let early = self.compact_beside_applies(tablet, trees.base, &taken).await;
         let _turn = self.applier.take().await;
         self.log.poison.check()?;
         match self.compact_slice(tablet, taken, early, self.unread(), false).await {
-            // Nothing waits for a compaction: it leaves pages alone that may be readable later.
+            // Nothing waits for this compaction, and the pages may be readable later.
             Err(Error::Io(error)) if is_of_medium(&error) => {
                 tracing::warn!("tablet {}: its layers are compacted later: {error}", tablet.id);
                 let oldest = tablet.view().trees.layers.list.last().copied();
@@ -204,8 +203,8 @@ impl Checkpointer {
         }
     }
 
-    /// A step of the compaction of each tablet that has layers, and makes the pages that it freed reusable. Returns true if there was one.
-    /// None is made where the layers are large: a write does not wait for that, and their pages are a small part of the store.
+    /// Runs one step of the compaction of each tablet with layers, and makes the freed pages reusable. Returns true if there was one.
+    /// Skips large layers: a write cannot wait for them, and their pages are a small part of the store.
     ///
     /// # Errors
     /// As an apply. A lack of space for the pages of the base is no error.
@@ -228,9 +227,8 @@ impl Checkpointer {
         Ok(any)
     }
 
-    /// Compacts all layers of a tablet into its base, also those that came meanwhile. Objects that damaged layers hid are
-    /// gone for good; returns their ranges, and the keys of those that older trees hold. The caller has the applier's
-    /// turn, and everything is applied.
+    /// Compacts all layers of a tablet into its base, including layers written meanwhile. Gives up the objects that damaged layers hide:
+    /// returns their ranges, and the keys that older trees hold. The caller holds the applier's turn and has applied everything.
     ///
     /// # Errors
     /// As an apply.
@@ -261,7 +259,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Takes the next slice of the compaction into the base; none where nothing can be compacted now.
+    /// Reads the next slice of the compaction into the base. Returns `None` if nothing can be compacted now.
     async fn take_next(&self, tablet: &Tablet, trees: &Trees, gives_up: bool) -> Result<Option<TakenSlice>> {
         let mut layers = (*trees.layers).clone();
         if layers.list.is_empty() || self.is_blocked(tablet, &layers) && !gives_up {
@@ -274,9 +272,9 @@ impl Checkpointer {
         Ok(taken.map(|(slice, reservation)| TakenSlice { layers, slice, reservation }))
     }
 
-    /// Puts a slice into the base while applies go on. None where they change the base, which was `before` when the slice was taken;
-    /// where room is short, because the blocks that they free are not used again meanwhile; and after an error, which comes again, or
-    /// does not, while no apply runs.
+    /// Applies a slice to the base concurrently with applies. Returns `None` if the base is no longer `before`, the base from which the
+    /// slice was taken; if room is short, because freed blocks are not reusable meanwhile; and after an error, because the retry
+    /// without concurrent applies reports it.
     async fn compact_beside_applies(
         &self,
         tablet: &Tablet,
@@ -313,7 +311,7 @@ impl Checkpointer {
         Ok(NewBase { of, root, pages, _epoch: epoch })
     }
 
-    /// Publishes a slice, which may be in the base already: `early`. The caller has the applier's turn.
+    /// Publishes a slice; `early` is a base that contains it already. The caller holds the applier's turn.
     async fn compact_slice(
         &self,
         tablet: &Tablet,
@@ -324,7 +322,7 @@ impl Checkpointer {
     ) -> Result<Compacted> {
         let TakenSlice { layers: of_slice, slice, reservation: _reservation } = taken;
         let view = tablet.view();
-        // An apply that failed comes first.
+        // A failed apply is retried first.
         if view.frozen.is_some() {
             return Ok(Compacted::Nothing);
         }
@@ -378,8 +376,8 @@ impl Checkpointer {
         Ok(if is_last { Compacted::All(bytes) } else { Compacted::Some(bytes) })
     }
 
-    /// A slice, and a reservation of the blocks that the base may take for it (INV-32); a short one where the device is nearly full, none
-    /// where it has no room for that.
+    /// Reads a slice and reserves the blocks that the base may need for it (INV-32). The slice is short if the device is nearly full.
+    /// Returns `None` if there is no room for a short slice either.
     async fn take_slice_with_room(
         &self,
         tablet: &Tablet,
@@ -408,7 +406,7 @@ impl Checkpointer {
         }
     }
 
-    /// The entries of the layers that are being compacted, from the frontier on, until they have so many bytes.
+    /// Reads entries of the compacted layers from the frontier on, up to this many bytes.
     async fn take_slice(
         &self,
         tablet: &Tablet,
@@ -427,7 +425,7 @@ impl Checkpointer {
             let item = cursor.next_with_tombstones().await?;
             slice.gaps.extend(cursor.take_gaps());
             if !slice.gaps.is_empty() && !gives_up {
-                // The entries before the damage can be compacted; the damage is met again from there on.
+                // The entries before the damage can be compacted; the next slice meets the damage again.
                 slice.next = Some(slice.ops.last().map_or(layers.frontier.clone(), |op| behind(&op.key)));
                 return Ok(slice);
             }
@@ -448,7 +446,7 @@ impl Checkpointer {
         TreesCursor::new(tree_of(self.identity, tablet.id), &source, &trees, None, None)
     }
 
-    /// The pages of trees that are not needed any more.
+    /// Collects the pages of obsolete trees.
     async fn pages_of(&self, tablet: &Tablet, roots: &[Root]) -> Result<Vec<Run>> {
         let tree = tree_of(self.identity, tablet.id);
         let mut runs = Vec::new();
@@ -471,11 +469,11 @@ impl Checkpointer {
         Ok(runs)
     }
 
-    /// A layer cannot be read: compactions stop there.
+    /// Notes that a layer cannot be read: compactions stop there.
     async fn note_unreadable(&self, tablet: &Tablet, layers: &Layers, gap: &Gap) {
         let tree = tree_of(self.identity, tablet.id);
         let source = PoolPages::new(&self.pool).giving_up(true);
-        // Where none is found, the oldest: a compaction of those above it finds out which of them cannot be read.
+        // If none is found, blame the oldest: a compaction of the layers above it finds the unreadable one.
         let mut unreadable = layers.being_compacted().last().copied();
         for &root in layers.being_compacted().iter().rev() {
             let met = tree.gap_at(source, root, &gap.low).await;
@@ -492,8 +490,8 @@ impl Checkpointer {
         self.tablets.met.note(&range);
     }
 
-    /// Makes one layer of the `count` newest ones of `trees`, which the caller has claimed. Applies go on meanwhile: layers never
-    /// change, and only the publish needs the applier's turn.
+    /// Compacts the `count` newest layers of `trees`, which the caller has claimed, into one. Applies run concurrently, because layers
+    /// never change; only the publish needs the applier's turn.
     async fn compact_newest(
         &self,
         tablet: &Tablet,
@@ -514,10 +512,10 @@ impl Checkpointer {
         };
         let mut sink = self.page_sink().of_layer();
         let written = self.write_compacted(tablet, applied, of_newest, &mut sink).await;
-        // R8: also after an error the pages' blocks go back only when the writes on them have ended.
+        // R8: also after an error, the blocks are free only after the writes to them have finished.
         let finished = sink.finish().await;
         let Some((root, bytes)) = written.map_err(|error| self.apply_failed(&error))? else {
-            // The next try is with one layer less.
+            // Retry with one layer less.
             *tablet.unreadable.lock() = newest.last().map(|&root| (root, self.now_ns()));
             return Ok(Compacted::Some(0));
         };
@@ -532,7 +530,7 @@ impl Checkpointer {
             let is_same_compaction = compacting == 0 || layers.frontier == trees.layers.frontier;
             now.frozen.is_none() && compacting_now == compacting && is_same_compaction
         });
-        // The claim began after they had changed, or an apply failed: the new layer is for nothing.
+        // The layers changed before the claim, or an apply failed: discard the new layer.
         let Some(at) = at else {
             return Ok(Compacted::Some(bytes));
         };
@@ -548,7 +546,7 @@ impl Checkpointer {
         Ok(Compacted::Some(bytes))
     }
 
-    /// Writes the entries and tombstones of `newest` as one tree; none where damage hides some of them.
+    /// Writes the entries and tombstones of `newest` as one tree. Returns `None` if damage hides some of them.
     async fn write_compacted(
         &self,
         tablet: &Tablet,
@@ -588,7 +586,7 @@ impl Checkpointer {
             }
             gaps.extend(cursor.take_gaps());
             for mut gap in gaps {
-                // Below the frontier the layer has no say, damaged or not.
+                // Below the frontier the layer does not decide, damaged or not.
                 if *gap.low < *layers.valid_from(index) {
                     gap.low = layers.valid_from(index).to_vec();
                 }
@@ -656,7 +654,7 @@ fn trees_of(tablet: &Tablet) -> (Trees, Lsn) {
     (view.trees.clone(), view.applied)
 }
 
-/// The layers of a tablet, in whose compaction `of_slice` is a slice: none where another compaction came between.
+/// The current layers of a tablet if `of_slice` is still a slice of their compaction; `None` if another compaction intervened.
 fn layers_now(view: &View, of_slice: &Layers) -> Option<Layers> {
     let mut layers = (*view.trees.layers).clone();
     if layers.compacting == 0 {

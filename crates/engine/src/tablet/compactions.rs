@@ -1,14 +1,14 @@
-//! The layers that running compactions read, and the searches that pay for compactions. A compaction may take seconds, so it holds no view of its tablet: blocks that applies free
-//! meanwhile are reusable at once (R9). The pages that it reads stay instead because only compactions free pages of layers, and each
-//! claims the layers that it works with.
+//! The layers that running compactions claim, and the searches that pay for compactions.
+//!
+//! A compaction may take seconds, so it holds no view of its tablet and does not delay the reuse of blocks that applies free (R9).
+//! The pages that it reads stay, because only compactions free pages of layers, and each claims its layers first.
 
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_common::event::Event;
 use shoal_tree::Root;
 
-/// The searches of reads in layers of a tablet that no compaction has been made for yet: one for each layer and key. A read of a tablet
-/// without layers adds none.
+/// The searches of reads in a tablet's layers, one per layer and key, that no compaction has used up yet.
 #[derive(Default)]
 pub(crate) struct LayerSearches(AtomicU64);
 
@@ -23,14 +23,14 @@ impl LayerSearches {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes `price` away, and all searches above `most`: years of reads do not pay for the compactions of a load.
+    /// Subtracts `price`, and drops all searches above `most`: years of reads must not pay for the compactions of the next load.
     pub(crate) fn pay(&self, price: u64, most: u64) {
-        // A read that comes between may be forgotten.
+        // May lose a concurrent search.
         self.0.store(self.count().min(most).saturating_sub(price), Ordering::Relaxed);
     }
 }
 
-/// The compactions of a tablet that are running.
+/// The running compactions of a tablet.
 #[derive(Default)]
 pub(crate) struct RunningCompactions {
     claimed: Mutex<Claimed>,
@@ -39,21 +39,21 @@ pub(crate) struct RunningCompactions {
 
 #[derive(Default)]
 struct Claimed {
-    /// Layers that compactions among layers read.
+    /// Layers that compactions among layers have claimed.
     layers: Vec<Root>,
-    /// A compaction into the base runs.
+    /// True if a compaction into the base runs.
     base: bool,
 }
 
-/// The right of a compaction to read its layers and to free their pages. Dropped, it ends the claim.
+/// The right of a compaction to read its layers and to free their pages, until it is dropped.
 pub(crate) struct CompactionClaim<'a> {
     compactions: &'a RunningCompactions,
-    /// None: all that are compacted into the base.
+    /// `None`: the layers that are compacted into the base.
     layers: Option<Vec<Root>>,
 }
 
 impl RunningCompactions {
-    /// Claims some layers for a compaction among them. `None` while another compaction works with one of them.
+    /// Claims some layers for a compaction among them. Returns `None` if another compaction has claimed one of them.
     pub(crate) fn claim_layers(&self, layers: &[Root]) -> Option<CompactionClaim<'_>> {
         let mut claimed = self.claimed.lock();
         if claimed.base || layers.iter().any(|root| claimed.layers.contains(root)) {
@@ -63,7 +63,7 @@ impl RunningCompactions {
         Some(CompactionClaim { compactions: self, layers: Some(layers.to_vec()) })
     }
 
-    /// Claims all layers for a slice of a compaction into the base. `None` while another compaction runs.
+    /// Claims all layers for a slice of a compaction into the base. Returns `None` if another compaction runs.
     pub(crate) fn claim_base(&self) -> Option<CompactionClaim<'_>> {
         let mut claimed = self.claimed.lock();
         if claimed.base || !claimed.layers.is_empty() {
@@ -73,7 +73,7 @@ impl RunningCompactions {
         Some(CompactionClaim { compactions: self, layers: None })
     }
 
-    /// How many of the first layers of `list` no compaction among layers works with.
+    /// The number of leading layers of `list` that no compaction among layers has claimed.
     pub(crate) fn unclaimed(&self, list: &[Root]) -> usize {
         let claimed = self.claimed.lock();
         list.iter().position(|root| claimed.layers.contains(root)).unwrap_or(list.len())

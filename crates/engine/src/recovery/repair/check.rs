@@ -29,9 +29,9 @@ use crate::recovery::repair::repair;
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::tablet::damage;
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
-use crate::tablet::trees_walk::{DamagedPlace, WalkedTrees};
 use crate::value::entry::Entry;
 use crate::value::packed::{Footer, Totals, read_footers};
+use shoal_tree::layers::walk::{DamagedPlace, WalkedTrees};
 
 /// Footers of packed runs that are read at a time.
 const FOOTERS_AT_A_TIME: usize = 64;

@@ -7,17 +7,17 @@
 use shoal_base::TabletId;
 use shoal_pool::Pool;
 
-use crate::checkpoint::superblock::Superblock;
-use crate::common::error::Result;
+use crate::image::superblock::Superblock;
 use crate::recovery::owners::Owners;
 use crate::recovery::read::Recovery;
 use crate::recovery::recount::{Counted, count_trees};
 use crate::recovery::repair::gaps::{KeyRanges, are_still_damaged, gaps_of};
 use crate::recovery::repair::hidden::{Hidden, HiddenObjects};
 use crate::recovery::repair::tree_salvage::MayBeLost;
-use crate::tablet::layers::Trees;
 use crate::tablet::tree_io::tree_of;
-use crate::tablet::trees_walk::DamagedPlace;
+use shoal_common::error::Result;
+use shoal_tree::layers::Trees;
+use shoal_tree::layers::walk::DamagedPlace;
 
 /// The findings for one tablet.
 pub(crate) struct TabletFindings {

@@ -2,12 +2,12 @@
 
 use shoal_pool::Pool;
 
-use crate::common::error::Result;
-use crate::tablet::layers::Trees;
-use crate::tablet::tree::{Gap, Tree};
 use crate::tablet::tree_io::{PoolPages, Remembers, tree_of};
-use crate::tablet::trees_cursor::TreesCursor;
-use crate::tablet::trees_walk::DamagedPlace;
+use shoal_common::error::Result;
+use shoal_tree::layers::Trees;
+use shoal_tree::layers::cursor::TreesCursor;
+use shoal_tree::layers::walk::DamagedPlace;
+use shoal_tree::{Gap, Tree};
 
 /// All damaged ranges of the trees of a tablet, of encoded keys, those of reserved keys included. Neighbours are not
 /// joined. Reads every page.
