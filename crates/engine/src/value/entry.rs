@@ -129,7 +129,7 @@ impl Entry {
         out.push(flags);
         out.extend_from_slice(&self.modified_ns.to_le_bytes());
         if let Some(end) = self.end {
-            out.extend_from_slice(&ns_of(end).to_le_bytes());
+            out.extend_from_slice(&end.ns().to_le_bytes());
         }
         put_varint(out, self.value_bytes);
         match &self.meta {

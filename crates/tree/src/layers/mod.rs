@@ -10,7 +10,7 @@
 
 pub mod cursor;
 pub mod page;
-mod walk;
+pub mod walk;
 
 use std::sync::Arc;
 
