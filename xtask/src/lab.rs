@@ -156,7 +156,7 @@ const EXPERIMENTS: [Experiment; 24] = [
     engine("repair", "T4", "repair_work::", &[("REPAIR_OBJECTS", 100_000, 1_000_000)]),
     engine("errors", "T6", "faults::", &[("FAULT_OPERATIONS", 200, 2_000), ("FAULT_CODES", 2, 2)]),
     engine("full", "R3", "full::", &[]),
-    engine("expiry", "C01", "expired::", &[("EXPIRING_PUTS", 240_000, 960_000)]),
+    engine("expiry", "C01", "expired::", &[]),
     engine("threads", "R6", "concurrency::", &[]),
     engine("histories", "T11", "histories::", &[("HISTORIES", 700, 20_000)]),
     engine("transactions", "T11", "transactions::", &[("TRANSACTIONS", 400, 10_000)]),
