@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use shoal_device::Device;
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_device_sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{
     CheckOptions, CheckReport, FormatOptions, OpenOptions, PutOptions, Store, Write, WriteBatch, block_on,
     check,
