@@ -13,7 +13,7 @@ const GROUPS_PER_REQUEST: usize = 512;
 /// The part of a space to keep in whole free groups, and limits of the work for it.
 ///
 /// Upward drift of sizes fragments a device; a small reserve that is refilled from the emptiest groups keeps it usable
-/// at 0.06 blocks moved for each one allocated (`shared/allocator.md`, section 3.3).
+/// at 0.06 blocks moved for each one allocated (docs/sources.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserve {
     /// Whole free groups to keep, in thousandths of all, to the nearest number of groups but at least one.

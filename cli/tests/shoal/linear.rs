@@ -12,7 +12,7 @@ use shoal_base::{Entropy, SeededEntropy};
 use shoal_client::{Error, Lsn, RejectRules};
 use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;
-use shoal_testkit::linear::{Action, Entry, KeyHistories, World};
+use shoal_testkit::linear::{Action, HistoryEntry, KeyHistories, World};
 
 use crate::both::Objects;
 use crate::harness::Frontends;
@@ -66,7 +66,7 @@ struct User {
 
 impl User {
     fn note(&mut self, key: u64, called: u64, answered: Option<u64>, action: Action) {
-        self.history.push(&name_of(key), Entry { client: self.id, called, answered, action });
+        self.history.push(&name_of(key), HistoryEntry { client: self.id, called, answered, action });
     }
 
     /// Reads a key and notes it; nothing if the server is gone.

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use shoal_testkit::certificates::Root;
+use shoal_testkit::certificates::RootCertificate;
 use shoal_testkit::skipped::skipped;
 use shoal_testkit::wait::{HANGS_AFTER, eventually};
 
@@ -250,7 +250,7 @@ fn redis_clients_are_served_beside_grpc() {
 
 /// A root of certificates, and files with a certificate that it signed, in `folder`.
 fn write_credentials(folder: &Path) {
-    let root = Root::new();
+    let root = RootCertificate::new();
     fs::write(folder.join("root.pem"), root.pem()).unwrap();
     root.sign("localhost", |_| {}).write_to(folder).unwrap();
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use shoal_testkit::certificates::Root;
+use shoal_testkit::certificates::RootCertificate;
 
 use crate::harness::{self, Frontends, Server, command, run, run_with, signal};
 
@@ -120,7 +120,7 @@ fn a_slow_link_is_no_silent_server() {
 #[test]
 fn a_client_without_tls_is_told_that_the_server_speaks_it() {
     let folder = tempfile::tempdir().unwrap();
-    Root::new().server().write_to(folder.path()).unwrap();
+    RootCertificate::new().server().write_to(folder.path()).unwrap();
     let (cert_path, key_path) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
     let mut command = Frontends::command(&folder.path().join("data"), "64M");
     command.arg("--tls-cert").arg(&cert_path).arg("--tls-key").arg(&key_path);

@@ -13,11 +13,11 @@ use super::sync::Mutex;
 
 /// Tasks that wait until the state of the store changes.
 #[derive(Default)]
-pub struct Event {
+pub struct Notifier {
     waiting: Mutex<(u64, Vec<Waker>)>,
 }
 
-impl Event {
+impl Notifier {
     /// Wakes all waiting tasks.
     #[inline]
     pub fn notify(&self) {
@@ -54,7 +54,7 @@ impl Event {
 /// publishing, applies and growth (`docs/locks.md`).
 pub struct Token<T> {
     value: Mutex<Option<T>>,
-    returned: Event,
+    returned: Notifier,
 }
 
 /// The right to work with the value.
@@ -72,7 +72,7 @@ impl<T: Default> Default for Token<T> {
 impl<T> Token<T> {
     /// A token with this value.
     pub fn new(value: T) -> Self {
-        Self { value: Mutex::new(Some(value)), returned: Event::default() }
+        Self { value: Mutex::new(Some(value)), returned: Notifier::default() }
     }
 
     /// Waits for the value.

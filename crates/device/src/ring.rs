@@ -1,6 +1,6 @@
 //! A safe wrapper of one io_uring: transfers go in, transfers with their results come out.
 //!
-//! Ownership is the invariant that makes this safe: from [`Submissions::push`] until [`Completions::reap`] a transfer, with its request's
+//! Ownership is the invariant that makes this safe: from [`SubmissionQueue::push`] until [`CompletionQueue::reap`] a transfer, with its request's
 //! memory and the `iovec` list, belongs to the kernel. It is in a box that nobody frees: a ring that is dropped with transfers inside leaks
 //! them. There is one value of each half, so only one thread at a time writes submissions, and only one reads completions.
 
@@ -28,7 +28,7 @@ pub(crate) const LOCAL_ENTRIES: u32 = 64;
 /// If the kernel is short of memory for a submission, it is repeated after this time.
 const SHORTAGE_PAUSE: Duration = Duration::from_micros(100);
 
-/// Marks the completion of [`Submissions::push_nothing`]. No box has address 0.
+/// Marks the completion of [`SubmissionQueue::push_nothing`]. No box has address 0.
 const NOTHING: u64 = 0;
 
 /// The constructor of a device's shared ring.

@@ -94,7 +94,7 @@ impl Server {
     }
 
     /// Serves `store` until `shutdown` completes; then takes no more connections and requests, waits for the running ones at most
-    /// [`Limits::drain_max`], and cuts the rest. The store stays open: the caller closes it.
+    /// [`ServerLimits::drain_max`], and cuts the rest. The store stays open: the caller closes it.
     ///
     /// # Errors
     /// [`ServeError::Reflection`].

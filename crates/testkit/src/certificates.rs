@@ -47,9 +47,9 @@ impl Identity {
 }
 
 /// A root of certificates.
-pub struct Root(CertifiedIssuer<'static, KeyPair>);
+pub struct RootCertificate(CertifiedIssuer<'static, KeyPair>);
 
-impl Deref for Root {
+impl Deref for RootCertificate {
     type Target = CertifiedIssuer<'static, KeyPair>;
 
     fn deref(&self) -> &Self::Target {
@@ -57,13 +57,13 @@ impl Deref for Root {
     }
 }
 
-impl Default for Root {
+impl Default for RootCertificate {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Root {
+impl RootCertificate {
     /// A root that signs itself.
     ///
     /// # Panics

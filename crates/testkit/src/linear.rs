@@ -59,7 +59,7 @@ pub trait Act: Clone + fmt::Debug {
 
 /// An operation of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<A = Action> {
+pub struct HistoryEntry<A = Action> {
     /// The client: for the picture of a history only.
     pub client: u64,
     /// The time of its call, on one clock for all clients.
@@ -116,7 +116,7 @@ type Tried<S> = (Box<[u64]>, S, Option<usize>);
 
 /// The state of the search: calls and answers in the order of time, as a list from which operations are taken out while they are explained.
 struct Search<'a, A> {
-    entries: &'a [Entry<A>],
+    entries: &'a [HistoryEntry<A>],
     /// Calls and answers: the operation, and true for the answer.
     events: Vec<(usize, bool)>,
     /// By operation: the places of its call and its answer.
@@ -127,7 +127,7 @@ struct Search<'a, A> {
 }
 
 impl<'a, A: Act> Search<'a, A> {
-    fn new(entries: &'a [Entry<A>]) -> Self {
+    fn new(entries: &'a [HistoryEntry<A>]) -> Self {
         let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(entries.len() * 2);
         for (number, entry) in entries.iter().enumerate() {
             events.push((entry.called, false, number));
@@ -249,19 +249,19 @@ impl<'a, A: Act> Search<'a, A> {
 
 /// Checks operations, in any order; their subject (for [`Action`] one key) was `initial` before.
 #[must_use]
-pub fn check<A: Act>(entries: &[Entry<A>], initial: A::State) -> Verdict {
+pub fn check<A: Act>(entries: &[HistoryEntry<A>], initial: A::State) -> Verdict {
     Search::new(entries).run(initial)
 }
 
 /// A history of several keys, all of them empty before.
 #[derive(Clone, Debug, Default)]
 pub struct KeyHistories {
-    keys: BTreeMap<Vec<u8>, Vec<Entry>>,
+    keys: BTreeMap<Vec<u8>, Vec<HistoryEntry>>,
 }
 
 impl KeyHistories {
     /// Notes an operation.
-    pub fn push(&mut self, key: &[u8], entry: Entry) {
+    pub fn push(&mut self, key: &[u8], entry: HistoryEntry) {
         self.keys.entry(key.to_vec()).or_default().push(entry);
     }
 
@@ -295,14 +295,14 @@ impl KeyHistories {
 }
 
 /// A history as text: an operation a line, in the order of calls.
-pub(crate) struct Picture<'a, A = Action>(pub &'a [Entry<A>]);
+pub(crate) struct Picture<'a, A = Action>(pub &'a [HistoryEntry<A>]);
 
 impl<A: fmt::Debug> fmt::Display for Picture<'_, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut entries: Vec<&Entry<A>> = self.0.iter().collect();
+        let mut entries: Vec<&HistoryEntry<A>> = self.0.iter().collect();
         entries.sort_by_key(|entry| entry.called);
         for entry in entries {
-            let Entry { client, called, answered, action } = entry;
+            let HistoryEntry { client, called, answered, action } = entry;
             match answered {
                 Some(answered) => writeln!(f, "  client {client}: {called:>9} to {answered:>9}  {action:?}")?,
                 None => writeln!(f, "  client {client}: {called:>9} to   unknown  {action:?}")?,
@@ -318,11 +318,11 @@ mod tests {
 
     use super::*;
 
-    fn entry(client: u64, called: u64, answered: Option<u64>, action: Action) -> Entry {
-        Entry { client, called, answered, action }
+    fn entry(client: u64, called: u64, answered: Option<u64>, action: Action) -> HistoryEntry {
+        HistoryEntry { client, called, answered, action }
     }
 
-    fn holds(entries: &[Entry]) -> bool {
+    fn holds(entries: &[HistoryEntry]) -> bool {
         let verdict = check(entries, None);
         assert_ne!(verdict, Verdict::GaveUp);
         verdict == Verdict::Linearizable
@@ -367,7 +367,7 @@ mod tests {
     }
 
     /// A correct register, used by clients that overlap; returns its history.
-    fn simulate(seed: u64, clients: u64, operations: usize, pending_percent: u64) -> Vec<Entry> {
+    fn simulate(seed: u64, clients: u64, operations: usize, pending_percent: u64) -> Vec<HistoryEntry> {
         let dice = SeededEntropy::new(seed);
         let (mut state, mut now, mut value) = (None, 0, 0);
         // By client: the call, the action, and true if it took effect.
@@ -438,7 +438,7 @@ mod tests {
             let dice = SeededEntropy::new(seed ^ 0xBAD);
             let reads: Vec<usize> = (0..entries.len())
                 .filter(|&number| {
-                    let Entry { action, answered, .. } = entries[number];
+                    let HistoryEntry { action, answered, .. } = entries[number];
                     answered.is_some() && matches!(action, Action::Read(Some(_)))
                 })
                 .collect();
@@ -454,7 +454,7 @@ mod tests {
                 1 => Some(Some(u64::MAX)),
                 // A value that a completed write replaced before the read was called; each value is written once.
                 _ => {
-                    let writes: Vec<&Entry> = entries
+                    let writes: Vec<&HistoryEntry> = entries
                         .iter()
                         .filter(|other| matches!(other.action, Action::Write(_)))
                         .filter(|other| other.answered.is_some_and(|answered| answered < called))

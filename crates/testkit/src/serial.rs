@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use crate::linear::{Act, Entry, Picture, Verdict, check};
+use crate::linear::{Act, HistoryEntry, Picture, Verdict, check};
 
 /// The reads and writes of a transaction: keys by their numbers, values as numbers that no two writes share; `None`: there was no object,
 /// or the object was deleted.
@@ -56,7 +56,7 @@ impl Act for Transaction {
 pub struct TransactionHistory {
     /// By key: the values before the first transaction.
     initial: BTreeMap<u8, u64>,
-    entries: Vec<Entry<Transaction>>,
+    entries: Vec<HistoryEntry<Transaction>>,
 }
 
 impl TransactionHistory {
@@ -68,12 +68,12 @@ impl TransactionHistory {
     }
 
     /// Notes a transaction.
-    pub fn push(&mut self, entry: Entry<Transaction>) {
+    pub fn push(&mut self, entry: HistoryEntry<Transaction>) {
         self.entries.push(entry);
     }
 
     /// Adds these, of another client.
-    pub fn extend(&mut self, entries: Vec<Entry<Transaction>>) {
+    pub fn extend(&mut self, entries: Vec<HistoryEntry<Transaction>>) {
         self.entries.extend(entries);
     }
 
@@ -85,7 +85,7 @@ impl TransactionHistory {
 
     /// Without the pending ones that cannot have been noticed: none of their written values was ever read. With `deletes`, one that deletes
     /// may have been noticed, too: each of these doubles the search.
-    fn told(&self, deletes: bool) -> Vec<Entry<Transaction>> {
+    fn told(&self, deletes: bool) -> Vec<HistoryEntry<Transaction>> {
         let read: HashSet<u64> = self
             .entries
             .iter()
@@ -93,8 +93,9 @@ impl TransactionHistory {
             .filter_map(|(_, value)| *value)
             .collect();
         let noticed = |(_, value): &(u8, Option<u64>)| value.map_or(deletes, |value| read.contains(&value));
-        let told =
-            |entry: &&Entry<Transaction>| entry.answered.is_some() || entry.action.writes.iter().any(noticed);
+        let told = |entry: &&HistoryEntry<Transaction>| {
+            entry.answered.is_some() || entry.action.writes.iter().any(noticed)
+        };
         self.entries.iter().filter(told).cloned().collect()
     }
 
@@ -136,12 +137,12 @@ mod tests {
         guards: Values<'_>,
         reads: Values<'_>,
         writes: Values<'_>,
-    ) -> Entry<Transaction> {
+    ) -> HistoryEntry<Transaction> {
         let [guards, reads, writes] = [guards, reads, writes].map(<[_]>::to_vec);
-        Entry { client: called, called, answered, action: Transaction { guards, reads, writes } }
+        HistoryEntry { client: called, called, answered, action: Transaction { guards, reads, writes } }
     }
 
-    fn holds(entries: &[Entry<Transaction>]) -> bool {
+    fn holds(entries: &[HistoryEntry<Transaction>]) -> bool {
         let verdict = check(entries, BTreeMap::new());
         assert_ne!(verdict, Verdict::GaveUp);
         verdict == Verdict::Linearizable
@@ -182,7 +183,7 @@ mod tests {
         let put = entry(0, Some(1), &[], &[], &[(0, Some(1))]);
         let pending = entry(2, None, &[], &[], &[(0, None), (1, Some(2))]);
         let read = entry(5, Some(6), &[], &[(0, None)], &[]);
-        let history = |initial: Values<'_>, entries: &[Entry<Transaction>]| {
+        let history = |initial: Values<'_>, entries: &[HistoryEntry<Transaction>]| {
             let mut history = TransactionHistory::after(initial);
             history.extend(entries.to_vec());
             history
@@ -207,7 +208,7 @@ mod tests {
     }
 
     /// A correct store, used by clients that overlap. `skewed`: one transaction in eight reads one key later than the others.
-    fn simulate(seed: u64, clients: u64, count: usize, skewed: bool) -> Vec<Entry<Transaction>> {
+    fn simulate(seed: u64, clients: u64, count: usize, skewed: bool) -> Vec<HistoryEntry<Transaction>> {
         let dice = SeededEntropy::new(seed);
         let (mut state, mut now, mut value) = (BTreeMap::<u8, u64>::new(), 0, 0);
         let mut running: Vec<Option<(u64, Transaction, u8)>> = vec![None; clients as usize];
@@ -240,7 +241,7 @@ mod tests {
                 Some((called, transaction, _)) => {
                     let answered = (dice.below(20) > 0).then_some(now);
                     let action = transaction.clone();
-                    entries.push(Entry { client: client as u64, called: *called, answered, action });
+                    entries.push(HistoryEntry { client: client as u64, called: *called, answered, action });
                     running[client] = None;
                 }
             }
@@ -248,7 +249,7 @@ mod tests {
         // A client that still runs may have done it.
         let rest = running.into_iter().enumerate().filter_map(|(client, running)| {
             let (called, action, _) = running?;
-            Some(Entry { client: client as u64, called, answered: None, action })
+            Some(HistoryEntry { client: client as u64, called, answered: None, action })
         });
         entries.extend(rest);
         entries

@@ -17,7 +17,7 @@ use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shoal_base::{BLOCK_BYTES, Clock, Lsn};
 use shoal_common::error::{Error, Result};
-use shoal_common::event::{Bell, Event, Token, TokenGuard};
+use shoal_common::event::{Bell, Notifier, Token, TokenGuard};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
 use shoal_pool::Pool;
@@ -89,7 +89,7 @@ pub(crate) struct Committer {
     clock: Arc<dyn Clock>,
     pub(super) thread: CommitThread,
     /// Notifies when the durable number, a marker or the tail moves.
-    pub(crate) moved: Event,
+    pub(crate) moved: Notifier,
     poison: Arc<Poison>,
     /// The lack of room for log and superblock in the data file.
     pub(crate) room: Room,
@@ -144,7 +144,7 @@ impl Committer {
             index: Mutex::new(start.index),
             clock: start.clock,
             thread: CommitThread::new(start.bell),
-            moved: Event::default(),
+            moved: Notifier::default(),
             poison,
             room: Room::default(),
             unwritten: OnceLock::new(),

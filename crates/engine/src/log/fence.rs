@@ -11,14 +11,14 @@ use std::future::Future;
 
 use shoal_common::injected_bug::{Bug, injected};
 
-use super::event::Event;
+use super::event::Notifier;
 use super::sync::Mutex;
 
 /// The flushes in progress.
 #[derive(Default)]
 pub(crate) struct Fence {
     turns: Mutex<Turns>,
-    ended: Event,
+    ended: Notifier,
 }
 
 #[derive(Default)]

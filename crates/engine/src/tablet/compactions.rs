@@ -5,7 +5,7 @@
 
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
-use shoal_common::event::Event;
+use shoal_common::event::Notifier;
 use shoal_tree::Root;
 
 /// The searches of reads in a tablet's layers, one per layer and key, that no compaction has used up yet.
@@ -34,7 +34,7 @@ impl LayerSearches {
 #[derive(Default)]
 pub(crate) struct RunningCompactions {
     claimed: Mutex<Claimed>,
-    ended: Event,
+    ended: Notifier,
 }
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Models of the threads on the way to an acknowledgement (T10): loom runs every schedule of a few threads, within a bound of preemptions,
 //! and every value that a load may legally see.
 //!
-//! [`Event`], [`Token`] and [`Fence`] are the real ones. The committer around them is a model: the steps of `log/commit.rs` (push under the
+//! [`Notifier`], [`Token`] and [`Fence`] are the real ones. The committer around them is a model: the steps of `log/commit.rs` (push under the
 //! memtable's lock, drive, number, flush, check for poison, store `durable`, wake) in the same order, without bytes. A lost wake-up is a
 //! deadlock, which loom reports.
 
@@ -15,7 +15,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar};
 use loom::thread;
 
-use self::event::{Event, Token};
+use self::event::{Notifier, Token};
 use self::fence::Fence;
 use self::sync::Mutex;
 
@@ -138,7 +138,7 @@ struct Committer {
     driver: Token<u64>,
     durable: AtomicU64,
     poisoned: AtomicBool,
-    moved: Event,
+    moved: Notifier,
     flushes: Flushes,
     /// `None`: the committer without a fence.
     fence: Option<Fence>,
@@ -157,7 +157,7 @@ impl Committer {
             driver: Token::new(0),
             durable: AtomicU64::new(0),
             poisoned: AtomicBool::new(false),
-            moved: Event::default(),
+            moved: Notifier::default(),
             flushes,
             fence,
         })

@@ -15,7 +15,7 @@ use shoal_engine::{Error, Lsn, OpenOptions, PutOptions, RejectRules, Result, Sto
 use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;
 use shoal_testkit::lab;
-use shoal_testkit::linear::{Action, Entry, KeyHistories, World};
+use shoal_testkit::linear::{Action, HistoryEntry, KeyHistories, World};
 
 use crate::common::{ByName, formatted, key, long_life, open, tiny};
 
@@ -101,7 +101,7 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> KeyHis
                 let read = Action::Read(before.map(|(seed, _)| seed));
                 history.push(
                     &name_of(number),
-                    Entry { client: id, called, answered: Some(world.now()), action: read },
+                    HistoryEntry { client: id, called, answered: Some(world.now()), action: read },
                 );
                 let Some((seed, version)) = before else { continue };
                 called = world.now();
@@ -121,7 +121,7 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> KeyHis
                 continue;
             }
         };
-        history.push(&name_of(number), Entry { client: id, called, answered, action });
+        history.push(&name_of(number), HistoryEntry { client: id, called, answered, action });
     }
     history
 }
@@ -175,8 +175,10 @@ fn history(seed: u64) -> KeyHistories {
     for number in 0..KEYS {
         let called = world.now();
         let action = Action::Read(read(&store, number).unwrap().map(|(seed, _)| seed));
-        history
-            .push(&name_of(number), Entry { client: CLIENTS, called, answered: Some(world.now()), action });
+        history.push(
+            &name_of(number),
+            HistoryEntry { client: CLIENTS, called, answered: Some(world.now()), action },
+        );
     }
     history
 }

@@ -17,7 +17,7 @@ use shoal_engine::{
 use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;
 use shoal_testkit::lab;
-use shoal_testkit::linear::{Entry, World};
+use shoal_testkit::linear::{HistoryEntry, World};
 use shoal_testkit::serial::{Transaction, TransactionHistory};
 use shoal_testkit::wait::within;
 
@@ -194,7 +194,7 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
 }
 
 /// One client: returns its history when the store becomes read-only.
-fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Vec<Entry<Transaction>> {
+fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Vec<HistoryEntry<Transaction>> {
     let mut entries = Vec::new();
     for _ in 0..TRANSACTIONS {
         let called = world.now();
@@ -205,16 +205,16 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Vec<En
             continue;
         };
         let answered = result.is_ok().then(|| world.now());
-        entries.push(Entry { client: id, called, answered, action });
+        entries.push(HistoryEntry { client: id, called, answered, action });
     }
     entries
 }
 
 /// Reads all keys while no other client runs.
-fn known(store: &Store, world: &World) -> Entry<Transaction> {
+fn known(store: &Store, world: &World) -> HistoryEntry<Transaction> {
     let called = world.now();
     let action = Transaction { reads: all_keys(store, &[]).unwrap(), ..Transaction::default() };
-    Entry { client: CLIENTS, called, answered: Some(world.now()), action }
+    HistoryEntry { client: CLIENTS, called, answered: Some(world.now()), action }
 }
 
 /// The lives of one store, each ended by failing flushes and a power cut, the last one by a close. The history of a life ends with the

@@ -2,7 +2,7 @@
 //! connection.
 //!
 //! Such a connection executes nothing more, but is still read: most clients write a whole pipeline before they read. So neither
-//! side waits for the other forever. [`crate::Limits::pending_bytes_max`] bounds the backlog.
+//! side waits for the other forever. [`crate::RedisLimits::pending_bytes_max`] bounds the backlog.
 
 use std::time::Duration;
 

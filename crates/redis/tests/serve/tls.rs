@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
 use shoal_redis::{RedisOptions, RedisServer, StartError, Tls};
-use shoal_testkit::certificates::Root;
+use shoal_testkit::certificates::RootCertificate;
 use shoal_testkit::resp::encode;
 use shoal_testkit::wait::HANGS_AFTER;
 
@@ -19,12 +19,12 @@ type Stream = StreamOwned<ClientConnection, TcpStream>;
 /// A certificate of this root, with its key.
 type Identity = (CertificateDer<'static>, PrivateKeyDer<'static>);
 
-fn identity(root: &Root) -> Identity {
+fn identity(root: &RootCertificate) -> Identity {
     let made = root.sign("localhost", |_| {});
     (made.certificate.der().clone(), made.key.serialize_der().try_into().unwrap())
 }
 
-fn believes(root: &Root) -> RootCertStore {
+fn believes(root: &RootCertificate) -> RootCertStore {
     let mut store = RootCertStore::empty();
     store.add(root.der().clone()).unwrap();
     store
@@ -35,7 +35,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 }
 
 /// The certificate that a server presents, and the roots of the certificates that it requires.
-fn server_config(root: &Root, clients: Option<&Root>) -> Arc<ServerConfig> {
+fn server_config(root: &RootCertificate, clients: Option<&RootCertificate>) -> Arc<ServerConfig> {
     let builder =
         ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
     let builder = match clients {
@@ -57,7 +57,7 @@ fn options(config: &Arc<Mutex<Arc<ServerConfig>>>, asks_certificates: bool) -> R
     RedisOptions { tls: Some(tls), ..RedisOptions::default() }
 }
 
-fn connect(served: &Served, root: &Root, identity: Option<Identity>) -> Stream {
+fn connect(served: &Served, root: &RootCertificate, identity: Option<Identity>) -> Stream {
     let builder =
         ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
     let builder = builder.with_root_certificates(believes(root));
@@ -80,7 +80,7 @@ fn ask(stream: &mut Stream, request: &[u8], answer: &[u8]) {
 
 #[test]
 fn commands_over_tls_are_answered() {
-    let root = Root::new();
+    let root = RootCertificate::new();
     let config = Arc::new(Mutex::new(server_config(&root, None)));
     let served = serve(options(&config, false));
     let mut stream = connect(&served, &root, None);
@@ -102,7 +102,7 @@ fn commands_over_tls_are_answered() {
 #[test]
 fn a_whole_pipeline_is_written_over_tls_before_anything_is_read() {
     const ROUNDS: usize = 300;
-    let root = Root::new();
+    let root = RootCertificate::new();
     let config = Arc::new(Mutex::new(server_config(&root, None)));
     let served = serve(options(&config, false));
     let mut stream = connect(&served, &root, None);
@@ -118,7 +118,7 @@ fn a_whole_pipeline_is_written_over_tls_before_anything_is_read() {
 
 #[test]
 fn a_certificate_that_is_replaced_is_shown_to_new_connections() {
-    let (old, new) = (Root::new(), Root::new());
+    let (old, new) = (RootCertificate::new(), RootCertificate::new());
     let config = Arc::new(Mutex::new(server_config(&old, None)));
     let served = serve(options(&config, false));
     let mut before = connect(&served, &old, None);
@@ -132,7 +132,7 @@ fn a_certificate_that_is_replaced_is_shown_to_new_connections() {
 
 #[test]
 fn a_client_without_a_certificate_of_the_root_is_not_let_in() {
-    let (root, clients, others) = (Root::new(), Root::new(), Root::new());
+    let (root, clients, others) = (RootCertificate::new(), RootCertificate::new(), RootCertificate::new());
     let config = Arc::new(Mutex::new(server_config(&root, Some(&clients))));
     let served = serve(options(&config, true));
     ask(&mut connect(&served, &root, Some(identity(&clients))), b"PING\r\n", b"+PONG\r\n");
@@ -151,7 +151,7 @@ fn a_client_without_a_certificate_of_the_root_is_not_let_in() {
 /// Plain text, garbage and half a handshake close their connections, or wait; the others are served.
 #[test]
 fn a_connection_without_tls_ends() {
-    let root = Root::new();
+    let root = RootCertificate::new();
     let config = Arc::new(Mutex::new(server_config(&root, None)));
     let served = serve(options(&config, false));
     let mut waits = TcpStream::connect(served.address).unwrap();

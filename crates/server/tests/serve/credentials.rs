@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, 
 use shoal_api::{Method, key_value, v1};
 use shoal_client::{Client, ConnectOptions, Error, PutOptions};
 use shoal_server::{Credentials, ListenError, Security, ServeError, Server, ServerOptions, TlsPem, Tokens};
-use shoal_testkit::certificates::Root;
+use shoal_testkit::certificates::RootCertificate;
 use tonic::client::Grpc;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request};
@@ -19,7 +19,7 @@ use crate::support::{Running, with_token};
 const TOKEN: &str = "correct-horse-battery";
 const OTHER: &str = "incorrect-horse-battery";
 
-fn server_pem(root: &Root) -> TlsPem {
+fn server_pem(root: &RootCertificate) -> TlsPem {
     let (certificate, key) = root.server().pem();
     TlsPem { certificates: certificate.into(), key: key.into(), ..TlsPem::default() }
 }
@@ -37,7 +37,7 @@ async fn serve(tls: Option<&TlsPem>, tokens: Tokens) -> (Running, Security) {
 /// A channel to `server` that trusts `root`, and shows `identity`.
 async fn channel(
     server: &Running,
-    root: &Root,
+    root: &RootCertificate,
     identity: Option<&(String, String)>,
 ) -> Result<Channel, tonic::transport::Error> {
     let mut tls =
@@ -108,7 +108,7 @@ async fn the_matrix_has_every_service() {
 
 #[tokio::test]
 async fn every_route_wants_credentials() {
-    let (root, strangers) = (Root::new(), Root::new());
+    let (root, strangers) = (RootCertificate::new(), RootCertificate::new());
     let mut tls = server_pem(&root);
     tls.client_roots = Some(root.pem().into());
     let (server, _) = serve(Some(&tls), tokens()).await;
@@ -153,7 +153,7 @@ fn is_broken(code: Code) -> bool {
 /// If only certificates count, TLS itself asks for one, and tokens do not count.
 #[tokio::test]
 async fn certificates_alone() {
-    let root = Root::new();
+    let root = RootCertificate::new();
     let mut tls = server_pem(&root);
     tls.client_roots = Some(root.pem().into());
     let (server, _) = serve(Some(&tls), Tokens::default()).await;
@@ -170,7 +170,7 @@ async fn certificates_alone() {
 /// Our own client: by token, by certificate, and its errors if it is not let in.
 #[tokio::test]
 async fn the_client_shows_what_it_has() {
-    let root = Root::new();
+    let root = RootCertificate::new();
     let mut tls = server_pem(&root);
     tls.client_roots = Some(root.pem().into());
     let (server, security) = serve(Some(&tls), tokens()).await;
@@ -192,14 +192,14 @@ async fn the_client_shows_what_it_has() {
     let error = nobody.put("", b"k", "v".into(), PutOptions::default()).await.unwrap_err();
     assert!(matches!(error, Error::Denied(_)), "{error:?}");
     // Another root is not trusted, and no plain text is spoken to a TLS port.
-    let stranger = ConnectOptions { ca_pem: Some(Root::new().pem().into()), ..with_token.clone() };
+    let stranger = ConnectOptions { ca_pem: Some(RootCertificate::new().pem().into()), ..with_token.clone() };
     assert!(matches!(Client::connect(stranger).await, Err(Error::Unavailable { .. })));
     let text = format!("{:?}", with_token);
     assert!(!text.contains(TOKEN), "{text}");
 
     // Credentials change: the old token is gone on the open connection too, a new certificate is shown to new ones.
     let client = Client::connect(with_token.clone()).await.unwrap();
-    let next = Root::new();
+    let next = RootCertificate::new();
     let tokens = Tokens::parse(format!("{TOKEN}-next\n").as_bytes()).unwrap();
     security.replace(Credentials::new(Some(&server_pem(&next)), tokens).unwrap());
     let error = client.stat().await.unwrap_err();
@@ -249,7 +249,7 @@ async fn a_certificate_that_is_its_own_root_is_believed() {
 /// Off loopback only with TLS and credentials, both of them.
 #[tokio::test]
 async fn other_machines_are_let_in_with_tls_and_credentials() {
-    let root = Root::new();
+    let root = RootCertificate::new();
     let bind = async |tls: Option<&TlsPem>, tokens: Tokens| {
         let security = Security::new(Credentials::new(tls, tokens).unwrap());
         let listen = "0.0.0.0:0".parse().unwrap();
@@ -268,7 +268,7 @@ async fn other_machines_are_let_in_with_tls_and_credentials() {
 /// Options that do not belong together are refused before anything is served.
 #[test]
 fn keys_belong_to_their_certificates() {
-    let root = Root::new();
+    let root = RootCertificate::new();
     let (one, other) = (server_pem(&root), server_pem(&root));
     let mixed = TlsPem { key: other.key, ..one.clone() };
     assert!(Credentials::new(Some(&mixed), Tokens::default()).is_err());
@@ -279,7 +279,7 @@ fn keys_belong_to_their_certificates() {
 /// A connection does not outlive the certificate that it was opened with.
 #[tokio::test]
 async fn a_certificate_that_ends_ends_its_connection() {
-    let root = Root::new();
+    let root = RootCertificate::new();
     let mut tls = server_pem(&root);
     tls.client_roots = Some(root.pem().into());
     let (server, _) = serve(Some(&tls), Tokens::default()).await;

@@ -16,7 +16,7 @@ use crate::{Cursor, Found, Gap, KnownPages, LeafFinder, LeafPlace, PageRef, Page
 type Item<P> = (Vec<u8>, Found<P>);
 
 /// An entry or a tombstone that decides, with its key and its place.
-pub struct Placed<P> {
+pub struct PlacedEntry<P> {
     /// The key.
     pub key: Vec<u8>,
     /// Its bytes; `None` for a tombstone.
@@ -203,12 +203,12 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub async fn next_placed(&mut self) -> Result<Option<Placed<S::Page>>> {
+    pub async fn next_placed(&mut self) -> Result<Option<PlacedEntry<S::Page>>> {
         let decided = self.decided().await?;
         Ok(decided.map(|Decided { tree, key, found, page, .. }| {
             let is_gone = self.is_tombstone(tree, &found);
             let page = page.filter(|_| tree == self.layers.list.len());
-            Placed { key, found: (!is_gone).then_some(found), page }
+            PlacedEntry { key, found: (!is_gone).then_some(found), page }
         }))
     }
 
