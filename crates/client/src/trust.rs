@@ -16,8 +16,8 @@ use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 /// The message about a server that shows an authority's certificate which was not given.
-const AUTHORITY: &str = "the server shows the certificate of an authority (CA:TRUE); it is believed only where this very certificate \
-                         is given as a root (--ca-file)";
+const AUTHORITY: &str = "the server shows the certificate of an authority (CA:TRUE); it is trusted only if this very \
+                         certificate is given as a root (--ca-file)";
 
 /// The roots that were given.
 #[derive(Debug)]

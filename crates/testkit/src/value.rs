@@ -35,7 +35,7 @@ impl fmt::Display for Mismatch {
         write!(f, "expected {} bytes of write {:#x}, got {got_bytes} bytes", expected.bytes, expected.seed)?;
         match (first, found_seed) {
             (Some(first), Some(seed)) => {
-                write!(f, ", different from byte {first} on, where {seed:#x} stands")
+                write!(f, ", different from byte {first} on, which has {seed:#x}")
             }
             (Some(first), None) => write!(f, ", different from byte {first} on"),
             (None, _) => Ok(()),

@@ -15,8 +15,8 @@ pub(crate) fn words(range: &DamagedRange) -> String {
 /// The error for a read of a key in the range.
 pub(crate) fn error(range: &DamagedRange) -> Error {
     let what = format!(
-        "whether the object exists is not known, as {} cannot be read ({}); put or delete it without a condition, or repair \
-         the store (`shoal check --repair`); the page lies",
+        "it is not known whether the object exists, as {} cannot be read ({}); put or delete it without a condition, or repair \
+         the store (`shoal check --repair`); the page is",
         words(range),
         range.why
     );

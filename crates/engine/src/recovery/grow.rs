@@ -70,7 +70,7 @@ impl Recovery {
         next.space = space_image::rewrite(&self.device, &next, &image).await?;
         assert!(
             next.layout.is_sensible(next.device_blocks, next.features.incompatible),
-            "areas overlap what is in use (INV-37): {:?}",
+            "areas overlap blocks in use (INV-37): {:?}",
             next.layout
         );
         let flushes = self.device.counters().flushes;

@@ -120,7 +120,7 @@ impl<S: PageSource, V: Visitor> Visitor for Deciding<'_, S, V> {
                 && newer < version_of(&entry)
             {
                 let what = format!(
-                    "an entry of version {} lies below one of version {newer} (INV-26)",
+                    "an entry of version {} is below one of version {newer} (INV-26)",
                     version_of(&entry)
                 );
                 self.visitor.problem(Problem { page, level: 0, what, low: key.clone() });
@@ -187,7 +187,7 @@ mod tests {
         layers.list.reverse();
         let seen = walked(&Trees { layers: Arc::new(layers), ..trees });
         assert_eq!(seen.problems.len(), 20, "{:?}", seen.problems);
-        assert!(seen.problems[0].contains("lies below"), "{:?}", seen.problems);
+        assert!(seen.problems[0].contains("is below"), "{:?}", seen.problems);
         block_on(store.close()).unwrap();
     }
 }

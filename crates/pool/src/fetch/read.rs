@@ -116,7 +116,7 @@ impl Pool {
         let outcome = self.device().read_now(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
         shared.latency.ended(began);
         let Some(frames) = outcome.memory.0.into_iter().next() else {
-            unreachable!("a read gives its memory back")
+            unreachable!("a read returns its memory")
         };
         let (offset, bytes) = unit.extent();
         let verified = match outcome.result {

@@ -36,8 +36,8 @@ use crate::testing::injected_bug::{Bug, injected};
 
 /// The warning before the first write to a store with a cut log: from then on the batches after the damage are in
 /// memory only.
-const NOT_TWICE: &str = "repair: it begins to write now; do not interrupt it: what the log has behind the damage is held in memory and \
-                         written anew, and a repair that was interrupted can only be repeated on a copy that was made before";
+const NOT_TWICE: &str = "repair: writing starts now; do not interrupt it: the records after the damage in the log are held in \
+                         memory and written again, and an interrupted repair can only be repeated on an earlier copy";
 
 /// Makes the store consistent again. `hidden`: what the check counted behind damage. Publishes a new image from the trees, and a new epoch after the intact part of the log. If
 /// memory cannot hold the batches after the damage, it ends before it writes anything, unless the options say
@@ -77,8 +77,8 @@ pub(crate) async fn repair_holding(
     drop(found);
     if salvage.is_full && !options.in_part {
         report.notes.push(format!(
-            "repair: nothing was written: {} MiB of values behind the damage in the log are all that memory allows, and what is in \
-             front of them would be lost: repeat it with more --memory, or with --in-part to give that up",
+            "repair: nothing was written: {} MiB of values after the damage in the log are the limit of memory, and the records \
+             before them would be lost: repeat it with more --memory, or with --in-part to give them up",
             salvage.held_mib()
         ));
         return Ok(());
@@ -88,7 +88,7 @@ pub(crate) async fn repair_holding(
     // Consumes the recovery: its pool and its records are gone before the opening makes new ones.
     salvage.lost.iter().for_each(|records| report.were_lost(records));
     if options.acknowledge && !report.remembered.is_none() {
-        report.notes.push(format!("acknowledged: what repairs lost before ({})", report.remembered));
+        report.notes.push(format!("acknowledged: losses of earlier repairs ({})", report.remembered));
     }
     rewrite_image(&device, recovery, &salvage, announce, options.acknowledge, report).await?;
     let store = Store::open(device, open, Environment::default()).await?;
@@ -99,7 +99,7 @@ pub(crate) async fn repair_holding(
     let closed = store.close().await;
     if report.restored_count > 0 {
         let count = report.restored_count;
-        report.notes.push(format!("repair: {count} object(s) were restored from what the log still had"));
+        report.notes.push(format!("repair: {count} object(s) were restored from the rest of the log"));
     }
     restored.and(closed)
 }
@@ -164,7 +164,7 @@ async fn restore(
     // Before anything is applied: values that an apply finds dead are counted out.
     let recounted = recount(store, hidden, report).await?;
     if recounted > 0 {
-        report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
+        report.notes.push(format!("repair: the live values of {recounted} packed run(s) were counted again"));
     }
     // Before older records are looked at: an object that was written again needs none.
     let mut not_done = store.do_again(salvage, report).await?;
@@ -176,7 +176,7 @@ async fn restore(
     // Records that were applied above damaged layers found nothing to count out.
     recount(store, hidden, report).await?;
     report.notes.push(
-        "repair: the log's records were applied where that was possible; damaged objects stay and answer with an error"
+        "repair: the log's records were applied if possible; damaged objects stay and answer with an error"
             .into(),
     );
     Ok(())
@@ -192,7 +192,7 @@ async fn acknowledge(store: &Store, hidden: &mut HiddenObjects, report: &mut Che
     let mut new_ranges = 0;
     for tablet in store.0.tablets.all() {
         let given_up = acknowledge_tablet(&store.0.checkpointer, tablet).await;
-        let GivenUp { ranges, keys } = noted(store, "what was lost could not be given up", given_up, report)?;
+        let GivenUp { ranges, keys } = noted(store, "the losses could not be given up", given_up, report)?;
         if hidden.of(tablet.id).is_none() {
             // Damage that the check did not meet.
             new_ranges += ranges.len() as u64;
@@ -208,7 +208,7 @@ async fn acknowledge(store: &Store, hidden: &mut HiddenObjects, report: &mut Che
     report.given_up.sort();
     for range in &report.given_up {
         report.notes.push(format!(
-            "acknowledged: {} do not exist any more, but for those that were written since",
+            "acknowledged: {} do not exist any more, except those that were written since",
             damaged_range::words(range)
         ));
     }
@@ -234,7 +234,7 @@ async fn recount(store: &Store, hidden: &HiddenObjects, report: &mut CheckReport
     for tablet in store.0.tablets.all() {
         let objects = hidden.of(tablet.id).map_or(0, |hidden| hidden.objects);
         let counted = recount_tablet(&store.0.checkpointer, tablet, objects).await;
-        wrong += noted(store, "what is alive in packed runs could not be counted", counted, report)?;
+        wrong += noted(store, "the live values of packed runs could not be counted", counted, report)?;
     }
     Ok(wrong)
 }
