@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "advancing 4 bytes where 3 remain")]
+    #[should_panic(expected = "advancing 4 bytes, but 3 remain")]
     fn nobody_reads_behind_the_end() {
         Buffer::from(vec![0; 3]).advance(4);
     }

@@ -219,7 +219,7 @@ fn a_count_that_is_wrong_is_named() {
     made.publish();
     let report = made.check(false);
     let named =
-        said(&report).into_iter().find(|(what, _)| what.contains("1 entries are there, the parent says 3"));
+        said(&report).into_iter().find(|(what, _)| what.contains("1 entries are there, the parent counts 3"));
     assert_eq!(named.map(|(_, block)| block), Some(leaf), "{report:?}");
 }
 
