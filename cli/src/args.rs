@@ -7,24 +7,23 @@ use crate::commands::{
     mv, put, relocation, report, restore, rm, serve, space, stat, top,
 };
 
-const EXAMPLES: &str = "\
-Examples:
-  shoal serve                        start a server; its data go into ./shoal.data
+const EXAMPLES: &str = "Examples:
+  shoal serve                        start a server; its data file is ./shoal.data
   shoal put notes/today today.txt    store a file under a key
   shoal get notes/today              write it to standard output
-  shoal ls notes/ --long             list keys that begin with notes/
+  shoal ls notes/ --long             list keys with the prefix notes/
   shoal import ./photos --prefix photos/
                                      store a whole folder, with modes, times and symlinks
   shoal export photos/ ./restored    get it back
   shoal rm --prefix photos/          delete it
   shoal check --data shoal.data      verify everything, while no server runs
 
-The server is found at http://127.0.0.1:7411, or where --server or SHOAL_SERVER says. Without a
+The address of the server is http://127.0.0.1:7411, or that in --server or SHOAL_SERVER. Without a
 server, --data FILE works on the data file itself.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 the object does not exist, 4 a condition (--if-...) does not hold,
-5 done but for what --lossy leaves out.
-With --json, what a command prints is JSON: an object, or an object a line.";
+5 done, except for the parts that --lossy leaves out.
+With --json, the output of a command is JSON: one object, or one object a line.";
 
 /// Shoal keeps small files: lots of objects of 0 to 4 MiB under keys, durable, on one file or device.
 #[derive(Parser)]

@@ -22,7 +22,7 @@ const NAMED_MAX: usize = 8;
 pub(crate) async fn no_such_object(objects: &Objects, bucket: &str, key: &[u8]) -> anyhow::Error {
     let hint = match holder(objects, bucket, key).await {
         Some(other) => format!("bucket {other:?} has one with this key (--bucket {other})"),
-        None => "`shoal ls` lists what there is".to_owned(),
+        None => "`shoal ls` lists its objects".to_owned(),
     };
     NotFound(format!("there is no such object; {hint}")).into()
 }
@@ -110,8 +110,7 @@ pub(crate) async fn log_choice(objects: &Objects, chosen: &str) {
         return;
     }
     let what = "Redis clients see bucket \"redis\", because it has objects; other clients use \"default\" unless they name a bucket";
-    let how =
-        "--resp-bucket redis keeps it so, --resp-bucket default gives Redis clients the bucket of the others";
+    let how = "--resp-bucket redis keeps it so, --resp-bucket default lets Redis clients use the bucket of the others";
     if matches!(contents(objects, DEFAULT_BUCKET).await, Ok(Contents::None)) {
         tracing::info!("{what}; {how}");
     } else {

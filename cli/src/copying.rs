@@ -183,7 +183,7 @@ impl Prefixes {
             ListRequest { bucket: bucket.clone(), prefix: prefix.to_vec(), ..ListRequest::default() };
         let mut running = JoinSet::new();
         loop {
-            let listing = || about("cannot list what begins with", bucket, prefix);
+            let listing = || about("cannot list the keys with the prefix", bucket, prefix);
             let page = objects.list(&request).await.with_context(listing)?;
             totals.damage.add(page.damaged);
             for entry in page.entries {
@@ -224,7 +224,7 @@ impl Prefixes {
             settle(&mut running, &mut totals, &mut show).await?;
         }
         if totals.objects == 0 && totals.failures.count() == 0 && totals.damage.json().is_empty() {
-            return Err(NotFound(about("no key begins with", bucket, prefix)).into());
+            return Err(NotFound(about("no key has the prefix", bucket, prefix)).into());
         }
         Ok(totals)
     }
@@ -236,8 +236,8 @@ impl Prefixes {
         }
         let (from, to) = (show_key(&self.from.key), show_key(&self.to.key));
         Err(Usage(format!(
-            "the new prefix {to:?} begins with the old one, {from:?}: the copies would be copied again; \
-             go by way of another prefix or bucket"
+            "the new prefix {to:?} starts with the old one, {from:?}: the copies would be copied again; use another prefix or \
+             bucket in between"
         )))
     }
 
@@ -248,7 +248,7 @@ impl Prefixes {
         // With a shorter new prefix, a copy may take the place of a source that is not copied yet.
         if self.from.bucket == self.to.bucket && new.starts_with(&self.from.key) {
             let what = about("left alone:", &self.from.bucket, key);
-            return Err(anyhow!("{what}: its new key {:?} begins with the old prefix, too", show_key(&new)));
+            return Err(anyhow!("{what}: its new key {:?} starts with the old prefix, too", show_key(&new)));
         }
         Ok(new)
     }

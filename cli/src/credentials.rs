@@ -118,8 +118,8 @@ pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     if !is_secret(mode, (metadata.uid(), metadata.gid()), rustix::process::geteuid().as_raw()) {
         let (path, mode) = (path.display(), mode & 0o777);
         let problem = format!(
-            "{path} holds {what} and is open to its group or to other users (mode {mode:03o}); chmod 600 {path} (or 640, where root owns \
-             it and a service reads it by its group)"
+            "{path} holds {what} and is open to its group or to other users (mode {mode:03o}); chmod 600 {path} (or 640, if \
+             root owns it and a service reads it by its group)"
         );
         return Err(Usage(problem).into());
     }

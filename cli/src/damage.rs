@@ -49,8 +49,8 @@ impl Damage {
             warn(&format!("shoal: warning: {} more", counted(more as u64, "damaged range")));
         }
         warn(&format!(
-            "shoal: objects in damaged ranges {are_what}; stop the server and use `shoal check --repair` to restore what the log has, and \
-             `--acknowledge` to give the rest up"
+            "shoal: objects in damaged ranges {are_what}; stop the server and use `shoal check --repair` to restore those in \
+             the log, and `--acknowledge` to give up the rest"
         ));
         Err(Reported.into())
     }

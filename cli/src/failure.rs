@@ -99,7 +99,7 @@ pub(crate) fn announce(lines: &str) {
 
 /// The error of a write to standard output of a whole file: a part of it is of no use, so a reader that has gone is a failure.
 pub(crate) fn whole_output_error(error: io::Error) -> anyhow::Error {
-    anyhow::Error::new(error).context("cannot write to standard output; what was written there is not whole")
+    anyhow::Error::new(error).context("cannot write to standard output; the output is not complete")
 }
 
 /// The error of a write to standard output.

@@ -32,8 +32,8 @@ pub(crate) fn new_cap(
     };
     if blocks < cap {
         bail!(
-            "the store has at most {} and cannot shrink to {}: objects may lie in any part of it. A smaller store is a new one: \
-             `shoal backup`, then `shoal restore --data NEW --size {}`",
+            "the store has at most {} and cannot shrink to {}: objects may be stored in any part of it. For a smaller store \
+             make a new one: `shoal backup`, then `shoal restore --data NEW --size {}`",
             bytes(cap),
             bytes(blocks),
             size.map_or_else(|| "SIZE".to_owned(), |size| short(size.0)),
@@ -61,7 +61,7 @@ pub(crate) fn cap_at_opening(path: &Path, device: &Device, cap: u64, size: Optio
     let blocks = (size.0 / BLOCK_BYTES_U64).min(there);
     if blocks < cap {
         tracing::warn!(
-            "--size {} is less than what {} may have ({}): a store cannot shrink, and its size stays",
+            "--size {} is less than what {} may have ({}): a store cannot shrink, so its size stays",
             short(size.0),
             path.display(),
             bytes(cap)

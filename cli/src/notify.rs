@@ -17,7 +17,7 @@ pub(crate) const STOPPING: &str = "STOPPING=1";
 pub(crate) fn tell(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return };
     if let Err(error) = send(&socket, state) {
-        tracing::warn!("cannot tell {state} to the socket {} (NOTIFY_SOCKET): {error}", socket.display());
+        tracing::warn!("cannot send {state} to the socket {} (NOTIFY_SOCKET): {error}", socket.display());
     }
 }
 

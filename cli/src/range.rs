@@ -32,7 +32,7 @@ impl FromStr for RangeArgument {
             (first, last) => {
                 let (first, last) = (number(first)?, number(last)?);
                 if last < first {
-                    return Err(format!("the range {text} ends before it begins"));
+                    return Err(format!("the range {text} ends before its start"));
                 }
                 Ok(Self::From(first, Some(last)))
             }

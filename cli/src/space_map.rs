@@ -230,7 +230,7 @@ impl SpaceMap {
             lines.push(format!("{:10} {fills:ROW_CELLS$}  {fragments}", self.size(first).to_string()));
         }
         lines.push(
-            "Fragmentation is the share of a group's free space that is not in its longest run; - where nothing is free."
+            "Fragmentation is the share of a group's free space that is not in its longest run; - if nothing is free."
                 .into(),
         );
     }

@@ -133,7 +133,7 @@ pub(crate) fn say_left_over(store: &Store, path: &Path, what: &str) -> anyhow::R
     }
     tracing::warn!(
         "stopped {} before everything was applied ({what}): nothing is lost, the next start replays the log as after a crash; \
-         --stop-timeout gives the stop more time",
+         for a longer stop, raise --stop-timeout",
         path.display()
     );
     Ok(())

@@ -155,8 +155,8 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
             create(path, options, &environment).await?;
         }
         Existing::Empty => bail!(
-            "{0} is a file of 0 bytes: there is no store in it. Where one is to be, `shoal format {0}` makes it; where one was, \
-             restore it from your backup",
+            "{0} is a file of 0 bytes: there is no store in it. For a new one run `shoal format {0}`; if there was one, restore \
+             it from your backup",
             path.display()
         ),
         Existing::There => {
@@ -284,8 +284,8 @@ async fn no_store(path: &Path, device: &Device, environment: &Environment) -> an
             anyhow!("there is no store in it, it is blank: `shoal format {path}` makes one")
         }
         Ok(content) => anyhow!(
-            "where the superblocks of a store lie there are zeros, but {content}. Where that was a store, restore it from your \
-             backup; `shoal format --force={path} {path}` makes a new one and destroys what is there"
+            "in place of the superblocks of a store there are zeros, but {content}. If that was a store, restore it from your \
+             backup; `shoal format --force={path} {path}` makes a new one and destroys the data there"
         ),
         Err(error) => anyhow!("there is no store in it, and not all of it can be read: {error}"),
     }
@@ -342,7 +342,7 @@ pub(crate) async fn format(
     match Store::format(&device, &layout, &environment).await {
         Ok(()) => Ok(Formatted::New(layout)),
         Err(error @ Error::NotBlank(_)) => Err(anyhow!(
-            "{}: {error}. `shoal format --force={1} {1}` formats it all the same, and destroys what it holds",
+            "{}: {error}. `shoal format --force={1} {1}` formats it all the same, and destroys its data",
             what(),
             path.display()
         )),
@@ -418,7 +418,7 @@ impl NewStore {
         match &self.unfinished {
             // If that fails, the name shows that the file is not whole.
             Some(unfinished) => _ = fs::remove_file(unfinished),
-            None => tracing::warn!("{} has a part of a store: format it anew", self.path.display()),
+            None => tracing::warn!("{} has a part of a store: format it again", self.path.display()),
         }
     }
 }
@@ -461,7 +461,7 @@ async fn create(
     // The file stays locked until it has its name: no other process takes it for an abandoned one.
     file::give_name(&unfinished, path).with_context(|| {
         format!(
-            "{}; what another process made there meanwhile stays, {} may be removed",
+            "{}; a file made there by another process stays, {} may be removed",
             what(),
             unfinished.display()
         )
@@ -598,10 +598,7 @@ mod tests {
         let options =
             StoreOptions { size: Some(Size(64 << 20)), access: Access::Create, ..StoreOptions::default() };
         let refused = create(&path, &options, &Environment::default()).await.unwrap_err();
-        assert!(
-            format!("{refused:#}").contains("what another process made there meanwhile stays"),
-            "{refused:#}"
-        );
+        assert!(format!("{refused:#}").contains("a file made there by another process stays"), "{refused:#}");
         assert_eq!(fs::read(&path).unwrap(), b"made meanwhile");
     }
 

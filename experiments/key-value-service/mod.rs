@@ -142,7 +142,7 @@ fn serve_variant(
 /// # Errors
 /// A name that selects nothing; a server, a call or the output failed; an answer was wrong.
 pub(crate) fn run(options: &ServiceOptions, out: &mut dyn Write) -> Result<()> {
-    let program = std::env::current_exe().context("this program does not know where it is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     run_with(options, Servers::Processes(program, &["key-value-server"]), out)
 }
 

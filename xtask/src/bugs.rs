@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-pub(crate) const USAGE: &str = "\
-Usage: cargo x bugs [--count N] [--seed N] [NAME...]
+pub(crate) const USAGE: &str = "Usage: cargo x bugs [--count N] [--seed N] [NAME...]
 
 Builds the engine's tests with injected bugs, and demands that the laboratory catches them: those that are named, or N that
 the seed draws, or all of them. The first of the list is the canary: it is always among them.
 
-  --count N  so many of them, drawn by chance [default: all]
+  --count N  this number of them, drawn by chance [default: all]
   --seed N   the dice [default: 1]";
 
 /// A hunter that runs longer than this with a bug at work has found it, too: the store hangs.

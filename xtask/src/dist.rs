@@ -8,16 +8,15 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-pub(crate) const USAGE: &str = "\
-Usage: cargo x dist [--target TRIPLE] [--binary FILE]
+pub(crate) const USAGE: &str = "Usage: cargo x dist [--target TRIPLE] [--binary FILE]
 
-Looks for known vulnerabilities of the crates where cargo-deny is installed (cargo install cargo-deny --locked) and its list can be had.
+Looks for known vulnerabilities of the crates if cargo-deny is installed (cargo install cargo-deny --locked) and its list can be had.
 Builds the binary with the profile dist (fat link-time optimisation, stripped) and writes into target/release-files:
   shoal                      the binary, static with the default target
   man/, completions/         written by the binary
   shoal-VERSION-TRIPLE.tar.gz
-  shoal_VERSION_ARCH.deb     where cargo-deb is installed (cargo install cargo-deb)
-  shoal-VERSION-image.tar    the container image, where buildah is installed and the binary is static
+  shoal_VERSION_ARCH.deb     if cargo-deb is installed (cargo install cargo-deb)
+  shoal-VERSION-image.tar    the container image, if buildah is installed and the binary is static
   shoal-VERSION.cdx.json     the crates in the binary, with their licences (CycloneDX)
   SHA256SUMS
 

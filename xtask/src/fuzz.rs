@@ -10,15 +10,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-pub(crate) const USAGE: &str = "\
-Usage: cargo x fuzz [--seconds N] [--seed N] [--only NAME] [--keep]
+pub(crate) const USAGE: &str = "Usage: cargo x fuzz [--seconds N] [--seed N] [--only NAME] [--keep]
 
 Builds the fuzz targets with a nightly compiler and runs each for a while, from its stored corpus on. An input that fails is
 left in target/fuzz, and the command that repeats it is printed.
 
   --seconds N  how long each target runs [default: 10]
   --seed N     the dice [default: 1]
-  --only NAME  only the targets that begin with NAME
+  --only NAME  only the targets whose names start with NAME
   --keep       write fuzz/corpus again: the inputs with a name, and the fewest others that reach the same code";
 
 /// Memory that a target may take. `crates/engine/src/testing/hostile/limit.rs` holds the limit of one allocation: libFuzzer's own
@@ -99,7 +98,7 @@ fn targets(root: &Path, only: &str) -> Result<Vec<String>> {
         files.filter_map(|file| name(file.ok()?.path())).filter(|name| name.starts_with(only)).collect();
     names.sort();
     if names.is_empty() {
-        bail!("no fuzz target begins with {only:?}");
+        bail!("no fuzz target starts with {only:?}");
     }
     Ok(names)
 }

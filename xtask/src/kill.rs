@@ -7,8 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-pub(crate) const USAGE: &str = "\
-Usage: cargo x kill [--rounds N] [--files N] [--data FILE|DEVICE] [--reopen-ms N] [--seed N] [--dev] [--direct] [--loop]
+pub(crate) const USAGE: &str = "Usage: cargo x kill [--rounds N] [--files N] [--data FILE|DEVICE] [--reopen-ms N] [--seed N] [--dev] [--direct] [--loop]
 
 Starts a server, and in each round kills it (SIGKILL) at a random moment of an import with concurrent puts, overwrites
 and deletes. Then `shoal check` must find nothing wrong, opening must not take too long, and everything that was
@@ -20,7 +19,7 @@ acknowledged must be there with the right bytes.
   --reopen-ms N   an opening that takes longer is reported as slow [default: 2000]
   --seed N        repeats the dice of a run, but not its timing
   --dev           the dev profile instead of release
-  --direct        fail where the kernel's cache is between (no O_DIRECT)
+  --direct        fail if the kernel's cache is between (no O_DIRECT)
   --loop          on a loop device that is made for it, with O_DIRECT below it, too; needs root";
 
 /// Bytes of the loop device.

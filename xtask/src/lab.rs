@@ -10,18 +10,17 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-pub(crate) const USAGE: &str = "\
-Usage: cargo x lab [--seed N] [--only NAME]
+pub(crate) const USAGE: &str = "Usage: cargo x lab [--seed N] [--only NAME]
        cargo x lab --no-run
        cargo x nightly [--seed N] [--only NAME] [--part N]
 
-Runs the reliability laboratory: crash states, crashes during recovery, damage, failing devices, histories. `lab` does what
-a change has to pass, in some minutes; `nightly` about fifty times as much, every injected bug, and kills of the real server.
+Runs the reliability laboratory: crash states, crashes during recovery, damage, failing devices, histories. `lab` runs the
+tests of a change, in some minutes; `nightly` about fifty times as much, every injected bug, and kills of the real server.
 
   --seed N     another part of the same space [default: 1]
-  --only NAME  only the experiments that begin with NAME, or with one of several, with commas between
+  --only NAME  only the experiments whose names start with NAME, or with one of several, with commas between
   --no-run     build what this and `cargo x bugs` run, and run nothing
-  --part N     a night of an Nth of its length (not shorter than in CI; what only grows a little is done whole) [default: 1]";
+  --part N     a night of an Nth of its length (not shorter than in CI; work that only grows a little is done whole) [default: 1]";
 
 /// An experiment that does at least this many times as much in a night as in CI is done in part in a part of a night.
 const DIVIDED_FROM: u64 = 8;
@@ -244,7 +243,7 @@ pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
         bail!("--part is for `cargo x nightly`");
     }
     if chosen.is_empty() {
-        bail!("no experiment begins with {:?}", options.only);
+        bail!("no experiment starts with {:?}", options.only);
     }
     let mut failed = Vec::new();
     for group in chosen.chunk_by(|one, next| one.beside && next.beside) {

@@ -17,15 +17,14 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-const USAGE: &str = "\
-Usage: cargo x COMMAND
+const USAGE: &str = "Usage: cargo x COMMAND
 
 Commands:
   check   format, clippy without warnings, tidy, and the workspace's unit tests: before each commit
-  ci      what CI runs: .ci/run
+  ci      the checks of CI: .ci/run
   tidy    the rules of the house that no other tool checks (order of modules, file headers, unsafe, names and links in
           documents and comments, ...); with --words the habits of language that have ceilings
-  kill    kill -9 of a server under load, again and again: what was acknowledged must be there (kill --help)
+  kill    kill -9 of a server under load, again and again: acknowledged writes must be there (kill --help)
   lab     the reliability laboratory at its full size, some minutes (lab --help)
   bugs    injected bugs, which the laboratory must catch (bugs --help)
   fuzz    libFuzzer against every format and protocol, with a nightly compiler (fuzz --help)
@@ -172,5 +171,5 @@ fn run(program: &str, arguments: &[&str]) -> Result<()> {
 
 fn root() -> Result<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().map(Path::to_path_buf).context("xtask lies outside a workspace")
+    own.parent().map(Path::to_path_buf).context("xtask is outside a workspace")
 }

@@ -23,11 +23,11 @@ pub(crate) fn check_link(before: Option<&Link>, link: &Link) -> anyhow::Result<(
         (Contents::Changes { .. }, _) => bail!("{name} is a stream of changes, and no backup"),
         (Contents::Full | Contents::Part, None) => return Ok(()),
         (Contents::Full | Contents::Part, Some(first)) => bail!(
-            "{name} is a full backup, and stands behind {}: a chain has one full backup, in front, and increments behind it",
+            "{name} is a full backup, but follows {}: a chain is one full backup, followed by its increments",
             first.path.display()
         ),
         (Contents::Increment { from }, None) => bail!(
-            "{name} is an increment from version {from}: name the full backup and the increments that it goes on from in front of it"
+            "{name} is an increment from version {from}: name the full backup and the increments up to that version before it"
         ),
         (Contents::Increment { from }, Some(before)) => (from, before),
     };
@@ -37,7 +37,7 @@ pub(crate) fn check_link(before: Option<&Link>, link: &Link) -> anyhow::Result<(
     }
     if from != before.header.version {
         bail!(
-            "{name} is an increment from version {from}, and {name_before} in front of it is of version {}: a link between them is \
+            "{name} is an increment from version {from}, but {name_before} before it is of version {}: a link between them is \
              missing, or the order is wrong",
             before.header.version
         );
@@ -46,7 +46,7 @@ pub(crate) fn check_link(before: Option<&Link>, link: &Link) -> anyhow::Result<(
     let part = if before.header.contents == Contents::Part { before.number } else { 0 };
     if link.header.part != part {
         bail!(
-            "{name} does not go on from {name_before}: one of them is of a backup that was broken off, and the other of another one"
+            "{name} does not continue {name_before}: one of them belongs to an interrupted backup, the other does not"
         );
     }
     Ok(())
@@ -59,7 +59,7 @@ pub(crate) fn check_link(before: Option<&Link>, link: &Link) -> anyhow::Result<(
 pub(crate) fn check_last(link: &Link) -> anyhow::Result<()> {
     if link.header.contents == Contents::Part {
         bail!(
-            "{} is the part of a backup that was broken off: name the backup that `shoal backup --resume` made behind it",
+            "{} is the part of an interrupted backup: name the backup made by `shoal backup --resume` after it",
             link.path.display()
         );
     }
@@ -103,9 +103,9 @@ mod tests {
             (Some(&full), &header(1, 20, Contents::Increment { from: Lsn(9) }), "of version 10"),
             (None, &header(1, 20, Contents::Changes { from: Lsn(9) }), "no backup"),
             (Some(&full), &header(1, 20, Contents::Part), "one full backup"),
-            (Some(&part), &one, "does not go on from"),
-            (Some(&part), &behind(78), "does not go on from"),
-            (Some(&full), &behind(77), "does not go on from"),
+            (Some(&part), &one, "does not continue"),
+            (Some(&part), &behind(78), "does not continue"),
+            (Some(&full), &behind(77), "does not continue"),
         ] {
             let error = check(before, this).unwrap_err();
             assert!(error.contains(words) && error.contains("THIS"), "{error}");

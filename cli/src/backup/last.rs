@@ -65,7 +65,7 @@ impl Last {
             }
         }
         let header = header.filter(|_| is_whole);
-        let header = header.ok_or_else(|| anyhow!("{name} is no backup, so nothing can go on from it"))?;
+        let header = header.ok_or_else(|| anyhow!("{name} is not a backup, so it cannot be continued"))?;
         index.reverse();
         let (mut up_to, mut part) = (None, 0);
         if header.contents == Contents::Part

@@ -17,11 +17,10 @@ use crate::backup::source::Source;
 /// The file holds nothing that a backup could continue; data is missing in it; another backup writes to it.
 pub(crate) fn make(unfinished: &Path, part: &Path) -> anyhow::Result<()> {
     let name = unfinished.display();
-    let file = File::open(unfinished).with_context(|| {
-        format!("there is no backup to go on with: cannot open {name}; make it without --resume")
-    })?;
+    let file = File::open(unfinished)
+        .with_context(|| format!("no backup to resume: cannot open {name}; start it without --resume"))?;
     if file.try_lock_shared().is_err() {
-        bail!("cannot go on with {name}: another backup writes to it");
+        bail!("cannot resume {name}: another backup is writing to it");
     }
     let whole = whole_bytes(unfinished)?;
     let mut source = Source::open(unfinished)?;
@@ -48,17 +47,17 @@ fn whole_bytes(unfinished: &Path) -> anyhow::Result<u64> {
     while let Some(Ok(event)) = source.next()? {
         match event {
             Event::Header(header) if header.contents != Contents::Full || header.format == 1 => bail!(
-                "{name} is no full backup of this version of Shoal: only such a one goes on; make it without --resume"
+                "cannot resume {name}: it is not a full backup by this version of Shoal; start it without --resume"
             ),
             Event::Loss(_) => bail!(
-                "{name} is not of all objects, because the store could not read some: nothing goes on from it; make it without --resume"
+                "cannot resume {name}: it lacks objects that the store could not read; start it without --resume"
             ),
             Event::Index(_) => whole = source.last_frame().end,
             _ => {}
         }
     }
     if whole == 0 {
-        bail!("{name} has too little to go on from: make the backup without --resume");
+        bail!("cannot resume {name}: it has too little data; start it without --resume");
     }
     Ok(whole)
 }

@@ -27,15 +27,14 @@ use crate::size::Size;
 use crate::store_file::Access;
 use crate::target::StoreArguments;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal backup /backup/monday.shoal                    all buckets of a running server, as they are at one moment
   shoal backup /backup/monday.shoal --rate 20M         ... with 20 MiB a second at most
   shoal backup - | zstd | ssh other 'cat > shoal.zst'  into a pipe
   shoal backup copy.shoal --data shoal.data            of a store that no server has open
   shoal backup /backup/tuesday.shoal --incremental-from /backup/monday.shoal
-                                                       only what changed since then, deletions included
-  shoal backup /backup/monday.shoal --resume           goes on with one that was broken off, and leaves monday.shoal.part beside it
+                                                       only the changes since then, including deletions
+  shoal backup /backup/monday.shoal --resume           continues an interrupted one, and keeps monday.shoal.part beside it
   shoal backup verify /backup/monday.shoal             reads it and checks everything, without a store
   shoal backup verify /backup/monday.shoal /backup/tuesday.shoal
                                                        ... of a chain, and that its links belong together
@@ -104,7 +103,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let part = if arguments.resume { Some(part_of(dest)?) } else { None };
     let mut last = part.as_deref().or(arguments.incremental_from.as_deref()).map(Last::open).transpose()?;
     if arguments.incremental_from.as_deref().is_some_and(|last| is_same_file(last, dest)) {
-        return Err(Usage("an increment cannot replace the backup that it goes on from".into()).into());
+        return Err(Usage("an increment cannot replace the backup that it continues".into()).into());
     }
     // The destination first: a backup that cannot be kept is not started.
     let mut sink = Sink::open(dest, arguments.force, sink::Contents::Backup)?;
@@ -118,7 +117,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     drop(shown);
     result.with_context(|| {
         let kept = sink.kept().map_or(String::new(), |kept| {
-            format!("; {} has what there is, and --resume goes on with it", kept.display())
+            format!("; {} has the data so far, and --resume continues it", kept.display())
         });
         format!("no backup was made in {}{kept}", dest.display())
     })?;
@@ -131,7 +130,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 /// The part of the backup `dest` that was broken off; made of its unfinished file, unless an earlier run did.
 fn part_of(dest: &Path) -> anyhow::Result<PathBuf> {
     if dest == Path::new("-") {
-        return Err(Usage("--resume goes on with a file, and not with standard output".into()).into());
+        return Err(Usage("--resume needs a file: standard output cannot be continued".into()).into());
     }
     let part = beside(dest, ".part");
     if !part.exists() {
@@ -181,7 +180,7 @@ async fn copy(
     sofar: &Sofar,
 ) -> anyhow::Result<Found> {
     let (since, is_full) = (last.as_ref().map(|last| &last.backup), last.is_none());
-    let mut backup = objects.backup(since).await.context("the backup could not begin")?;
+    let mut backup = objects.backup(since).await.context("cannot start the backup")?;
     let mut transform = Transform::new(last.as_mut());
     let (mut decoder, mut found) = (Decoder::new(), Found::default());
     let (began, mut bytes) = (Instant::now(), 0);
@@ -323,7 +322,9 @@ impl Found {
             line.push_str(&format!("; an increment, with {}", counted(self.deleted, "deletion")));
         }
         if self.header.as_ref().is_some_and(|header| header.contents == Contents::Part) {
-            line.push_str("; the part of a backup that was broken off, to be restored with the one that goes on from it");
+            line.push_str(
+                "; the part of an interrupted backup, to be restored with the backup that continues it",
+            );
         }
         if !self.losses.is_empty() {
             line.push_str(&format!(

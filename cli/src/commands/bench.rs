@@ -16,14 +16,13 @@ use crate::logging;
 use crate::size::Size;
 use crate::store_file::Io;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal bench store --quick                          everything, in less than a minute
   shoal bench store --case put-64k-c64 --case 'get-cold-*' --variant embedded
   shoal bench store --data /dev/nvme1n1              a blank device, instead of a temporary file in this folder
   shoal bench store --json > figures.jsonl
   shoal bench redis --server 127.0.0.1:7412          a running server
-  shoal bench scale --quick --plot scale.svg         what becomes of a store as it grows
+  shoal bench scale --quick --plot scale.svg         how the speed of a store changes as it grows
 
 Figures mean something only from a release build on a machine that does nothing else.";
 
@@ -92,7 +91,7 @@ struct GrpcArguments {
 fn run_grpc(arguments: GrpcArguments) -> anyhow::Result<()> {
     let time = seconds(arguments.seconds)?;
     let (quick_time, quick_objects) = if arguments.quick { (0.5, 100) } else { (8.0, 1000) };
-    let program = std::env::current_exe().context("this program does not know where it is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let options = shoal_bench::grpc::GrpcOptions {
         version: env!("CARGO_PKG_VERSION").into(),
         json: arguments.json,
@@ -303,7 +302,7 @@ struct ScaleArguments {
 }
 
 fn run_scale(arguments: ScaleArguments) -> anyhow::Result<()> {
-    let program = std::env::current_exe().context("this program does not know where it is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let (quick_objects, quick_batch) = if arguments.quick { (20_000, 100) } else { (10_000_000, 1_000) };
     let format = match arguments.json {
         true => Format::Json,

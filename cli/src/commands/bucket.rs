@@ -13,14 +13,13 @@ use crate::size::Size;
 use crate::store_file::Access;
 use crate::target::{StoreArguments, bucket};
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal bucket ls                    the names of the buckets
   shoal bucket ls --long             with objects and bytes: all keys are listed for it
   shoal bucket stat photos           one of them
-  shoal bucket rm photos -r          deletes everything in it; a terminal is asked first (--yes: not)
+  shoal bucket rm photos -r          deletes everything in it; asks first on a terminal (not with --yes)
 
-A bucket exists as long as it holds objects: the first object makes it, and nothing is left of it after the last one.";
+A bucket exists while it holds objects: the first object creates it, and deleting the last one removes it.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -168,8 +167,7 @@ async fn rm(objects: &Objects, name: &str, recursive: bool, how: How) -> anyhow:
 }
 
 fn no_such_bucket(name: &str) -> anyhow::Error {
-    NotFound(format!("there is no bucket {name:?} with objects; `shoal bucket ls` lists what there is"))
-        .into()
+    NotFound(format!("there is no bucket {name:?} with objects; `shoal bucket ls` lists the buckets")).into()
 }
 
 /// The objects of a bucket, counted.

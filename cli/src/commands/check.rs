@@ -20,11 +20,10 @@ use crate::progress::{self, Ticker};
 use crate::size::Size;
 use crate::store_file::{self, Access, Io};
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal check                              read and verify everything in ./shoal.data; nothing is written
   shoal check --data shoal.data --repair   also rebuild the free space from the trees
-  shoal check --data shoal.data --acknowledge   repair, and give up what stays lost; a second time: its losses were seen
+  shoal check --data shoal.data --acknowledge   repair, and give up the rest; a second time: confirm the losses
 
 Exit codes: 0 nothing is wrong (or nothing is left after --repair), 1 something is, or a repair or an acknowledgement lost something that
 nobody has acknowledged since, 2 wrong usage.";

@@ -16,18 +16,17 @@ use crate::store_file::Access;
 use crate::target::{Target, bucket};
 use crate::whole_bucket::refuse_empty_prefix;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal cp notes/today notes/archive/2026-01-15
   shoal cp config config.bak --if-absent
   shoal cp report report --to-bucket public
-  shoal cp -r photos/ backup/photos/           everything that begins with photos/
-  shoal cp -r photos/ backup/ --dry-run        shows it only
+  shoal cp -r photos/ backup/photos/           all keys with the prefix photos/
+  shoal cp -r photos/ backup/ --dry-run        only prints it
   shoal cp -r \"\" \"\" --to-bucket copy --all     the whole bucket
 
 The copy has the content type, the metadata, the modification time and the rest of the time to live of the source. It is of one version
 of the source, and the command does not wait for a program that writes to the source meanwhile. An existing object is replaced, unless
-a condition says otherwise.";
+a condition forbids it.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

@@ -14,15 +14,14 @@ use crate::size::Size;
 use crate::store_file::Access;
 use crate::target::Target;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal du                          each top-level folder, and all of it
   shoal du photos/ --depth 2        two levels below photos/
   shoal du --depth 0                one line: all of it
   shoal du --json | jq .bytes
 
-A folder is what keys have in common up to a delimiter. Bytes are those of values: keys, metadata and the index are not counted
-(`shoal stat` has the space that is in use). All keys are listed for it.";
+A folder is the common part of keys up to a delimiter. Bytes are those of values: keys, metadata and the index are not counted
+(`shoal stat` shows the space in use). All keys are listed for it.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

@@ -33,8 +33,7 @@ const FOLDERS_OPEN_MAX: usize = 4096;
 /// A key of 1,024 bytes has at most this many components.
 const FOLDERS_OPEN_MIN: usize = 520;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal export ./copy                    everything in the bucket
   shoal export photos/ ./restored        photos/2024/a.jpg becomes restored/2024/a.jpg
   shoal export photos/ ./restored --include '*.jpg' --dry-run
@@ -43,19 +42,19 @@ Examples:
   shoal export --tar - | zstd > all.tar.zst
 
 The file of an object is the key without the prefix, below DIR. Files that are there already with the same size, mode, time and
-attributes are left alone, others are replaced; what is not in the store is not touched. Modes, times and symlinks come back as
+attributes are left alone, others are replaced; files that are not in the store are not touched. Modes, times and symlinks come back as
 import found them, except that set-user-id and set-group-id of files are dropped, as the owner is not kept. Metadata, content type and
 deadline are extended attributes user.shoal.* of the file, of which import makes them again.
 
-What a folder cannot hold ends the export, which names it: keys such as a beside a/b, keys that would lead out of DIR (absolute, with
-.., or through a symlink), with empty parts or with parts of more than 255 bytes; names that the file system does not tell apart
-(README, readme), or stores in another form; metadata and deadlines where there are no
-extended attributes. --lossy leaves all that out, and goes on. A tar holds all of it, but for keys with NUL bytes.
+The export stops at an object that a folder cannot hold, and names it: keys such as a beside a/b, keys that would lead out of DIR (absolute, with
+.., or through a symlink), with empty parts or with parts of more than 255 bytes; names that the file system cannot distinguish
+(README, readme), or stores in another form; metadata and deadlines on a file
+system without extended attributes. --lossy leaves all that out, and continues. A tar holds everything except keys with NUL bytes.
 
-Where a part of the index is damaged everything else is exported, and the ranges of keys that are missing are named (--json: as
+If a part of the index is damaged, everything else is exported, and the missing ranges of keys are named (--json: as
 \"damaged\").
 
-Exit codes: 0 everything was written, 1 something failed, was refused, or is damaged, 5 all of it but what --lossy leaves out.";
+Exit codes: 0 everything was written, 1 something failed, was refused, or is damaged, 5 written, except for the parts that --lossy leaves out.";
 
 const USAGE: &str =
     "shoal export [OPTIONS] [PREFIX] <DIR>\n       shoal export [OPTIONS] [PREFIX] --tar <FILE>";

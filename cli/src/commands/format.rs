@@ -12,16 +12,15 @@ use crate::output::Output;
 use crate::size::Size;
 use crate::store_file::{self, Access, Formatted, Io, StoreOptions};
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal format /dev/nvme1n1               a whole device, which must be blank: it reads as zeros (blkdiscard, shred -zn0)
-  shoal format --if-blank /dev/nvme1n1    for start scripts: nothing is done where a store of ours is there already
+  shoal format --if-blank /dev/nvme1n1    for start scripts: does nothing if it already holds a store
   shoal format --force=/dev/nvme1n1 /dev/nvme1n1
-                                          destroys what the device holds; its name is said twice
+                                          destroys the data on the device; its name is given twice
   shoal format /srv/shoal.data --size 200G
 
-What is not blank is refused, and named where it is known: file systems, volume managers, partition tables, RAID and
-encrypted volumes, another store. A device that is mounted or otherwise in use is refused, whatever is said.";
+A device that is not blank is refused, and its content is named if known: file systems, volume managers, partition tables, RAID and
+encrypted volumes, another store. A device that is mounted or otherwise in use is always refused.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

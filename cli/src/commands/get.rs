@@ -97,7 +97,7 @@ async fn open(
         }
         if !range.reaches(stream.info().bytes) {
             bail!(
-                "the range begins behind the end of the value, which has {}",
+                "the range starts after the end of the value, which has {}",
                 counted(stream.info().bytes, "byte")
             );
         }

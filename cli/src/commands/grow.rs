@@ -11,11 +11,10 @@ use crate::size::Size;
 use crate::store_file::{self, Io};
 use crate::target::StoreArguments;
 
-const EXAMPLES: &str = "\
-Examples:
-  shoal grow --size 200G                            the store of the running server; it goes on serving
-  shoal grow                                        ... which lies on a device that became larger: all of it
-  shoal grow --data /srv/shoal.data --size 200G     a file that no server has open; it grows on as it fills, up to 200G now
+const EXAMPLES: &str = "Examples:
+  shoal grow --size 200G                            the store of the running server, while it serves
+  shoal grow                                        ... on a device that became larger: all of it
+  shoal grow --data /srv/shoal.data --size 200G     a file that no server has open; it now grows up to 200G as it fills
   shoal grow --data /dev/nvme1n1                    a device that no server has open: all of it
 
 The server of a store with credentials asks for a token that may administer it. An interruption leaves the store with its old size or

@@ -29,28 +29,27 @@ use crate::tree::walk::{Visit, Walk};
 /// Databases of a server of Redis that a note names.
 const DATABASES_NAMED_MAX: usize = 8;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal import ./photos                       photos/2024/a.jpg becomes the key 2024/a.jpg
   shoal import ./photos --prefix photos/      ... the key photos/2024/a.jpg
   shoal import ./photos --prefix photos/      again: stores only what is new or changed
   shoal import ./photos --exclude 'tmp/*' --dry-run
                                               prints the keys, and stores nothing
-  shoal export photos/ ./restored             gets it back
-  zcat photos.tar.gz | shoal import --tar -   what is in a tar
+  shoal export photos/ ./restored             reads it back
+  zcat photos.tar.gz | shoal import --tar -   the files in a tar
   shoal import --from-redis 127.0.0.1:6379    the strings of a server of Redis, with their deadlines, into the
                                               bucket that Redis clients of this server see, or --bucket
 
 The key of a file is the prefix and the file's path below DIR, byte by byte. Modes, modification times (to the nanosecond),
 symlinks (not followed) and folders are kept; owners are not. Extended attributes user.shoal.* that an export wrote become metadata,
-content type and deadline again; what expired meanwhile is left out. What the store has already with the same size, type, mode,
-time and attributes is skipped, so an import that was interrupted is continued by running it again. Hard links are stored as separate
+content type and deadline again; expired objects are left out. Files that the store already has with the same size, type, mode,
+time and attributes are skipped, so running an interrupted import again continues it. Hard links are stored as separate
 files. Sockets, fifos and devices are skipped. A file that changes while it is read is reported and not stored.
 
 A tar may be ustar, pax or GNU's, without compression. Its entries are stored as files are; sparse files are failures. A tar that is cut off
-or damaged is an error that names the entry and the offset; what was in front of it is stored.
+or damaged is an error that names the entry and the offset; the entries before it are stored.
 
-Exit codes: 0 everything was stored (special files do not count), 1 something failed, 5 all of it but what --lossy leaves out.";
+Exit codes: 0 everything was stored (special files do not count), 1 something failed, 5 stored, except for the parts that --lossy leaves out.";
 
 const USAGE: &str = "shoal import [OPTIONS] <DIR>
        shoal import [OPTIONS] --tar <FILE>

@@ -13,14 +13,13 @@ use crate::output::{Output, bytes_of, object_json, set_bytes, show_time};
 use crate::store_file::Access;
 use crate::target::Target;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal ls                          all keys
   shoal ls photos/ --long           with size, time and version
   shoal ls --delimiter /            only the top level, folders ending with /
   shoal ls --json | jq .bytes       one JSON object a line
 
-Where a part of the index is damaged everything else is listed, standard error names the ranges of keys that are missing (--json: a line
+If a part of the index is damaged, everything else is listed, standard error names the ranges of keys that are missing (--json: a line
 with \"damaged\" each, too), and the exit code is 1.";
 
 #[derive(Args)]

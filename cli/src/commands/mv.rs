@@ -11,13 +11,12 @@ use crate::objects::Objects;
 use crate::store_file::Access;
 use crate::target::Target;
 
-const EXAMPLES: &str = "\
-Examples:
-  shoal mv notes/today notes/yesterday         fails where notes/yesterday exists
+const EXAMPLES: &str = "Examples:
+  shoal mv notes/today notes/yesterday         fails if notes/yesterday exists
   shoal mv notes/today notes/latest --overwrite
   shoal mv report report --to-bucket archive
-  shoal mv -r photos/2025/ archive/2025/       everything that begins with photos/2025/
-  shoal mv -r photos/2025/ archive/ --dry-run  shows it only
+  shoal mv -r photos/2025/ archive/2025/       all keys with the prefix photos/2025/
+  shoal mv -r photos/2025/ archive/ --dry-run  only prints it
 
 A move is a copy, and then a delete of just the version that was copied: a value that is written to the old key meanwhile is moved,
 too, and never lost. A move that is interrupted leaves the object under both keys. The copy has a new version.";

@@ -28,18 +28,17 @@ const VALUE_REFUSAL: &str = "a value has at most";
 /// Pieces that were read and wait to be sent.
 const WAITING_PIECES_MAX: usize = 2;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal put notes/today today.txt
   echo hello | shoal put greeting
   shoal put page index.html --content-type text/html --meta author=ann
-  shoal put lock /dev/null --if-absent      fails where the key exists
+  shoal put lock /dev/null --if-absent      fails if the key exists
   shoal put session state --ttl 1h          exists for an hour
-  shoal put config new.toml --if-version 17 fails where somebody was faster
+  shoal put config new.toml --if-version 17 fails if another client was faster
   version=$(shoal put k file --json | jq .version)
 
-The version of the object is said on standard error, if that is a terminal, and with --json on standard output. Exit code 4: a condition
-does not hold, and nothing was stored.";
+The version of the object is printed on standard error, if that is a terminal, and with --json on standard output. Exit code 4: a
+condition does not hold, and nothing was stored.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

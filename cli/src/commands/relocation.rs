@@ -41,7 +41,7 @@ enum What {
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let pause = async |objects: &Objects| {
         let is_paused = arguments.what == What::Pause;
-        objects.pause_relocation(is_paused).await.context("cannot tell the store")?;
+        objects.pause_relocation(is_paused).await.context("cannot pause or resume relocation")?;
         if !arguments.json {
             return Ok(());
         }

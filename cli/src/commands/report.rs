@@ -25,15 +25,14 @@ use crate::store_file::Access;
 use crate::summary::Summary;
 use crate::target::StoreArguments;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal report                                      of the server of this machine
-  shoal report --log-file /var/log/shoal.log        with the end of its log, where the server's own memory is not enough
+  shoal report --log-file /var/log/shoal.log        with the end of its log, if the server's memory of it is too short
   shoal report --data shoal.data                    of a store that no server has open
-  tar -tzf shoal-report-*.tar.gz                    look what is in it before you send it
+  tar -tzf shoal-report-*.tar.gz                    list its content before you send it
 
 It has figures, the space map, the options in force (files with secrets are named and not read), the last lines of the
-server's log, and the machine's kernel, cores and memory. Keys of objects may stand in the log.";
+server's log, and the machine's kernel, cores and memory. The log may contain keys of objects.";
 
 /// Bytes that a report takes from the end of a log file.
 const LOG_BYTES_MAX: u64 = 4 << 20;
@@ -147,7 +146,7 @@ impl Report {
             Ok(parts) => self.texts.extend(parts.into_iter().map(|(name, text)| (file_name(&name), text))),
             Err(error) => self.note(
                 "the server's configuration and log",
-                Err(anyhow!("{error} (an older server does not tell them)")),
+                Err(anyhow!("{error} (an older server does not send them)")),
             ),
         }
     }

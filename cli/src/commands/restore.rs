@@ -34,16 +34,15 @@ const WRITES_AT_ONCE: usize = 128;
 /// Between two attempts to write to a store that is busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal restore --data new.data /backup/monday.shoal
   shoal restore --data new.data /backup/monday.shoal --bucket photos --prefix 2024/
   shoal restore --data new.data monday.shoal tuesday.shoal wednesday.shoal
-                                    a full backup, and the increments behind it; without the last one: the store of tuesday
+                                    a full backup and its increments; without the last one: the store of tuesday
   zstdcat shoal.zst | shoal restore --data new.data -
 
-The file has its name when everything is in it; before, it is NEW.unfinished. Objects get new versions, which begin 2^40 behind those
-of the last backup named. Objects whose time was over meanwhile are left out.
+The file has its name when everything is in it; before, it is NEW.unfinished. Objects get new versions, which start 2^40 after those
+of the last backup named. Expired objects are left out.
 
 Exit codes: 0 everything was restored, 1 it failed, or the backup is damaged, or something was missing in it from the start.";
 
@@ -159,7 +158,7 @@ fn find_header(
 fn see(found: Damage, path: &Path, past_damage: bool, damage: &mut Vec<Damage>) -> anyhow::Result<()> {
     let name = path.display();
     if !past_damage {
-        bail!("the backup {name} is {found}; --past-damage restores what is whole in it");
+        bail!("the backup {name} is {found}; --past-damage restores the whole objects in it");
     }
     warn(&format!("shoal: {name}: {found}"));
     damage.push(found);
@@ -393,7 +392,7 @@ impl<'a> Restore<'a> {
 
     /// The fate of an object that an increment lacks, in words.
     fn older_copy(&self) -> &'static str {
-        if self.is_increment { "; the copy of a backup in front of it stays, if there is one" } else { "" }
+        if self.is_increment { "; the copy of an earlier backup, if any, stays" } else { "" }
     }
 
     /// Returns true if the object is one to restore.

@@ -18,17 +18,16 @@ use crate::store_file::Access;
 use crate::target::Target;
 use crate::whole_bucket::{confirm_deletion, refuse_empty_prefix};
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal rm notes/today notes/yesterday
-  shoal rm --prefix photos/              everything that begins with photos/
+  shoal rm --prefix photos/              all keys with the prefix photos/
   shoal rm --prefix photos/ --dry-run    prints the keys, and deletes nothing
-  shoal rm --all --bucket old            the whole bucket; a terminal is asked first
-  shoal rm config --if-version 17        fails where somebody changed it, with exit code 4
+  shoal rm --all --bucket old            the whole bucket; asks first on a terminal
+  shoal rm config --if-version 17        fails with exit code 4 if it has changed
 
 An empty --prefix, as of a variable that is not set, is refused without --all.
 
-To delete what does not exist is no failure; with --if-exists it is. With --prefix, where a part of the index is damaged, everything
+Deleting a key that does not exist is no failure, except with --if-exists. With --prefix, if a part of the index is damaged, everything
 else is deleted, standard error names the ranges of keys that may be left, and the exit code is 1.";
 
 const USAGE: &str =
@@ -178,7 +177,7 @@ async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8], how: How)
         let mut page = objects
             .list(&request)
             .await
-            .with_context(|| about("cannot list what begins with", bucket, prefix))?;
+            .with_context(|| about("cannot list the keys with the prefix", bucket, prefix))?;
         damage.add(std::mem::take(&mut page.damaged));
         let keys: Vec<Bytes> = page.entries.iter().map(|entry| entry.key.clone()).collect();
         let results = match how.dry_run {

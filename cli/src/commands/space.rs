@@ -16,12 +16,11 @@ use crate::size::Size;
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:7414";
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal space serve --file space.log --size 2T       the space of a device of 2 TiB; on 127.0.0.1:7414
   shoal space serve --file space.log                 again, after a stop or a crash
 
-Blocks of 4 KiB are handed out, in runs; nothing is read or written but FILE. Clients call for each allocation, or lease whole
+Blocks of 4 KiB are handed out, in runs; only FILE is read or written. Clients call for each allocation, or lease whole
 groups and commit what they keep (crate shoal-space-service, docs/format/space-service.md). A client that goes silent is fenced
 when its time to live is over. That protects FILE, not the device: several writers on one network device need a device that
 can fence, and wait for the cluster.";

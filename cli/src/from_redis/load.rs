@@ -61,7 +61,7 @@ impl<S: Read + Write> Source<S> {
             Reply::Error(why) if why.starts_with("NOAUTH") => {
                 bail!("it wants a password: --redis-password-file names its file")
             }
-            Reply::Error(why) => bail!("it says: {why}"),
+            Reply::Error(why) => bail!("the server answers: {why}"),
             _ => true,
         };
         Ok(Self { link, has_expire_time })
@@ -151,7 +151,7 @@ impl<S: Read + Write> Source<S> {
                     feeder.report().refused(&show_key(&key), &why);
                     continue;
                 }
-                (Reply::Error(why), _) => bail!("TYPE of {:?}: it says: {why}", show_key(&name)),
+                (Reply::Error(why), _) => bail!("TYPE of {:?}: the server answers: {why}", show_key(&name)),
                 _ => return Err(no_reply("TYPE")),
             };
             if length > VALUE_BYTES_SINGLE_MAX {
@@ -199,7 +199,7 @@ impl<S: Read + Write> Source<S> {
                 // Gone in between, or of another type now: that is a later state of the database.
                 Reply::Nil => {}
                 Reply::Error(why) if why.starts_with("WRONGTYPE") => {}
-                Reply::Error(why) => bail!("GET of {:?}: it says: {why}", show_key(&key)),
+                Reply::Error(why) => bail!("GET of {:?}: the server answers: {why}", show_key(&key)),
                 _ => return Err(no_reply("GET")),
             }
         }
@@ -218,7 +218,7 @@ impl<S: Read + Write> Source<S> {
 
     fn ask(&mut self, words: &[&[u8]]) -> anyhow::Result<Reply> {
         match self.link.ask(words).map_err(lost)? {
-            Reply::Error(why) => bail!("it says: {why}"),
+            Reply::Error(why) => bail!("the server answers: {why}"),
             reply => Ok(reply),
         }
     }
@@ -248,7 +248,7 @@ fn refuse_long(key: &[u8], bytes: u64, feeder: &Feeder<'_>) {
 
 fn expect_ok(reply: Reply) -> anyhow::Result<()> {
     match reply {
-        Reply::Error(why) => bail!("it says: {why}"),
+        Reply::Error(why) => bail!("the server answers: {why}"),
         _ => Ok(()),
     }
 }

@@ -152,7 +152,9 @@ impl<R: Read> Reader<R> {
                 return Ok(());
             }
             if piece.iter().take(read).any(|&byte| byte != 0) {
-                return Err(self.broken("here is more behind the end of the archive, which was not imported"));
+                return Err(
+                    self.broken("here is more data after the end of the archive, which was not imported")
+                );
             }
             self.offset += read as u64;
         }
@@ -277,9 +279,9 @@ impl<R: Read> Reader<R> {
 
     fn broken(&self, what: &str) -> Broken {
         let place = match &self.last {
-            None => "in front of the first entry".to_owned(),
+            None => "before the first entry".to_owned(),
             Some(name) if self.left > 0 => format!("in the entry {:?}", show_key(name)),
-            Some(name) => format!("behind the entry {:?}", show_key(name)),
+            Some(name) => format!("after the entry {:?}", show_key(name)),
         };
         Broken { what: what.to_owned(), offset: self.offset, place }
     }

@@ -101,7 +101,7 @@ impl Entry<'_> {
     fn records(&self) -> io::Result<Records> {
         let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
         if self.name.is_empty() {
-            return Err(invalid("nothing is left of its key behind the prefix"));
+            return Err(invalid("its key has no bytes after the prefix"));
         }
         if self.name.contains(&0) {
             return Err(invalid("its name has a NUL byte"));

@@ -34,7 +34,7 @@ pub(crate) struct Verb {
     pub(crate) is_flat: bool,
 }
 
-const GO_ON: &str = "what is listed above was done, run it again to go on";
+const GO_ON: &str = "everything listed above was done; run it again to continue";
 
 /// Import's words.
 pub(crate) const IMPORT: Verb =
@@ -51,7 +51,7 @@ pub(crate) const EXPORT_TAR: Verb = Verb {
     is_flat: false,
 };
 /// The words of an import of a tar.
-pub(crate) const IMPORT_TAR: Verb = Verb { after_stop: "what is listed above was done", ..IMPORT };
+pub(crate) const IMPORT_TAR: Verb = Verb { after_stop: "everything listed above was done", ..IMPORT };
 /// The words of an import of strings.
 pub(crate) const IMPORT_STRINGS: Verb = Verb { is_flat: true, ..IMPORT };
 
@@ -207,7 +207,7 @@ impl Report {
     /// One is a temporary file of a command that was killed.
     pub(crate) fn leftover(&self, name: &str) {
         self.state.lock().counts.leftovers += 1;
-        self.tell(name, "left out: a command of Shoal that was killed left this temporary file behind");
+        self.tell(name, "left out: a temporary file of a killed command of Shoal");
     }
 
     /// The destination cannot hold an item: it is left out, or the work stops without `--lossy`.
@@ -333,7 +333,9 @@ impl Report {
         let whole = state.damage.conclude("are missing here");
         if let Some(why) = &state.stopped {
             let advice = match (state.is_refusal, self.manner.dry_run) {
-                (true, _) => "--lossy leaves such objects, or what they lose, out and goes on",
+                (true, _) => {
+                    "--lossy leaves out such objects, or the parts of them that would be lost, and continues"
+                }
                 (false, true) => "nothing was changed",
                 (false, false) => self.verb.after_stop,
             };
@@ -374,7 +376,7 @@ impl Report {
             (counts.excluded, "left out by --include and --exclude".into()),
             (counts.expired, "left out: their time was over".into()),
             (counts.special, "skipped: sockets, fifos and devices have no content to store".into()),
-            (counts.leftovers, "left out: temporary files that killed commands left behind".into()),
+            (counts.leftovers, "left out: temporary files of killed commands".into()),
             (counts.refused, format!("refused: {place} cannot hold them")),
             (counts.dropped, format!("without metadata or deadline, which {place} cannot hold")),
             (counts.failed, "failed".into()),

@@ -70,7 +70,7 @@ impl Destination {
                         let bytes = found.bytes;
                         batches.add(found, bytes);
                     }
-                    Err(error) => self.report.stop(&format!("cannot list what is in the store: {error}")),
+                    Err(error) => self.report.stop(&format!("cannot list the store: {error}")),
                 },
             }
         }

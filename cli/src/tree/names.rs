@@ -14,7 +14,7 @@ const NAME_BYTES_MAX: usize = 255;
 /// Why it must not be written.
 pub(crate) fn components(relative: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     if relative.is_empty() {
-        return Err("nothing is left of its key behind the prefix");
+        return Err("its key has no bytes after the prefix");
     }
     if relative.starts_with(b"/") {
         return Err("its name is absolute (a prefix that is meant as a folder ends with '/')");

@@ -33,10 +33,10 @@ pub(crate) fn name_obstacle(error: Errno) -> Obstacle {
 
 /// Two names lead to one file.
 pub(crate) fn folded() -> Obstacle {
-    Obstacle::Unheld("the file system does not tell its name from that of another file".into())
+    Obstacle::Unheld("the file system cannot distinguish its name from that of another file".into())
 }
 
 /// The file system stored another name.
 pub(crate) fn altered() -> Obstacle {
-    Obstacle::Unheld("the file system stores another name in place of its own".into())
+    Obstacle::Unheld("the file system stores it under another name".into())
 }

@@ -178,7 +178,7 @@ fn a_repair_with_losses_is_not_clean_until_acknowledged() {
 
     let done = check(&data, &["--acknowledge"]);
     assert!(
-        done.code == 0 && done.text().contains("acknowledged: what repairs lost before"),
+        done.code == 0 && done.text().contains("acknowledged: losses of earlier repairs"),
         "{}",
         done.text()
     );

@@ -112,7 +112,7 @@ fn no_object_takes_the_place_of_another_where_names_are_folded() {
 
         let done = server.export("", &target, &["--jobs", "1"]);
         assert_eq!(done.code, 1, "{name}: {}", done.stderr);
-        assert!(done.stderr.contains("does not tell its name from that of another"), "{}", done.stderr);
+        assert!(done.stderr.contains("cannot distinguish its name from that of another"), "{}", done.stderr);
         for round in 0..3 {
             let done = server.export("", &target, &["--lossy"]);
             let summary = done.json();

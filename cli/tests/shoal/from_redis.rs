@@ -183,7 +183,7 @@ fn an_error_is_no_absent_key_and_a_value_without_its_time_is_not_taken() {
         (
             &b":-1\r\n-LOADING Redis is loading the dataset in memory\r\n"[..],
             1,
-            "GET of \"a\": it says: LOADING",
+            "GET of \"a\": the server answers: LOADING",
         ),
         (b":-1\r\n-WRONGTYPE Operation against a key\r\n", 0, ""),
         (b":-2\r\n$1\r\nv\r\n", 0, ""),

@@ -179,7 +179,7 @@ fn backups_that_are_no_chain_are_refused() {
     assert_eq!(backup(&other, "foreign", None).code, 0);
     let (wrong, right) = (["one", "two"], ["full", "one", "two", "three"]);
     for (chain, file, words) in [
-        (&wrong[..], "one", "in front of it"),
+        (&wrong[..], "one", "before it"),
         (&["full", "two"], "two", "missing"),
         (&["full", "two", "one"], "two", "missing"),
         (&["full", "one", "three"], "three", "missing"),
@@ -341,7 +341,7 @@ fn a_dropped_snapshot_is_told() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(backup.code, 1, "{backup:?}");
-    for words in ["dropped", "snapshot-max-age", "take a new one", "--resume goes on with it"] {
+    for words in ["dropped", "snapshot-max-age", "take a new one", "--resume continues it"] {
         assert!(backup.stderr.contains(words), "{}", backup.stderr);
     }
     assert!(!backup.stderr.contains("outcome"), "{}", backup.stderr);
@@ -395,7 +395,7 @@ fn a_backup_that_was_killed_goes_on() {
     assert_eq!(verify(&chain).code, 0);
     let new = at("new");
     let alone = restore(&new, &chain[..1], &[]);
-    assert!(alone.code == 1 && alone.stderr.contains("broken off") && !new.exists(), "{alone:?}");
+    assert!(alone.code == 1 && alone.stderr.contains("interrupted backup") && !new.exists(), "{alone:?}");
     assert_eq!(verify(&chain[..1]).code, 0, "it is whole as what it is");
     let done = restore(&new, &chain, &[]);
     assert_eq!((done.code, &done.json()["objects"]), (0, &expected.len().into()), "{}", done.stderr);

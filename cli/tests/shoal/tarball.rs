@@ -263,7 +263,7 @@ fn a_tar_that_is_cut_off_or_damaged_is_an_error_with_its_place() {
     }
     let done = import_bytes(&whole[..end - 1000]);
     assert!(done.stderr.contains("in the entry \"two\": the tar is cut off"), "{}", done.stderr);
-    assert_eq!(done.json()["files"], 1, "what was in front of it is stored");
+    assert_eq!(done.json()["files"], 1, "the entries before it are stored");
     assert_eq!(server.ok(&["get", "again/one"]), b"1");
 
     // A byte of any header is another one: an error, or (in the numbers of an extended header) another value. Never a panic.
@@ -278,7 +278,11 @@ fn a_tar_that_is_cut_off_or_damaged_is_an_error_with_its_place() {
     let done = import_bytes(&damaged);
     assert!(done.code == 1 && done.stderr.contains("its checksum is wrong"), "{}", done.stderr);
     let done = import_bytes(&[&whole[..], &whole].concat());
-    assert!(done.code == 1 && done.stderr.contains("more behind the end of the archive"), "{}", done.stderr);
+    assert!(
+        done.code == 1 && done.stderr.contains("more data after the end of the archive"),
+        "{}",
+        done.stderr
+    );
     let done = import_bytes(b"\x1f\x8b not a tar");
     assert!(done.code == 1 && done.stderr.contains("this is no tar"), "{}", done.stderr);
 }

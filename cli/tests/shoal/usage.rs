@@ -12,7 +12,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_wrong() {
         (&[], "Usage"),
         (&["frobnicate"], "frobnicate"),
         (&["export", ""], "DIR"),
-        (&["get", "key", "--range", "9-3"], "ends before it begins"),
+        (&["get", "key", "--range", "9-3"], "ends before its start"),
         (&["serve", "--size", "64Q"], "64Q"),
         (&["serve", "--tablets", "0"], "tablets"),
         (&["serve", "--listen", "0.0.0.0:0"], "--insecure"),

@@ -170,7 +170,7 @@ impl Decoder {
                 return Ok(None);
             }
             if self.is_over {
-                return Err(self.damage("there are bytes behind the backup's end"));
+                return Err(self.damage("there are bytes after the end of the backup"));
             }
             let head = match frame_start(&self.bytes) {
                 FrameStart::Frame(head) => head,
@@ -315,7 +315,7 @@ impl Decoder {
                 let end = End::decode(&body)?;
                 self.is_over = true;
                 if !self.was_damaged && end != before {
-                    return Err("the end record does not agree with what stands before it");
+                    return Err("the end record does not match the records before it");
                 }
                 Ok(Some(Event::End(end)))
             }
@@ -328,7 +328,7 @@ impl Decoder {
             let is_alive = match placed.place {
                 KeyPlace::Above | KeyPlace::Page(_) => true,
                 KeyPlace::Gone | KeyPlace::Kept(_) if !self.is_changes && self.has_header => {
-                    return Err("the index names what only a stream of changes may name");
+                    return Err("the index has an entry that only a stream of changes may have");
                 }
                 KeyPlace::Kept(_) => continue,
                 KeyPlace::Gone => false,
@@ -358,7 +358,7 @@ impl Decoder {
         }
         let after = next + body.len() as u64;
         if after > bytes {
-            return Err("a value is longer than was said");
+            return Err("a value is longer than its stated length");
         }
         let is_last = after == bytes;
         self.long = (!is_last).then_some((bytes, after));

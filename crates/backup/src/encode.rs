@@ -112,7 +112,8 @@ impl BackupStream {
     /// As [`Store::snapshot`]; [`Error::Invalid`] if `last` is no backup of this store, or newer than the store.
     pub async fn begin_since(store: &Store, backup: u64, last: &LastBackup) -> Result<Self> {
         if last.store != store.identity() {
-            let why = "the last backup is one of another store: an increment goes on from a backup of the same store";
+            let why =
+                "the last backup is of another store: an increment continues a backup of the same store";
             return Err(Error::Invalid(why.into()));
         }
         // The header counts only objects.

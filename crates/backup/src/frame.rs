@@ -133,12 +133,12 @@ pub(crate) enum FrameStart {
 pub(crate) fn frame_start(bytes: &[u8]) -> FrameStart {
     let known = bytes.len().min(MAGIC.len());
     if bytes[..known] != MAGIC[..known] {
-        return FrameStart::Wrong("no frame begins here");
+        return FrameStart::Wrong("no frame starts here");
     }
     let Some((head, rest)) = bytes.split_at_checked(FRAME_HEAD_BYTES) else {
         return FrameStart::Short(FRAME_HEAD_BYTES);
     };
-    let Some((found, crc)) = read_head(head) else { return FrameStart::Wrong("no frame begins here") };
+    let Some((found, crc)) = read_head(head) else { return FrameStart::Wrong("no frame starts here") };
     if found.body_bytes > FRAME_BODY_BYTES_MAX {
         return FrameStart::Wrong("the frame is longer than frames are");
     }

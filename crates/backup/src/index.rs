@@ -158,7 +158,7 @@ impl Keys {
         self.last.extend_from_slice(rest);
         self.bytes += self.last.len();
         if self.bytes > WHOLE_KEYS_BYTES + KEY_BYTES_MAX {
-            return Err("a list of keys stands for more bytes than one may");
+            return Err("a list of keys covers more bytes than allowed");
         }
         Ok(&self.last)
     }
@@ -178,7 +178,7 @@ pub(crate) fn decode_index(body: &[u8]) -> Result<IndexKeys, Wrong> {
         let place = match reader.u8().map_err(truncated)? {
             ABOVE => KeyPlace::Above,
             PAGE => KeyPlace::Page(*last_page.insert(take_page(&mut reader)?)),
-            SAME_PAGE => KeyPlace::Page(last_page.ok_or("the index names no page in front of this one")?),
+            SAME_PAGE => KeyPlace::Page(last_page.ok_or("the index names no page before this one")?),
             GONE => KeyPlace::Gone,
             KEPT => {
                 let place = KeyPlace::Kept(take_page(&mut reader)?);

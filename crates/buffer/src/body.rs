@@ -36,7 +36,7 @@ impl Buf for Buffer {
     /// If fewer than `count` bytes remain, as [`Buf`] demands.
     #[inline]
     fn advance(&mut self, count: usize) {
-        assert!(count <= self.len(), "advancing {count} bytes where {} remain", self.len());
+        assert!(count <= self.len(), "advancing {count} bytes, but {} remain", self.len());
         self.truncate_front(count);
     }
 
@@ -45,7 +45,7 @@ impl Buf for Buffer {
     /// # Panics
     /// If fewer than `count` bytes remain, as [`Buf`] demands.
     fn copy_to_bytes(&mut self, count: usize) -> Bytes {
-        assert!(count <= self.len(), "taking {count} bytes where {} remain", self.len());
+        assert!(count <= self.len(), "taking {count} bytes, but {} remain", self.len());
         if count <= self.first_chunk().len() {
             return self.split_first(count);
         }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "advancing 4 bytes where 3 remain")]
+    #[should_panic(expected = "advancing 4 bytes, but 3 remain")]
     fn nobody_reads_behind_the_end() {
         Buffer::from(vec![0; 3]).advance(4);
     }

@@ -306,7 +306,7 @@ pub(crate) mod tests {
         exchange.begin(&GET, "kept");
         let failed = Failed { error: Error::Changed, outcome: Outcome::Open };
         exchange.fail(&failed, true);
-        let Poll::Ready(Some(ended)) = exchange.next() else { panic!("what was sent has not failed") };
+        let Poll::Ready(Some(ended)) = exchange.next() else { panic!("the sent operation has not failed") };
         assert_eq!((ended.note, ended.result), ("sent", Err(failed.clone())));
         assert!(matches!(exchange.take_message(0), Poll::Ready(None)));
         assert!(matches!(exchange.take_message(1), Poll::Ready(Some(_))));

@@ -67,7 +67,8 @@ impl Client {
 
 fn damaged(range: v1::DamagedRange) -> Result<DamagedRange, Failed> {
     let v1::DamagedRange { tablet, from, to, block, why } = range;
-    let tablet = u16::try_from(tablet).map_err(|_| wire::protocol("no store has so many tablets"))?;
+    let tablet = u16::try_from(tablet)
+        .map_err(|_| wire::protocol("the number of tablets is beyond that of any store"))?;
     Ok(DamagedRange { tablet: TabletId(tablet), from: from.into(), to: to.map(Into::into), block, why })
 }
 
@@ -89,9 +90,7 @@ impl ListAll {
         match &page.next {
             // Without progress, the listing would never stop.
             Some(next) if *next <= request.start_after => {
-                return Err(Error::Protocol(
-                    "a page of the listing does not lie behind the one before".into(),
-                ));
+                return Err(Error::Protocol("a page of the listing does not follow the page before".into()));
             }
             Some(next) => self.request = Some(ListRequest { start_after: next.clone(), ..request.clone() }),
             None => self.request = None,

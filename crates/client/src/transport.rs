@@ -258,7 +258,7 @@ fn with_tls(endpoint: Endpoint, options: &ConnectOptions) -> Result<Endpoint> {
 
 fn authorization(token: &Secret) -> Result<MetadataValue<Ascii>> {
     let value = MetadataValue::try_from([b"Bearer ", token.as_bytes()].concat());
-    value.map_err(|_| Error::Invalid("the token has bytes that cannot stand in a header".into()))
+    value.map_err(|_| Error::Invalid("the token has bytes that a header cannot contain".into()))
 }
 
 fn path<M: Method>() -> PathAndQuery {

@@ -16,8 +16,8 @@ use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 /// The message about a server with an authority's certificate that is not among the roots.
-const AUTHORITY: &str = "the server shows the certificate of an authority (CA:TRUE); it is believed only where this very certificate \
-                         is given as a root (--ca-file)";
+const AUTHORITY: &str = "the server shows the certificate of an authority (CA:TRUE); it is trusted only if this very \
+                         certificate is given as a root (--ca-file)";
 
 /// The roots of the options.
 #[derive(Debug)]

@@ -52,7 +52,7 @@ pub(crate) fn info(info: Option<v1::ObjectInfo>) -> Result<ObjectAttributes, Fai
 }
 
 pub(crate) fn no_info() -> Failed {
-    protocol("it says nothing about the object")
+    protocol("it does not describe the object")
 }
 
 pub(crate) fn metadata_of(message: v1::Metadata) -> Metadata {

@@ -17,8 +17,8 @@ pub fn words(range: &DamagedRange) -> String {
 #[must_use]
 pub fn error(range: &DamagedRange) -> Error {
     let what = format!(
-        "whether the object exists is not known, as {} cannot be read ({}); put or delete it without a condition, or repair \
-         the store (`shoal check --repair`); the page lies",
+        "it is not known whether the object exists, as {} cannot be read ({}); put or delete it without a condition, or repair \
+         the store (`shoal check --repair`); the page is",
         words(range),
         range.why
     );

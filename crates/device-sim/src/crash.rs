@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
     }
 
     fn write_began(&mut self, write: usize) {
-        assert_eq!(write, self.spans.len(), "writes are numbered in the order they begin");
+        assert_eq!(write, self.spans.len(), "writes are numbered in the order of their starts");
         self.spans.push(Span { began: self.now, ended: None });
         let recorded = &self.history.writes()[write];
         for (block, data) in (recorded.block..).zip(&recorded.data) {

@@ -98,7 +98,7 @@ impl Image {
     }
 
     pub(crate) fn put(&mut self, block: u64, bytes: Arc<Block>) {
-        assert!(block < self.blocks, "block {block} is behind the end of an image of {} blocks", self.blocks);
+        assert!(block < self.blocks, "block {block} is after the end of an image of {} blocks", self.blocks);
         self.changed.insert(block, bytes);
     }
 

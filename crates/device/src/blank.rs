@@ -78,7 +78,7 @@ impl Content {
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(first_byte) = self.first_byte else {
-            return write!(f, "it holds nothing but zeros in the {} blocks that were read", self.blocks_read);
+            return write!(f, "it holds only zeros in the {} blocks that were read", self.blocks_read);
         };
         if self.signatures.is_empty() {
             return write!(f, "it is not blank: it holds data (the first at byte {first_byte})");

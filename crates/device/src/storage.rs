@@ -310,7 +310,7 @@ impl Storage {
             Err(error) => {
                 // A full file system may have allocated a part, which is released for other programs that write there.
                 if let Err(kept) = self.file.set_len(length) {
-                    tracing::warn!(path = %self.path.display(), error = %kept, "cannot give back what a growth took");
+                    tracing::warn!(path = %self.path.display(), error = %kept, "cannot give back the space of a growth");
                 }
                 return Err(error);
             }
@@ -371,8 +371,8 @@ impl Storage {
         };
         let (process, descriptor) = (std::process::id(), self.file.as_raw_fd());
         Some(format!(
-            "the data file {path} {what} while it is open: what it holds can be exported, or copied from \
-             /proc/{process}/fd/{descriptor}, as long as this process lives"
+            "the data file {path} {what} while it is open: its content can be exported, or copied from \
+             /proc/{process}/fd/{descriptor}, until this process ends"
         ))
     }
 
@@ -388,7 +388,7 @@ impl Storage {
             Kind::Raw => format!("the block device {path} became smaller while it is open"),
         };
         Some(format!(
-            "{what}: it has {bytes} bytes now, its store uses {needed}, and objects are lost. Export what can still be read as long              as this process lives, and restore the rest from a backup"
+            "{what}: it has {bytes} bytes now, its store uses {needed}, and objects are lost. Export the readable objects before this process ends, and restore the rest from a backup"
         ))
     }
 }

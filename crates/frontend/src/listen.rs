@@ -25,7 +25,7 @@ pub enum ListenError {
     /// Other machines reach the address, and callers need not authenticate.
     #[error(
         "refusing to listen on {address}: it is reachable from other machines and callers are not {lacks}; listen on 127.0.0.1, \
-         {remedy}, or say --insecure if that network is trusted"
+         {remedy}, or set --insecure if that network is trusted"
     )]
     NotLoopback {
         /// The address.

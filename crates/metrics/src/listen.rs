@@ -96,7 +96,7 @@ impl Health {
         let stage = self.0.lock().clone();
         match stage {
             Stage::Opening => Err("the store is being opened".into()),
-            Stage::Stopping => Err("the server was told to stop".into()),
+            Stage::Stopping => Err("the server is stopping".into()),
             Stage::Serving(store) => match store
                 .read_only_reason()
                 .or_else(|| store.no_room_reason())
@@ -257,7 +257,7 @@ mod tests {
             "{opening}"
         );
         health.stops();
-        assert!(get(address, "/readyz", "").await.ends_with("the server was told to stop\n"));
+        assert!(get(address, "/readyz", "").await.ends_with("the server is stopping\n"));
         let figures = get(address, "/metrics", "").await;
         assert!(
             figures.contains("text/plain; version=0.0.4") && figures.contains("\nshoal_ready 0"),

@@ -9,7 +9,7 @@ pub enum PoolError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The device returned other bytes than the written ones: decay, or a lost or misdirected write.
-    #[error("block {block} is damaged: checksum {found:08x} where {expected:08x} was expected")]
+    #[error("block {block} is damaged: checksum {found:08x}, expected {expected:08x}")]
     Corrupt {
         /// First block of the unit.
         block: u64,

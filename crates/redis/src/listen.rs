@@ -145,10 +145,10 @@ impl Thread {
             match catch_unwind(AssertUnwindSafe(|| self.serve())) {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => {
-                    tracing::error!("a dispatch thread of the Redis frontend begins anew: {error}")
+                    tracing::error!("a dispatch thread of the Redis frontend restarts: {error}")
                 }
                 Err(_) => {
-                    tracing::error!("a dispatch thread of the Redis frontend panicked, and begins anew")
+                    tracing::error!("a dispatch thread of the Redis frontend panicked, and restarts")
                 }
             }
             std::thread::sleep(RESTART_PAUSE);

@@ -84,7 +84,11 @@ impl Failure {
 
     /// The server is stopping, and takes no further operations of a stream.
     pub(crate) fn stopping() -> Self {
-        Self::new(Kind::Closed, Code::Unavailable, "the server stops: what has no answer was not done")
+        Self::new(
+            Kind::Closed,
+            Code::Unavailable,
+            "the server stops: operations without an answer were not done",
+        )
     }
 
     /// The object has another version than the requested one.

@@ -32,7 +32,7 @@ pub(crate) fn length(received: &Buffer, message_bytes_max: usize) -> Result<Opti
     if prefix.get_u8() != 0 {
         // The call checks the request's headers before.
         return Err(Status::internal(
-            "the message says that it is compressed, and the request does not say how",
+            "the message is marked as compressed, but the request names no compression",
         ));
     }
     let bytes = prefix.get_u32() as usize;

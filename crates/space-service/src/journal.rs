@@ -123,7 +123,7 @@ impl Journal {
                 Content::Change(change) if snapshot_bytes > 0 => {
                     state.replay(&change).map_err(|why| wrong(why.0))?;
                 }
-                _ => return Err(wrong("a snapshot is not where it should be")),
+                _ => return Err(wrong("a snapshot is at the wrong place")),
             }
             number = record.number;
             at += taken;

@@ -81,7 +81,7 @@ impl LeasedSpace {
             .iter()
             .all(|&group| held.groups.add(group) && self.groups.add(group) && self.space.free(group).is_ok());
         if !is_ours {
-            return Err(ClientError::Refused("the owner leased what was leased already".into()));
+            return Err(ClientError::Refused("the owner leased blocks that were leased already".into()));
         }
         self.leases.insert(lease, held);
         Ok(())
@@ -105,7 +105,7 @@ impl LeasedSpace {
                 self.client.commit(lease, &kept, &freed).await?;
                 let noted = kept.iter().all(|&run| held.committed.add(run));
                 let noted = freed.iter().all(|&run| held.committed.remove(run)) && noted;
-                assert!(noted, "the owner took what this side knows otherwise");
+                assert!(noted, "the owner took blocks that have another state on this side");
             }
         }
         Ok(())
@@ -156,7 +156,7 @@ impl LeasedSpace {
         self.space.for_each_run(&mut |run| assert!(free.add(run), "free runs do not overlap"));
         let mut used = Coverage::default();
         for run in self.groups.without(&free) {
-            assert!(used.add(run), "what is left of the groups does not overlap");
+            assert!(used.add(run), "the rests of the groups do not overlap");
         }
         used
     }

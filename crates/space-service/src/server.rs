@@ -53,8 +53,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 pub enum SpaceServerError {
     /// Callers from other machines could connect, and they are not authenticated.
     #[error(
-        "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated; \
-         listen on 127.0.0.1, or say --insecure if that network is trusted"
+        "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated; listen on 127.0.0.1, \
+         or set --insecure if that network is trusted"
     )]
     NotLoopback(SocketAddr),
     /// The server cannot listen on the address.

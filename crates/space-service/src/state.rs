@@ -363,7 +363,7 @@ impl SpaceState {
         match part {
             Part::Counters(counters) => self.counters = counters,
             Part::Free(runs) => {
-                let wrong = |_| Contradiction("a free run lies outside, or is free twice");
+                let wrong = |_| Contradiction("a free run is outside, or is free twice");
                 self.space.free_batch(&runs).map_err(wrong)?;
             }
             Part::Session(state) => {
@@ -386,7 +386,7 @@ impl SpaceState {
                     .map_err(|_| Contradiction("a lease has no session"))?;
             }
             Part::Committed { lease, runs } => {
-                let wrong = Contradiction("what was committed does not lie in its lease");
+                let wrong = Contradiction("a committed run is not in its lease");
                 let held = self.leases.get_mut(&lease).ok_or(wrong)?;
                 for run in runs {
                     if run.blocks == 0 || !lies_in(run, &held.groups) || !held.committed.add(run) {
@@ -418,7 +418,7 @@ impl SpaceState {
                     return Err(Refusal::NoSpace { what: "the session has as many leases as it may have" });
                 }
                 let lease = self.space.lease(groups);
-                let lease = lease.ok_or(Refusal::NoSpace { what: "there are not so many free groups" })?;
+                let lease = lease.ok_or(Refusal::NoSpace { what: "there are too few free groups" })?;
                 let per_group = lease.groups().iter().flat_map(|&run| self.groups_of(run));
                 Ok(Deed::Granted { lease: self.counters.next_lease, groups: per_group.collect() })
             }
@@ -462,7 +462,7 @@ impl SpaceState {
 
     /// Takes the blocks that a recorded change hands out.
     fn reserve(&mut self, deed: &Deed) -> Result<(), Contradiction> {
-        let wrong = |_| Contradiction("what was handed out was not free");
+        let wrong = |_| Contradiction("a run handed out was not free");
         match deed {
             Deed::Allocated { values } => {
                 values.iter().flatten().try_for_each(|&run| self.space.take(run)).map_err(wrong)
@@ -483,12 +483,10 @@ impl SpaceState {
             Deed::Allocated { .. } => {}
             Deed::Freed { runs } => {
                 if let Some(&run) = runs.iter().find(|&&run| self.is_leased(run)) {
-                    return Err(Refusal::Wrong { run, what: "lies in a lease: its holder frees it" });
+                    return Err(Refusal::Wrong { run, what: "is in a lease: its holder frees it" });
                 }
                 self.space.free_batch(runs).map_err(|error| match error {
-                    SpaceError::Outside { run, .. } => {
-                        Refusal::Wrong { run, what: "does not lie in the space" }
-                    }
+                    SpaceError::Outside { run, .. } => Refusal::Wrong { run, what: "is not in the space" },
                     SpaceError::AlreadyFree { run, .. } | SpaceError::NotFree { run, .. } => {
                         Refusal::Wrong { run, what: "is not in use" }
                     }
@@ -513,7 +511,7 @@ impl SpaceState {
         for (&run, is_kept) in kept.iter().map(|run| (run, true)).chain(freed.iter().map(|run| (run, false)))
         {
             if run.blocks == 0 || !lies_in(run, &held.groups) {
-                return Err(Refusal::Wrong { run, what: "does not lie in the lease" });
+                return Err(Refusal::Wrong { run, what: "is not in the lease" });
             }
             let is_right = if is_kept { !held.committed.overlaps(run) } else { held.committed.covers(run) };
             if !is_right || !looked_at.add(run) {

@@ -47,7 +47,7 @@ impl FreeRuns {
             let begins_free = next.and_then(|next| next.runs.first()).is_some_and(|first| first.start == 0);
             let are_open = self.groups[group].is_open() && next.is_some_and(Group::is_open);
             let is_joined = reaches_end && begins_free && are_open;
-            assert_eq!(self.joined.contains(group), is_joined, "the border behind group {group}");
+            assert_eq!(self.joined.contains(group), is_joined, "the border after group {group}");
             if is_joined {
                 let (across, _) = self.run_across(group);
                 assert!(

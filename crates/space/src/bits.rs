@@ -121,7 +121,7 @@ pub(crate) fn assert_summary(words: &[u64], summary: &[u64]) {
         assert_eq!(is_set, bits != 0, "summary of word {word}: {bits:#x}");
     }
     let set: u32 = summary.iter().map(|bits| bits.count_ones()).sum();
-    assert!(set as usize <= words.len(), "a summary bit is set behind the last word");
+    assert!(set as usize <= words.len(), "a summary bit is set after the last word");
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub enum SpaceError {
         overlap: Run,
     },
     /// A run is empty or reaches past the end of the space.
-    #[error("run {run} is empty or reaches behind the end, block {blocks_max}")]
+    #[error("run {run} is empty or reaches past the end, block {blocks_max}")]
     Outside {
         /// The run.
         run: Run,

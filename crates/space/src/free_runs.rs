@@ -323,7 +323,7 @@ impl FreeRuns {
         }
         let owner = state.owner;
         let index = if owner == SHARED { Some(&mut self.index) } else { self.owned.get_mut(&owner) };
-        let Some(index) = index else { unreachable!("group {group} belongs to {owner}, who has no index") };
+        let Some(index) = index else { unreachable!("group {group} belongs to {owner}, which has no index") };
         if let Some(left) = inserted.left {
             index.remove(group, left, &state.runs, 0);
         }
@@ -360,7 +360,7 @@ impl FreeRuns {
         }
         let owner = state.owner;
         let index = if owner == SHARED { Some(&mut self.index) } else { self.owned.get_mut(&owner) };
-        let Some(index) = index else { unreachable!("group {group} belongs to {owner}, who has no index") };
+        let Some(index) = index else { unreachable!("group {group} belongs to {owner}, which has no index") };
         // A place in one form is meaningless in the other.
         let from = if was_bitmap == state.runs.is_bitmap() { from } else { 0 };
         index.remove(group, removed.whole, &state.runs, from);

@@ -34,7 +34,7 @@ impl FreeRuns {
         };
         let runs: Vec<Run> = self.groups.iter().enumerate().flat_map(of_group).collect();
         let freed = grown.free_batch(&runs);
-        assert!(freed.is_ok(), "what was free once is free again: {freed:?}");
+        assert!(freed.is_ok(), "a free run is freed again: {freed:?}");
         for (group, state) in self.groups.iter().enumerate() {
             assert!(!state.is_closed, "group {group} is closed");
             let first = self.group_run(group).block;

@@ -53,6 +53,6 @@ pub enum ImageError {
 
 impl From<shoal_base::codec::Truncated> for ImageError {
     fn from(_: shoal_base::codec::Truncated) -> Self {
-        Self::Damaged { what: "a field reaches behind the end" }
+        Self::Damaged { what: "a field reaches past the end" }
     }
 }

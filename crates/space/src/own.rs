@@ -36,7 +36,7 @@ impl Space {
     /// # Panics
     /// If `owner` is 0.
     pub fn own(&self, owner: u16, runs: &[Run]) {
-        assert!(owner > 0, "what is shared has no owner");
+        assert!(owner > 0, "a shared group has no owner");
         let mut free_runs = self.lock();
         runs.iter().for_each(|&run| free_runs.own(owner, run));
     }

@@ -228,7 +228,7 @@ impl Model {
         match candidates[..] {
             [] => Err(violation(
                 name,
-                format!("is said to be at version {version}, which no write in flight can have"),
+                format!("is reported at version {version}, which no write in flight can have"),
             )),
             [only] => self.see(name, only, version),
             _ => Ok(()),

@@ -35,7 +35,7 @@ impl fmt::Display for Mismatch {
         write!(f, "expected {} bytes of write {:#x}, got {got_bytes} bytes", expected.bytes, expected.seed)?;
         match (first, found_seed) {
             (Some(first), Some(seed)) => {
-                write!(f, ", different from byte {first} on, where {seed:#x} stands")
+                write!(f, ", different from byte {first} on, which has {seed:#x}")
             }
             (Some(first), None) => write!(f, ", different from byte {first} on"),
             (None, _) => Ok(()),
@@ -154,7 +154,7 @@ mod tests {
         let value = Value { key: 1, seed: 2, bytes: 4096 };
         let mut mixed = value.to_vec();
         mixed[512..1024].copy_from_slice(&Value { seed: 3, ..value }.to_vec()[512..1024]);
-        assert!(value.check(&mixed).unwrap_err().to_string().ends_with("from byte 512 on, where 0x3 stands"));
+        assert!(value.check(&mixed).unwrap_err().to_string().ends_with("from byte 512 on, which has 0x3"));
         let mut moved = value.to_vec();
         moved.copy_within(0..512, 512);
         assert!(value.check(&moved).is_err());

@@ -13,7 +13,7 @@ use crate::format::{
     BASE_LOST, Bounds, Child, Damage, ENTRY_BYTES_MAX, Header, TREE_KEY_BYTES_MAX, bounds_at, item_at, slot,
 };
 
-const ITEM_WRONG: Damage = Damage("an item reaches behind the end of the page");
+const ITEM_WRONG: Damage = Damage("an item reaches past the end of the page");
 
 /// An item: the key after the page's prefix, and the payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -276,7 +276,7 @@ impl<'a> PageView<'a> {
         self.check_keys(low, high)?;
         let used = self.used_bytes()?;
         if self.bytes.get(used..).is_none_or(|rest| rest.iter().any(|&byte| byte != 0)) {
-            return Err(Damage("the bytes behind the last item are not zero"));
+            return Err(Damage("the bytes after the last item are not zero"));
         }
         Ok(())
     }
@@ -294,7 +294,7 @@ impl<'a> PageView<'a> {
         for index in 0..self.count() {
             let (suffix, payload, end) = self.item_offsets(index)?;
             if slot(self.bytes, index) != Some(at) {
-                return Err(Damage("an item does not begin where the one before it ends"));
+                return Err(Damage("an item does not start at the end of the one before it"));
             }
             at = end;
             let key_bytes = self.prefix.len() + (payload - suffix);

@@ -16,11 +16,10 @@ use anyhow::{Context, Result, bail};
 
 use self::list::{CRATES, EXEMPT, NOT_COUNTED, WHOLE};
 
-pub(crate) const USAGE: &str = "\
-Usage: cargo x coverage [--lines] [--only TEXT] [--again]
+pub(crate) const USAGE: &str = "Usage: cargo x coverage [--lines] [--only TEXT] [--again]
 
 Builds the tests of the storage crates with counters (target/coverage), runs them at low priority, prints a table of the files
-that must be covered, and fails where a line of formats, recovery or error arms was not reached or where less than 90 % of all lines
+that must be covered, and fails if a line of formats, recovery or error arms was not reached or if less than 90 % of all lines
 were. Needs LLVM's tools: rustup component add llvm-tools.
 
   --lines      print the lines that were not reached
@@ -108,7 +107,7 @@ fn build(root: &Path, work: &Path) -> Result<Vec<PathBuf>> {
         .spawn()
         .context("cannot start nice and cargo")?;
     let mut said = String::new();
-    for line in BufReader::new(building.stderr.take().context("what cargo says")?).lines() {
+    for line in BufReader::new(building.stderr.take().context("the output of cargo")?).lines() {
         let line = line?;
         eprintln!("{line}");
         said.push_str(&line);
@@ -145,7 +144,10 @@ fn count(root: &Path, work: &Path) -> Result<()> {
     if !status.context("cannot start nice and cargo")?.success() {
         let text = std::fs::read_to_string(&said).unwrap_or_default();
         let failed: Vec<&str> = failed(&text).collect();
-        bail!("what a test that failed would have reached is not known: {failed:?}, see {}", said.display());
+        bail!(
+            "the lines that failed tests would have reached are not known: {failed:?}, see {}",
+            said.display()
+        );
     }
     Ok(())
 }

@@ -9,8 +9,7 @@ use crate::logging::LogFormat;
 use crate::size::Size;
 use crate::store_file::Io;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   shoal serve                                        data in ./shoal.data, on 127.0.0.1:7411 (gRPC) and 7412 (Redis)
   shoal serve --data /srv/shoal.data --size 200G --memory 8G --cache 4G
   shoal format /dev/nvme1n1                          a whole device: once, it must be blank; and then
@@ -18,7 +17,7 @@ Examples:
   shoal serve --listen 0.0.0.0:7411 --tls-cert cert.pem --tls-key key.pem --token-file tokens
   shoal serve --config shoal.toml
 
-Every option may also stand in the configuration file (TOML, same names: data = \"/srv/shoal.data\", cache = \"4G\") or in an
+Every option may also be set in the configuration file (TOML, same names: data = \"/srv/shoal.data\", cache = \"4G\") or in an
 environment variable. The command line goes before the environment, the environment before the file.
 
 Ctrl-C or SIGTERM stops the server in order, within --stop-timeout; a second one at once, which loses nothing that was

@@ -35,7 +35,7 @@ use crate::stopping::{self, StopThread, StopTime, say_left_over};
 use crate::store_file;
 
 /// The danger of an address that asks for no credentials.
-const OPEN: &str = "whoever reaches it may read, change and delete everything";
+const OPEN: &str = "every client that reaches it may read, change and delete everything";
 const UNENCRYPTED: &str = "tokens and values go through the network as plain text";
 /// A start waits this long for the count of the results that an earlier run stored.
 const RESULTS_WAIT: Duration = Duration::from_secs(1);

@@ -151,8 +151,8 @@ impl Settings {
         };
         if is_resp_named {
             let problem = format!(
-                "refusing to serve the Redis protocol on {address}: it would let in everybody who reaches it, and gRPC asks for \
-                 credentials; give --password-file, or --resp off"
+                "refusing to serve the Redis protocol on {address}: it would let in every client that reaches it, while gRPC \
+                 asks for credentials; set --password-file, or --resp off"
             );
             return Err(Usage(problem).into());
         }

@@ -75,8 +75,8 @@ impl WatchSettings {
                 if listener.addresses().iter().any(is_reachable) {
                     let addresses = in_words(listener.addresses());
                     tracing::warn!(
-                        "--metrics {addresses}: other machines reach it, and it asks nobody for credentials; it tells figures, and \
-                         nothing of keys and values"
+                        "--metrics {addresses}: other machines reach it, and it asks for no credentials; it serves figures, and \
+                         no keys or values"
                     );
                 }
                 Ok(Some(listener))

@@ -125,7 +125,7 @@ fn headline(view: &View) -> Line<'static> {
         spans.push(Span::raw("  rates are those since the start of the server; one moment"));
     }
     if view.is_held {
-        spans.push(Span::styled("  held (space goes on)", Style::new().fg(Color::Yellow)));
+        spans.push(Span::styled("  held (space: resume)", Style::new().fg(Color::Yellow)));
     }
     Line::from(spans)
 }

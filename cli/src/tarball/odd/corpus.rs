@@ -50,14 +50,14 @@ pub(super) const ODDITIES: &[&str] = &[
     "no end mark",
     "lone zero block",
     "concatenated",
-    "bytes behind the end",
+    "bytes after the end",
     "absolute name",
     "name with ..",
     "name with ./",
     "name with slashes",
     "empty name",
     "full name field",
-    "bytes behind the name",
+    "bytes after the name",
     "ustar prefix",
     "gnu header with prefix bytes",
     "repeated name",
@@ -313,7 +313,7 @@ impl Making {
             "name with slashes" => vec![Member::new(&name("d///"), b'5', b""), file("d//a")],
             "empty name" => vec![Member { name: Vec::new(), ..file("a") }],
             "full name field" => vec![Member { name: [&name("f")[..], &[b'f'; 98]].concat(), ..file("a") }],
-            "bytes behind the name" => vec![Member { name: name("a\0garbage"), ..file("a") }],
+            "bytes after the name" => vec![Member { name: name("a\0garbage"), ..file("a") }],
             "ustar prefix" => vec![Member { prefix: name("prefix/p"), ..file("a") }],
             "gnu header with prefix bytes" => {
                 vec![Member { magic: b"ustar  \0", prefix: octal(1_600_000_000), ..file("a") }]
@@ -405,7 +405,7 @@ fn damage(oddities: &BTreeSet<&str>, blocks: &[Vec<u8>], bytes: &mut Vec<u8>, di
     if oddities.contains("concatenated") {
         bytes.extend_from_within(..);
     }
-    if oddities.contains("bytes behind the end") {
+    if oddities.contains("bytes after the end") {
         bytes.extend_from_slice(b"more");
     }
     if oddities.contains("truncated") {

@@ -166,7 +166,7 @@ def list_page(core: Core, request: pb.ListRequest, timeout: float | None) -> Ver
     page = yield from read(core, limit, attempt)
     if page.next_start_after is not None and page.next_start_after <= request.start_after:
         # Without progress the listing would never end.
-        raise ProtocolError("a page of the listing does not lie behind the one before")
+        raise ProtocolError("a page of the listing does not follow the page before")
     return page
 
 

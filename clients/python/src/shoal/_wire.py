@@ -147,7 +147,7 @@ def info(
 ) -> ObjectInfo:
     """What an answer says about an object."""
     if not message.HasField("info"):
-        raise protocol("it says nothing about the object")
+        raise protocol("it does not describe the object")
     about = message.info
     user = tuple((entry.name, entry.value) for entry in about.metadata.user)
     return ObjectInfo(

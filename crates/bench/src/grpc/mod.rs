@@ -103,7 +103,7 @@ pub struct GrpcOptions {
 pub fn run(options: &GrpcOptions, out: &mut dyn Write) -> Result<()> {
     let cases = select("case", &CASES, &options.cases)?;
     let variants = select("variant", &VARIANTS, &options.variants)?;
-    let what = "grpc: one client, and Shoal's server in a process of its own";
+    let what = "grpc: one client, and Shoal's server in a separate process";
     let mut bench = Bench::new(out, what, options, variants, false)?;
     match options.soak {
         Some(time) => bench.soak(time, SOAK_PARTS)?,

@@ -99,7 +99,7 @@ impl Pipelined {
             state.pipeline.put(&name, &value, &state.options, InFlight { key, sent: now, kind })
         };
         if started.is_err() {
-            bail!("the stream has no room for so many operations");
+            bail!("the stream has no room for this number of operations");
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ impl Link {
                 let Some((&kind, text)) = line.split_first() else { bail!("an empty line") };
                 let text = std::str::from_utf8(text).unwrap_or_default();
                 if kind == b'-' {
-                    bail!("the server says: {text}");
+                    bail!("the server answers: {text}");
                 }
                 let found = (kind, text.parse().unwrap_or(0));
                 self.at += end + 1;

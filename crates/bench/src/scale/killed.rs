@@ -108,7 +108,7 @@ pub(super) fn put_and_kill(killer: &Killer, data: &Path, sizes: &Sizes) -> Resul
     let mut durable = 0;
     while durable < sizes.killed_after {
         let line = lines.next().context("the process that was to be killed ended by itself")??;
-        durable = line.trim().parse().with_context(|| format!("the child said {line:?}"))?;
+        durable = line.trim().parse().with_context(|| format!("the child printed {line:?}"))?;
     }
     child.0.kill().context("cannot kill the child")?;
     child.0.wait()?;

@@ -236,8 +236,8 @@ fn header(options: &ScaleOptions, out: &mut dyn Write) -> Result<()> {
         options.cache >> 20,
         options.size >> 20,
     );
-    let meaning = "scale: a row at each mark, of what happened since the mark before; bytes are for each put, home with moves; \
-                   disk: the whole disk, by the kernel";
+    let meaning = "scale: one row per mark, for the time since the mark before; bytes are for each put, home with moves; disk: \
+                   the whole disk, by the kernel";
     for (name, value) in [
         ("bench", meaning),
         ("machine", &machine::describe()),

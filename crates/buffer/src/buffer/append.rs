@@ -83,7 +83,10 @@ impl Buffer {
         let heap = self.heap.write(heap);
         (self.tail_len, self.limit) = (0, heap.capacity());
         self.tail_at = heap.spare_capacity_mut().as_mut_ptr().cast();
-        assert!(!self.is_tail_built_in(), "memory below {BUILT_IN_BYTES} cannot be told from an offset");
+        assert!(
+            !self.is_tail_built_in(),
+            "memory below {BUILT_IN_BYTES} cannot be distinguished from an offset"
+        );
         (self.owes, self.is_compound) = (true, true);
     }
 
@@ -166,7 +169,7 @@ impl Buffer {
     #[inline(always)]
     fn push(&mut self, chunk: Chunk) {
         let chunk = ManuallyDrop::new(chunk);
-        assert!(!chunk.is_built_in(), "memory below {BUILT_IN_BYTES} cannot be told from an offset");
+        assert!(!chunk.is_built_in(), "memory below {BUILT_IN_BYTES} cannot be distinguished from an offset");
         assert!(chunk.len <= LEN_MAX.saturating_sub(self.len()), "a buffer holds at most {LEN_MAX} bytes");
         self.close_tail();
         self.closed_len += chunk.len;

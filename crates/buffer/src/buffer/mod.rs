@@ -260,7 +260,7 @@ impl Buffer {
         }
         if self.is_tail_built_in() {
             let start = self.tail_at.addr();
-            assert!(at <= start, "the tail is behind: {self:?}");
+            assert!(at <= start, "the tail is out of date: {self:?}");
             assert_eq!(self.limit, BUILT_IN_BYTES - start, "{self:?}");
             assert!(!closed.is_empty() || start == self.head(), "prepending joins the tail: {self:?}");
             assert!(!self.is_empty() || start == PREPEND_BYTES, "empty and not as new: {self:?}");

@@ -88,7 +88,9 @@ impl Checkpointer {
         let held = self.space.held_blocks(self.log.committer.named_superblock());
         let tenth = whole / 10;
         if free < tenth && held > 0 && (free + held >= tenth || held >= free) {
-            snapshots.drop_all("less than a tenth of the store's space was free because of what it held");
+            snapshots.drop_all(
+                "less than a tenth of the store's space was free because of the space that it held",
+            );
         }
     }
 }

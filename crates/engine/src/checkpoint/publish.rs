@@ -136,7 +136,7 @@ impl Checkpointer {
         }
         assert!(
             next.layout.is_sensible(next.device_blocks, next.features.incompatible),
-            "areas or ring overlap each other or what is in use (INV-37, INV-38): {:?}",
+            "areas or ring overlap each other or blocks in use (INV-37, INV-38): {:?}",
             next.layout
         );
         if let Some(more) = changes.losses {

@@ -94,7 +94,7 @@ async fn other_writer(device: &Device, newest: &Superblock) -> Option<String> {
     }
     (gone == 2).then(|| {
         format!(
-            "{what} is not what this program wrote any more: superblock {} is gone from it. It was cut, or overwritten in place",
+            "{what} no longer has the data of this program: superblock {} is gone from it. It was cut, or overwritten in place",
             newest.number
         )
     })

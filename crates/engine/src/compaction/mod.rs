@@ -252,7 +252,7 @@ impl Checkpointer {
         while !tablet.view().trees.has_place_for_a_layer() {
             if self.compact_some(tablet, Wanted::ByForce).await? == Compacted::Nothing {
                 return Err(Error::Busy(
-                    "too many layers of its trees are damaged: `shoal check --acknowledge` gives them up",
+                    "too many layers of its trees are damaged: give them up with `shoal check --acknowledge`",
                 ));
             }
         }

@@ -74,7 +74,7 @@ pub(crate) async fn raise_cap(
     next.space = space_image::rewrite(device, &next, &grown).await?;
     assert!(
         next.layout.is_sensible(next.device_blocks, next.features.incompatible),
-        "areas overlap what is in use (INV-37): {:?}",
+        "areas overlap blocks in use (INV-37): {:?}",
         next.layout
     );
     let flushes = device.counters().flushes;

@@ -236,7 +236,7 @@ impl Checkpointer {
         OperationCounters::add(&self.counters.growth_blocks_written, to - from);
         let Err(error) = zero(&self.device, from, to).await else { return Ok(()) };
         if let Err(kept) = self.device.inner().shrink(from) {
-            tracing::warn!("what a growth took of the file system could not be given back: {kept}");
+            tracing::warn!("cannot give back the space of a growth to the file system: {kept}");
         }
         Err(error.into())
     }
@@ -246,7 +246,7 @@ impl Checkpointer {
         let Some(unsaid) = self.growth.reached(self.now_ns(), why) else { return };
         let mib = blocks * BLOCK_BYTES as u64 / (1 << 20);
         let before =
-            if unsaid > 0 { format!(" ({unsaid} times since it was last said)") } else { String::new() };
+            if unsaid > 0 { format!(" ({unsaid} times since it was last logged)") } else { String::new() };
         tracing::warn!(
             "the data file has {mib} MiB and cannot grow: {why}{before}; writes that find no room in it are refused until \
              objects are deleted, or there is room in the file system, which is looked for again and again"

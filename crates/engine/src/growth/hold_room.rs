@@ -27,8 +27,8 @@ pub(crate) fn hold_room(device: &Device, superblock: &Superblock, discards: bool
     for blocks in fixed_parts(superblock).into_iter().chain(data) {
         if let Err(error) = inner.hold_room(blocks) {
             tracing::warn!(
-                "parts of the data file have no room of their own, as in a sparse copy or one that shares its blocks, and cannot get \
-                 it: {error}. Writes there are refused while the file system is full: make room, and start again"
+                "parts of the data file have no allocated blocks, as in a sparse copy, or share them, and cannot get their own: \
+                 {error}. Writes there are refused while the file system is full: make room, and start again"
             );
             return;
         }

@@ -142,7 +142,7 @@ impl Checkpointer {
         if written.is_err()
             && let Err(kept) = inner.shrink(before)
         {
-            tracing::warn!("what a longer log took of the file system could not be given back: {kept}");
+            tracing::warn!("cannot give back the space of a longer log to the file system: {kept}");
         }
         written
     }

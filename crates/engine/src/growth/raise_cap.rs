@@ -63,8 +63,8 @@ impl Plan {
         let refused = |why: String| Err(Error::Invalid(why));
         if blocks_max < layout.blocks_max {
             return refused(format!(
-                "the store has a cap of {} blocks of 4 KiB ({}) and cannot shrink to {blocks_max} ({}): objects may lie in any of them. \
-                 A smaller store is a new one: back this one up, and restore it with a smaller size",
+                "the store has a cap of {} blocks of 4 KiB ({}) and cannot shrink to {blocks_max} ({}): objects may be stored \
+                 in any of them. For a smaller store, back this one up and restore it with a smaller size",
                 layout.blocks_max,
                 mib(layout.blocks_max),
                 mib(blocks_max)
@@ -116,8 +116,8 @@ impl Plan {
     pub(crate) fn image(&self, published: &FreeImage) -> Result<FreeImage> {
         if published.incomplete().next().is_some() {
             return Err(Error::Unopenable(
-                "a part of the space image is damaged, and what is not known as free would stay unused for ever: the store does not \
-                 grow. `shoal check --repair` finds the free space again; grow then"
+                "the store does not grow: a part of the space image is damaged, and its free blocks would stay unused for ever. \
+                 `shoal check --repair` finds the free space again; grow then"
                     .into(),
             ));
         }
@@ -149,7 +149,7 @@ impl Plan {
         };
         grown.map_err(|error| {
             if let Err(kept) = inner.shrink(before) {
-                tracing::warn!("what a growth took of the file system could not be given back: {kept}");
+                tracing::warn!("cannot give back the space of a growth to the file system: {kept}");
             }
             let blocks: u64 = held().map(|part| part.end - part.start).sum();
             let mib = (blocks * BLOCK_BYTES_U64).div_ceil(1 << 20);

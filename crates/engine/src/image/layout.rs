@@ -108,7 +108,7 @@ impl Layout {
         let least = end + 2 * u64::from(area_blocks) + GROWN_LEAST;
         if blocks_max < least {
             return Err(Error::Invalid(format!(
-                "a cap of {blocks_max} blocks of 4 KiB is too close to what the store has: growing takes room of its own, so it can \
+                "a cap of {blocks_max} blocks of 4 KiB is too close to the present cap: growing itself takes room, so it can \
                  grow to {least} blocks and more"
             )));
         }

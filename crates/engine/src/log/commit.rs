@@ -580,12 +580,12 @@ impl Committer {
             // R1, R4: recovery would stop before it, or number its records again.
             (
                 position < before.position || first_lsn < before.first_lsn,
-                "the next batch of the log would lie before the newest one",
+                "the next batch of the log would be before the newest one",
             ),
             // R21
             (
                 blocks > self.ring.rest(position),
-                "the next batch of the log would lie in blocks that are not prepared",
+                "the next batch of the log would be in blocks that are not prepared",
             ),
             // R9: the blocks that the previously named superblock freed may already be reused.
             (

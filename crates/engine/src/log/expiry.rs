@@ -377,9 +377,9 @@ impl ExpiryClock {
         self.said_ns.store(now.max(1), Ordering::Relaxed);
         let unsaid = self.unsaid.swap(0, Ordering::Relaxed);
         let more =
-            if unsaid > 0 { format!(" ({unsaid} steps before it were not said)") } else { String::new() };
+            if unsaid > 0 { format!(" ({unsaid} steps before it were not logged)") } else { String::new() };
         tracing::warn!(
-            "somebody set the wall clock: it shows {} than elapsed time tells{more}. {MEANING}",
+            "the wall clock was set: it shows {} than the elapsed time{more}. {MEANING}",
             difference(step)
         );
     }

@@ -34,7 +34,7 @@ impl Poison {
         }
         if self.reason.set(reason.clone()).is_ok() {
             tracing::error!(
-                "the store is read-only from now on: {reason}; reads go on; restart to recover from the device"
+                "the store is read-only from now on: {reason}; reads continue; restart to recover from the device"
             );
         }
     }
@@ -44,7 +44,7 @@ impl Poison {
         let _ = self.displaced.set(reason.clone());
         if self.reason.set(reason.clone()).is_ok() {
             tracing::error!(
-                "the store is read-only from now on: {reason}; reads go on; do not restart before that"
+                "the store is read-only from now on: {reason}; reads continue; do not restart before that"
             );
         }
     }
@@ -84,7 +84,7 @@ impl Poison {
     pub(crate) async fn flushed(&self, flush: impl Future<Output = Result<()>>) -> Result<()> {
         let failed = |error: &Error| {
             if !matches!(error, Error::NoRoom(_)) {
-                self.set(format!("what was written could not be made durable ({error})"));
+                self.set(format!("cannot make written data durable ({error})"));
             }
         };
         self.fence.pass(flush, failed).await?;

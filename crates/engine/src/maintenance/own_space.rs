@@ -31,7 +31,9 @@ impl Store {
         };
         let text = std::str::from_utf8(&found).ok();
         if text.and_then(|text| inner.own.restore(text, &inner.space)).is_none() {
-            tracing::warn!("which groups belong to which bucket cannot be read: they begin with new ones");
+            tracing::warn!(
+                "cannot read which groups belong to which bucket: the buckets start with new ones"
+            );
         }
         *inner.own.saved.lock() = inner.space.allocator().owner_changes();
         Ok(())

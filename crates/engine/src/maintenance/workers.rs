@@ -236,7 +236,7 @@ fn grower(store: &Weak<Inner>, worker: &Worker) {
 
 fn reaper(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Reap, store, worker, |inner| {
-        later("where the clocks stand could not be written down", block_on(inner.keep_time()));
+        later("cannot store the times of the clocks", block_on(inner.keep_time()));
         let reaped = block_on(inner.reap_round());
         Some(later("expired objects could not be found or deleted", reaped).unwrap_or(RETRY_AFTER))
     });
@@ -275,7 +275,7 @@ fn scrubber(store: &Weak<Inner>, worker: &Worker) {
         let mut report = ScrubReport::default();
         assert!(rate > 0, "the wait after a piece is its bytes by the rate");
         let scrubbed = block_on(inner.scrub_some(&mut place, &mut report));
-        Some(match later("a scrub was interrupted and goes on later", scrubbed) {
+        Some(match later("a scrub was interrupted and continues later", scrubbed) {
             Some(true) => {
                 due_ns = Some(now_ns.saturating_add(every_ns));
                 SCRUBBER_PERIOD

@@ -272,7 +272,7 @@ impl Drop for Lent {
 impl MemtablePermit {
     /// Turns the permit into a share of the memtables, which grew by `growth`. The applies of the memtables release that share.
     pub(crate) fn keep(mut self, growth: &Growth) {
-        assert!(growth.bytes <= self.bytes, "records take at most what was admitted");
+        assert!(growth.bytes <= self.bytes, "records take at most the admitted bytes");
         // The records stay counted. The unused part of the permit and the superseded records are released.
         let too_many = self.bytes - growth.bytes;
         self.admission.release(growth.dropped.records, too_many + growth.dropped.bytes);

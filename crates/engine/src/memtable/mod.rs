@@ -352,7 +352,7 @@ impl Inner {
         if self.first.is_none() && before.records > 0 {
             assert!(
                 self.size.records == 0 && self.size.reserved_blocks == 0,
-                "records stay behind a first one that was withdrawn (R4)"
+                "records stay after a first one was withdrawn (R4)"
             );
             self.keys = Keys::new(0);
             self.size = Size::default();

@@ -135,7 +135,7 @@ impl Recovery {
         let is_flushed = self.device.counters().flushes > flushes;
         assert!(
             is_flushed || options.read_only || injected(Bug::ReplayNotFlushed),
-            "what was replayed is served before a flush (R2)"
+            "replayed records are served before a flush (R2)"
         );
         // Without an opening of its own, the superblock that was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());

@@ -116,7 +116,7 @@ impl Owners {
         let mut events: Vec<Run> = image.runs().collect();
         for run in &events {
             if run.block < first || run.end() > end {
-                report.problem(format!("the free run {run} lies outside of the data"), run.block);
+                report.problem(format!("the free run {run} is outside the data"), run.block);
             }
         }
         let mut owned = self.runs.iter().copied().peekable();
@@ -130,7 +130,7 @@ impl Owners {
         events.sort_unstable();
         for group in image.incomplete() {
             let what =
-                format!("the space image does not say what is free in {group}: a piece of it is damaged");
+                format!("the space image does not have the free blocks of {group}: a piece of it is damaged");
             report.problem(what, group.block);
         }
         let mut at = first;

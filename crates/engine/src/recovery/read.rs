@@ -32,9 +32,9 @@ const FRAMES_MIN: usize = 64;
 fn damaged_log(device: &Device, damage: &str) -> String {
     let path = device.inner().path().map_or("FILE".into(), |path| path.display().to_string());
     format!(
-        "the log: {damage}. Acknowledged writes may be lost, so the store is not opened. `shoal check --data {path}` \
-         says what is damaged and changes nothing; `shoal check --data {path} --repair` does again what the log still \
-         has, cuts the rest off and says what is lost"
+        "the log: {damage}. Acknowledged writes may be lost, so the store is not opened. `shoal check --data {path}` lists the \
+         damage and changes nothing; `shoal check --data {path} --repair` replays the rest of the log, cuts off the damage and \
+         lists the losses"
     )
 }
 
@@ -94,7 +94,7 @@ impl Recovery {
                 });
             }
             damages.push(format!(
-                "the log was damaged, and an opening does not see what follows the damage: {damage}"
+                "the log was damaged, and an opening does not see the records after the damage: {damage}"
             ));
         }
         let layers = read_layers(&device, &superblock, options.accept_damaged_log, &mut damages).await?;
@@ -150,7 +150,7 @@ async fn read_layers(
         if !is_readable {
             damages.push(format!(
                 "the list of the layers of tablet {id} is damaged (block {}): its objects answer with an error until they are \
-                 written anew, or `shoal check --repair --acknowledge` gives them up",
+                 written again, or `shoal check --repair --acknowledge` gives them up",
                 stored.block
             ));
         }

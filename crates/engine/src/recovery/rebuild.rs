@@ -49,7 +49,8 @@ pub(crate) async fn rebuild_image(
     if let (Completeness::MustBeWhole, Some(problem)) = (demand, report.problems.first()) {
         // The blocks that an unreadable page owns would come out as free, and be written over.
         let what = format!(
-            "the space image, and the trees that it could be rebuilt from ({}); `shoal check --repair` rebuilds it without what is lost",
+            "the space image, and the trees that it could be rebuilt from ({}); `shoal check --repair` rebuilds it without the \
+             lost part",
             problem.what
         );
         return Err(Error::Corrupt { what, block: problem.block });

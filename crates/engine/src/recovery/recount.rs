@@ -92,13 +92,13 @@ impl TreeCount {
                 out.push((
                     block,
                     format!(
-                        "the liveness of the packed run {run} says that {} bytes of {} values are alive; the tree names {} of {}",
+                        "the liveness of the packed run {run} counts {} live bytes of {} values; the tree names {} of {}",
                         counted.1, counted.0, alive.bytes, alive.values
                     ),
                 ));
             }
             if alive.end > u64::from(entry.value_bytes) {
-                out.push((block, format!("a value lies behind the values of the packed run {run}")));
+                out.push((block, format!("a value is after the values of the packed run {run}")));
             }
             if entry.uncertain {
                 let what =
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(
             count.differences(),
             [
-                (70, format!("a value lies behind the values of the packed run {run}")),
+                (70, format!("a value is after the values of the packed run {run}")),
                 (70, format!("the liveness of the packed run {run} {what}")),
             ]
         );

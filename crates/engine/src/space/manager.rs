@@ -318,7 +318,7 @@ impl SpaceManager {
     /// Notes the published size of the device: the new blocks may be freed.
     pub(crate) fn grown(&self, device_blocks: u64) {
         let before = std::mem::replace(&mut self.data.lock().blocks.end, device_blocks);
-        assert!(before <= device_blocks, "the published data end before what was handed out (R21)");
+        assert!(before <= device_blocks, "the published data end before blocks that were handed out (R21)");
     }
 
     /// Makes the space as large as the growth of the cap that superblock `superblock` published: `blocks_max` blocks in groups of
@@ -372,7 +372,7 @@ impl SpaceManager {
                 && !areas.iter().any(|area| area.overlaps(*run));
             if !is_data && !injected(Bug::ForeignFreed) {
                 tracing::error!(
-                    "{run} lies outside of the data and is not freed: a tree names what it cannot own"
+                    "{run} is outside the data and is not freed: a tree names blocks that it cannot own"
                 );
             }
             is_data || injected(Bug::ForeignFreed)

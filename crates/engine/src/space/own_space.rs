@@ -33,13 +33,13 @@ impl OwnSpace {
         if buckets.len() > OWN_SPACES_MAX {
             let count = buckets.len();
             let what =
-                format!("{count} buckets are to have space of their own; at most {OWN_SPACES_MAX} may");
+                format!("{count} buckets are named for own space; at most {OWN_SPACES_MAX} can have it");
             return Err(Error::Invalid(what));
         }
         for (index, bucket) in buckets.iter().enumerate() {
             check_bucket(bucket)?;
             if buckets[..index].contains(bucket) {
-                let what = format!("bucket {bucket:?} is named twice among those with space of their own");
+                let what = format!("bucket {bucket:?} is named twice for own space");
                 return Err(Error::Invalid(what));
             }
         }

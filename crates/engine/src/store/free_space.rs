@@ -58,7 +58,7 @@ impl Iterator for FreeRunIter {
         let rest = self.packed.get(self.at..).filter(|rest| !rest.is_empty())?;
         let mut reader = Reader::new(rest);
         let (Ok(gap), Ok(blocks)) = (reader.varint(), reader.varint()) else {
-            unreachable!("what was packed here can be unpacked");
+            unreachable!("a list packed here can be unpacked");
         };
         self.at = self.packed.len() - reader.rest().len();
         let run = Run::new(self.end + gap, blocks as u32);

@@ -72,8 +72,8 @@ impl Met {
         drop(ranges);
         if is_new {
             tracing::error!(
-                "{} cannot be read ({}, block {}): listings go past them, reads of them answer with an error; `shoal check --repair` \
-                 restores what it can",
+                "{} cannot be read ({}, block {}): listings skip them, reads of them return an error; `shoal check --repair` \
+                 restores part of them",
                 damaged_range::words(range),
                 range.why,
                 range.block

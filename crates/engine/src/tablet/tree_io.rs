@@ -189,7 +189,7 @@ impl PageSource for PoolPages<'_> {
         // A parent with a correct checksum can still name such a page, because of a bug or a forged page. That is damage, not a failure of
         // the device.
         if page.block >= self.pool.device().blocks() {
-            let what = format!("a page of level {level} lies behind the end of the device");
+            let what = format!("a page of level {level} is after the end of the device");
             return Err(Error::Corrupt { what, block: page.block });
         }
         let mut unit = Unit::page(page.block, page.crc);

@@ -377,7 +377,7 @@ fn numbers_above_the_ceiling_make_the_store_read_only() {
     assert!(matches!(refused, Err(Error::Unknown(_) | Error::Poisoned(_))), "{refused:?}");
     let reason = store.stat().poisoned.expect("it is read-only");
     assert!(reason.contains("numbers reached the ceiling of the newest superblock"), "{reason}");
-    assert_eq!(get(&store, 1).unwrap().unwrap(), patterned(300, 1), "reads go on");
+    assert_eq!(get(&store, 1).unwrap().unwrap(), patterned(300, 1), "reads continue");
     drop(store);
     let store = made.open().unwrap();
     assert_eq!((get(&store, 1).unwrap().unwrap(), get(&store, 2).unwrap()), (patterned(300, 1), None));

@@ -97,7 +97,7 @@ impl Located {
     /// The place of unit `index`.
     pub(super) fn unit(&self, index: u64) -> Result<UnitPlace> {
         let lost = || Error::Corrupt {
-            what: "a value's unit lies outside of its runs".into(),
+            what: "a value's unit is outside its runs".into(),
             block: self.runs.first().map_or(0, |run| run.block),
         };
         let crc =

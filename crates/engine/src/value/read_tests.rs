@@ -71,7 +71,7 @@ fn a_unit_outside_of_its_runs_is_damage() {
         runs: SmallVec::from_slice(&[Run::new(30, blocks)]),
         checksums: SmallVec::from_vec(vec![0; units]),
     };
-    let outside = ("a value's unit lies outside of its runs".to_owned(), 30);
+    let outside = ("a value's unit is outside its runs".to_owned(), 30);
     assert!(located(49, 4).unit(3).is_ok());
     assert_eq!(corrupt(located(49, 4).unit(4)), outside, "behind the last one");
     assert_eq!(corrupt(located(49, 4).unit(u64::MAX)), outside);

@@ -120,7 +120,7 @@ async fn locate(
     let in_range = |runs: &[Run]| match runs.iter().find(|run| run.end() > device_blocks) {
         None => Ok(()),
         Some(run) => {
-            Err(Error::Corrupt { what: "a value lies behind the end of the device".into(), block: run.block })
+            Err(Error::Corrupt { what: "a value is after the end of the device".into(), block: run.block })
         }
     };
     if let Home::Manifest { runs, .. } = &entry.home {

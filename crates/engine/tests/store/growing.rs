@@ -76,7 +76,7 @@ fn an_impossible_growth_is_refused_and_changes_nothing() {
     block_on(open(&device, tiny()).unwrap().close()).unwrap();
     let before = sim.image();
     refused(&device, grown_to(BLOCKS - 1), "cannot shrink to 319");
-    refused(&device, grown_to(BLOCKS + 1), "too close to what the store has");
+    refused(&device, grown_to(BLOCKS + 1), "too close to the present cap");
     refused(&device, grown_to(u64::MAX), "(64 TiB)");
     refused(&device, OpenOptions { read_only: true, ..grown_to(GROWN) }, "read-only cannot grow");
     assert!(before.differences(&sim.image()).is_empty());

@@ -80,7 +80,7 @@ fn an_impossible_growth_is_refused_and_changes_nothing() {
     };
     let before = sim.image();
     refused(&store, Some(BLOCKS - 1), "cannot shrink to 319");
-    refused(&store, Some(BLOCKS + 1), "too close to what the store has");
+    refused(&store, Some(BLOCKS + 1), "too close to the present cap");
     refused(&store, Some(u64::MAX), "(64 TiB)");
     refused(&store, None, "a size is missing");
     assert!(before.differences(&sim.image()).is_empty());

@@ -123,7 +123,9 @@ fn losses_of_a_repair_are_told_and_remembered() {
         }
         let acknowledged = run(&device, false, true);
         assert_eq!(acknowledged.remembered, remembered);
-        assert!(acknowledged.notes.iter().any(|note| note.starts_with("acknowledged: what repairs lost")));
+        assert!(
+            acknowledged.notes.iter().any(|note| note.starts_with("acknowledged: losses of earlier repairs"))
+        );
         assert!(run(&device, false, false).is_clean(), "block {block}");
         assert_eq!(look(&device), (state, Losses::default()), "block {block}: nothing else changed");
     }

@@ -7,7 +7,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_ready",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 where the server takes requests of all kinds, as /readyz says; 0 while it opens the store, is read-only, stops, or no write gets through",
+        help: "1 if the server takes requests of all kinds, as /readyz reports; 0 while it opens the store, is read-only, stops, or no write gets through",
         read: |now, samples| samples.count(u64::from(now.is_ready)),
     },
     MetricFamily {
@@ -65,7 +65,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "process_max_fds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "File descriptors that the system allows; left out where there is no limit",
+        help: "File descriptors that the system allows; left out if there is no limit",
         read: |now, samples| now.process.open_files_max.into_iter().for_each(|most| samples.count(most)),
     },
     MetricFamily {
@@ -79,7 +79,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "process_start_time_seconds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "When the process began, in seconds of the Unix epoch",
+        help: "Start time of the process, in seconds of the Unix epoch",
         read: |now, samples| samples.one(now.process.started_s),
     },
 ];

@@ -48,21 +48,21 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_no_room",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 where writes within the data file find no room, as its file system is full, a quota or a limit is reached; 0 otherwise",
+        help: "1 if writes within the data file find no room, as its file system is full, a quota or a limit is reached; 0 otherwise",
         read: |now, samples| now.stat(|stat| samples.count(u64::from(stat.no_room.is_some()))),
     },
     MetricFamily {
         name: "shoal_read_only",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 where the store takes no writes any more, as the device failed one; 0 otherwise",
+        help: "1 if the store takes no more writes, as the device failed one; 0 otherwise",
         read: |now, samples| now.stat(|stat| samples.count(u64::from(stat.poisoned.is_some()))),
     },
     MetricFamily {
         name: "shoal_cannot_grow",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 where the data file could not grow when it was tried last, as its file system, a quota or a limit has no room; 0 otherwise",
+        help: "1 if the data file could not grow at the last attempt, as its file system, a quota or a limit has no room; 0 otherwise",
         read: |now, samples| now.stat(|stat| samples.count(u64::from(stat.cannot_grow.is_some()))),
     },
     MetricFamily {
@@ -76,7 +76,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_space_bytes",
         kind: Kind::Gauge,
         labels: &["class"],
-        help: "The cap by what it is used for: see below; the classes together are shoal_size_bytes",
+        help: "The cap by use: see below; the classes together are shoal_size_bytes",
         read: |now, samples| now.stat(|stat| space(stat, samples)),
     },
     MetricFamily {
@@ -116,7 +116,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_log_used_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The log between its tail and its head: what a start replays",
+        help: "The log between its tail and its head, which a start replays",
         read: |now, samples| now.stat(|stat| samples.count(bytes(stat.log_used_blocks))),
     },
     MetricFamily {
@@ -228,14 +228,14 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_apply_pause_seconds_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Time in which applies paused for compactions that had fallen behind: more than a few percent say that the load is at the limit of the machine",
+        help: "Time in which applies paused for late compactions: more than a few percent mean that the load is at the limit of the machine",
         read: |now, samples| now.stat(|stat| samples.one(stat.paused_ns as f64 / 1e9)),
     },
     MetricFamily {
         name: "shoal_written_bytes_total",
         kind: Kind::Counter,
         labels: &["kind"],
-        help: "Bytes written to the device by what for: the log, pages of trees, values going home, values with extents of their own, growth of the file",
+        help: "Bytes written to the device by purpose: the log, pages of trees, values going home, values with separate extents, growth of the file",
         read: |now, samples| {
             now.stat(|stat| {
                 samples.with(["log"], bytes(stat.log_blocks_written) as f64);
@@ -257,14 +257,14 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_cache_used_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "What of it is in use",
+        help: "The part of it in use",
         read: |now, samples| now.stat(|stat| samples.count(bytes(stat.pool.frames_used as u64))),
     },
     MetricFamily {
         name: "shoal_cache_pinned_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "What of it is being read or sent, and cannot be evicted",
+        help: "The part of it that is being read or sent, and cannot be evicted",
         read: |now, samples| now.stat(|stat| samples.count(bytes(stat.pool.frames_pinned as u64))),
     },
     MetricFamily {
@@ -285,7 +285,8 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_cache_index_misses_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Inner pages of trees among them: more than a few for each hundred gets say that the cache is too small for the index",
+        help: "Inner pages of trees among them: more than a few for each hundred gets mean that the cache is too small for the \
+               index",
         read: |now, samples| now.stat(|stat| samples.count(stat.pool.index_misses)),
     },
     MetricFamily {
@@ -347,7 +348,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_relocation_paused",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 where relocation is paused",
+        help: "1 if relocation is paused",
         read: |now, samples| now.stat(|stat| samples.count(u64::from(stat.relocation_paused))),
     },
     MetricFamily {
@@ -409,14 +410,14 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_scrub_problems_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "What scrubs found wrong, each time that they found it",
+        help: "Damage found by scrubs, counted each time",
         read: |now, samples| now.stat(|stat| samples.count(stat.scrub_problems)),
     },
     MetricFamily {
         name: "shoal_scrub_last_end_timestamp_seconds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "When the last pass of a scrub ended, in seconds of the Unix epoch; left out where none has since the store was opened",
+        help: "End of the last pass of a scrub, in seconds of the Unix epoch; left out if none ended since the store was opened",
         read: |now, samples| {
             now.stat(|stat| {
                 if stat.scrub_ended_ns > 0 {
@@ -429,7 +430,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_backup_last_timestamp_seconds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The moment of the last backup that was sent and lacks nothing, in seconds of the Unix epoch; left out where there was none",
+        help: "The moment of the last backup that was sent and lacks nothing, in seconds of the Unix epoch; left out if there was none",
         read: |now, samples| {
             now.stat(|stat| {
                 if let Some(backup) = stat.last_backup {
@@ -442,7 +443,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_backup_last_version",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The version of the store at that moment; left out where there was none",
+        help: "The version of the store at that moment; left out if there was none",
         read: |now, samples| {
             now.stat(|stat| {
                 if let Some(backup) = stat.last_backup {

@@ -117,7 +117,7 @@ impl Pool {
         let completion = self.device().read_now(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
         shared.latency.ended(began);
         let Some(frames) = completion.memory.0.into_iter().next() else {
-            unreachable!("a read gives its memory back")
+            unreachable!("a read returns its memory")
         };
         let (offset, bytes) = unit.extent();
         let verified = match completion.result {

@@ -107,7 +107,7 @@ impl Word {
         let set = if dirty { DIRTY } else { 0 };
         let unlatch = |word| Some((word & !(LATCHED | AWAITED)) | set);
         let word = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, unlatch).unwrap_or_default();
-        assert!(word & LATCHED != 0, "unlatched what is not latched");
+        assert!(word & LATCHED != 0, "unlatched without a latch");
         word & AWAITED != 0
     }
 
@@ -121,7 +121,7 @@ impl Word {
     /// The image that the caller has pinned is on the device.
     pub(crate) fn clean(&self) {
         let word = self.0.fetch_and(!DIRTY, Ordering::Release);
-        assert!(word & PINS != 0, "cleaned what is not pinned");
+        assert!(word & PINS != 0, "cleaned without a pin");
     }
 
     /// Marks a unit dirty that the caller has pinned and filled with bytes that the device does not have.
@@ -236,7 +236,7 @@ impl Word {
             _ => Some(word - 1),
         };
         let Ok(word) = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, unpin) else {
-            unreachable!("unpinned what is not pinned")
+            unreachable!("unpinned without a pin")
         };
         let unlatched = word & AWAITED != 0 && word & PINS <= 2;
         if word & PINS > 1 {
@@ -257,7 +257,7 @@ impl Word {
     pub(crate) fn doom(&self) -> u64 {
         let doom = |word| Some((word & (PINS | CLOSING | WAKE | AWAITED)) | DOOMED);
         let word = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, doom).unwrap_or_default();
-        assert!(word & RESIDENT != 0 && word & PINS != 0, "doomed what was not resident and pinned");
+        assert!(word & RESIDENT != 0 && word & PINS != 0, "doomed a unit that was not resident and pinned");
         word >> HIT_SHIFT
     }
 

@@ -53,7 +53,7 @@ impl Load {
     /// table.
     pub(crate) fn join<'a, P>(self: &Arc<Self>, _pool: &'a P, hint: Hint) -> Wait<'a> {
         let mut state = self.state.lock();
-        assert!(state.ending.is_none(), "a load that ended stood in the table");
+        assert!(state.ending.is_none(), "a finished load was in the table");
         if state.hint == Hint::Scan {
             state.hint = hint;
         }

@@ -250,7 +250,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    pub(crate) const HELP: Self = Self::new("help", 0..=0, "", "Tell what there is.");
+    pub(crate) const HELP: Self = Self::new("help", 0..=0, "", "List the subcommands.");
 
     pub(crate) const fn new(
         name: &'static str,

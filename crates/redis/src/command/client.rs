@@ -11,7 +11,7 @@ pub(super) const PARTS: &[Part] = &[
     Part::new("getname", 0..=0, "", "The name of this connection."),
     Part::HELP,
     Part::new("id", 0..=0, "", "The number of this connection."),
-    Part::new("info", 0..=0, "", "What CLIENT LIST says of this connection."),
+    Part::new("info", 0..=0, "", "The line of this connection in CLIENT LIST."),
     Part::new(
         "kill",
         1..=usize::MAX,
@@ -20,14 +20,19 @@ pub(super) const PARTS: &[Part] = &[
     ),
     Part::new("list", 0..=usize::MAX, "[TYPE <type> | ID <id> ...]", "The connections, one a line."),
     Part::new("no-evict", 1..=1, "ON|OFF", "Accepted; no connection is ended for the memory of keys."),
-    Part::new("no-touch", 1..=1, "ON|OFF", "Accepted; reads change nothing that commands tell."),
+    Part::new("no-touch", 1..=1, "ON|OFF", "Accepted; reads never change figures that commands show."),
     Part::new(
         "reply",
         1..=1,
         "ON|OFF|SKIP",
         "Whether this connection's commands, or the next one, are answered.",
     ),
-    Part::new("setinfo", 2..=2, "LIB-NAME|LIB-VER <text>", "Say which library this connection is of."),
+    Part::new(
+        "setinfo",
+        2..=2,
+        "LIB-NAME|LIB-VER <text>",
+        "Set the name of the client library of this connection.",
+    ),
     Part::new("setname", 1..=1, "<name>", "Name this connection."),
 ];
 

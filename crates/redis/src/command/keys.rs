@@ -18,7 +18,7 @@ pub(super) const OBJECT_PARTS: &[Part] = &[
     Part::new("freq", 1..=1, "<key>", "Refused, as accesses are not counted."),
     Part::HELP,
     Part::new("idletime", 1..=1, "<key>", "Seconds since the value was written; reads do not count."),
-    Part::new("refcount", 1..=1, "<key>", "1, where the key exists."),
+    Part::new("refcount", 1..=1, "<key>", "1, if the key exists."),
 ];
 
 pub(super) async fn del(call: Call) -> Outcome {

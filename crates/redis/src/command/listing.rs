@@ -7,13 +7,13 @@ use crate::answer::{Answer, Failed};
 
 pub(super) const PARTS: &[Part] = &[
     Part::new("count", 0..=0, "", "How many commands there are."),
-    Part::new("docs", 0..=usize::MAX, "[<command> ...]", "What commands are for."),
+    Part::new("docs", 0..=usize::MAX, "[<command> ...]", "The purpose of commands."),
     Part::new("getkeys", 0..=usize::MAX, "<command> [<argument> ...]", "The keys of a whole command."),
     Part::new(
         "getkeysandflags",
         0..=usize::MAX,
         "<command> [<argument> ...]",
-        "The keys of a whole command, and what is done with them.",
+        "The keys of a whole command, and their use.",
     ),
     Part::HELP,
     Part::new("info", 0..=usize::MAX, "[<command> ...]", "Arguments, flags and keys of commands."),
@@ -223,7 +223,7 @@ fn documented(command: &'static Command, part: Option<&'static Part>) -> (Answer
     let group = known.into_iter().find(|group| categories(command).contains(group));
     let group = if categories(command).contains(&"keyspace") { "generic" } else { group.unwrap_or("server") };
     let mut about = vec![
-        (Answer::text("summary"), Answer::text("As in Redis; docs/format/resp.md says what differs.")),
+        (Answer::text("summary"), Answer::text("As in Redis; docs/format/resp.md lists the differences.")),
         (Answer::text("since"), Answer::text("1.0.0")),
         (Answer::text("group"), Answer::text(group)),
         (

@@ -65,12 +65,12 @@ pub(super) const CONFIG_PARTS: &[Part] = &[
         "The settings whose names are like one of the patterns.",
     ),
     Part::HELP,
-    Part::new("resetstat", 0..=usize::MAX, "", "Accepted; the figures of INFO go on."),
+    Part::new("resetstat", 0..=usize::MAX, "", "Accepted; the figures of INFO continue."),
     Part::new(
         "set",
         0..=usize::MAX,
         "<name> <value> ...",
-        "Refused, but for the layout of types that there are not: options are given at the start.",
+        "Refused, except for the layout of missing types: options are set at the start.",
     ),
 ];
 

@@ -153,10 +153,7 @@ impl Input {
             return;
         }
         let behind = std::mem::replace(&mut self.received, Buffer::from(buffer.to_vec()));
-        assert!(
-            behind.is_empty() || missing == 0,
-            "what is behind a value comes when it is there as a whole"
-        );
+        assert!(behind.is_empty() || missing == 0, "bytes after a value are read when the value is complete");
         self.received.append_buffer(behind);
         self.close_buffer(shared);
         // Not again for this value.

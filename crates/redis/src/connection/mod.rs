@@ -260,7 +260,7 @@ impl Connection {
         self.answer(Answer::Error(
             format!(
                 "ERR this connection's commands and untaken answers have more than {most} bytes, or those of all connections \
-                 more than there may be: nothing behind here was executed; take answers while you send"
+                 more than allowed: nothing after this point was executed; take answers while you send"
             )
             .into(),
         ));

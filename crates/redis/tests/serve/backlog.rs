@@ -101,7 +101,7 @@ fn commands_too_many_to_wait_are_refused_and_not_executed() {
         }
     };
     assert!(
-        matches!(&refused, Some(Seen::Error(text)) if text.contains("nothing behind here was executed")),
+        matches!(&refused, Some(Seen::Error(text)) if text.contains("nothing after this point was executed")),
         "{refused:?}"
     );
     assert_eq!(one.next(), None);

@@ -38,9 +38,9 @@ pub(crate) async fn backup(
     };
     let backup = backup.map_err(|error| Failure::of(&error))?;
     match since {
-        None => tracing::info!("a backup of version {} began", backup.version()),
+        None => tracing::info!("a backup of version {} started", backup.version()),
         Some(last) => {
-            tracing::info!("an increment from version {} to {} began", last.version, backup.version());
+            tracing::info!("an increment from version {} to {} started", last.version, backup.version());
         }
     }
     Ok(stream::try_unfold(Sending::new(backup, permit), |mut sending| async move {

@@ -28,8 +28,7 @@ pub(crate) async fn grow(
     };
     let thread = std::thread::Builder::new().name("shoal-cap".into()).spawn(grow);
     // tokio's own threads would panic at the limit of tasks.
-    thread
-        .map_err(|_| Failure::busy("no thread can be started now: the process has as many as it may have"))?;
+    thread.map_err(|_| Failure::busy("cannot start a thread: the process has reached its limit"))?;
     let (grown, room) = match growth.await {
         Ok(Ok(answer)) => answer,
         // The store is as before, and the same call would fail again.

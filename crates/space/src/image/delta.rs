@@ -91,7 +91,7 @@ impl Delta {
         let taken = read_runs(&mut reader, counts[0])?;
         let freed = read_runs(&mut reader, counts[1])?;
         if !reader.is_empty() {
-            return Err(ImageError::Damaged { what: "bytes behind the last run" });
+            return Err(ImageError::Damaged { what: "bytes after the last run" });
         }
         if without(&taken, &freed) != taken {
             return Err(ImageError::Damaged { what: "a block is taken and freed" });

@@ -162,12 +162,12 @@ impl<'a> Piece<'a> {
             next_group = record.group + 1;
             record.check(1 << self.group_shift)?;
             for span in record.spans() {
-                let outside = ImageError::Damaged { what: "a run behind the end of the space" };
+                let outside = ImageError::Damaged { what: "a run after the end of the space" };
                 image.check_free(self.run(record.group, span)).map_err(|_| outside)?;
             }
         }
         if records.body.rest().iter().any(|&byte| byte != 0) {
-            return Err(ImageError::Damaged { what: "bytes behind the last group" });
+            return Err(ImageError::Damaged { what: "bytes after the last group" });
         }
         Ok(())
     }
@@ -491,7 +491,7 @@ mod tests {
             ("another number of runs", first + 4, 3),
             ("an unknown kind", first + 6, 2),
             ("an unknown flag", first + 7, 2),
-            ("bytes behind the last group", piece.len() - 1, 1),
+            ("bytes after the last group", piece.len() - 1, 1),
             ("a third run", first + 8, 0b0100_0110),
         ];
         for (what, at, byte) in changes {

@@ -148,7 +148,7 @@ impl<S: PageSource, V: Visitor> Visitor for Deciding<'_, S, V> {
                 && newer < version_of(&entry)
             {
                 let what = format!(
-                    "an entry of version {} lies below one of version {newer} (INV-26)",
+                    "an entry of version {} is below one of version {newer} (INV-26)",
                     version_of(&entry)
                 );
                 self.problem(Problem { page, level: 0, what, low: key.clone() });

@@ -285,7 +285,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
     fn check_count(&mut self, subtree: &Subtree, entries_before: u64, problems_before: u64) {
         let seen = self.walked.entries - entries_before;
         if self.problems == problems_before && seen != subtree.child.entries {
-            let what = format!("{seen} entries are there, the parent says {}", subtree.child.entries);
+            let what = format!("{seen} entries are there, the parent counts {}", subtree.child.entries);
             self.problem(subtree.child.page, subtree.level, &subtree.low, what);
         }
     }

@@ -116,7 +116,7 @@ pub fn page(input: &[u8]) {
 
 fn walk(tree: &Tree, pages: &Pages, root: Root) -> Seen {
     let mut seen = Seen::default();
-    assert!(block_on(tree.walk(pages, root, &mut seen)).is_ok(), "a walk goes on over everything");
+    assert!(block_on(tree.walk(pages, root, &mut seen)).is_ok(), "a walk covers everything");
     seen
 }
 

@@ -104,7 +104,7 @@ async fn check_tablet(
         trees.walk(tree, &PoolPages::new(pool).of_pass(), &mut visitor).await?;
     let walk = visitor.finish(&trees);
     if walk.is_whole && live != trees.live() {
-        let what = format!("tablet {id}: {live} keys exist, its list of layers says {}", trees.live());
+        let what = format!("tablet {id}: {live} keys exist, its list of layers has {}", trees.live());
         report.problem(what, trees.layers.stored.map_or(0, |stored| stored.block));
     }
     let (gaps, may_be_lost) = hidden_by(pool, tree, &trees, &damaged, &walk).await?;
@@ -238,7 +238,7 @@ async fn check_packed(
     expected.expiring = totals.expiring.and(expected.expiring);
     if totals != expected {
         let what =
-            format!("tablet {}: the superblock says {totals:?}, the tree has {expected:?}", tree.tablet);
+            format!("tablet {}: the superblock has {totals:?}, the tree has {expected:?}", tree.tablet);
         report.problem(what, 0);
     }
     let mut runs = count.runs().peekable();
@@ -249,7 +249,7 @@ async fn check_packed(
         let mut footers = read_footers(device, &wanted).await.into_iter();
         for (run, entry) in some {
             if run.end() > device.blocks() {
-                report.problem(format!("the packed run {run} lies behind the end of the device"), run.block);
+                report.problem(format!("the packed run {run} is after the end of the device"), run.block);
                 continue;
             }
             match footers.next() {

@@ -62,7 +62,7 @@ fn entries_and_runs_that_mean_nothing_are_named() {
         [
             ("the entry of default/0002 cannot be read", leaf),
             ("a reserved key that this program does not know cannot be read", leaf),
-            (&format!("the packed run {behind} lies behind the end of the device")[..], behind.block),
+            (&format!("the packed run {behind} is after the end of the device")[..], behind.block),
             (&format!("the free run {free} overlaps {behind}, which is in use"), free.block),
         ]
     );
@@ -219,7 +219,7 @@ fn a_count_that_is_wrong_is_named() {
     made.publish();
     let report = made.check(false);
     let named =
-        said(&report).into_iter().find(|(what, _)| what.contains("1 entries are there, the parent says 3"));
+        said(&report).into_iter().find(|(what, _)| what.contains("1 entries are there, the parent counts 3"));
     assert_eq!(named.map(|(_, block)| block), Some(leaf), "{report:?}");
 }
 

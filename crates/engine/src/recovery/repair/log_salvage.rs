@@ -254,15 +254,15 @@ impl Store {
         for lost in &salvage.lost {
             report.notes.push(format!(
                 "repair: the log's records {} to {} are lost: an object that was written there, and not later, is as it was \
-                 before, or missing, where its tree had not taken it over yet; nobody knows the names",
+                 before, or missing if its tree did not have it yet; the names are unknown",
                 lost.start,
                 lost.end - 1
             ));
         }
         if salvage.is_full {
             report.notes.push(format!(
-                "repair: {} MiB of values behind the damage were held, all that memory allows: records in front of them are \
-                 among the lost (repair a copy again with more --cache)",
+                "repair: {} MiB of values after the damage were held, the limit of memory: records before them are among the \
+                 lost (repair a copy again with more --cache)",
                 salvage.held_mib()
             ));
         }
@@ -289,9 +289,9 @@ impl Store {
             }
         }
         if again > 0 {
-            report.notes.push(format!(
-                "repair: {again} write batch(es) that lay behind the damage in the log were done again"
-            ));
+            report
+                .notes
+                .push(format!("repair: {again} write batch(es) after the damage in the log were done again"));
         }
         Ok(not_done)
     }

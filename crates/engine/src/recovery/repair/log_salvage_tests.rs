@@ -281,7 +281,7 @@ fn records_that_memory_has_no_room_for_are_said_to_be_lost() {
     let store = open(&device);
     let mut report = CheckReport::default();
     block_on(store.do_again(salvage, &mut report)).unwrap();
-    assert!(report.notes.iter().any(|note| note.contains("all that memory allows")), "{report:?}");
+    assert!(report.notes.iter().any(|note| note.contains("the limit of memory")), "{report:?}");
     assert_eq!(report.restored_count, 3);
 }
 
@@ -355,7 +355,7 @@ fn that_a_repair_cannot_be_repeated_is_said_before_it_writes() {
     assert_eq!(block_on(check(device, &options)).unwrap().problem_count, 0);
     let said = said.lock().unwrap();
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].0.contains("only be repeated on a copy") && said[0].1, "{said:?}");
+    assert!(said[0].0.contains("only be repeated on an earlier copy") && said[0].1, "{said:?}");
 }
 
 /// Promised records after the newest whole batch are lost, too, and their numbers are named.

@@ -47,8 +47,8 @@ use crate::tablet::tree_io::tree_of;
 
 /// The warning before the first write to a store with a cut log: from then on the batches after the damage are in
 /// memory only.
-const NOT_TWICE: &str = "repair: it begins to write now; do not interrupt it: what the log has behind the damage is held in memory and \
-                         written anew, and a repair that was interrupted can only be repeated on a copy that was made before";
+const NOT_TWICE: &str = "repair: writing starts now; do not interrupt it: the records after the damage in the log are held in \
+                         memory and written again, and an interrupted repair can only be repeated on an earlier copy";
 
 /// Makes the store consistent again. `findings`: those of the check that came before. Publishes a new image from the trees, and a new epoch after the intact part of the log. If
 /// memory cannot hold the batches after the damage, it ends before it writes anything, unless the options say
@@ -88,8 +88,8 @@ pub(crate) async fn repair_holding(
     drop(found);
     if salvage.is_full && !options.in_part {
         report.notes.push(format!(
-            "repair: nothing was written: {} MiB of values behind the damage in the log are all that memory allows, and what is in \
-             front of them would be lost: repeat it with more --memory, or with --in-part to give that up",
+            "repair: nothing was written: {} MiB of values after the damage in the log are the limit of memory, and the records \
+             before them would be lost: repeat it with more --memory, or with --in-part to give them up",
             salvage.held_mib()
         ));
         return Ok(());
@@ -99,7 +99,7 @@ pub(crate) async fn repair_holding(
     // Consumes the recovery: its pool and its records are gone before the opening makes new ones.
     salvage.lost.iter().for_each(|records| report.were_lost(records));
     if options.acknowledge && !report.remembered.is_none() {
-        report.notes.push(format!("acknowledged: what repairs lost before ({})", report.remembered));
+        report.notes.push(format!("acknowledged: losses of earlier repairs ({})", report.remembered));
     }
     if !findings.hold(&recovery.pool, &recovery.superblock).await {
         findings.renew(&recovery).await?;
@@ -116,7 +116,7 @@ pub(crate) async fn repair_holding(
     let closed = store.close().await;
     if report.restored_count > 0 {
         let count = report.restored_count;
-        report.notes.push(format!("repair: {count} object(s) were restored from what the log still had"));
+        report.notes.push(format!("repair: {count} object(s) were restored from the rest of the log"));
     }
     restored.and(closed)
 }
@@ -276,7 +276,7 @@ async fn restore(
     // Before anything is applied: values that an apply finds dead are counted out.
     let recounted = counts.count(store, report).await?;
     if recounted > 0 {
-        report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
+        report.notes.push(format!("repair: the live values of {recounted} packed run(s) were counted again"));
     }
     // Before older records are looked at: an object that was written again needs none.
     let mut not_done = store.do_again(salvage, report).await?;
@@ -288,7 +288,7 @@ async fn restore(
     // Records that were applied above damaged layers found nothing to count out.
     counts.count(store, report).await?;
     report.notes.push(
-        "repair: the log's records were applied where that was possible; damaged objects stay and answer with an error"
+        "repair: the log's records were applied if possible; damaged objects stay and answer with an error"
             .into(),
     );
     Ok(())
@@ -304,7 +304,7 @@ async fn acknowledge(store: &Store, counts: &mut Counts, report: &mut CheckRepor
     let mut new_ranges = 0;
     for tablet in store.0.tablets.all() {
         let given_up = acknowledge_tablet(&store.0.checkpointer, tablet).await;
-        let GivenUp { ranges, keys } = noted(store, "what was lost could not be given up", given_up, report)?;
+        let GivenUp { ranges, keys } = noted(store, "the losses could not be given up", given_up, report)?;
         if counts.hidden.of(tablet.id).is_none() {
             // Damage that the check did not meet.
             new_ranges += ranges.len() as u64;
@@ -320,7 +320,7 @@ async fn acknowledge(store: &Store, counts: &mut Counts, report: &mut CheckRepor
     report.given_up.sort();
     for range in &report.given_up {
         report.notes.push(format!(
-            "acknowledged: {} do not exist any more, but for those that were written since",
+            "acknowledged: {} do not exist any more, except those that were written since",
             damaged_range::words(range)
         ));
     }

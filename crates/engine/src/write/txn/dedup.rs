@@ -95,7 +95,7 @@ impl Inner {
         let place = (request.sequence % RESULTS_KEPT) as u8;
         let name = [b"result{", tag.as_bytes(), b"}", &request.session.to_be_bytes(), &[place]].concat();
         let result = system_key(&name);
-        debug_assert_eq!(self.tablets.of(&result).id, tablet.id, "a result lies beside its write (R17)");
+        debug_assert_eq!(self.tablets.of(&result).id, tablet.id, "a result is stored beside its write (R17)");
         debug_assert!(is_result(result.encoded()), "results are counted by their prefix");
         result
     }
