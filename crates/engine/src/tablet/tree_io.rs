@@ -393,7 +393,7 @@ mod tests {
         layers.list.reverse();
         let seen = walked(&Trees { layers: Arc::new(layers), ..trees });
         assert_eq!(seen.problems.len(), 20, "{:?}", seen.problems);
-        assert!(seen.problems[0].contains("lies below"), "{:?}", seen.problems);
+        assert!(seen.problems[0].contains("is below"), "{:?}", seen.problems);
         block_on(store.close()).unwrap();
     }
 }
