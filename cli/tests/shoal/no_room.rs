@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use shoal_testkit::skipped::skipped;
-use shoal_testkit::wait::{HANGS_AFTER, eventually};
+use shoal_testkit::wait::{HANGS_AFTER, eventually, eventually_within};
 use tempfile::TempDir;
 
 use crate::containers::{Answer, Connection};
@@ -535,7 +535,8 @@ fn a_server_whose_values_find_no_room_is_not_ready() {
     run.write_until_refused(&server);
     let mut connection = Connection::new(server.resp_address());
     let until_not_ready = |run: &mut Run, connection: &mut Connection| {
-        eventually("it is not ready", || {
+        // The store may return more blocks, and each fill of the disk takes a while: 40 s on an idle machine.
+        eventually_within(4 * HANGS_AFTER, "it is not ready", || {
             // A long value of a new key: an overwrite makes room for the next one.
             run.next += 1;
             if run.write(connection, 1_000 + 2 * run.next, true).is_ok() {

@@ -17,10 +17,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 ///
 /// # Panics
 /// If it does not hold within [`HANGS_AFTER`]; the message contains `what`.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    eventually_within(HANGS_AFTER, what, holds);
+}
+
+/// As [`eventually`], with another limit: for a condition that takes many steps, each of which does I/O.
+///
+/// # Panics
+/// If it does not hold within `limit`.
+pub fn eventually_within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < HANGS_AFTER, "not after {} s: {what}", HANGS_AFTER.as_secs());
+        assert!(began.elapsed() < limit, "not after {} s: {what}", limit.as_secs());
         thread::sleep(LOOK_EVERY);
     }
 }

@@ -1,4 +1,13 @@
-//! The one table of the commands: the name of each, its needs, and the function that runs it.
+//! The one table of the commands: the name of each, its requirements, and the function that runs it.
+//!
+//! Places to change for a new command, as GETRANGE has them (a test checks the list):
+//!
+//! - `crates/redis/src/command/table.rs`: a line of [`COMMANDS`] in the order of names, and the metrics' operation in [`operation_of`];
+//! - `crates/redis/src/command/strings.rs`: the function, in the file of its family; a new family also in `mod.rs`;
+//! - `crates/redis/tests/serve/commands.rs`: calls with their replies;
+//! - `crates/redis/tests/serve/transactions.rs`: the command between MULTI and EXEC;
+//! - `docs/format/resp.md`: the command in its family, and each difference from Redis;
+//! - `docs/operate/metrics.md`: the command at its operation.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,19 @@
-//! The one table of routes: the verb of each request.
+//! The one table of routes, from the path of a request to its verb.
+//!
+//! Places to change for a new method, as GetStream has them (a test checks the list):
+//!
+//! - `crates/api/proto/shoal/v1/object_store.proto`: the method and its messages; the code follows from them, also that of `clients/`
+//!   (`CONTRIBUTING.md`);
+//! - `crates/server/src/operations/stream.rs`: the verb, in a file of `operations`;
+//! - `crates/server/src/dispatch/mod.rs`: its route, and [`is_stream`] if its caller decides how long it takes;
+//! - `crates/server/src/call/parted.rs`: the fields with values, and whether it writes;
+//! - `crates/server/src/timing.rs`: the metrics' operation;
+//! - `crates/server/tests/serve/rights.rs`: callers with too few rights;
+//! - `crates/client/src/get_stream.rs`: the client's call, which `lib.rs` exports;
+//! - `cli/src/objects/mod.rs`: the same for a store that is served or embedded, if a command needs it;
+//! - `clients/python/src/shoal/_steps.py`: the method of the Python client, with `client.py` and `aio.py`;
+//! - `docs/format/grpc.md`: the rules that the schema cannot express;
+//! - `docs/operate/metrics.md`: the method at its operation.
 
 pub(crate) mod standard;
 pub(crate) mod web;
