@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::task::block_on;
 use shoal_engine::{ByteRange, ListRequest, RejectRules};
 use shoal_testkit::bytes::name_of;
-use shoal_testkit::linear::{Action, Entry, KeyHistories};
+use shoal_testkit::linear::{Action, HistoryEntry, KeyHistories};
 
 use super::common::{key, tiny_with_memtables};
 use super::{Share, World, explore, formatted, join, mark, spawn};
@@ -40,7 +40,7 @@ fn operations_on_a_key_are_linearizable() {
                             Action::Delete
                         }
                     };
-                    notes.push((name, Entry { client, called, answered: Some(now()), action }));
+                    notes.push((name, HistoryEntry { client, called, answered: Some(now()), action }));
                 }
                 notes
             })
