@@ -65,13 +65,13 @@ pub struct PutOptions {
     pub expiry: Expiry,
 }
 
-/// The deadline that a write gives to its object: from then on the object does not exist.
+/// The deadline of a written object: from then on the object does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expiry {
     /// Never.
     #[default]
     Never,
-    /// This long after the store took the write. Elapsed time counts, whatever happens to the wall clock meanwhile.
+    /// This long after the store accepted the write. Elapsed time counts, independent of changes of the wall clock.
     After(Duration),
     /// When the wall clock shows this time, in nanoseconds since the Unix epoch.
     At(u64),
@@ -88,9 +88,9 @@ impl From<Option<Deadline>> for Expiry {
 /// The end of an object's time, in nanoseconds (INV-18).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndTime {
-    /// Of store time: the write gave a time to live.
+    /// Of store time: the write set a time to live.
     Store(u64),
-    /// Since the Unix epoch: the write gave a moment of the wall clock.
+    /// Since the Unix epoch: the write set a moment of the wall clock.
     Wall(u64),
 }
 
@@ -116,13 +116,13 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A deadline that is only passed on: its remaining time is not needed.
+    /// A deadline for another object only: its remaining time is not needed.
     #[must_use]
     pub fn passed_on(end: EndTime) -> Self {
         Self { end, left_ns: 0, at_ns: 0 }
     }
 
-    /// Returns true if the write gave a time to live ([`Expiry::After`]), and not a moment of the wall clock.
+    /// Returns true if the write set a time to live ([`Expiry::After`]), not a moment of the wall clock.
     #[must_use]
     pub fn is_relative(&self) -> bool {
         matches!(self.end, EndTime::Store(_))

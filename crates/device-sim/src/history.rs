@@ -22,7 +22,7 @@ pub enum WriteKind {
 pub struct RecordedWrite {
     /// The way in which it becomes durable.
     pub kind: WriteKind,
-    /// The block where it landed.
+    /// The written block.
     pub block: u64,
     pub(crate) data: Vec<Arc<Block>>,
 }

@@ -82,7 +82,7 @@ impl Queue {
             self.submissions.push(Box::new(Flight { transfer, action }), storage.file());
             self.in_flight += 1;
         }
-        assert!(self.in_flight <= IN_FLIGHT_MAX, "the ring has room for what is in flight");
+        assert!(self.in_flight <= IN_FLIGHT_MAX, "more requests are in flight than the ring has entries");
     }
 
     fn is_finished(&self) -> bool {

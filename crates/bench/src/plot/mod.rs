@@ -19,7 +19,7 @@ use scale::Scale;
 
 /// Size of a chart in pixels.
 const SIZE: (u32, u32) = (820, 480);
-/// Of one series after another; most people who see some colours badly can distinguish them (Okabe and Ito).
+/// Colours of the series, in order; most colour-blind people can distinguish them (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
@@ -40,7 +40,7 @@ const STORES: [(&str, RGBColor); 8] = [
     ("ext4", COLOURS[5]),
     ("Redis", COLOURS[6]),
 ];
-/// Share of a category's place that its bars take.
+/// Share of a category's width for its bars.
 const BARS_SHARE: f64 = 0.8;
 const FONT: &str = "sans-serif";
 /// Radius of a point.

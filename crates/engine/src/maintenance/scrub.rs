@@ -98,7 +98,7 @@ impl Inner {
             Some(tablet) => {
                 let view = tablet.view();
                 let Some(number) = view.trees.layers.list.len().checked_sub(place.trees) else {
-                    // Layers were compacted meanwhile: the base has what they held.
+                    // Layers were compacted meanwhile: their entries are in the base.
                     *place = ScrubPlace { tablet: place.tablet + 1, ..ScrubPlace::default() };
                     return Ok(false);
                 };

@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// Pages of `docs/format` that describe no bytes of a data file, or only what a value holds.
+    /// Pages of `docs/format` that describe no bytes of a data file, or only the bytes of a value.
     const NOT_STORED: [&str; 5] = ["backup.md", "grpc.md", "own-space.md", "resp.md", "space-service.md"];
 
     fn root() -> PathBuf {

@@ -144,7 +144,7 @@ impl<'a> TreeVisitor<'a> {
         }
     }
 
-    /// Adds to the owners what the walk over `trees` did not, and returns its result.
+    /// Adds the blocks that the walk over `trees` did not add to the owners, and returns the result of the walk.
     pub(crate) fn finish(mut self, trees: &Trees) -> TabletWalk {
         assert!(self.entries.is_empty(), "the entries of a leaf were left out");
         StoredKind::ALL.iter().for_each(|&kind| self.add_owners(kind, trees));

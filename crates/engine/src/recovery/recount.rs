@@ -240,8 +240,8 @@ pub(crate) async fn recount_tablet(
     Ok(wrong)
 }
 
-/// Walks over the trees of a tablet and counts. What is alive under unreadable pages is uncertain from then on, so each
-/// page is read for this.
+/// Walks over the trees of a tablet and counts. Liveness under unreadable pages becomes uncertain, so pages remembered as damaged are
+/// read again first.
 async fn count_now(checkpointer: &Checkpointer, id: TabletId, trees: &Trees) -> Result<Counted> {
     checkpointer.pool.forget_all_damage();
     let (count, live, is_whole) =
@@ -249,7 +249,7 @@ async fn count_now(checkpointer: &Checkpointer, id: TabletId, trees: &Trees) -> 
     Ok(Counted::new(&count, live, is_whole))
 }
 
-/// Walks over trees; returns what it counted, the keys that exist, and true if it could read all pages and entries.
+/// Walks over trees; returns the counts, the number of keys, and true if all pages and entries could be read.
 ///
 /// # Errors
 /// None of the device: damage and failed reads make the trees not whole.

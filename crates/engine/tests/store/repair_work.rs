@@ -1,7 +1,7 @@
 //! The work of a repair of a large store, counted in blocks that are read, never in seconds.
 //!
-//! Seen as 14 s for a damaged layer of a store of 10^6 objects, where `check --repair` of the healthy store took 2 s: five passes over
-//! the trees, and a search in all layers for each record that the log still had. Now a check and a repair read the trees once, and the
+//! Symptom: 14 s for a damaged layer of a store of 10^6 objects; `check --repair` of the healthy store took 2 s. Cause: five passes over
+//! the trees, and a search in all layers for each record in the log. Now a check and a repair read the trees once, and the
 //! check that follows reads them again. REPAIR_OBJECTS of the laboratory is the number of objects.
 
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::layers::{lists, pages, superblock};
 const VALUE_BYTES: usize = 100;
 /// Objects that a write batch puts.
 const AT_A_TIME: u64 = 100;
-/// A layer has a record for each so many objects.
+/// Objects for each record of a layer.
 const OF_A_LAYER: u64 = 40;
 
-/// Objects in an order in which neighbours of a tree are seldom written side by side.
+/// Keys whose neighbours in the tree are rarely written together.
 fn name(number: u64) -> Vec<u8> {
     format!("object-{:016x}", number.wrapping_mul(0x9E37_79B9_7F4A_7C15)).into_bytes()
 }
@@ -47,12 +47,12 @@ fn life(is_first: bool) -> OpenOptions {
     let mut options = OpenOptions { cache_bytes: 64 << 20, background: false, ..OpenOptions::default() };
     options.tuning.layers_from = if is_first { u64::MAX } else { 0 };
     (options.tuning.dense_records, options.tuning.layer_records_min) = (1 << 20, 1);
-    // Merges nothing: the layers stay.
+    // No compactions: the layers stay.
     options.tuning.merge_permille = u64::MAX / (1 << 32);
     options
 }
 
-/// A closed store with so many objects, two layers or more above each base, and the latest records still in the log.
+/// A closed store with `objects` objects, two layers or more above each base, and the latest records still in the log.
 fn subject(objects: u64) -> Image {
     let blocks = (objects / 4).max(8_192);
     let (sim, device) = quiet(&Image::new(blocks));

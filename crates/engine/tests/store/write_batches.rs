@@ -472,7 +472,7 @@ fn stream_once(
     block_on(stream.finish()).map(|done| done.version)
 }
 
-/// A stream's request id was ignored: the repetition of a stream whose answer was lost wrote again, or was refused because of its own first
+/// A regression: the request id of a stream was ignored, so a retry after a lost answer wrote again, or met the conditions of its first
 /// attempt.
 #[test]
 fn a_stream_with_a_request_id_is_done_once() {

@@ -60,7 +60,7 @@ pub struct LayersRef {
 pub struct Layers {
     /// Their trees, newest first.
     pub list: Vec<Root>,
-    /// So many of the oldest are being compacted into the base.
+    /// Number of the oldest layers that are being compacted into the base.
     pub compacting: usize,
     /// Below this key the base holds the entries of the layers that are being compacted.
     pub frontier: Vec<u8>,

@@ -50,9 +50,9 @@ use crate::tablet::tree_io::tree_of;
 const NOT_TWICE: &str = "repair: writing starts now; do not interrupt it: the records after the damage in the log are held in \
                          memory and written again, and an interrupted repair can only be repeated on an earlier copy";
 
-/// Makes the store consistent again. `findings`: those of the check that came before. Publishes a new image from the trees, and a new epoch after the intact part of the log. If
-/// memory cannot hold the batches after the damage, it ends before it writes anything, unless the options say
-/// otherwise.
+/// Makes the store consistent again, with the `findings` of the preceding check: publishes a new image from the trees, and a new epoch
+/// after the intact part of the log. If memory cannot hold the batches after the damage, it stops before it writes anything, unless
+/// [`CheckOptions::in_part`] is set.
 ///
 /// # Errors
 /// As the device, and as an opening; the report has what was done until then.
@@ -222,7 +222,7 @@ async fn write_kind(
 /// The hidden objects, and the trees of each tablet as they were counted last.
 struct Counts {
     hidden: HiddenObjects,
-    /// What the check counted, by tablet; empty if it must not be used.
+    /// The counts of the check, by tablet; empty if they must not be used.
     found: Vec<Option<(Trees, Counted)>>,
     /// The trees with the right counts, and the hidden objects that were added.
     last: BTreeMap<TabletId, (Trees, u64)>,
@@ -250,7 +250,7 @@ impl Counts {
             if counted.is_ok() {
                 self.last.insert(tablet.id, (tablet.view().trees.clone(), objects));
             }
-            wrong += noted(store, "what is alive in packed runs could not be counted", counted, report)?;
+            wrong += noted(store, "the live values of packed runs could not be counted", counted, report)?;
         }
         Ok(wrong)
     }
