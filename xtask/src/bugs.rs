@@ -88,7 +88,11 @@ const HUNTS: &[Hunt] = &[
     ("MarkerTooLate", UNITS, "tablet::view::tests::nobody_sees_the_new_memtable_before_the_marker_is_queued"),
     ("ParentNotAsked", STORE, "faults::a_write_is_lost"),
     ("LostIsAbsent", TREE, "tests::damage::only_keys_of_replaced_pages_are_lost"),
-    ("FlushesAlone", UNITS, "log::fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure"),
+    (
+        "FlushesAlone",
+        UNITS,
+        "testing::fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure",
+    ),
     (
         "WriteBatchesInPart",
         UNITS,

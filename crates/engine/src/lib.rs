@@ -25,14 +25,14 @@
 //! Under [`block_on`] the calling thread does its own I/O, and commits if no other thread does: no hand-off. The same
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
-//! Modules import in one direction: `space`, `log`, `value`, `memtable`, `tablet`, `image`, `checkpoint`, `compaction`, `gc`,
-//! `apply`, `store`, `growth`, and last the verbs `read`, `write`, `maintenance` and `recovery`. A subsystem takes the owners
-//! that it needs and never names the store. The trees are the crate `shoal-tree`.
+//! Modules import in one direction: `memtable`, `tablet`, `checkpoint`, `compaction`, `gc`, `apply`, `store`, `growth`, and last the verbs
+//! `read`, `write`, `maintenance` and `recovery`. A subsystem takes the owners that it needs and never names the store. The log, the
+//! values, the trees, the space and the superblock are the crates `shoal-log`, `shoal-value`, `shoal-tree`, `shoal-space-manager` and
+//! `shoal-image`, each with a map in its `lib.rs`.
 //!
-//! The path of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `append.rs`, `memtable/`, `log/commit.rs`;
-//! later `apply/`, `packed/`, `checkpoint/publish.rs`. The path of a get: `read_cache.rs` (on a dispatch thread),
-//! `get.rs`, `memtable/`, `value/read.rs`. Recovery: `recovery/read.rs`, `superblock.rs`, `space_image.rs`,
-//! `log/read.rs`, `open.rs`. Rules R1 to R40 (INV-1 to INV-40) are in `docs/invariants.md`.
+//! The path of a put: [`put`](Store::put) (`write/put.rs`), `write/append.rs`, `memtable/`, the log; later `apply/` and
+//! `checkpoint/publish.rs`. The path of a get: `read/read_cache.rs` (on a dispatch thread), `read/get.rs`, `memtable/`, the trees, the
+//! value. Recovery: `recovery/read.rs`, `recovery/open.rs`. Rules R1 to R40 (INV-1 to INV-40) are in `docs/invariants.md`.
 
 mod apply;
 mod checkpoint;
@@ -40,25 +40,19 @@ mod compaction;
 mod counters;
 mod gc;
 mod growth;
-mod image;
-mod log;
 mod maintenance;
 mod memtable;
 mod read;
 mod recovery;
-mod space;
 mod store;
 mod tablet;
 mod testing;
-mod value;
 mod write;
 
 #[cfg(any(test, fuzzing))]
 pub use testing::hostile;
 
 pub use growth::raise_cap::CapChange;
-pub use image::losses::Losses;
-pub use log::driver::Waiting;
 pub use maintenance::scrub::ScrubReport;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
 pub use read::get::{Lookup, ShortObject, TryGet};
@@ -81,7 +75,9 @@ pub use shoal_common::object::{
 };
 pub use shoal_common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use shoal_common::problem::CheckProblem;
-pub use space::own_space::OWN_SPACES_MAX;
+pub use shoal_image::losses::Losses;
+pub use shoal_log::Waiting;
+pub use shoal_space_manager::OWN_SPACES_MAX;
 pub use store::Store;
 pub use store::free_space::FreeRunIter;
 pub use store::last_backup::BackupNote;

@@ -8,7 +8,12 @@ use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{Lsn, Run, TabletId, blocks_for};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_log::format::RecordKind;
+use shoal_log::{FETCHED, Moment, Record, ValueWrite, fetch};
+use shoal_space_manager::{Extents, OwnerId};
 use shoal_tree::Tree;
+use shoal_value::packed::{Packer, Pending, packs};
+use shoal_value::{Entry, Filler, Home, fits_leaf, home_of, manifest_blocks};
 use smallvec::SmallVec;
 
 use crate::apply::progress::Progress;
@@ -17,16 +22,8 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::counters::OperationCounters;
 use crate::gc::liveness::LivenessOps;
 use crate::gc::rewrite::{LiveValue, MoveStep};
-use crate::log::expiry::Moment;
-use crate::log::format::RecordKind;
-use crate::log::queue::ValueWrite;
-use crate::log::record::{FETCHED, Record, fetch};
 use crate::memtable::Memtable;
-use crate::space::manager::{Extents, OwnerId};
 use crate::tablet::tree_io::{owner_of, tree_of};
-use crate::value::entry::{Entry, Home};
-use crate::value::packed::{Packer, Pending, packs};
-use crate::value::prepare::{Filler, fits_leaf, home_of, manifest_blocks};
 
 /// Halvings of a run to find a hole for it.
 const HOLE_HALVES: usize = 3;
@@ -174,8 +171,8 @@ impl<'a> Work<'a> {
 
     /// Packs the waiting values into one run, or into shorter ones if no free run is long enough.
     fn pack_pending(&mut self) -> Result<()> {
-        while self.packer.len() > 0 {
-            let alone = self.packer.len() < 2;
+        while self.packer.waiting() > 0 {
+            let alone = self.packer.waiting() < 2;
             let run = if alone { None } else { self.run_to_pack(self.packer.blocks()) };
             let (count, blocks) = run.map_or((0, 0), |run| self.packer.fits(run.blocks));
             match run {

@@ -15,9 +15,13 @@ use shoal_base::list::DamagedRange;
 use shoal_base::{Lsn, Run};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_image::copies;
+use shoal_log::{Item, Moment};
+use shoal_space_manager::Extents;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{LayersRef, Trees};
 use shoal_tree::{Applied, Apply, Merge, Root};
+use shoal_value::{Entry, owned_runs};
 
 use crate::apply::home::Work;
 use crate::apply::progress::Progress;
@@ -29,16 +33,10 @@ use crate::checkpoint::publish::Changes;
 use crate::counters::OperationCounters;
 use crate::gc::liveness::{Liveness, LivenessOps};
 use crate::gc::rewrite::{Moves, Pressure};
-use crate::image::copies;
-use crate::log::expiry::Moment;
-use crate::log::queue::Item;
 use crate::memtable::Memtable;
-use crate::space::manager::Extents;
 use crate::tablet::damage::Unread;
 use crate::tablet::tree_io::{Pages, PoolPages, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
-use crate::value::entry::Entry;
-use crate::value::owned::owned_runs;
 
 /// Attempts of an apply before it abandons pages that the device cannot read.
 const READS_TRIED: u32 = 3;

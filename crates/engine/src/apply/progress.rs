@@ -1,7 +1,8 @@
 //! The progress of an apply: writers get the room of its memtable step by step as it goes home, not all of it at the end.
 
+use shoal_log::Committer;
+
 use crate::checkpoint::pause::Pause;
-use crate::log::commit::Committer;
 use crate::memtable::admission::{LENT_STEPS, Lent};
 
 /// Weights of an operation of an apply, roughly by duration: sorted and brought home; looked up; and the whole of it, with the merge into a

@@ -7,16 +7,16 @@ use shoal_base::{Lsn, Run};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::is_result;
+use shoal_log::Record;
+use shoal_log::format::RecordKind;
 use shoal_tree::{Fate, Merge, Old};
+use shoal_value::packed::Totals;
+use shoal_value::{Entry, Home, decode_leaf_entry, end_of};
 
 use crate::apply::progress::Progress;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::gc::liveness::LivenessOps;
-use crate::log::format::RecordKind;
-use crate::log::record::Record;
 use crate::tablet::result_totals::ResultTotals;
-use crate::value::entry::{Entry, Home, decode_leaf_entry, end_of};
-use crate::value::packed::Totals;
 
 /// An operation of an apply on one key. It has a body if its value went home or moved.
 pub(crate) struct Op {

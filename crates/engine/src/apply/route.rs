@@ -8,6 +8,8 @@ use shoal_base::Lsn;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::is_reserved;
+use shoal_log::{FETCHED, fetch};
+use shoal_space_manager::TREE_BLOCKS_PER_RECORD;
 use shoal_tree::layers::{Trees, is_tombstone, tombstone};
 use shoal_tree::{
     Fate, LeafFinder, LeafPlace, Merge, Old, PageRef, PageSource, Probe, ReadHint, Root, Tree, TreeWriter,
@@ -16,8 +18,6 @@ use shoal_tree::{
 use crate::apply::progress::Progress;
 use crate::apply::replace::{Op, ReplaceEntries, What};
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::log::record::{FETCHED, fetch};
-use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, Remembers};
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use shoal_base::Lsn;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_log::Item;
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::log::queue::Item;
 use crate::tablet::snapshots::Frozen;
 use crate::tablet::view::{Tablet, View};
 

@@ -10,23 +10,20 @@ use shoal_common::error::Result;
 use shoal_common::event::{Bell, Token};
 use shoal_common::options::Tuning;
 use shoal_device::Device;
+use shoal_image::layout::Layout;
+use shoal_image::superblock::Superblock;
+use shoal_log::{Log, run_to_end};
 use shoal_pool::Pool;
+use shoal_space_manager::{GrowthHistory, OwnSpace, SpaceManager};
+use shoal_value::packed::run_blocks_max;
 
 use crate::checkpoint::closing::Closing;
 use crate::checkpoint::pause::Pause;
 use crate::checkpoint::rate::MoveLimits;
 use crate::counters::OperationCounters;
-use crate::image::layout::Layout;
-use crate::image::superblock::Superblock;
-use crate::log::driver::run_to_end;
-use crate::log::owner::Log;
 use crate::memtable::Memtable;
-use crate::space::growth::Growth;
-use crate::space::manager::SpaceManager;
-use crate::space::own_space::OwnSpace;
 use crate::tablet::tablets::Tablets;
 use crate::tablet::tree_io::PoolSink;
-use crate::value::packed::run_blocks_max;
 
 /// The owners that a checkpoint works with, and its own state. The store builds it once.
 pub(crate) struct Checkpointer {
@@ -50,7 +47,7 @@ pub(crate) struct Checkpointer {
     pub applier: Token<()>,
     /// The token of the one growth of the file.
     pub grower: Token<()>,
-    pub growth: Growth,
+    pub growth: GrowthHistory,
     pub closing: Closing,
     pub move_limits: MoveLimits,
     /// The threads that finish the work of an apply; `None` if the apply does it.

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use shoal_base::{Lsn, Run};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_space_manager::Extents;
 use shoal_tree::layers::Trees;
+use shoal_value::packed::Totals;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::{Changes, TabletChange};
 use crate::checkpoint::runs::take_common;
-use crate::space::manager::Extents;
 use crate::tablet::result_totals::ResultTotals;
 use crate::tablet::tree_io::Pages;
 use crate::tablet::view::Tablet;
-use crate::value::packed::Totals;
 
 /// A tree that is written but not published yet.
 pub(crate) struct NewTree<'a> {

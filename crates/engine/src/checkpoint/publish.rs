@@ -6,18 +6,17 @@ use std::sync::Arc;
 use shoal_base::{Lsn, Run, TabletId};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_image::features::LAYERS;
+use shoal_image::layout::Layout;
+use shoal_image::losses::Losses;
+use shoal_image::superblock::Superblock;
+use shoal_image::{copies, space_image};
 use shoal_tree::Root;
 use shoal_tree::layers::LayersRef;
+use shoal_value::packed::Totals;
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::image::copies;
-use crate::image::features::LAYERS;
-use crate::image::layout::Layout;
-use crate::image::losses::Losses;
-use crate::image::space_image;
-use crate::image::superblock::Superblock;
 use crate::tablet::view::Tablet;
-use crate::value::packed::Totals;
 
 /// Distance of a superblock's LSN ceiling from the last assigned LSN.
 pub(crate) const CEILING_STEP: u64 = 1 << 24;
@@ -169,7 +168,7 @@ impl Checkpointer {
         self.tablets.all().iter().filter_map(first_of).min()
     }
 
-    /// See [`Poison::flushed`](crate::log::poison::Poison::flushed).
+    /// See [`Poison::flushed`](shoal_log::Poison::flushed).
     async fn flushed(&self, flush: impl Future<Output = Result<()>>) -> Result<()> {
         if injected(Bug::FailedSuperblockForgiven) {
             return flush.await;

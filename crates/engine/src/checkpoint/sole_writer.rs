@@ -11,11 +11,11 @@ use shoal_base::sync::atomic::Ordering;
 use shoal_common::error::Result;
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
+use shoal_image::copies::copies;
+use shoal_image::layout::SUPERBLOCK_COPIES;
+use shoal_image::superblock::Superblock;
 
 use crate::checkpoint::checkpointer::Checkpointer;
-use crate::image::copies::copies;
-use crate::image::layout::SUPERBLOCK_COPIES;
-use crate::image::superblock::Superblock;
 
 impl Checkpointer {
     /// Checks before a publish after `newest` that the data file was not cut and that no other program published. The copies are read once

@@ -28,8 +28,9 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::new_tree::NewTree;
 use crate::compaction::choice::Step;
 pub(crate) use crate::compaction::choice::Wanted;
+use shoal_space_manager::{ReadEpoch, Reservation, TREE_BLOCKS_PER_RECORD};
+
 use crate::counters::OperationCounters;
-use crate::space::manager::{ReadEpoch, Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::tablet::damage::Unread;
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};

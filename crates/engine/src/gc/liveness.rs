@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 use shoal_base::Run;
 use shoal_common::error::Result;
 use shoal_tree::{Fate, Merge, Old};
-
-use crate::value::packed::{RUN_KEY_BYTES, RunEntry, Totals, run_key};
+use shoal_value::packed::{RUN_KEY_BYTES, RunEntry, Totals, run_key};
 
 /// Values of a run that an apply killed or moved away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

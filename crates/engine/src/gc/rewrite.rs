@@ -11,16 +11,16 @@ use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_common::error::{Error, Result};
 use shoal_device::IoBuf;
+use shoal_space_manager::{Reservation, TREE_BLOCKS_PER_RECORD};
 use shoal_tree::layers::Trees;
 use shoal_tree::{Cursor, Root, Tree};
+use shoal_value::packed::{Footer, RunEntry, TAIL_BYTES, block_of_run_key, run_key, run_keys_end};
+use shoal_value::{Entry, Home, decode_leaf_entry};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::gc::liveness::Doubt;
-use crate::space::manager::{Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
 use crate::tablet::view::Tablet;
-use crate::value::entry::{Entry, Home, decode_leaf_entry};
-use crate::value::packed::{Footer, RunEntry, TAIL_BYTES, block_of_run_key, run_key, run_keys_end};
 
 /// Runs in a window, of which the emptiest are taken.
 const WINDOW_RUNS: usize = 1024;

@@ -12,13 +12,13 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::options::FormatOptions;
 use shoal_device::Device;
+use shoal_image::copies::{self, FoundCopies};
+use shoal_image::layout::Layout;
+use shoal_image::space_image;
+use shoal_image::superblock::Superblock;
 use shoal_space::FreeImage;
 
 use crate::growth::raise_cap::Plan;
-use crate::image::copies::{self, Found};
-use crate::image::layout::Layout;
-use crate::image::space_image;
-use crate::image::superblock::Superblock;
 use crate::store::Store;
 
 impl Store {
@@ -38,8 +38,8 @@ impl Store {
     pub fn cap(device: &Device) -> Boxed<'_, Result<Option<u64>>> {
         Box::pin(async {
             Ok(match copies::read_newest(device).await? {
-                Found::Newest(superblock) => Some(superblock.layout.blocks_max),
-                Found::Nothing => None,
+                FoundCopies::Newest(superblock) => Some(superblock.layout.blocks_max),
+                FoundCopies::Nothing => None,
             })
         })
     }

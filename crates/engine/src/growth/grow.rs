@@ -283,9 +283,9 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     use shoal_device::MemDevice;
+    use shoal_space_manager::Shortage;
 
     use super::*;
-    use crate::space::manager::Shortage;
     use crate::testing::fixtures::{environment, open_in, options};
     use crate::{FormatOptions, ObjectKey, PutOptions, Store, block_on};
 

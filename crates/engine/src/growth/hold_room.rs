@@ -5,9 +5,8 @@ use std::ops::Range;
 
 use shoal_base::Run;
 use shoal_device::Device;
-
-use crate::image::layout::AREAS_FIRST;
-use crate::image::superblock::Superblock;
+use shoal_image::layout::AREAS_FIRST;
+use shoal_image::superblock::Superblock;
 
 /// Takes room for every block that `superblock` uses, and logs a warning if it cannot. With `discards`, free blocks were discarded on
 /// purpose and are skipped.

@@ -11,15 +11,15 @@ use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::options::log_blocks_for;
+use shoal_image::features::MOVED_AREAS;
+use shoal_image::space_image;
+use shoal_log::Ring;
+use shoal_space_manager::DataBlocks;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::{Changes, MovedLog};
 use crate::growth::grow::zero;
 use crate::growth::map_room::{hold, hold_areas};
-use crate::image::features::MOVED_AREAS;
-use crate::image::space_image;
-use crate::log::ring::Ring;
-use crate::space::manager::DataBlocks;
 
 /// The log gets a new ring if that has at least this many times its length.
 const WORTH_MOVING: u32 = 2;

@@ -8,8 +8,7 @@ use std::ops::Range;
 use shoal_common::error::{Error, Result, no_room};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf, is_no_room};
-
-use crate::image::layout::Layout;
+use shoal_image::layout::Layout;
 
 /// Blocks written by one request if the file system cannot allocate.
 const PIECE_BLOCKS: u64 = 64;
@@ -63,9 +62,9 @@ mod tests {
     use std::sync::Arc;
 
     use shoal_device_sim::{Image, SimDevice, SimOptions};
+    use shoal_image::superblock::Superblock;
 
     use super::*;
-    use crate::image::superblock::Superblock;
     use crate::testing::fixtures::{environment, key, open_in, options, put};
     use crate::{ByteRange, CheckOptions, FormatOptions, Store, block_on, check};
 

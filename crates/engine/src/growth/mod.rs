@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`grow`] (the file grows ahead of need), [`map_room`] (the room of the space image in a file), [`raise_cap`] (of an open
 //! store), [`at_opening`] (the same at an opening), [`hold_room`] (fills the holes of a copied file at an opening), [`longer_log`]. The
-//! checkpointer holds the state of growing (`space/growth.rs`).
+//! checkpointer holds the state of growing (`GrowthHistory` of `shoal-space-manager`).
 
 pub(crate) mod at_opening;
 pub(crate) mod grow;

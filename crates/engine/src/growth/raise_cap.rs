@@ -16,16 +16,16 @@ use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::Device;
+use shoal_image::layout::Layout;
+use shoal_image::space_image;
+use shoal_image::superblock::{FORMAT_VERSION, Superblock};
+use shoal_log::run_to_end;
 use shoal_space::FreeImage;
+use shoal_space_manager::DataBlocks;
 
 use crate::checkpoint::publish::Changes;
 use crate::growth::map_room::hold;
-use crate::image::layout::Layout;
-use crate::image::space_image;
-use crate::image::superblock::{FORMAT_VERSION, Superblock};
-use crate::log::driver::run_to_end;
 use crate::memtable::admission::records_max;
-use crate::space::manager::DataBlocks;
 use crate::store::{Inner, Store};
 
 /// The result of a growth of the cap.

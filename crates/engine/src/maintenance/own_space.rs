@@ -20,7 +20,7 @@ impl Store {
     /// As [`Self::get`].
     pub(crate) async fn restore_own_space(&self) -> Result<()> {
         let inner = &*self.0;
-        if inner.own.len() == 0 {
+        if inner.own.count() == 0 {
             return Ok(());
         }
         let found = match self.get(&system_key(KEY), ByteRange::default()).await {
@@ -46,7 +46,7 @@ impl Store {
     pub(crate) async fn save_own_space(&self) -> Result<()> {
         let inner = &*self.0;
         let changes = inner.space.allocator().owner_changes();
-        if inner.own.len() == 0 || *inner.own.saved.lock() == changes {
+        if inner.own.count() == 0 || *inner.own.saved.lock() == changes {
             return Ok(());
         }
         let text = inner.own.text(&inner.space).into_bytes();

@@ -2,9 +2,9 @@
 
 use shoal_base::sync::atomic::Ordering;
 use shoal_common::error::Result;
+use shoal_log::run_to_end;
 
 use crate::gc::relocate::Progress;
-use crate::log::driver::run_to_end;
 use crate::store::Store;
 use crate::store::worker::Duty;
 

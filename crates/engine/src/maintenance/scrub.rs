@@ -19,18 +19,17 @@ use shoal_common::error::{Error, Result};
 use shoal_common::key::is_reserved;
 use shoal_common::problem::CheckProblem;
 use shoal_device::{Device, IoBuf, IoFuture};
+use shoal_image::superblock::Superblock;
+use shoal_image::{copies, space_image};
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{Trees, is_tombstone};
 use shoal_tree::{PageRef, PageSource, Problem, ReadHint, Tree, Visitor};
+use shoal_value::{Entry, decode_leaf_entry};
 
-use crate::image::copies;
-use crate::image::space_image;
-use crate::image::superblock::Superblock;
 use crate::maintenance::stored_kind::StoredKind;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::store::{Inner, Store};
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::value::entry::{Entry, decode_leaf_entry};
 
 /// Leaves of one piece, at least two: a piece begins in the leaf where the last one ended.
 const LEAVES_AT_A_TIME: usize = 64;

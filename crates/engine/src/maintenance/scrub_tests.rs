@@ -2,11 +2,11 @@
 
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_device_sim::{Fault, FaultOp};
+use shoal_image::copies;
 use shoal_space::FreeImage;
 use shoal_tree::fixtures as pages;
 
 use super::*;
-use crate::image::copies;
 use crate::testing::fixtures::{Fixture, inline_entry, key};
 use crate::{ObjectKey, PutOptions, block_on};
 

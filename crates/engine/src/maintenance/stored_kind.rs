@@ -38,7 +38,7 @@ macro_rules! stored_kinds {
 
 stored_kinds! {
     /// Pages of the trees of a tablet: leaves and inner pages of the base and of layers.
-    TreePages { page: "page.md", magic: ["format.rs: MAGIC"] }
+    TreePages { page: "page.md", magic: ["tree/format.rs: MAGIC"] }
     /// Values with blocks of their own, metadata before them included.
     Extents { page: "object.md", magic: [] }
     /// Lists of the extents of long values.
@@ -46,9 +46,9 @@ stored_kinds! {
     /// Runs of several values, their footers, and the liveness of each run, which is an entry of the base.
     PackedRuns { page: "packed.md", magic: ["value/packed/format.rs: FOOTER_MAGIC"] }
     /// Lists of the layers of a tablet, two copies each.
-    LayerLists { page: "layers.md", magic: ["layers/page.rs: MAGIC"] }
+    LayerLists { page: "layers.md", magic: ["tree/layers/page.rs: MAGIC"] }
     /// The image of the free space: a snapshot in pieces, and deltas.
-    SpaceImage { page: "space.md", magic: ["image/format.rs: PIECE_MAGIC", "image/format.rs: DELTA_MAGIC"] }
+    SpaceImage { page: "space.md", magic: ["space/image/format.rs: PIECE_MAGIC", "space/image/format.rs: DELTA_MAGIC"] }
     /// Batches of the log's ring.
     LogBatches { page: "log.md", magic: ["log/format.rs: BATCH_MAGIC", "log/format.rs: BATCH_MAGIC_OLDER"] }
     /// Superblocks: two slots of two copies each.
@@ -109,8 +109,8 @@ mod tests {
     #[test]
     fn each_magic_number_belongs_to_a_kind() {
         let mut found = BTreeSet::new();
-        for code in ["crates/engine/src", "crates/space/src", "crates/tree/src"] {
-            magic_of(&root().join(code), "", &mut found);
+        for name in ["engine", "image", "log", "space", "tree", "value"] {
+            magic_of(&root().join(format!("crates/{name}/src")), &format!("{name}/"), &mut found);
         }
         let known =
             StoredKind::ALL.iter().flat_map(|kind| kind.magic()).map(|&name| name.to_owned()).collect();

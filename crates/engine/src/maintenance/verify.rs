@@ -7,9 +7,7 @@ use shoal_common::problem::CheckProblem;
 use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_tree::{PageRef, Problem};
-
-use crate::value::entry::Entry;
-use crate::value::verify::verify_all;
+use shoal_value::{Entry, verify_all};
 
 /// Reads values past the cache, many at a time; returns their problems in their order, each with its key.
 pub(crate) async fn value_problems<'a>(

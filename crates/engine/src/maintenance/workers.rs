@@ -62,7 +62,7 @@ pub(crate) fn start(worker: &Arc<Worker>, inner: &Arc<Inner>) -> std::io::Result
         ("shoal-own", Duty::Own, keeper),
     ];
     for (name, duty, work) in works {
-        if duty != Duty::Own || inner.own.len() > 0 {
+        if duty != Duty::Own || inner.own.count() > 0 {
             let store = Arc::downgrade(inner);
             worker.spawn(name, duty, move |worker| guarded(name, work, &store, worker))?;
         }

@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use shoal_log::{FETCHED, Record, fetch};
 use smallvec::SmallVec;
-
-use crate::log::record::{FETCHED, Record, fetch};
 
 /// The records of one key, oldest first; empty once all of them were [removed](Keys::remove). Most overwritten keys have two: a durable one
 /// and one in flight.

@@ -15,16 +15,15 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::task::Poll;
 
+use keys::{Guess, Keys, Versions, sort_by_key};
 use shoal_base::Lsn;
 use shoal_base::hash::hash64_secret;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::{Mutex, MutexGuard};
 use shoal_common::key::is_result;
-
-use crate::log::format::RecordKind;
-use crate::log::record::{FETCHED, Record, fetch};
-use crate::value::entry::value_bytes_of;
-use keys::{Guess, Keys, Versions, sort_by_key};
+use shoal_log::format::RecordKind;
+use shoal_log::{FETCHED, Record, fetch};
+use shoal_value::value_bytes_of;
 
 /// Rough number of bytes that a key costs besides its records and its own bytes: the list of its records, two places of the table, and its
 /// place in the order.

@@ -16,9 +16,8 @@ use shoal_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use shoal_base::sync::stripes;
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
+use shoal_log::format::RecordKind;
 use smallvec::SmallVec;
-
-use crate::log::format::RecordKind;
 
 /// Parts of the table, each with its own lock.
 const PARTS: usize = stripes(64);

@@ -20,10 +20,10 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::RESERVED;
 use shoal_common::key::{ObjectKey, of_encoded};
+use shoal_log::format::RecordKind;
 use shoal_tree::layers::cursor::TreesCursor;
 use shoal_tree::{KnownPages, PageRef};
 
-use crate::log::format::RecordKind;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot};
 use crate::read::streams::{CHUNK_RECORDS, DAMAGED_RANGES_MAX, Pace, RecordQueue, gap_of_entry};

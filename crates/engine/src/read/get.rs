@@ -11,18 +11,17 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{ByteRange, Deadline, EndTime, Metadata, Object, ObjectInfo};
+use shoal_log::Record;
+use shoal_log::format::RecordKind;
 use shoal_pool::Hint;
 use shoal_tree::Found;
 use shoal_tree::layers::{SearchState, Searched};
+use shoal_value::{Entry, Home, InlineEntry, Located, Meta, decode_metadata, split_leaf_entry};
 
 use crate::counters::OperationCounters;
-use crate::log::format::RecordKind;
-use crate::log::record::Record;
 use crate::store::{Inner, Store};
 use crate::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
 use crate::tablet::view::View;
-use crate::value::entry::{Entry, Home, InlineEntry, Meta, decode_metadata, split_leaf_entry};
-use crate::value::read::{self, Located};
 
 /// An object's entry, found under a view. Inline bytes refer to the record or to the leaf's frame.
 pub(crate) struct FoundEntry {
@@ -421,7 +420,7 @@ impl Inner {
         Box::pin(async move {
             let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
             let front = u64::from(found.entry.meta_in_front());
-            let read = |from, bytes| read::read(&self.device, &self.pool, &located, from, bytes, hint);
+            let read = |from, bytes| shoal_value::read(&self.device, &self.pool, &located, from, bytes, hint);
             let (metadata, value) = match found.metadata_in_memory() {
                 Some(metadata) => (metadata?, read(front + first, bytes).await?),
                 None if first == 0 => {
@@ -450,7 +449,7 @@ impl Inner {
         Box::pin(async move {
             let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
             let count = u64::from(found.entry.meta_in_front());
-            let bytes = read::read(&self.device, &self.pool, &located, 0, count, Hint::Lookup).await?;
+            let bytes = shoal_value::read(&self.device, &self.pool, &located, 0, count, Hint::Lookup).await?;
             metadata_of(&bytes.to_vec())
         })
     }

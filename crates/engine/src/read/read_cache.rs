@@ -13,12 +13,12 @@
 use shoal_base::Lsn;
 use shoal_common::key::ObjectKey;
 use shoal_common::object::EndTime;
+use shoal_value::InlineEntry;
 
 use crate::counters::OperationCounters;
 use crate::memtable::hash_of;
 use crate::read::get::{ShortObject, TryGet};
 use crate::store::{Inner, Store};
-use crate::value::entry::InlineEntry;
 
 /// Bytes of a place: key, value and their attributes, in whole cache lines.
 const PLACE_BYTES: usize = 256;

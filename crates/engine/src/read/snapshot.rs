@@ -8,9 +8,9 @@ use shoal_base::task::Boxed;
 use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{ByteRange, ListPage, ListRequest, Metadata, Object, ObjectInfo};
+use shoal_log::run_to_end;
 use shoal_pool::Hint;
 
-use crate::log::driver::run_to_end;
 use crate::read::get::{FoundEntry, check_single, is_unreadable};
 use crate::read::list::{list_frozen, walk_frozen};
 use crate::store::Store;

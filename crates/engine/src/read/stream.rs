@@ -10,13 +10,12 @@ use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{ByteRange, ObjectInfo};
 use shoal_pool::Hint;
+use shoal_value::{Home, Located};
 
 use crate::read::get::FoundEntry;
 use crate::store::Store;
 use crate::tablet::held::HoldsSpace;
 use crate::tablet::view::View;
-use crate::value::entry::Home;
-use crate::value::read::{self, Located};
 
 /// Bytes of one piece of a value.
 const READ_PIECE_BYTES: u64 = 1 << 20;
@@ -113,7 +112,7 @@ impl ValueReader {
                 let located =
                     Located::find(&inner.device, &inner.pool, &held.found.entry, held.found.version).await?;
                 let from = u64::from(held.found.entry.meta_in_front()) + self.next;
-                read::read(&inner.device, &inner.pool, &located, from, bytes, Hint::Scan).await?
+                shoal_value::read(&inner.device, &inner.pool, &located, from, bytes, Hint::Scan).await?
             };
             self.next += bytes;
             self.left -= bytes;

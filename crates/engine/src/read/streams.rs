@@ -16,13 +16,12 @@ use shoal_base::task::yield_now;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::RESERVED;
+use shoal_log::format::RecordKind;
+use shoal_log::{Committer, Record};
 use shoal_tree::Gap;
 use shoal_tree::layers::Trees;
 use shoal_tree::layers::cursor::{Next, TreesCursor};
 
-use crate::log::commit::Committer;
-use crate::log::format::RecordKind;
-use crate::log::record::Record;
 use crate::memtable::Memtable;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::store::Inner;

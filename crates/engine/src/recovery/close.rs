@@ -10,8 +10,8 @@ use std::time::Duration;
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::task::Boxed;
 use shoal_common::error::{Error, Result};
+use shoal_log::run_to_end;
 
-use crate::log::driver::run_to_end;
 use crate::store::{Inner, Store};
 
 /// Rounds over all tablets. New writes are refused, so the second round finds at most the records queued during the
@@ -93,7 +93,7 @@ impl Store {
         let was_poisoned = inner.log.poison.reason().is_some();
         inner.checkpointer.closing.begin(limit, inner.records_left());
         if inner.check_writable().is_ok() {
-            if inner.own.len() > 0 {
+            if inner.own.count() > 0 {
                 // Values that go home now take groups, too. The apply below returns these errors.
                 let _ = run_to_end(inner.apply_before_close());
             }

@@ -7,22 +7,20 @@ use shoal_common::error::{Error, Result};
 use shoal_common::options::{Environment, FormatOptions, TABLETS_MAX};
 use shoal_device::Device;
 use shoal_device::blank::{DENSE_BLOCKS, look};
+use shoal_image::copies::FoundCopies;
+use shoal_image::features::Features;
+use shoal_image::layout::Layout;
+use shoal_image::losses::Losses;
+use shoal_image::superblock::{self, FORMAT_VERSION, Superblock};
+use shoal_image::tablet_record::TabletRecord;
+use shoal_image::{copies, space_image};
+use shoal_log::{LogPlace, first_record};
 use shoal_tree::Root;
+use shoal_value::packed::Totals;
 
 use crate::growth::grow::zero;
 use crate::growth::longer_log::PREPARED_FIRST;
-use crate::image::copies;
-use crate::image::copies::Found;
-use crate::image::features::Features;
-use crate::image::layout::Layout;
-use crate::image::losses::Losses;
-use crate::image::space_image;
-use crate::image::superblock::{self, FORMAT_VERSION, Superblock};
-use crate::log::expiry::first_record;
-use crate::log::ring::LogPlace;
 use crate::store::Store;
-use crate::tablet::view::TabletRecord;
-use crate::value::packed::Totals;
 
 /// Blocks for objects in a new file, besides the minimum: 8 MiB.
 const INITIAL_BLOCKS: u64 = 1_984;
@@ -35,7 +33,7 @@ impl Store {
     /// # Errors
     /// [`Error::Unopenable`] where it holds something foreign or of another version; as the device.
     pub fn probe(device: &Device) -> Boxed<'_, Result<bool>> {
-        Box::pin(async { Ok(matches!(copies::read_newest(device).await?, Found::Newest(_))) })
+        Box::pin(async { Ok(matches!(copies::read_newest(device).await?, FoundCopies::Newest(_))) })
     }
 
     /// Lays a new, empty store out on `device`, which must be blank. The store is durable on return.

@@ -14,9 +14,18 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::slot_of_encoded;
 use shoal_common::options::{Environment, OpenOptions};
 use shoal_device::Device;
+use shoal_image::copies;
+use shoal_image::superblock::{FORMAT_VERSION, Superblock};
+use shoal_log::format::RecordKind;
+use shoal_log::{
+    BatchIndex, CommitStart, Committer, ExpiryClock, FoundBatch, FoundTime, Log, LogPlace, Numbered, Poison,
+    Record, run_to_end,
+};
 use shoal_pool::Pool;
 use shoal_space::{FreeImage, Space};
+use shoal_space_manager::{DataBlocks, GrowthHistory, OwnSpace, SpaceManager, TREE_BLOCKS_PER_RECORD};
 use shoal_tree::layers::Layers;
+use shoal_value::{Entry, Home, manifest_blocks, owned_runs};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::closing::Closing;
@@ -24,32 +33,15 @@ use crate::checkpoint::publish::CEILING_STEP;
 use crate::checkpoint::rate::MoveLimits;
 use crate::growth::at_opening::raise_cap;
 use crate::growth::hold_room::hold_room;
-use crate::image::copies;
-use crate::image::superblock::{FORMAT_VERSION, Superblock};
-use crate::log::commit::{CommitStart, Committer};
-use crate::log::driver::run_to_end;
-use crate::log::expiry::{ExpiryClock, FoundTime, Numbered};
-use crate::log::format::RecordKind;
-use crate::log::owner::Log;
-use crate::log::poison::Poison;
-use crate::log::read::FoundBatch;
-use crate::log::record::Record;
-use crate::log::ring::{BatchIndex, LogPlace};
 use crate::maintenance::workers;
 use crate::memtable::admission::{Admission, records_max};
 use crate::memtable::hash_of;
 use crate::recovery::read::Recovery;
-use crate::space::growth::Growth;
-use crate::space::manager::{DataBlocks, SpaceManager, TREE_BLOCKS_PER_RECORD};
-use crate::space::own_space::OwnSpace;
 use crate::store::maintenance::Maintenance;
 use crate::store::worker::Worker;
 use crate::store::{Inner, Store};
 use crate::tablet::tablets::Tablets;
 use crate::tablet::withdraw::Memtables;
-use crate::value::entry::{Entry, Home};
-use crate::value::owned::owned_runs;
-use crate::value::prepare::manifest_blocks;
 
 impl Store {
     /// Opens the store on `device` and recovers from a crash. With [`OpenOptions::read_only`] nothing is written to the
@@ -160,7 +152,7 @@ impl Recovery {
             publisher: Token::new(found.unwrap_or(self.superblock)),
             applier: Token::default(),
             grower: Token::default(),
-            growth: Growth::default(),
+            growth: GrowthHistory::default(),
             closing: Closing::new(environment.clock.clone()),
             move_limits: MoveLimits::new(options.pause_relocation, options.discard),
             helpers: worker.as_ref().map(|worker| worker.helpers()),

@@ -3,12 +3,12 @@
 use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, TabletId};
 use shoal_device_sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_log::format::{EncodedRecord, encode_record};
+use shoal_value::Manifest;
 use smallvec::SmallVec;
 
 use super::*;
-use crate::log::format::{EncodedRecord, encode_record};
 use crate::testing::fixtures::{BLOCKS, Fixture, entry, environment, key, options};
-use crate::value::manifest::Manifest;
 use crate::{ByteRange, FormatOptions, ObjectKey, PutOptions, block_on};
 
 const EIO: i32 = 5;

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use shoal_base::Run;
 use shoal_common::error::{Error, Result};
+use shoal_image::superblock::Superblock;
 use shoal_space::FreeImage;
 
-use crate::image::superblock::Superblock;
 use crate::recovery::report::CheckReport;
 
 /// How complete the trees must be for a rebuild of the free space.

@@ -7,23 +7,21 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::options::OpenOptions;
 use shoal_device::Device;
+use shoal_image::copies::FoundCopies;
+use shoal_image::superblock::Superblock;
+use shoal_image::{copies, space_image};
+use shoal_log::format::RecordKind;
+use shoal_log::{FoundLog, read_log};
 use shoal_pool::{Pool, PoolOptions};
 use shoal_space::FreeImage;
 use shoal_tree::Root;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{Layers, Trees};
+use shoal_value::{Entry, verify_direct};
 
-use crate::image::copies;
-use crate::image::copies::Found;
-use crate::image::space_image;
-use crate::image::superblock::Superblock;
-use crate::log::format::RecordKind;
-use crate::log::read::{FoundLog, read_log};
 use crate::recovery::owners::Completeness;
 use crate::recovery::rebuild::rebuild_image;
 use crate::tablet::tree_io::tree_of;
-use crate::value::entry::Entry;
-use crate::value::verify::verify_direct;
 
 /// Frames of a pool at least, however small the configured cache is: an apply and a few reads need them.
 const FRAMES_MIN: usize = 64;
@@ -69,8 +67,10 @@ impl Recovery {
     /// As [`Store::open`].
     pub(crate) async fn read(device: Device, options: &OpenOptions) -> Result<Self> {
         let superblock = match copies::read_newest(&device).await? {
-            Found::Newest(superblock) => *superblock,
-            Found::Nothing => return Err(Error::Unopenable("the device holds no store: it is empty".into())),
+            FoundCopies::Newest(superblock) => *superblock,
+            FoundCopies::Nothing => {
+                return Err(Error::Unopenable("the device holds no store: it is empty".into()));
+            }
         };
         if device.blocks() < superblock.device_blocks {
             return Err(Error::Unopenable(format!(

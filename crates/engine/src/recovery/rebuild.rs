@@ -8,20 +8,19 @@ use shoal_common::error::{Error, Result};
 use shoal_common::key::is_reserved;
 use shoal_common::key::{is_own, name};
 use shoal_device::Device;
+use shoal_image::superblock::Superblock;
 use shoal_pool::Pool;
 use shoal_space::FreeImage;
 use shoal_tree::layers::{Layers, LayersRef, Trees};
 use shoal_tree::{PageRef, Problem, Visitor};
+use shoal_value::{Entry, decode_leaf_entry, owned_runs};
 
-use crate::image::superblock::Superblock;
 use crate::maintenance::stored_kind::StoredKind;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::recovery::owners::{Completeness, Owners, image_without};
 use crate::recovery::recount::TreeCount;
 use crate::recovery::report::CheckReport;
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::value::entry::{Entry, decode_leaf_entry};
-use crate::value::owned::owned_runs;
 
 /// The free space according to the trees.
 ///

@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 
 use shoal_base::{Run, TabletId, blocks_for};
 use shoal_common::error::Result;
+use shoal_common::key::is_reserved;
 use shoal_pool::Pool;
 use shoal_tree::layers::Trees;
 use shoal_tree::{PageRef, Problem, Tree, Visitor};
+use shoal_value::packed::{RUN_BLOCKS_MAX, RunEntry, Totals, block_of_run_key};
+use shoal_value::{Entry, Home, decode_leaf_entry};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::new_tree::NewTree;
 use crate::gc::liveness::LivenessOps;
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;
-use crate::value::entry::{Entry, Home, decode_leaf_entry};
-use crate::value::packed::{RUN_BLOCKS_MAX, RunEntry, Totals, block_of_run_key};
-use shoal_common::key::is_reserved;
 
 /// Values of one run that a tree names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -261,9 +261,10 @@ pub(crate) async fn count_trees(pool: &Pool, tree: Tree, trees: &Trees) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use shoal_value::packed::run_key;
+
     use super::*;
     use crate::testing::fixtures::entry;
-    use crate::value::packed::run_key;
 
     fn packed(run: u64, at: u32, bytes: u64) -> Entry {
         entry(bytes, Home::Packed { run, at, checksum: 0 })

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use shoal_base::list::DamagedRange;
 use shoal_common::error::Error;
 use shoal_common::problem::CheckProblem;
-
-use crate::image::losses::Losses;
+use shoal_image::losses::Losses;
 
 /// Takes a warning.
 type Warn = dyn Fn(&str) + Send + Sync;

@@ -10,10 +10,10 @@ use shoal_common::error::{Error, Result};
 use shoal_common::options::Environment;
 use shoal_device::blank::look;
 use shoal_device::{Device, IoBuf};
+use shoal_image::copies::{self, FoundCopies};
+use shoal_image::layout::{AREAS_FIRST, SUPERBLOCK_COPIES};
 use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, published_piece};
 
-use crate::image::copies::{self, Found};
-use crate::image::layout::{AREAS_FIRST, SUPERBLOCK_COPIES};
 use crate::store::Store;
 
 /// The block of the mark: one of those between the copies of the superblock, which are zero otherwise.
@@ -77,11 +77,11 @@ async fn foreign(device: &Device, environment: &Environment) -> Result<Option<St
     let content = look(device, &*environment.entropy).await?;
     let Some(first_byte) = content.first_byte else { return Ok(None) };
     Ok(match copies::read_newest(device).await {
-        Ok(Found::Newest(superblock)) if superblock.number == 1 && superblock.epoch == 0 => None,
-        Ok(Found::Newest(_)) if is_marked(device).await? => None,
-        Ok(Found::Newest(_)) => Some("it holds a Shoal store that was in use".into()),
-        Ok(Found::Nothing) if holds_only_a_layout(device, first_byte / BLOCK_BYTES_U64).await? => None,
-        Ok(Found::Nothing) | Err(Error::Unopenable(_)) => Some(content.to_string()),
+        Ok(FoundCopies::Newest(superblock)) if superblock.number == 1 && superblock.epoch == 0 => None,
+        Ok(FoundCopies::Newest(_)) if is_marked(device).await? => None,
+        Ok(FoundCopies::Newest(_)) => Some("it holds a Shoal store that was in use".into()),
+        Ok(FoundCopies::Nothing) if holds_only_a_layout(device, first_byte / BLOCK_BYTES_U64).await? => None,
+        Ok(FoundCopies::Nothing) | Err(Error::Unopenable(_)) => Some(content.to_string()),
         Err(error) => return Err(error),
     })
 }

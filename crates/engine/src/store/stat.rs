@@ -3,9 +3,9 @@
 use shoal_base::histogram::Durations;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_device::DeviceCounters;
+use shoal_image::losses::Losses;
 use shoal_pool::PoolCounters;
 
-use crate::image::losses::Losses;
 use crate::store::last_backup::BackupNote;
 use crate::store::standstill::Look;
 use crate::store::{Inner, Store};
@@ -442,7 +442,7 @@ impl Store {
                 .layout()
                 .data_blocks(device_blocks)
                 .saturating_sub(free_blocks + pending_blocks),
-            own_buckets: inner.own.len() as u64,
+            own_buckets: inner.own.count() as u64,
             own_blocks: inner.own.blocks(&inner.space),
             last_backup: *inner.last_backup.lock(),
             damaged_ranges: inner.tablets.met.all().len() as u64,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use shoal_base::Lsn;
 use shoal_base::sync::Mutex;
 use shoal_common::error::{Error, Result};
+use shoal_log::Moment;
 
-use crate::log::expiry::Moment;
 use crate::tablet::view::View;
 
 /// Limit on the snapshots of a store at the same time.

@@ -6,6 +6,7 @@ use shoal_base::TabletId;
 use shoal_base::slot::SLOT_COUNT;
 use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
+use shoal_image::tablet_record::TabletRecord;
 use shoal_tree::layers::Layers;
 
 use crate::memtable::admission::Admission;
@@ -16,7 +17,7 @@ use crate::memtable::write_counts::WriteCounts;
 use crate::tablet::damage::Met;
 use crate::tablet::held::HeldStreams;
 use crate::tablet::snapshots::Snapshots;
-use crate::tablet::view::{Tablet, TabletRecord, View};
+use crate::tablet::view::{Tablet, View};
 
 /// The tablets of an open store by hash slot.
 pub(crate) struct Tablets {

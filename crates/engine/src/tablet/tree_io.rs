@@ -10,12 +10,12 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{DeviceError, IoBuf};
 use shoal_pool::{Hint, Keep, Pinned, Pool, PoolError, Unit, Writer, WriterOptions};
+use shoal_space_manager::SpaceManager;
 use shoal_tree::{Draft, PageRef, PageSink, PageSource, ReadHint, Tree};
+use shoal_value::packed::RunOwner;
+use shoal_value::pool_error;
 
 use crate::counters::OperationCounters;
-use crate::space::manager::SpaceManager;
-use crate::value::packed::Owner;
-use crate::value::read::pool_error;
 
 /// Blocks that an apply allocates at a time for its pages, so that one write covers several neighbours.
 const PAGE_RUN_BLOCKS: u32 = 16;
@@ -28,8 +28,8 @@ pub(crate) fn tree_of(identity: [u8; 16], tablet: TabletId) -> Tree {
 }
 
 /// The owner of a tree's packed run at `block`, as its footer names it.
-pub(crate) fn owner_of(tree: Tree, block: u64) -> Owner {
-    Owner { device: tree.device, tablet: tree.tablet, block }
+pub(crate) fn owner_of(tree: Tree, block: u64) -> RunOwner {
+    RunOwner { device: tree.device, tablet: tree.tablet, block }
 }
 
 /// A page source that reads through the pool.

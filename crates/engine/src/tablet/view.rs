@@ -6,43 +6,22 @@ use arc_swap::ArcSwap;
 use shoal_base::sync::Mutex;
 use shoal_base::{Lsn, TabletId};
 use shoal_common::injected_bug::{Bug, injected};
-use shoal_common::key::slot_of_encoded;
+use shoal_image::tablet_record::TabletRecord;
+use shoal_log::Marker;
+use shoal_space_manager::ReadEpoch;
 use shoal_tree::Root;
-use shoal_tree::layers::{Layers, LayersRef, Trees};
+use shoal_tree::layers::{Layers, Trees};
+use shoal_value::packed::Totals;
 
-use crate::log::queue::Marker;
 use crate::memtable::Memtable;
 use crate::memtable::admission::Admission;
-use crate::space::manager::ReadEpoch;
 use crate::tablet::compactions::{LayerSearches, RunningCompactions};
 use crate::tablet::result_totals::ResultTotals;
-use crate::value::packed::Totals;
 
 /// Limit on the keys for which a new memtable reserves its table: the table exists even if no record arrives.
 const KEYS_GUESS_MAX: usize = 64 << 10;
 /// Bits of the filter of a memtable that stays empty.
 const MEMTABLE_WITHOUT_KEYS: usize = 64;
-
-/// A tablet as published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TabletRecord {
-    pub slot_first: u16,
-    pub slot_last: u16,
-    pub root: Root,
-    /// The tree holds all records up to this one.
-    pub applied: Lsn,
-    /// The totals of all trees.
-    pub totals: Totals,
-    /// The reference to the list of its layers, if it has any.
-    pub layers: Option<LayersRef>,
-}
-
-impl TabletRecord {
-    /// Returns true if an object of this encoded name belongs to the tablet (R14).
-    pub(crate) fn owns(&self, encoded: &[u8]) -> bool {
-        (self.slot_first..=self.slot_last).contains(&slot_of_encoded(encoded))
-    }
-}
 
 /// A reader's view, captured once (R6): active memtable, frozen memtable, root.
 pub(crate) struct View {

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use shoal_base::sync::MutexGuard;
+use shoal_log::{Committer, Record, Unwritten};
+use shoal_space_manager::SpaceManager;
 
-use crate::log::commit::{Committer, Unwritten};
-use crate::log::record::Record;
 use crate::memtable::{self, Size};
-use crate::space::manager::SpaceManager;
 use crate::tablet::tablets::Tablets;
 use crate::tablet::view::View;
 

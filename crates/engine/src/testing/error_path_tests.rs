@@ -6,13 +6,13 @@ use shoal_device_sim::{Fault, FaultOp, Image};
 use shoal_space::FreeImage;
 use shoal_testkit::bytes::patterned;
 use shoal_tree::fixtures as pages;
+use shoal_value::packed::{RunEntry, run_key};
+use shoal_value::{Entry, Home, Meta};
 use smallvec::SmallVec;
 
 use crate::gc::rewrite::{Moves, Pressure, Victim};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::testing::fixtures::{self, Fixture, environment, key, leaf_entry, newest, options};
-use crate::value::entry::{Entry, Home, Meta};
-use crate::value::packed::{RunEntry, run_key};
 use crate::{CheckOptions, Error, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on, check};
 
 const EIO: i32 = 5;
@@ -327,7 +327,7 @@ fn a_manifest_in_too_many_pieces_is_refused() {
 
 #[test]
 fn a_value_in_too_many_pieces_is_refused() {
-    const PIECES: u64 = crate::space::manager::RUNS_MAX as u64;
+    const PIECES: u64 = shoal_space_manager::RUNS_MAX as u64;
     let made = splintered(16_384);
     let store = made.open().unwrap();
     let space = &store.0.space;

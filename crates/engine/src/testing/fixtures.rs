@@ -6,21 +6,20 @@ use std::sync::Arc;
 use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, Run, SeededEntropy, TabletId};
 use shoal_device::{Device, IoBuf, MemDevice};
 use shoal_device_sim::{Image, SimDevice};
+use shoal_image::copies::{FoundCopies, read_newest};
+use shoal_image::space_image;
+use shoal_image::superblock::Superblock;
+use shoal_log::format::{BatchBuilder, BatchHeader, BatchTimes, EncodedRecord, RecordKind, encode_record};
+use shoal_log::{Record, read_log};
 use shoal_space::FreeImage;
 use shoal_testkit::device::quiet;
 use shoal_tree::fixtures::Made;
 use shoal_tree::{PageRef, Root, Tree};
+use shoal_value::{Entry, Home, Meta};
 use smallvec::SmallVec;
 
-use crate::image::copies::{Found, read_newest};
-use crate::image::space_image;
-use crate::image::superblock::Superblock;
-use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord, RecordKind, Stamp, encode_record};
-use crate::log::read::read_log;
-use crate::log::record::Record;
 use crate::recovery::read::Recovery;
 use crate::tablet::tree_io::tree_of;
-use crate::value::entry::{Entry, Home, Meta};
 use crate::{
     ByteRange, CheckOptions, CheckReport, Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions,
     Result, Store, block_on, check,
@@ -172,7 +171,7 @@ impl Fixture {
         self.superblock.number += 1;
         block_on(async {
             self.superblock.space = space_image::rewrite(&self.device, &self.superblock, image).await?;
-            crate::image::copies::write(&self.device, &self.superblock).await
+            shoal_image::copies::write(&self.device, &self.superblock).await
         })
         .unwrap();
     }
@@ -193,7 +192,7 @@ impl Fixture {
             first_lsn: head.first_lsn,
             durable_lsn: Lsn(head.first_lsn.0 - 1),
             superblock: superblock.number,
-            stamp: Stamp::Now { store_ns: 0, wall_ns: 0 },
+            stamp: BatchTimes::Now { store_ns: 0, wall_ns: 0 },
             chain: head.chain,
             record_bytes: record_bytes as u32,
         };
@@ -223,7 +222,7 @@ pub(crate) fn checked(device: &Device, repair: bool) -> CheckReport {
 
 pub(crate) fn newest(device: &Device) -> Superblock {
     match block_on(read_newest(device)).unwrap() {
-        Found::Newest(superblock) => *superblock,
-        Found::Nothing => panic!("there is a store"),
+        FoundCopies::Newest(superblock) => *superblock,
+        FoundCopies::Nothing => panic!("there is a store"),
     }
 }

@@ -7,12 +7,12 @@ use shoal_common::key::Bucket;
 use shoal_common::object::Metadata;
 use shoal_device::Device;
 use shoal_device_sim::{Fault, FaultOp, Image};
+use shoal_image::layout::Layout;
+use shoal_log::format::{RecordKind, decode_record, encode_record};
+use shoal_value::encode_metadata;
 
-use crate::image::layout::Layout;
-use crate::log::format::{RecordKind, decode_record, encode_record};
 use crate::recovery::recount::TreeCount;
 use crate::testing::fixtures::{device as device_of, environment, newest, options};
-use crate::value::entry::encode_metadata;
 use crate::{ByteRange, Error, FormatOptions, ObjectKey, PutOptions, Store, block_on};
 
 const BLOCKS: u64 = 256;
@@ -130,7 +130,7 @@ fn a_record_is_what_its_checksum_says() {
 fn a_reserved_entry_that_means_nothing_is_said_to() {
     let mut count = TreeCount::default();
     assert!(count.reserved(b"\0?", b"entry").is_some_and(|what| what.contains("does not know")));
-    let key = crate::value::packed::run_key(77);
+    let key = shoal_value::packed::run_key(77);
     assert!(count.reserved(&key, &[0xFF; 3]).is_some_and(|what| what.contains("cannot be read")));
     assert_eq!(count.runs().count(), 0, "neither counts");
 }

@@ -2,9 +2,8 @@
 
 use shoal_base::task::Boxed;
 use shoal_common::error::{Error, Result};
+use shoal_log::{Committer, run_to_end};
 
-use crate::log::commit::Committer;
-use crate::log::driver::run_to_end;
 use crate::memtable::admission::{MemtablePermit, Waiting};
 use crate::store::Inner;
 use crate::store::worker::Duty;

@@ -13,18 +13,16 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{EndTime, RejectRules};
+use shoal_log::format::RecordKind;
+use shoal_log::{FETCHED, Item, Kept, QueuedBatch, Record, UNNUMBERED};
+use shoal_space_manager::{ReadEpoch, Reservation};
+use shoal_value::end_of;
 use smallvec::SmallVec;
 
-use crate::log::format::RecordKind;
-use crate::log::kept::Kept;
-use crate::log::queue::{Item, QueuedBatch};
-use crate::log::record::{self, FETCHED, Record, UNNUMBERED};
 use crate::memtable::write_counts::WriteCounts;
 use crate::memtable::{self, Growth};
-use crate::space::manager::{ReadEpoch, Reservation};
 use crate::store::Inner;
 use crate::tablet::view::{Tablet, View};
-use crate::value::entry::end_of;
 use crate::write::batch::{AdmittedBatch, PreparedRecord};
 use crate::write::watch::Watch;
 
@@ -364,7 +362,7 @@ impl LockedMemtables<'_> {
             .collect();
         let found: SmallVec<[&[Arc<Record>]; FETCHED]> =
             guesses.iter().map(|(active, guess)| active.guessed(*guess)).collect();
-        record::fetch(found.iter().copied().flatten().map(|record| &**record));
+        shoal_log::fetch(found.iter().copied().flatten().map(|record| &**record));
     }
 
     fn of_mut(&mut self, tablet: &Tablet) -> (&View, &mut memtable::Inner) {

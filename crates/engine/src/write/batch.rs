@@ -9,18 +9,15 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::PutOptions;
+use shoal_log::format::{RecordKind, encode_record, record_bytes};
+use shoal_log::{Kept, Record, RingSpace, ValueWrite};
+use shoal_space_manager::{Extents, Reservation};
+use shoal_value::{Placement, placement_of};
 use smallvec::SmallVec;
 
-use crate::log::format::{RecordKind, encode_record, record_bytes};
-use crate::log::kept::Kept;
-use crate::log::queue::ValueWrite;
-use crate::log::record::Record;
-use crate::log::ring_space::RingSpace;
 use crate::memtable::{self, hash_of};
-use crate::space::manager::{Extents, Reservation};
 use crate::store::Inner;
 use crate::tablet::view::Tablet;
-use crate::value::prepare::{Placement, placement_of};
 use crate::write::admission::Permit;
 use crate::write::change::{Change, Outline};
 

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use shoal_buffer::Buffer;
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{Expiry, Metadata, PutOptions};
-
-use crate::space::manager::Extents;
+use shoal_space_manager::Extents;
 
 /// The parts of an object that a decision reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,16 +9,17 @@ use shoal_buffer::Buffer;
 use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
+use shoal_log::format::RecordKind;
+use shoal_log::{Record, ValueWrite};
+use shoal_space_manager::{Extents, Reservation, TREE_BLOCKS_PER_RECORD};
+use shoal_value::{
+    Entry, Home, Meta, Placement, ValueContent, encode_metadata, lay_out, manifest_blocks, meta_fits_inline,
+    placement_of,
+};
 use smallvec::SmallVec;
 
 use crate::counters::OperationCounters;
-use crate::log::format::RecordKind;
-use crate::log::queue::ValueWrite;
-use crate::log::record::Record;
-use crate::space::manager::{Extents, Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::store::{Inner, Store};
-use crate::value::entry::{Entry, Home, Meta, encode_metadata, meta_fits_inline};
-use crate::value::prepare::{self, Content, Placement, lay_out, manifest_blocks, placement_of};
 use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::Placed;
 use crate::write::receive_buffer::{ReceiveBuffer, ReceivedValue};
@@ -162,7 +163,7 @@ impl Inner {
     pub(crate) async fn claim_manifest(&self, blocks: u64) -> Result<Arc<Extents>> {
         let (extents, reservation) = self.claim(|| self.space.claim_value(0, blocks, 0)).await?;
         drop(reservation);
-        if extents.runs().len() > crate::value::entry::INLINE_RUNS_MAX {
+        if extents.runs().len() > shoal_value::INLINE_RUNS_MAX {
             return Err(Error::full(blocks, self.space.available()));
         }
         Ok(extents)
@@ -195,7 +196,7 @@ impl PreparedBatch<'_> {
                 // Only the batch holds the frames after this: they can stay in the pool.
                 let ReceivedValue { frames, value_bytes, copied, checksums } = buffer.into_value();
                 OperationCounters::add(&self.inner.counters.value_bytes_copied, copied as u64);
-                let content = Content::Filled { frames: &frames, value_bytes, checksums: &checksums };
+                let content = ValueContent::Filled { frames: &frames, value_bytes, checksums: &checksums };
                 self.put(key, content, options, part).await
             }
             What::Placed(placed) => self.put_placed(key, placed, part).await,
@@ -207,34 +208,35 @@ impl PreparedBatch<'_> {
     pub(crate) async fn put(
         &mut self,
         key: &ObjectKey,
-        value: impl Into<Content<'_>>,
+        value: impl Into<ValueContent<'_>>,
         options: &PutOptions,
         part: Part,
     ) -> Result<()> {
         let (inner, value) = (self.inner, value.into());
-        if value.len() as u64 > VALUE_BYTES_SINGLE_MAX {
+        if value.byte_count() as u64 > VALUE_BYTES_SINGLE_MAX {
             return Err(Error::Invalid(format!(
                 "a value of {} bytes is too large for one put: use a stream above {VALUE_BYTES_SINGLE_MAX} bytes",
-                value.len()
+                value.byte_count()
             )));
         }
-        let (entry, meta) = inner.new_entry(key, options, value.len() as u64)?;
+        let (entry, meta) = inner.new_entry(key, options, value.byte_count() as u64)?;
         // Results of writes (R17) are noted once for each result slot, not for each write (`txn/mod.rs`).
         if let Some(end) = entry.end.filter(|_| !key.is_system()) {
             inner.maintenance.expiring.note(end, key.encoded());
         }
-        OperationCounters::add(&inner.counters.value_bytes_written, value.len() as u64);
-        let home_blocks = match placement_of(key.encoded().len(), meta.len(), value.len(), &inner.tuning) {
-            Placement::Leaf => 0,
-            Placement::Log if !part.is_large => {
-                let stored = entry.stored_bytes();
-                let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
-                blocks_for(stored) + manifest_blocks(1, units)
-            }
-            Placement::Log | Placement::Extents => {
-                return self.put_in_extents(key, entry, &meta, value, part).await;
-            }
-        };
+        OperationCounters::add(&inner.counters.value_bytes_written, value.byte_count() as u64);
+        let home_blocks =
+            match placement_of(key.encoded().len(), meta.len(), value.byte_count(), &inner.tuning) {
+                Placement::Leaf => 0,
+                Placement::Log if !part.is_large => {
+                    let stored = entry.stored_bytes();
+                    let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
+                    blocks_for(stored) + manifest_blocks(1, units)
+                }
+                Placement::Log | Placement::Extents => {
+                    return self.put_in_extents(key, entry, &meta, value, part).await;
+                }
+            };
         // The value rides in the record; an apply brings it home.
         let mut head = Vec::with_capacity(64 + meta.len());
         entry.encode(&mut head);
@@ -260,7 +262,7 @@ impl PreparedBatch<'_> {
         key: &'s ObjectKey,
         mut entry: Entry,
         meta: &'s [u8],
-        value: Content<'s>,
+        value: ValueContent<'s>,
         part: Part,
     ) -> Boxed<'s, Result<()>> {
         Box::pin(async move {
@@ -315,5 +317,3 @@ impl PreparedBatch<'_> {
         Ok(())
     }
 }
-
-pub(crate) use prepare::Filler;

@@ -4,9 +4,8 @@ use std::io::IoSliceMut;
 
 use shoal_base::copy::copy_past_cache;
 use shoal_pool::{Filled, Fresh};
+use shoal_value::UnitChecksums;
 use smallvec::SmallVec;
-
-use crate::value::prepare::UnitChecksums;
 
 /// Memory for one value, in frames of the pool. Dropping it frees them.
 #[derive(Debug)]

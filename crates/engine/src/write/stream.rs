@@ -10,14 +10,13 @@ use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{PutOptions, PutResult};
 use shoal_device::memory::Guarded;
+use shoal_log::ValueWrite;
 use shoal_pool::WriteMemory;
+use shoal_space_manager::{Extents, RUNS_MAX};
+use shoal_value::{Filler, home_of, manifest_blocks};
 
-use crate::log::queue::ValueWrite;
-use crate::space::manager::{Extents, RUNS_MAX};
 use crate::store::Store;
-use crate::value::prepare::{home_of, manifest_blocks};
 use crate::write::change::Placed;
-use crate::write::put::Filler;
 use crate::write::write_batch::Write;
 
 /// Bytes that a stream collects before it writes them to an extent.

@@ -6,9 +6,8 @@ use std::task::{Context, Poll};
 use shoal_base::Lsn;
 use shoal_base::task::may_block;
 use shoal_common::error::Result;
+use shoal_log::{Record, Waiting};
 
-use crate::log::driver::Waiting;
-use crate::log::record::Record;
 use crate::store::Store;
 
 /// The ticket of writes with consecutive places in the order of writes. Dropping it forgets the answer, not the writes.
@@ -116,7 +115,7 @@ impl Store {
 
     /// As [`Self::gather`], for a thread whose turn may serve one client. `work` returns the clients that wait for its writes. For one
     /// client the thread commits the writes itself, which saves two wake-ups, and blocks meanwhile; on a slow device, and
-    /// while another thread commits, the committer's thread gets them nevertheless (`log/who_commits.rs`). So the caller
+    /// while another thread commits, the committer's thread gets them nevertheless (`who_commits.rs` of `shoal-log`). So the caller
     /// polls its tickets afterwards, and answers the durable ones before it queues more.
     pub fn turn(&self, work: impl FnOnce() -> Waiting) {
         self.0.log.committer.turn(work);

@@ -7,15 +7,14 @@ use std::borrow::Borrow;
 
 use shoal_base::codec::varint_bytes;
 use shoal_common::key::ObjectKey;
+use shoal_log::Record;
+use shoal_log::format::{RecordKind, write_record};
+use shoal_space_manager::TREE_BLOCKS_PER_RECORD;
+use shoal_value::{Entry, Home, Meta, Placement, placement_of};
 use smallvec::SmallVec;
 
 use crate::counters::OperationCounters;
-use crate::log::format::{RecordKind, write_record};
-use crate::log::record::Record;
-use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::store::{Inner, Store};
-use crate::value::entry::{Entry, Home, Meta};
-use crate::value::prepare::{Placement, placement_of};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{AdmittedBatch, PreparedBatch};
 use crate::write::ticket::Ticket;
@@ -109,11 +108,10 @@ mod tests {
     use shoal_common::object::{PutOptions, RejectRules};
     use shoal_common::options::{Environment, OpenOptions};
     use shoal_device::Device;
+    use shoal_log::Waiting;
     use shoal_testkit::clock::SteppingClock;
     use shoal_testkit::task::poll_once;
     use shoal_testkit::wait::eventually;
-
-    use crate::log::driver::Waiting;
 
     use super::*;
     use crate::testing::fixtures::{in_memory, key, open_in};

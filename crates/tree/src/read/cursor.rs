@@ -29,7 +29,7 @@ pub(crate) const READ_AHEAD_MAX: usize = 64;
 const READ_AHEAD_FIRST: usize = 2;
 
 /// An entry under a cursor.
-pub struct Entry<'a, P> {
+pub struct CursorEntry<'a, P> {
     /// Its key.
     pub key: &'a [u8],
     /// Its bytes.
@@ -38,7 +38,7 @@ pub struct Entry<'a, P> {
     range: Range<usize>,
 }
 
-impl<P: Clone + std::ops::Deref<Target = [u8; shoal_base::BLOCK_BYTES]>> Entry<'_, P> {
+impl<P: Clone + std::ops::Deref<Target = [u8; shoal_base::BLOCK_BYTES]>> CursorEntry<'_, P> {
     /// The entry's bytes. They keep their page pinned and do not depend on the cursor.
     pub fn found(&self) -> Found<P> {
         Found::new(self.page.clone(), self.range.clone())
@@ -282,7 +282,7 @@ impl<S: PageSource> Cursor<S> {
     /// [`Error::Corrupt`] once for each damaged page in the range, after the entries before it; the next call continues
     /// after the page, and [`take_gap`](Self::take_gap) has the range. Likewise once for each leaf marked "base lost",
     /// before its entries. After any other error, such as [`Error::Io`], the call can be repeated: no entry is skipped.
-    pub async fn next(&mut self) -> Result<Option<Entry<'_, S::Page>>> {
+    pub async fn next(&mut self) -> Result<Option<CursorEntry<'_, S::Page>>> {
         let range = loop {
             if self.sought.is_some() {
                 self.descend().await?;
@@ -300,7 +300,7 @@ impl<S: PageSource> Cursor<S> {
         self.expected = self.expected.map(|rest| rest.saturating_sub(1));
         let Some(leaf) = &self.leaf else { return Ok(None) };
         let Some(entry) = leaf.page.get(range.clone()) else { return Ok(None) };
-        Ok(Some(Entry { key: &self.key, entry, page: &leaf.page, range }))
+        Ok(Some(CursorEntry { key: &self.key, entry, page: &leaf.page, range }))
     }
 
     /// Returns the place of the leaf's next entry; `None` at the end of the leaf or of the whole scan.

@@ -6,9 +6,9 @@
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_common::error::Result;
+use shoal_space_manager::Discarded;
 
 use super::{Progress, Relocator};
-use crate::space::discarded::Discarded;
 
 /// Blocks discarded at a time: 64 MiB, so that writes in flight do not miss much space.
 const PIECE_BLOCKS: u64 = 16_384;

@@ -6,17 +6,15 @@ use shoal_base::{Lsn, Run, blocks_for};
 use shoal_common::error::{Error, Result};
 use shoal_common::key::is_reserved;
 use shoal_device::IoBuf;
+use shoal_space_manager::TREE_BLOCKS_PER_RECORD;
 use shoal_tree::layers::Trees;
 use shoal_tree::{Cursor, PageRef};
+use shoal_value::{Entry, Home, Located, decode_leaf_entry, manifest_blocks};
 
 use super::{HOLE_BLOCKS_MAX, Relocator};
 use crate::gc::rewrite::{LiveValue, Moves, Victim};
-use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;
-use crate::value::entry::{Entry, Home, decode_leaf_entry};
-use crate::value::prepare::manifest_blocks;
-use crate::value::read::Located;
 
 /// Limit on the leaves that one step reads while it holds the applier's token.
 const LEAVES_MAX: usize = 512;

@@ -8,7 +8,7 @@
 //!
 //! The same thread tidies the packed runs of a calm store, at the same rate; the same switch pauses both.
 //!
-//! Reading order: this file (the choice of work), [`find`] (the contents of a group), [`closed`](crate::space::closed),
+//! Reading order: this file (the choice of work), [`find`] (the contents of a group), [`ClosedGroups`](shoal_space_manager::ClosedGroups),
 //! [`rate`](crate::checkpoint::rate), [`discard`].
 
 mod discard;
@@ -22,10 +22,10 @@ use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_common::error::Result;
 use shoal_common::event::Token;
 use shoal_space::Victim;
+use shoal_space_manager::SpaceManager;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::compaction::{Compacted, Wanted};
-use crate::space::manager::SpaceManager;
 
 /// Longest hole for moved values, in blocks: longer free runs belong to the reserve.
 pub(crate) const HOLE_BLOCKS_MAX: u32 = 1023;

@@ -7,12 +7,12 @@
 use bytes::Bytes;
 use shoal_base::list::DamagedRange;
 use shoal_common::error::{Error, Result};
+use shoal_space_manager::TREE_BLOCKS_PER_RECORD;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::compaction::GivenUp;
 use crate::gc::rewrite::Moves;
 use crate::recovery::repair::gaps::gaps_of;
-use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::tablet::damage::Unread;
 use crate::tablet::tree_io::tree_of;
 use crate::tablet::view::Tablet;

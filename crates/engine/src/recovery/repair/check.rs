@@ -10,12 +10,15 @@ use shoal_common::error::{Error, Result};
 use shoal_common::key::{is_own, name};
 use shoal_common::options::OpenOptions;
 use shoal_device::Device;
+use shoal_log::format::RecordKind;
 use shoal_pool::Pool;
 use shoal_tree::layers::Trees;
 use shoal_tree::layers::page as layers_page;
+use shoal_tree::layers::walk::{DamagedPlace, WalkedTrees};
 use shoal_tree::{Gap, Tree};
+use shoal_value::Entry;
+use shoal_value::packed::{Footer, Totals, read_footers};
 
-use crate::log::format::RecordKind;
 use crate::maintenance::stored_kind::StoredKind;
 use crate::maintenance::verify::value_problems;
 use crate::recovery::owners::Owners;
@@ -29,9 +32,6 @@ use crate::recovery::repair::repair;
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::tablet::damage;
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
-use crate::value::entry::Entry;
-use crate::value::packed::{Footer, Totals, read_footers};
-use shoal_tree::layers::walk::{DamagedPlace, WalkedTrees};
 
 /// Footers of packed runs that are read at a time.
 const FOOTERS_AT_A_TIME: usize = 64;

@@ -3,15 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_log::format::encode_record;
 use shoal_tree::fixtures as pages;
+use shoal_value::Home;
+use shoal_value::packed::{RunEntry, Totals, run_key};
 use smallvec::SmallVec;
 
 use super::*;
-use crate::log::format::encode_record;
 use crate::recovery::report::NOT_RESTORED_MAX;
 use crate::testing::fixtures::{BLOCKS, Fixture, entry, inline_entry, key, leaf_entry, options};
-use crate::value::entry::Home;
-use crate::value::packed::{RunEntry, Totals, run_key};
 use crate::{ByteRange, PutOptions, block_on};
 
 fn run_entry(entry: &RunEntry) -> Vec<u8> {

@@ -5,9 +5,12 @@
 //! believed ([`Findings::hold`]).
 
 use shoal_base::TabletId;
+use shoal_common::error::Result;
+use shoal_image::superblock::Superblock;
 use shoal_pool::Pool;
+use shoal_tree::layers::Trees;
+use shoal_tree::layers::walk::DamagedPlace;
 
-use crate::image::superblock::Superblock;
 use crate::recovery::owners::Owners;
 use crate::recovery::read::Recovery;
 use crate::recovery::recount::{Counted, count_trees};
@@ -15,9 +18,6 @@ use crate::recovery::repair::gaps::{KeyRanges, are_still_damaged, gaps_of};
 use crate::recovery::repair::hidden::{Hidden, HiddenObjects};
 use crate::recovery::repair::tree_salvage::MayBeLost;
 use crate::tablet::tree_io::tree_of;
-use shoal_common::error::Result;
-use shoal_tree::layers::Trees;
-use shoal_tree::layers::walk::DamagedPlace;
 
 /// The findings for one tablet.
 pub(crate) struct TabletFindings {

@@ -7,9 +7,9 @@
 use shoal_base::TabletId;
 use shoal_tree::Gap;
 use shoal_tree::layers::Trees;
+use shoal_value::packed::Totals;
 
 use crate::recovery::recount::TreeCount;
-use crate::value::packed::Totals;
 
 /// The hidden objects of one tablet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use shoal_base::{ManualClock, Run, SeededEntropy, TabletId};
+use shoal_common::options::Tuning;
 use shoal_device::Device;
 use shoal_device_sim::{Image, SimDevice};
-
-use shoal_common::options::Tuning;
+use shoal_log::format::encode_record;
+use shoal_value::Meta;
 use smallvec::SmallVec;
 
 use super::*;
-use crate::log::format::encode_record;
 use crate::testing::fixtures::{self, checked, device as device_of, environment, newest};
-use crate::value::entry::Meta;
 use crate::{ByteRange, CheckOptions, DeleteResult, Environment, OpenOptions, block_on, check};
 
 /// Large enough that no apply starts by itself.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use shoal_base::TabletId;
 use shoal_device_sim::SimDevice;
+use shoal_log::format::{BatchTimes, encode_record};
 
 use super::*;
-use crate::log::format::{Stamp, encode_record};
 use crate::testing::fixtures::{self, checked, environment, newest, open_in, options, put};
 use crate::{ByteRange, OpenOptions, block_on};
 
@@ -263,7 +263,7 @@ fn batch(position: u64, blocks: u32, epoch: u64) -> Found {
         first_lsn: Lsn(position),
         durable_lsn: Lsn(0),
         superblock: 1,
-        stamp: Stamp::Now { store_ns: 0, wall_ns: 0 },
+        stamp: BatchTimes::Now { store_ns: 0, wall_ns: 0 },
         chain: 0,
         record_bytes: 0,
     };

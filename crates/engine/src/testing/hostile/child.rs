@@ -27,7 +27,7 @@ fn subject() -> (Image, Superblock) {
         store.close().await?;
         read_newest(&device).await
     });
-    let Found::Newest(superblock) = newest.unwrap() else { panic!("there is a store") };
+    let FoundCopies::Newest(superblock) = newest.unwrap() else { panic!("there is a store") };
     (sim.image(), *superblock)
 }
 

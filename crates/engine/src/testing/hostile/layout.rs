@@ -7,9 +7,8 @@ use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::{crc32c, crc32c_seeded};
 use shoal_base::codec::Reader;
 use shoal_device_sim::Image;
-
-use crate::image::superblock::Superblock;
-use crate::log::format::{BATCH_HEADER_BYTES, peek_header};
+use shoal_image::superblock::Superblock;
+use shoal_log::format::{BATCH_HEADER_BYTES, peek_header};
 
 /// A piece in its place.
 pub(super) struct Piece {
@@ -115,7 +114,7 @@ pub(super) fn write(image: &mut Image, first: u64, bytes: &[u8]) {
 /// Makes `superblock` the only one.
 pub(super) fn write_superblock(image: &mut Image, superblock: &Superblock) {
     let encoded = superblock.encode();
-    for &copy in crate::image::layout::SUPERBLOCK_COPIES.as_flattened() {
+    for &copy in shoal_image::layout::SUPERBLOCK_COPIES.as_flattened() {
         write(image, copy, &encoded);
     }
 }

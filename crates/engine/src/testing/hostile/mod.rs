@@ -21,11 +21,11 @@ use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, SeededEntropy};
 use shoal_common::options::Tuning;
 use shoal_device::Device;
 use shoal_device_sim::{Image, SimDevice, SimOptions};
+use shoal_image::copies::{FoundCopies, read_newest};
+use shoal_image::features::{Features, MOVED_AREAS};
+use shoal_image::superblock::{SpacePlace, Superblock};
+use shoal_log::LogPlace;
 
-use crate::image::copies::{Found, read_newest};
-use crate::image::features::{Features, MOVED_AREAS};
-use crate::image::superblock::{SpacePlace, Superblock};
-use crate::log::ring::LogPlace;
 use crate::{
     ByteRange, CheckOptions, Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, PutOptions,
     Store, block_on,
@@ -83,8 +83,8 @@ fn small_store(device_blocks: u64, grow_to: Option<u64>) -> (Image, Superblock) 
         read_newest(&device).await
     });
     match newest {
-        Ok(Found::Newest(superblock)) => (sim.image(), *superblock),
-        Ok(Found::Nothing) => unreachable!("a new store has a superblock"),
+        Ok(FoundCopies::Newest(superblock)) => (sim.image(), *superblock),
+        Ok(FoundCopies::Nothing) => unreachable!("a new store has a superblock"),
         Err(error) => unreachable!("a store in memory: {error}"),
     }
 }
@@ -169,7 +169,7 @@ pub fn superblock(input: &[u8]) {
     let Some(superblock) = Superblock::decode(&block) else { return };
     assert_eq!(Superblock::decode(&superblock.encode()).as_ref(), Some(&superblock));
     let mut image = base_of(superblock.features).0.clone();
-    crate::image::layout::SUPERBLOCK_COPIES.as_flattened().iter().for_each(|&copy| image.write(copy, &block));
+    shoal_image::layout::SUPERBLOCK_COPIES.as_flattened().iter().for_each(|&copy| image.write(copy, &block));
     use_store(&image);
 }
 

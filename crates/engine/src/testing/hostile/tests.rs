@@ -10,21 +10,20 @@ use shoal_base::{BLOCK_BYTES, Entropy, Lsn, Run, SeededEntropy, TabletId};
 use shoal_common::object::{EndTime, Metadata};
 use shoal_device::Device;
 use shoal_device_sim::SimDevice;
+use shoal_image::features::{Features, MOVED_AREAS};
+use shoal_image::losses::Losses;
+use shoal_image::superblock::Superblock;
+use shoal_log::format::{BatchBuilder, BatchHeader, BatchTimes, RecordKind, encode_record};
+use shoal_log::{ClockRecord, WallMark};
 use shoal_space::{Delta, FreeImage};
 use shoal_testkit::wait::HANGS_AFTER;
 use shoal_testkit::{corpus, lab};
+use shoal_value::packed::{RunEntry, RunOwner, put_footer, put_item};
+use shoal_value::{Entry, Home, Manifest, Meta, encode_metadata};
 use smallvec::SmallVec;
 
 use super::limit::ALLOCATION_BYTES_MAX;
 use super::{BASE, GROWN, OBJECTS, OF_GROWN, TARGETS, environment, key, options, quiet};
-use crate::image::features::{Features, MOVED_AREAS};
-use crate::image::losses::Losses;
-use crate::image::superblock::Superblock;
-use crate::log::clock_record::{ClockRecord, WallMark};
-use crate::log::format::{BatchBuilder, BatchHeader, RecordKind, Stamp, encode_record};
-use crate::value::entry::{Entry, Home, Meta, encode_metadata};
-use crate::value::manifest::Manifest;
-use crate::value::packed::{Owner, RunEntry, put_footer, put_item};
 use crate::{ByteRange, CheckOptions, Store, block_on};
 
 /// The duration of the mutants of each target: the laboratory's HOSTILE_MS, or a moment.
@@ -102,7 +101,7 @@ fn batch(records: &[(RecordKind, Vec<u8>)]) -> Vec<u8> {
         first_lsn: Lsn(1),
         durable_lsn: Lsn(0),
         superblock: BASE.1.number,
-        stamp: Stamp::Now { store_ns: 9, wall_ns: 0 },
+        stamp: BatchTimes::Now { store_ns: 9, wall_ns: 0 },
         chain: 0,
         record_bytes: record_bytes as u32,
     };
@@ -155,7 +154,7 @@ fn packed_runs() -> Vec<Vec<u8>> {
     let mut items = Vec::new();
     put_item(&mut items, b"default\0key", Lsn(7), 900);
     put_item(&mut items, b"default\0key-2", Lsn(8), 90);
-    let owner = Owner { device: 3, tablet: TabletId(5), block: 6 };
+    let owner = RunOwner { device: 3, tablet: TabletId(5), block: 6 };
     put_footer(&mut memory, 990, &items, 2, owner);
     let mut entry = Vec::new();
     RunEntry {

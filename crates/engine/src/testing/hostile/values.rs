@@ -6,13 +6,13 @@ use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Crc32c, Lsn, TabletId};
 use shoal_device::{Device, MemDevice};
 use shoal_pool::{Hint, Pool, PoolOptions};
+use shoal_value::packed::{Footer, RunEntry, RunOwner};
+use shoal_value::{
+    Entry, Home, Located, Manifest, decode_metadata, encode_metadata, end_of, read, split_leaf_entry,
+    verify_direct,
+};
 
 use crate::block_on;
-use crate::value::entry::{Entry, Home, decode_metadata, encode_metadata, end_of, split_leaf_entry};
-use crate::value::manifest::Manifest;
-use crate::value::packed::{Footer, Owner, RunEntry};
-use crate::value::read::{Located, read};
-use crate::value::verify::verify_direct;
 
 /// Blocks of the device that entries refer to.
 const BLOCKS: u64 = 64;
@@ -54,7 +54,7 @@ fn entry(body: &[u8]) {
 
 async fn read_it(entry: &Entry) -> crate::Result<()> {
     let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-    let pool = Pool::new(device.clone(), PoolOptions::new(64)).map_err(crate::value::read::pool_error)?;
+    let pool = Pool::new(device.clone(), PoolOptions::new(64)).map_err(shoal_value::pool_error)?;
     let _ = verify_direct(&device, &pool, BLOCKS, entry, Lsn(7)).await;
     let located = Located::find(&device, &pool, entry, Lsn(7)).await?;
     let bytes = entry.stored_bytes().min(READ_BYTES_MAX);
@@ -94,8 +94,8 @@ pub(super) fn packed_run(input: &[u8]) {
     let _ = footer.fits(&RunEntry::default());
 }
 
-fn owner_of(tail: &[u8]) -> Result<Owner, shoal_base::codec::Truncated> {
+fn owner_of(tail: &[u8]) -> Result<RunOwner, shoal_base::codec::Truncated> {
     let mut reader = Reader::new(tail);
     let (device, block) = (reader.u64()?, reader.u64()?);
-    Ok(Owner { device, tablet: TabletId(reader.u16()?), block })
+    Ok(RunOwner { device, tablet: TabletId(reader.u16()?), block })
 }

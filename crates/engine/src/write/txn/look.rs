@@ -13,14 +13,14 @@ use shoal_buffer::Buffer;
 use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{Metadata, Object};
+use shoal_log::format::RecordKind;
 use shoal_pool::Hint;
+use shoal_value::{Entry, Home, Meta};
 use smallvec::SmallVec;
 
-use crate::log::format::RecordKind;
 use crate::read::get::{FoundEntry, check_single, entry_of_record, is_unreadable};
 use crate::store::Inner;
 use crate::tablet::view::Tablet;
-use crate::value::entry::{Entry, Home, Meta};
 use crate::write::append::Seen;
 use crate::write::change::ReadLevel;
 

@@ -1,0 +1,30 @@
+//! The space of a store, above the allocator (`shoal-space`): blocks that may be taken, blocks that applies need, and freed blocks that may
+//! not be reused yet.
+//!
+//! [`SpaceManager`] has the rules that make a full store usable:
+//!
+//! - A record is admitted with a [`Reservation`] for its apply, so that an apply never fails for lack of blocks (R3).
+//! - The blocks of a value in flight are [`Extents`]. Dropped before a record names them, they are freed, but only when the device is done
+//!   with them (R8).
+//! - Freed blocks wait for a durable superblock, for a flushed batch that names it, and for the readers of the previous root ([`ReadEpoch`])
+//!   before they are reused (R9, R16).
+//!
+//! Nothing here does I/O.
+//!
+//! Reading order: `manager.rs`; then its parts: `closed.rs` (groups that are being emptied), `discarded.rs` (groups that were
+//! returned to the device); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
+
+mod closed;
+mod discarded;
+mod growth_history;
+mod manager;
+mod own_space;
+
+pub use closed::ClosedGroups;
+pub use discarded::Discarded;
+pub use growth_history::GrowthHistory;
+pub use manager::{
+    DataBlocks, Extents, OwnerId, RUNS_MAX, ReadEpoch, Reservation, Shortage, SpaceManager,
+    TREE_BLOCKS_PER_RECORD,
+};
+pub use own_space::{OWN_SPACES_MAX, OwnSpace};

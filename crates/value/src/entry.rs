@@ -1,0 +1,435 @@
+//! The entry of an object in log and leaves: everything except its key (`docs/format/object.md`).
+//!
+//! The *body* is the same in a log record and in a leaf, so that an apply copies it; a leaf stores the version (8 bytes)
+//! before it. Stored bytes of a value: metadata that does not fit in the leaf, then the value, in units of 64 KiB, each with
+//! its checksum.
+
+use bytes::Bytes;
+use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
+use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_UNIT_BYTES};
+use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
+use shoal_common::error::{Error, Result};
+use shoal_common::object::{EndTime, Metadata};
+use shoal_space_manager::RUNS_MAX;
+use smallvec::SmallVec;
+
+use crate::manifest::manifest_bytes;
+
+/// Most bytes of key and entry together in a leaf: at least three fit in a page.
+pub(crate) const LEAF_ENTRY_BYTES_MAX: usize = 1300;
+/// Encoded metadata of more bytes is stored before the value.
+const META_INLINE_BYTES_MAX: usize = 256;
+/// Runs, and checksums of units, that an entry itself may hold; with more, they go into a manifest.
+pub const INLINE_RUNS_MAX: usize = 4;
+
+/// Most bytes of metadata before a value: more than a user may store.
+const META_IN_FRONT_BYTES_MAX: u32 = VALUE_UNIT_BYTES as u32;
+/// Bytes of a manifest at most.
+const MANIFEST_BYTES_MAX: usize = manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as usize / VALUE_UNIT_BYTES + 2);
+
+/// Most bytes of a leaf's entry besides key, metadata and inline value: version, flags, times and lengths, and
+/// extents (offset, count, runs, checksums), the longest home.
+const ENTRY_OTHER_BYTES_MAX: usize =
+    8 + 1 + 8 + 8 + 10 + 2 + 3 + 1 + INLINE_RUNS_MAX * (10 + 5) + INLINE_RUNS_MAX * 4;
+
+const HOME_MASK: u8 = 0b11;
+const HOME_INLINE: u8 = 0;
+const HOME_EXTENTS: u8 = 1;
+const HOME_MANIFEST: u8 = 2;
+const HOME_PACKED: u8 = 3;
+const META_IN_FRONT: u8 = 1 << 2;
+const HAS_EXPIRY: u8 = 1 << 3;
+/// The expiry is a moment of store time, not of the wall clock.
+const IS_RELATIVE: u8 = 1 << 4;
+
+/// Reads the end of an object's time, if the entry has one.
+///
+/// # Errors
+/// [`Truncated`], also for a kind of end that does not exist.
+#[inline]
+fn take_end(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<EndTime>, Truncated> {
+    match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
+        (false, false) => Ok(None),
+        (true, false) => Ok(Some(EndTime::Wall(reader.u64()?))),
+        (true, true) => Ok(Some(EndTime::Store(reader.u64()?))),
+        (false, true) => Err(Truncated),
+    }
+}
+
+/// The place of the stored bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// They are the rest of the body.
+    Inline,
+    /// They are in these runs, one after the other, from byte `offset` of the first block on. Every run except the last
+    /// is a multiple of a unit, so no unit is in two runs.
+    Extents {
+        /// Byte of the first run at which they start.
+        offset: u16,
+        /// The runs, in the order of the bytes.
+        runs: SmallVec<[Run; 1]>,
+        /// The checksum of each unit.
+        checksums: SmallVec<[u32; 4]>,
+    },
+    /// They are in the packed run at block `run`, from its byte `at` on: one unit. The run belongs to the tablet, not
+    /// to the entry.
+    Packed {
+        /// First block of the packed run.
+        run: u64,
+        /// Byte of the run at which they start.
+        at: u32,
+        /// Their checksum.
+        checksum: u32,
+    },
+    /// A manifest of `bytes` bytes in these runs names their runs and checksums.
+    Manifest {
+        /// The runs of the manifest itself.
+        runs: SmallVec<[Run; 1]>,
+        /// Bytes of the manifest.
+        bytes: u32,
+        /// The checksum of the manifest.
+        checksum: u32,
+    },
+}
+
+/// A decoded body, without the inline bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The time of the write, in nanoseconds since the Unix epoch.
+    pub modified_ns: u64,
+    /// The deadline, if it has one.
+    pub end: Option<EndTime>,
+    /// Bytes of the value.
+    pub value_bytes: u64,
+    /// The place of its metadata.
+    pub meta: Meta,
+    /// The place of its stored bytes.
+    pub home: Home,
+}
+
+/// The place of the encoded metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meta {
+    /// In the entry.
+    Inline(SmallVec<[u8; 24]>),
+    /// In the first stored bytes, this many.
+    InFront(u32),
+}
+
+impl Entry {
+    /// Stored bytes: metadata first, then the value.
+    #[inline]
+    pub fn stored_bytes(&self) -> u64 {
+        self.value_bytes + u64::from(self.meta_in_front())
+    }
+
+    /// The blocks that hold a packed value.
+    #[inline]
+    pub(crate) fn packed_blocks(&self) -> Option<Run> {
+        let Home::Packed { run, at, .. } = self.home else { return None };
+        let first = run + u64::from(at) / BLOCK_BYTES_U64;
+        Some(Run::new(first, blocks_for(u64::from(at) % BLOCK_BYTES_U64 + self.stored_bytes()) as u32))
+    }
+
+    /// Bytes of metadata before the value.
+    #[inline]
+    pub fn meta_in_front(&self) -> u32 {
+        match self.meta {
+            Meta::Inline(_) => 0,
+            Meta::InFront(bytes) => bytes,
+        }
+    }
+
+    /// Appends the body; inline bytes follow it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut flags = match self.home {
+            Home::Inline => HOME_INLINE,
+            Home::Extents { .. } => HOME_EXTENTS,
+            Home::Manifest { .. } => HOME_MANIFEST,
+            Home::Packed { .. } => HOME_PACKED,
+        };
+        if matches!(self.meta, Meta::InFront(_)) {
+            flags |= META_IN_FRONT;
+        }
+        match self.end {
+            None => {}
+            Some(EndTime::Wall(_)) => flags |= HAS_EXPIRY,
+            Some(EndTime::Store(_)) => flags |= HAS_EXPIRY | IS_RELATIVE,
+        }
+        out.push(flags);
+        out.extend_from_slice(&self.modified_ns.to_le_bytes());
+        if let Some(end) = self.end {
+            out.extend_from_slice(&end.ns().to_le_bytes());
+        }
+        put_varint(out, self.value_bytes);
+        match &self.meta {
+            Meta::Inline(bytes) => put_prefixed(out, bytes),
+            Meta::InFront(bytes) => put_varint(out, u64::from(*bytes)),
+        }
+        match &self.home {
+            Home::Inline => {}
+            Home::Extents { offset, runs, checksums } => {
+                put_varint(out, u64::from(*offset));
+                put_runs(out, runs);
+                for checksum in checksums {
+                    out.extend_from_slice(&checksum.to_le_bytes());
+                }
+            }
+            Home::Packed { run, at, checksum } => {
+                put_varint(out, *run);
+                put_varint(out, u64::from(*at));
+                out.extend_from_slice(&checksum.to_le_bytes());
+            }
+            Home::Manifest { runs, bytes, checksum } => {
+                put_runs(out, runs);
+                put_varint(out, u64::from(*bytes));
+                out.extend_from_slice(&checksum.to_le_bytes());
+            }
+        }
+    }
+
+    /// The entry in `body`, and the inline bytes after it.
+    ///
+    /// # Errors
+    /// [`Truncated`] if it is not a body.
+    pub fn decode(body: &[u8]) -> std::result::Result<(Self, &[u8]), Truncated> {
+        let (head, mut reader) = Head::take(body)?;
+        let Head { flags, modified_ns, end, value_bytes, meta } = head;
+        let meta = match meta {
+            HeadMeta::Inline(bytes) => Meta::Inline(SmallVec::from_slice(bytes)),
+            HeadMeta::InFront(bytes) => Meta::InFront(bytes),
+        };
+        let mut entry = Self { modified_ns, end, value_bytes, meta, home: Home::Inline };
+        match flags & HOME_MASK {
+            HOME_INLINE if reader.rest().len() as u64 != entry.stored_bytes() => return Err(Truncated),
+            HOME_INLINE => {}
+            HOME_EXTENTS => {
+                let offset = u16::try_from(reader.varint()?).map_err(|_| Truncated)?;
+                let runs = take_runs(&mut reader)?;
+                let units = entry.stored_bytes().div_ceil(VALUE_UNIT_BYTES as u64);
+                let room = runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>();
+                if units > INLINE_RUNS_MAX as u64
+                    || blocks_for(u64::from(offset) + entry.stored_bytes()) > room
+                {
+                    return Err(Truncated);
+                }
+                let checksums =
+                    (0..units).map(|_| reader.u32()).collect::<std::result::Result<SmallVec<_>, _>>()?;
+                entry.home = Home::Extents { offset, runs, checksums };
+            }
+            HOME_MANIFEST => {
+                let runs = take_runs(&mut reader)?;
+                let bytes = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
+                if bytes as usize > MANIFEST_BYTES_MAX
+                    || blocks_for(u64::from(bytes))
+                        > runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>()
+                {
+                    return Err(Truncated);
+                }
+                entry.home = Home::Manifest { runs, bytes, checksum: reader.u32()? };
+            }
+            // Two bits: `HOME_PACKED` is the remaining value.
+            _ => {
+                let run = reader.varint()?;
+                let at = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
+                let stored = entry.stored_bytes();
+                let blocks = blocks_for(u64::from(at) + stored.min(VALUE_UNIT_BYTES as u64));
+                if stored == 0 || stored > VALUE_UNIT_BYTES as u64 || run.checked_add(blocks).is_none() {
+                    return Err(Truncated);
+                }
+                entry.home = Home::Packed { run, at, checksum: reader.u32()? };
+            }
+        }
+        let inline = if entry.home == Home::Inline { reader.rest() } else { &[] };
+        Ok((entry, inline))
+    }
+}
+
+/// The fields before an entry's home, borrowed.
+struct Head<'a> {
+    flags: u8,
+    modified_ns: u64,
+    end: Option<EndTime>,
+    value_bytes: u64,
+    meta: HeadMeta<'a>,
+}
+
+/// See [`Meta`].
+enum HeadMeta<'a> {
+    Inline(&'a [u8]),
+    InFront(u32),
+}
+
+impl<'a> Head<'a> {
+    /// The head of `body`, and a reader of the rest.
+    #[inline]
+    fn take(body: &'a [u8]) -> std::result::Result<(Self, Reader<'a>), Truncated> {
+        let mut reader = Reader::new(body);
+        let flags = reader.u8()?;
+        let modified_ns = reader.u64()?;
+        let end = take_end(flags, &mut reader)?;
+        let value_bytes = reader.varint()?;
+        let meta = if flags & META_IN_FRONT != 0 {
+            HeadMeta::InFront(u32::try_from(reader.varint()?).map_err(|_| Truncated)?)
+        } else {
+            HeadMeta::Inline(reader.prefixed()?)
+        };
+        // No value is longer: sums of lengths cannot overflow, and no memory is taken for impossible lengths.
+        let in_front = if let HeadMeta::InFront(bytes) = meta { bytes } else { 0 };
+        if value_bytes > VALUE_BYTES_MAX || in_front > META_IN_FRONT_BYTES_MAX {
+            return Err(Truncated);
+        }
+        Ok((Self { flags, modified_ns, end, value_bytes, meta }, reader))
+    }
+}
+
+/// An entry with the value in its body; everything is borrowed.
+pub struct InlineEntry<'a> {
+    /// The time of the write, in nanoseconds since the Unix epoch.
+    pub modified_ns: u64,
+    /// The deadline, if it has one.
+    pub end: Option<EndTime>,
+    /// ValueContent type and user metadata, encoded.
+    pub metadata: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+}
+
+impl<'a> InlineEntry<'a> {
+    /// The entry in `body`; `None` if its value is elsewhere, or if `body` is not a body.
+    #[inline]
+    pub fn decode(body: &'a [u8]) -> Option<Self> {
+        let (Head { flags, modified_ns, end, value_bytes, meta }, reader) = Head::take(body).ok()?;
+        if flags & HOME_MASK != HOME_INLINE {
+            return None;
+        }
+        let (metadata, value) = match meta {
+            HeadMeta::Inline(metadata) => (metadata, reader.rest()),
+            HeadMeta::InFront(bytes) => reader.rest().split_at_checked(bytes as usize)?,
+        };
+        (value.len() as u64 == value_bytes).then_some(Self { modified_ns, end, metadata, value })
+    }
+}
+
+/// The length of the value of an entry with this body, without decoding the rest; 0 if `body` is not a body.
+#[inline]
+pub fn value_bytes_of(body: &[u8]) -> u64 {
+    Head::take(body).map_or(0, |(head, _)| head.value_bytes)
+}
+
+/// The deadline of an entry with this body, without decoding the rest.
+#[inline]
+pub fn end_of(body: &[u8]) -> Option<EndTime> {
+    let mut reader = Reader::new(body);
+    let flags = reader.u8().ok()?;
+    if flags & HAS_EXPIRY == 0 {
+        return None;
+    }
+    reader.u64().ok()?;
+    take_end(flags, &mut reader).ok()?
+}
+
+fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {
+    assert!(runs.len() <= INLINE_RUNS_MAX, "more runs go into a manifest");
+    out.push(runs.len() as u8);
+    for run in runs {
+        put_varint(out, run.block);
+        put_varint(out, u64::from(run.blocks));
+    }
+}
+
+fn take_runs(reader: &mut Reader<'_>) -> std::result::Result<SmallVec<[Run; 1]>, Truncated> {
+    let count = usize::from(reader.u8()?);
+    if count > INLINE_RUNS_MAX {
+        return Err(Truncated);
+    }
+    (0..count)
+        .map(|_| {
+            let block = reader.varint()?;
+            let blocks = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
+            if blocks == 0 || block.checked_add(u64::from(blocks)).is_none() {
+                return Err(Truncated);
+            }
+            Ok(Run::new(block, blocks))
+        })
+        .collect()
+}
+
+/// Splits a leaf's entry into version and body.
+///
+/// # Errors
+/// [`Truncated`].
+#[inline]
+pub fn split_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, &[u8]), Truncated> {
+    let mut reader = Reader::new(bytes);
+    Ok((Lsn(reader.u64()?), reader.rest()))
+}
+
+/// Version and entry of a leaf's entry, without the inline bytes.
+///
+/// # Errors
+/// [`Truncated`].
+#[inline]
+pub fn decode_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, Entry), Truncated> {
+    let (version, body) = split_leaf_entry(bytes)?;
+    Ok((version, Entry::decode(body)?.0))
+}
+
+/// Returns true if metadata of this encoded length is stored in the entry: beside a long key it may leave no room for
+/// the value's home.
+#[inline]
+pub fn meta_fits_inline(key_bytes: usize, encoded_bytes: usize) -> bool {
+    encoded_bytes <= META_INLINE_BYTES_MAX
+        && key_bytes + encoded_bytes + ENTRY_OTHER_BYTES_MAX <= LEAF_ENTRY_BYTES_MAX
+}
+
+/// Encodes an object's metadata; empty metadata has no bytes.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is longer than allowed.
+pub fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>> {
+    use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, USER_METADATA_BYTES_MAX};
+    if metadata.content_type.len() > CONTENT_TYPE_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "the content type has {} bytes; {CONTENT_TYPE_BYTES_MAX} are allowed",
+            metadata.content_type.len()
+        )));
+    }
+    let user_bytes: usize = metadata.user.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if user_bytes > USER_METADATA_BYTES_MAX || metadata.user.len() > USER_METADATA_BYTES_MAX / 8 {
+        return Err(Error::Invalid(format!(
+            "the user metadata has {user_bytes} bytes in {} pairs; {USER_METADATA_BYTES_MAX} bytes in {} pairs are allowed",
+            metadata.user.len(),
+            USER_METADATA_BYTES_MAX / 8
+        )));
+    }
+    let mut out = Vec::new();
+    if *metadata == Metadata::default() {
+        return Ok(out);
+    }
+    put_prefixed(&mut out, metadata.content_type.as_bytes());
+    for (name, value) in &metadata.user {
+        put_prefixed(&mut out, name.as_bytes());
+        put_prefixed(&mut out, value);
+    }
+    Ok(out)
+}
+
+/// The reverse of [`encode_metadata`].
+///
+/// # Errors
+/// [`Truncated`].
+pub fn decode_metadata(bytes: &[u8]) -> std::result::Result<Metadata, Truncated> {
+    let mut metadata = Metadata::default();
+    if bytes.is_empty() {
+        return Ok(metadata);
+    }
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Truncated);
+    let mut reader = Reader::new(bytes);
+    metadata.content_type = text(reader.prefixed()?)?;
+    while !reader.is_empty() {
+        let name = text(reader.prefixed()?)?;
+        metadata.user.push((name, Bytes::copy_from_slice(reader.prefixed()?)));
+    }
+    Ok(metadata)
+}

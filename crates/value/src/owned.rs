@@ -1,0 +1,27 @@
+//! The runs that an entry owns.
+
+use shoal_base::{Lsn, Run};
+use shoal_common::error::Error;
+use shoal_device::Device;
+use shoal_pool::Pool;
+
+use crate::entry::{Entry, Home};
+use crate::read::Located;
+
+/// All runs of an entry. If its manifest cannot be read, the result is the manifest's own runs and the error.
+pub async fn owned_runs(
+    device: &Device,
+    pool: &Pool,
+    entry: &Entry,
+    version: Lsn,
+) -> (Vec<Run>, Option<Error>) {
+    match &entry.home {
+        // A packed run belongs to the tablet, and is freed when none of its values is alive.
+        Home::Inline | Home::Packed { .. } => (Vec::new(), None),
+        Home::Extents { runs, .. } => (runs.to_vec(), None),
+        Home::Manifest { runs, .. } => match Located::find(device, pool, entry, version).await {
+            Ok(located) => (located.runs().iter().chain(runs).copied().collect(), None),
+            Err(error) => (runs.to_vec(), Some(error)),
+        },
+    }
+}
