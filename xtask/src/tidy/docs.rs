@@ -89,11 +89,8 @@ fn check_tables(path: &str, text: &str) -> Vec<Finding> {
         let found = cells(row);
         let head = table.filter(|(last, _)| last + 1 == line).map_or(found, |(_, head)| head);
         if found != head {
-            findings.push(Finding::new(
-                path,
-                line + 1,
-                format!("a row of {found} cells in a table of {head}"),
-            ));
+            let why = format!("a row of {found} cells in a table of {head}");
+            findings.push(Finding::new(path, line + 1, why));
         }
         table = Some((line, head));
     }

@@ -68,7 +68,7 @@ fn wrong(name: &str, manifest: &Table) -> Vec<String> {
 }
 
 /// A manifest of the workspace; crates elsewhere (comparisons, fuzzers) are separate workspaces.
-fn is_member(path: &str) -> bool {
+pub(super) fn is_member(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     matches!(parts[..], ["crates", _, "Cargo.toml"] | ["cli" | "experiments" | "xtask", "Cargo.toml"])
 }

@@ -1,14 +1,9 @@
 //! The rules of the house that neither the compiler nor clippy checks.
 //!
-//! Each submodule is one family of rules: [`layers`] (crates only use those below them), [`locks`] (lock files of other
-//! workspaces are up to date), [`circles`] (modules of a crate do not import each other in a circle), [`order`] (those of the
-//! engine stand in an order), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`] (files,
-//! items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the repository),
-//! [`rules`] (each rule of the store is asserted and broken somewhere), [`types`] (a public type name has one meaning),
-//! [`words`] (habits of language have ceilings),
-//! [`commits`] (subjects of commits are short). Exceptions stand in `tidy.toml`,
-//! each with its reason. The rules read text, not syntax: [`source`] tells code, comments and tests apart, which is enough for
-//! them.
+//! Each submodule is a family of rules: [`manifests`] (dependencies and lock files), [`order`] (modules of a large crate), [`sources`] (every
+//! `.rs` file), [`docs`] (links, limits, tables, decisions), [`names`] (files, items and options in text exist), [`rules`] (invariants are
+//! asserted and broken somewhere), [`types`] (one meaning for a public type), [`words`] (habits of language), [`commits`] (subjects).
+//! `tidy.toml` has the exceptions, each with its reason. The rules read text, not syntax: [`source`] tells code, comments and tests apart.
 
 mod commits;
 mod docs;

@@ -9,66 +9,55 @@ use std::collections::BTreeMap;
 use super::source::Source;
 use super::{Finding, Tree};
 
-/// The root file of a crate, and its modules, bottom up.
+/// The source folder of a crate, and its modules, bottom up.
 const ORDERS: [(&str, &str); 4] = [
     (
-        "crates/engine/src/lib.rs",
-        "testing counters space log value memtable tablet image checkpoint compaction gc apply store growth \
+        "crates/engine/src/",
+        "testing counters memtable tablet checkpoint compaction gc apply store growth \
          read write maintenance recovery",
     ),
     (
-        "crates/pool/src/lib.rs",
+        "crates/pool/src/",
         "sync counters error latency requests memory unit damaged resident policy table shared pool \
          evict fetch fresh writer write_back in_place",
     ),
     (
-        "crates/server/src/lib.rs",
+        "crates/server/src/",
         "admission read_cache auth failure convert wire flow timing answer call operations options \
          dispatch connection listen",
     ),
     (
-        "crates/redis/src/lib.rs",
+        "crates/redis/src/",
         "mailbox socket tls number cursors clients memory options answer timing kept working_set \
          frontend shared command connection dispatch listen",
     ),
 ];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    ORDERS
-        .iter()
-        .filter_map(|(root, order)| Some((root, order, tree.sources.get(*root)?)))
-        .flat_map(|(root, order, lib)| check_crate(tree, root, order, &reexports(lib)))
-        .collect()
+    ORDERS.iter().flat_map(|(folder, order)| check_crate(tree, folder, order)).collect()
 }
 
-fn check_crate(tree: &Tree, root: &str, order: &str, reexports: &BTreeMap<String, String>) -> Vec<Finding> {
-    let folder = root.trim_end_matches("lib.rs");
+fn check_crate(tree: &Tree, folder: &str, order: &str) -> Vec<Finding> {
+    let Some(lib) = tree.sources.get(&format!("{folder}lib.rs")) else { return Vec::new() };
     let rank = |module: &str| order.split(' ').position(|name| name == module);
+    let has_file = |file: &str| tree.sources.contains_key(&format!("{folder}{file}.rs"));
+    let reexports = reexports(lib);
     let mut findings = Vec::new();
-    for (file, source) in tree.sources.iter().filter(|(file, _)| *file != root) {
-        let Some(inner) = file.strip_prefix(folder) else { continue };
+    for (file, source) in &tree.sources {
+        let Some(inner) = file.strip_prefix(folder).filter(|inner| *inner != "lib.rs") else { continue };
         let path: Vec<&str> = inner.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
-        if path.iter().any(|name| *name == "tests" || name.ends_with("_tests")) {
-            continue;
-        }
-        let from = path[0];
-        // Fixtures use all modules.
-        if from == "testing" {
+        // Fixtures and tests use all modules.
+        if path[0] == "testing" || path.iter().any(|name| *name == "tests" || name.ends_with("_tests")) {
             continue;
         }
         for (name, line) in names_from_root(&product_code(source), path.len()) {
-            let to = reexports.get(&name).unwrap_or(&name);
+            let (from, to) = (path[0], reexports.get(&name).unwrap_or(&name));
             let why = match (rank(from), rank(to)) {
                 (Some(from), Some(to)) if to <= from => continue,
-                // An item of the root itself.
-                (_, None)
-                    if !tree.sources.contains_key(&format!("{folder}{to}.rs"))
-                        && !tree.sources.contains_key(&format!("{folder}{to}/mod.rs")) =>
-                {
-                    continue;
-                }
-                (Some(_), Some(_)) => format!("{from} may not use {to}, which is above it in {folder}"),
-                _ => format!("{from} uses {to}: one of them has no place in the order of {folder}"),
+                // An item of the root, or of another crate.
+                (_, None) if !has_file(to) && !has_file(&format!("{to}/mod")) => continue,
+                (Some(_), Some(_)) => format!("{from} may not use {to}, which is above it"),
+                _ => format!("{from} uses {to}: one of them has no place in the order"),
             };
             findings.push(Finding::new(file, line + 1, format!("{why} (xtask/src/tidy/order.rs)")));
         }
@@ -116,17 +105,19 @@ fn names_from_root(code: &str, depth: usize) -> Vec<(String, usize)> {
 /// The name at the start of `rest`, or each first name of a list in braces.
 fn first_names(rest: &str) -> Vec<String> {
     let word = |text: &str| text.trim_start().chars().take_while(|c| is_word(*c)).collect::<String>();
-    let Some(list) = rest.strip_prefix('{') else { return vec![word(rest)] };
-    let (mut depth, mut names) = (1, vec![word(list)]);
-    for (at, c) in list.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            ',' if depth == 1 => names.push(word(&list[at + 1..])),
+    if !rest.starts_with('{') {
+        return vec![word(rest)];
+    }
+    let (mut depth, mut names) = (0, Vec::new());
+    for (at, sign) in rest.match_indices(['{', '}', ',']) {
+        match sign {
+            "{" => depth += 1,
+            "}" if depth == 1 => break,
+            "}" => depth -= 1,
             _ => {}
         }
-        if depth == 0 {
-            break;
+        if depth == 1 && sign != "}" {
+            names.push(word(&rest[at + 1..]));
         }
     }
     names.retain(|name| !name.is_empty());
@@ -143,29 +134,21 @@ mod tests {
 
     #[test]
     fn a_module_uses_only_those_before_it() {
-        let manifest = "[package]\nname = 'shoal-engine'\n[lints]\nworkspace = true\n";
+        let root = "//! A.\nmod gc;\nmod more;\nmod store;\npub use store::{\n    Inner,\n};\n";
+        let list = "//! A.\nuse crate::{common, gc::{A, store}};\n\nuse crate::{\n    gc, Inner,\n};\n";
+        let above = "//! A.\npub(in crate::store) fn a(b: super::super::write::B) {}\nuse super::c;\n";
         let findings = findings_in(&[
-            ("crates/engine/Cargo.toml", manifest),
-            (
-                "crates/engine/src/lib.rs",
-                "//! A.\nmod log;\nmod more;\nmod store;\npub use store::{\n    Inner,\n};\n",
-            ),
-            (
-                "crates/engine/src/value/mod.rs",
-                "//! A.\nuse crate::{common, log::{A, store}};\n\nuse crate::{\n    log, Inner,\n};\n",
-            ),
-            (
-                "crates/engine/src/value/deep.rs",
-                "//! A.\npub(in crate::store) fn a(b: super::super::write::B) {}\nuse super::c;\n",
-            ),
-            ("crates/engine/src/log.rs", "//! A.\n#[cfg(test)]\nmod tests {\n    use crate::store;\n}\n"),
-            ("crates/engine/src/more.rs", "//! A.\nuse crate::log;\n"),
+            ("crates/engine/src/lib.rs", root),
+            ("crates/engine/src/apply/mod.rs", list),
+            ("crates/engine/src/apply/deep.rs", above),
+            ("crates/engine/src/gc.rs", "//! A.\n#[cfg(test)]\nmod tests {\n    use crate::store;\n}\n"),
+            ("crates/engine/src/more.rs", "//! A.\nuse crate::gc;\n"),
             ("crates/engine/src/store.rs", "//! A.\npub(crate) struct Inner;\n"),
             ("crates/engine/src/write.rs", "//! A.\npub(crate) struct B;\n"),
         ]);
         assert_eq!(findings.len(), 3, "{findings:?}");
-        assert!(findings[0].contains("more.rs:2: more uses log: one of them has no place"), "{findings:?}");
-        assert!(findings[1].contains("value/deep.rs:2: value may not use write"), "{findings:?}");
-        assert!(findings[2].contains("value/mod.rs:4: value may not use store"), "{findings:?}");
+        assert!(findings[0].contains("apply/deep.rs:2: apply may not use write"), "{findings:?}");
+        assert!(findings[1].contains("apply/mod.rs:4: apply may not use store"), "{findings:?}");
+        assert!(findings[2].contains("more.rs:2: more uses gc: one of them has no place"), "{findings:?}");
     }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::manifests::is_member;
 use super::{Finding, Tree};
 
 /// Names that each crate may define.
@@ -13,9 +14,10 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut first: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     let mut findings = Vec::new();
     for (path, source) in &tree.sources {
-        let Some((package, _)) = path.split_once("/src/").filter(|(package, _)| is_member(package)) else {
+        let Some((package, _)) = path.split_once("/src/") else { continue };
+        if !is_member(&format!("{package}/Cargo.toml")) {
             continue;
-        };
+        }
         for (line, code) in source.code.iter().enumerate().filter(|(line, _)| !source.test[*line]) {
             let Some(name) = public_type(code).filter(|name| !CONVENTIONS.contains(name)) else { continue };
             let (owner, place) = *first.entry(name).or_insert((package, path));
@@ -26,12 +28,6 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
-}
-
-fn is_member(package: &str) -> bool {
-    package == "cli"
-        || package == "xtask"
-        || package.strip_prefix("crates/").is_some_and(|it| !it.contains('/'))
 }
 
 /// The name of the public type that a line of code defines.
