@@ -4,10 +4,10 @@
 //! publish makes them part of the tablet.
 
 pub(crate) mod home;
+pub(crate) mod one_version;
 pub(crate) mod progress;
 pub(crate) mod replace;
 pub(crate) mod route;
-pub(crate) mod snapshot;
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use shoal_log::run_to_end;
 
 use crate::gc::relocate::Progress;
 use crate::store::Store;
-use crate::store::worker::Duty;
+use crate::store::threads::Duty;
 
 impl Store {
     /// Stops relocation and the tidying of packed runs in the background until it is resumed; a step in progress finishes first. A write

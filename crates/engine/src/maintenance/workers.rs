@@ -19,7 +19,7 @@ use shoal_common::error::Result;
 use crate::gc::relocate::Progress;
 use crate::maintenance::own_space::SAVE_PERIOD;
 use crate::maintenance::scrub::{ScrubPlace, ScrubReport};
-use crate::store::worker::{Duty, Worker};
+use crate::store::threads::{Duty, Worker};
 use crate::store::{Inner, Store};
 
 /// The applier checks for work this often without a wake-up.

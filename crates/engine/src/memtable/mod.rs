@@ -7,7 +7,7 @@
 pub(crate) mod admission;
 mod keys;
 pub(crate) mod turns;
-pub(crate) mod watch;
+pub(crate) mod watched_keys;
 pub(crate) mod write_counts;
 
 use std::future::poll_fn;

@@ -7,5 +7,5 @@ pub(crate) mod list;
 pub(crate) mod read_cache;
 pub(crate) mod results;
 pub(crate) mod snapshot;
-pub(crate) mod stream;
 pub(crate) mod streams;
+pub(crate) mod value_reader;

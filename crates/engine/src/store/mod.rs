@@ -1,15 +1,15 @@
 //! An open store: the state that its verbs share. The verbs are `read`, `write`, `maintenance` and `recovery`; no
 //! module below the store imports it.
 
+pub(crate) mod background;
 pub(crate) mod expiring;
 pub(crate) mod free_space;
 pub(crate) mod last_backup;
-pub(crate) mod maintenance;
 pub(crate) mod standstill;
 pub(crate) mod stat;
 #[cfg(test)]
 mod stat_tests;
-pub(crate) mod worker;
+pub(crate) mod threads;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +33,8 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::Changes;
 use crate::counters::OperationCounters;
 use crate::gc::relocate::Relocator;
+use crate::store::background::Maintenance;
 use crate::store::last_backup::BackupNote;
-use crate::store::maintenance::Maintenance;
 use crate::tablet::tablets::Tablets;
 
 /// A write that finds too few blocks waits this often, for this time, if readers hold enough freed ones: a view that a task only

@@ -12,7 +12,7 @@ use shoal_tree::layers::Layers;
 use crate::memtable::admission::Admission;
 use crate::memtable::hash_of;
 use crate::memtable::turns::Turns;
-use crate::memtable::watch::Watches;
+use crate::memtable::watched_keys::Watches;
 use crate::memtable::write_counts::WriteCounts;
 use crate::tablet::damage::Met;
 use crate::tablet::held::HeldStreams;

@@ -18,8 +18,8 @@ use smallvec::SmallVec;
 use crate::memtable::{self, hash_of};
 use crate::store::Inner;
 use crate::tablet::view::Tablet;
-use crate::write::admission::Permit;
 use crate::write::change::{Change, Outline};
+use crate::write::permit::Permit;
 
 /// Records of one write batch at most: all of them are inserted into their memtables under the memtables' locks.
 pub(crate) const BATCH_RECORDS_MAX: usize = 65_536;

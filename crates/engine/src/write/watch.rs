@@ -1,4 +1,4 @@
-//! Watching a key: [`Store::transact`] does nothing if a watched key was written since (`memtable/watch.rs` has the
+//! Watching a key: [`Store::transact`] does nothing if a watched key was written since (`memtable/watched_keys.rs` has the
 //! table).
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use shoal_common::key::ObjectKey;
 use shoal_common::object::EndTime;
 
 use crate::memtable::hash_of;
-use crate::memtable::watch::Watched;
+use crate::memtable::watched_keys::Watched;
 use crate::store::{Inner, Store};
 use crate::write::change::ReadLevel;
 

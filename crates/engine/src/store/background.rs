@@ -6,7 +6,7 @@ use shoal_common::event::Token;
 
 use crate::store::expiring::{Expiring, ExpiryWalk};
 use crate::store::standstill::Standstill;
-use crate::store::worker::Worker;
+use crate::store::threads::Worker;
 
 /// See the top of the file.
 #[derive(Default)]

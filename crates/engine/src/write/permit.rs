@@ -6,7 +6,7 @@ use shoal_log::{Committer, run_to_end};
 
 use crate::memtable::admission::{MemtablePermit, Waiting};
 use crate::store::Inner;
-use crate::store::worker::Duty;
+use crate::store::threads::Duty;
 
 /// A write batch's share of memtables and log. Dropped before the batch is queued, it frees the share.
 pub(crate) struct Permit<'a> {
