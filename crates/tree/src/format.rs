@@ -340,6 +340,7 @@ impl Draft {
     /// Stamps the page with its block and computes its checksum. The bytes are final and must be written to that block.
     pub fn seal(&mut self, block: u64) -> (PageRef, &[u8; BLOCK_BYTES]) {
         assert!(self.slot_at == self.slots_end, "fewer items than were announced");
+        assert!(block >> (8 * BLOCK_FIELD_BYTES) == 0, "a parent has 48 bits for block {block}");
         self.bytes[BLOCK_AT..LSN_AT].copy_from_slice(&block.to_le_bytes());
         let crc = crc32c(&self.bytes[MAGIC_AT..]);
         self.bytes[CRC_AT..MAGIC_AT].copy_from_slice(&crc.to_le_bytes());

@@ -102,6 +102,7 @@ impl<'a> Work<'a> {
         }
         self.pack_pending()?;
         self.writes.write(self.checkpointer).await?;
+        assert!(self.packer.waiting() == 0 && self.writes.pieces.is_empty(), "each value is written (R7)");
         Ok(std::mem::take(&mut self.ops))
     }
 
@@ -207,6 +208,7 @@ impl<'a> Work<'a> {
 
     /// Packs the first `count` waiting values into `blocks` blocks of `run` and frees the other blocks.
     fn fill_run(&mut self, run: Run, count: usize, blocks: u32) {
+        assert!(count > 0 && (1..=run.blocks).contains(&blocks), "the values fit in their run (R25)");
         if blocks < run.blocks {
             self.checkpointer
                 .space
@@ -237,6 +239,7 @@ impl<'a> Work<'a> {
         let mut filler = Filler::new(data.runs());
         filler.take(&stored);
         let (bufs, checksums) = filler.finish();
+        assert_eq!(bufs.len(), data.runs().len(), "each run of a value is written (R7)");
         for (run, memory) in data.runs().iter().zip(bufs) {
             self.writes.add(run.block, memory);
         }
@@ -258,6 +261,7 @@ impl<'a> Work<'a> {
         let mut body = Vec::with_capacity(96);
         entry.encode(&mut body);
         let op = &mut self.ops[op];
+        assert!(op.body.is_none(), "a value goes home once (R13)");
         op.body = Some(body.into());
         if let What::Move(moved) = &mut op.what {
             moved.to = to;
@@ -303,6 +307,7 @@ impl HomeWrites {
         let mut writes = Vec::new();
         let mut group: (u64, u64, Vec<shoal_device::IoBuf>) = (0, 0, Vec::new());
         for (block, memory) in pieces {
+            assert!(group.1 <= block, "no two values share a block (R8)");
             if group.1 != block && !group.2.is_empty() {
                 writes.push(batch.add(checkpointer.device.write(group.0, std::mem::take(&mut group.2))));
             }

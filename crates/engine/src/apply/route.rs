@@ -121,6 +121,7 @@ impl Destinations {
     /// Divides the operations. Those of the layer stay in the memory of `ops`: they are not copied to a second list.
     fn divide(self, mut ops: Vec<Op>) -> Routed {
         let Self { of_ops, mut old, .. } = self;
+        assert_eq!(of_ops.len(), ops.len(), "each operation has its destination (INV-30)");
         let mut destinations = of_ops.iter();
         let direct = ops.extract_if(.., |_| destinations.next() == Some(&Destination::Base)).collect();
         let (mut seen, mut before) = (0, 0);

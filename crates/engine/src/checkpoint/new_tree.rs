@@ -52,6 +52,10 @@ impl Checkpointer {
         let NewTree { mut trees, applied, totals, results, pages, mut taken, mut freed, given, dropped } =
             new;
         let listed = self.store_layers(tablet, &mut trees, applied, &mut freed).await?;
+        assert!(
+            listed.as_ref().is_none_or(|listed| listed.runs().len() == 1),
+            "the list of layers is in one run (INV-33)"
+        );
         taken.extend(listed.as_ref().map(|listed| listed.runs()[0]));
         for pages in &pages {
             taken.extend_from_slice(&pages.taken);

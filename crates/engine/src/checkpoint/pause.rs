@@ -47,6 +47,7 @@ pub(crate) struct Pause {
 impl Pause {
     /// A pause after an apply that took `apply_ns` and did `done` of `whole`: the rest is lent in the pause.
     pub(crate) fn new(lent: Lent, (done, whole): (usize, usize), apply_ns: u64) -> Self {
+        assert!(done <= whole, "an apply lends at most its room");
         let rest = (whole - done) as u128;
         let length_ns = u128::from(apply_ns) * rest / done.max(1) as u128;
         let length = Duration::from_nanos(u64::try_from(length_ns).unwrap_or(u64::MAX)).min(PAUSE_MAX);

@@ -107,6 +107,7 @@ impl Checkpointer {
             }
             let record = next.tablets.get_mut(usize::from(id.0));
             let record = record.ok_or_else(|| Error::Invalid(format!("there is no tablet {id}")))?;
+            assert!(record.applied <= applied, "a superblock takes no record back (R4)");
             record.root = root;
             record.layers = layers;
             record.applied = applied;
@@ -114,15 +115,21 @@ impl Checkpointer {
         }
         next.log_tail = self.log.committer.place_of(Lsn(tail));
         next.durable_lsn = self.log.committer.durable();
+        assert!(
+            newest.durable_lsn <= next.durable_lsn || injected(Bug::VersionsAgain),
+            "a superblock takes no promise back (R15)"
+        );
         (next.clock, next.wall_high_ns) = self.log.clock_record();
         next.lsn_ceiling = Lsn(assigned.0 + step).max(if step == 0 { Lsn::NONE } else { newest.lsn_ceiling });
         if let Some(blocks) = changes.device_blocks {
+            assert!(next.device_blocks <= blocks, "a store takes no blocks back (R21)");
             next.device_blocks = blocks;
         }
         if let Some(layout) = changes.layout {
             next.grow(layout);
         }
         if let Some(blocks) = changes.log_prepared {
+            assert!(next.log_prepared <= blocks, "the prepared part of the ring only grows (R21)");
             next.log_prepared = blocks;
         }
         if let Some(moved) = changes.moved_log {

@@ -355,6 +355,7 @@ impl Checkpointer {
             layers.frontier =
                 if injected(Bug::FrontierTooFar) { [&frontier[..], &[0xFF; 4]].concat() } else { frontier };
         } else {
+            assert!(layers.compacting <= layers.list.len(), "a compaction takes layers that exist (INV-28)");
             freed = self.pages_of(tablet, layers.being_compacted()).await?;
             self.pay(tablet, &view.trees, None);
             layers.list.truncate(layers.list.len() - layers.compacting);
@@ -431,6 +432,10 @@ impl Checkpointer {
                 return Ok(slice);
             }
             let Some((key, found)) = item else { return Ok(slice) };
+            assert!(
+                slice.ops.last().is_none_or(|last| last.key[..] < key[..]),
+                "a slice is in the order of its keys (INV-28)"
+            );
             let entry = (!is_tombstone(&found)).then(|| Bytes::copy_from_slice(&found));
             slice.bytes += (key.len() + found.len()) as u64;
             slice.ops.push(CompactionOp { key: key.into(), entry });
@@ -501,6 +506,7 @@ impl Checkpointer {
         count: usize,
     ) -> Result<Compacted> {
         let layers = &*trees.layers;
+        assert!((1..=layers.list.len()).contains(&count), "a compaction takes layers that exist (INV-26)");
         let newest = layers.list[..count].to_vec();
         // Some of them may be a part of the compaction that met damage: these have no say below its frontier, and the layer that replaces
         // them all has a say everywhere.
@@ -536,6 +542,7 @@ impl Checkpointer {
             return Ok(Compacted::Some(bytes));
         };
         layers.list.splice(at..at + count, root.page.is_some().then_some(root));
+        assert!(compacting <= layers.compacting, "the frontier is that of these layers (INV-28)");
         layers.compacting -= compacting;
         let trees = Trees { layers: Arc::new(layers), ..now.trees.clone() };
         let new = NewTree::new(trees, now.applied, now.totals);

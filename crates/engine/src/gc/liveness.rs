@@ -59,11 +59,13 @@ impl LivenessOps {
 
     /// Sets the count of the run at `block`, which is new or recounted.
     pub(crate) fn set(&mut self, block: u64, entry: RunEntry) {
+        assert!(entry.blocks > 0, "a packed run has blocks (INV-25)");
         self.of(block).set = Some(entry);
     }
 
     /// Subtracts a value of `bytes` stored bytes from the count of the run at `block`: no entry names it any more.
     pub(crate) fn kill(&mut self, block: u64, bytes: u64) {
+        assert!(bytes > 0, "a packed value has bytes (INV-25)");
         let dead = &mut self.of(block).dead;
         dead.values += 1;
         dead.bytes += bytes;

@@ -119,6 +119,7 @@ impl Moves {
         // The sort is stable: a moved value also moves its leaf.
         steps.sort_by(|a, b| a.key().cmp(b.key()));
         steps.dedup_by(|later, first| later.key() == first.key());
+        assert!(steps.is_sorted_by(|one, next| one.key() < next.key()), "a key moves once in an apply (R13)");
         (steps, self.reservation)
     }
 }
@@ -332,8 +333,10 @@ impl Checkpointer {
             after += victim.bytes_after();
             values += u64::from(victim.entry.live_values);
             let needed = blocks_for(after) + values * TREE_BLOCKS_PER_RECORD;
+            let held = reservation.as_ref().map_or(0, Reservation::blocks);
+            assert!(held <= needed, "more values need more blocks (R3)");
             // The larger reservation is made before the smaller one is dropped.
-            let more = needed - reservation.as_ref().map_or(0, Reservation::blocks);
+            let more = needed - held;
             let Some(added) = self.space.reserve_for_moves(more, pressure == Pressure::Shortage) else {
                 no_room = true;
                 break;
@@ -342,6 +345,7 @@ impl Checkpointer {
             before_blocks += u64::from(victim.entry.blocks);
             chosen.push(victim);
         }
+        assert_eq!(reservation.is_some(), !chosen.is_empty(), "moves have their blocks (R3)");
         let bytes_after = chosen.iter().map(Victim::bytes_after).sum::<u64>() + TAIL_BYTES as u64;
         let after_blocks = blocks_for(bytes_after);
         // A gain of less than a block, or of less than a thirty-second, would repeat the same work without benefit.

@@ -297,6 +297,7 @@ impl Inner {
     }
 
     pub(crate) fn freeze(&mut self) {
+        assert!(!self.frozen, "a memtable is frozen once (R6)");
         self.frozen = true;
     }
 

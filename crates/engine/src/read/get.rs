@@ -403,6 +403,7 @@ impl Inner {
         bytes: u64,
         hint: Hint,
     ) -> Result<Object> {
+        assert!(first + bytes <= found.entry.value_bytes, "a read is within its value");
         if found.is_inline() {
             return self.inline_object(found, first, bytes);
         }

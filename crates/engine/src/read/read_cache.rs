@@ -160,6 +160,7 @@ impl Places {
                 set + free.unwrap_or(self.turn)
             }
         };
+        assert!((set..set + WAYS).contains(&at), "a value is cached in the set of its key");
         let place = &mut self.places[at];
         place.bytes[..key.len()].copy_from_slice(key);
         place.bytes[key.len()..][..value.len()].copy_from_slice(value);

@@ -111,6 +111,7 @@ impl<'a> Merge<'a> {
         self.take_damaged(index);
         match next? {
             Some(Next::Entry((key, found))) => {
+                assert!(self.waiting[index].is_none(), "a stream has one key in the heap");
                 self.waiting[index] = Some(found);
                 self.heap.push(Reverse((key, index)));
             }
@@ -293,6 +294,7 @@ impl<'a> RecordQueue<'a> {
         self.memtable.order().await;
         let start = self.next.as_ref().map(|key| &key[..]);
         self.queue.extend(self.memtable.range(start, self.chunk, || self.committer.durable()));
+        assert!(self.queue.len() <= self.chunk, "a memtable's lock is held for a chunk (R23)");
         self.done = self.queue.len() < self.chunk;
         if let Some(last) = self.queue.back() {
             self.next = Bound::Excluded(Bytes::copy_from_slice(last.key()));

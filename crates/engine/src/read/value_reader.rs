@@ -90,6 +90,7 @@ impl ValueReader {
             if self.left == 0 {
                 return Ok(None);
             }
+            assert!(self.next + self.left <= self.info.bytes, "a reader stays within its value");
             let inner = &*self.store.0;
             inner.check_open()?;
             inner.tablets.held_streams.expire(inner.now_ns());
@@ -114,6 +115,7 @@ impl ValueReader {
                 let from = u64::from(held.found.entry.meta_in_front()) + self.next;
                 shoal_value::read(&inner.device, &inner.pool, &located, from, bytes, Hint::Scan).await?
             };
+            assert_eq!(value.len() as u64, bytes, "a piece has the bytes that it was asked for");
             self.next += bytes;
             self.left -= bytes;
             Ok(Some(value))

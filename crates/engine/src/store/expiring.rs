@@ -46,6 +46,7 @@ impl Due {
         let is_store = self.store.len() > self.wall.len();
         let kind = if is_store { &mut self.store } else { &mut self.wall };
         let Some((ns, key)) = kind.pop_last() else { return false };
+        assert!(self.bytes >= key.len() + PLACE_BYTES, "a deadline is forgotten once");
         self.bytes -= key.len() + PLACE_BYTES;
         let earliest = self.forgotten.get_or_insert(Now { store_ns: u64::MAX, wall_ns: u64::MAX });
         let earliest = if is_store { &mut earliest.store_ns } else { &mut earliest.wall_ns };
@@ -96,6 +97,7 @@ impl Expiring {
                 && deadlines.first().is_some_and(|(ns, _)| *ns <= now_ns)
                 && let Some((ns, key)) = deadlines.pop_first()
             {
+                assert!(*bytes >= key.len() + PLACE_BYTES, "a deadline is taken once");
                 *bytes -= key.len() + PLACE_BYTES;
                 over.push((end(ns), key));
             }

@@ -28,6 +28,7 @@ impl Store {
         let space = self.0.space.allocator();
         let (mut packed, mut end) = (Vec::new(), 0);
         space.for_each_run(&mut |run| {
+            assert!(end <= run.block, "free runs are in order, and none overlaps another");
             put_varint(&mut packed, run.block - end);
             put_varint(&mut packed, u64::from(run.blocks));
             end = run.end();

@@ -56,6 +56,7 @@ impl Worker {
         duty: Duty,
         work: impl FnOnce(&Self) + Send + 'static,
     ) -> std::io::Result<()> {
+        assert!(!self.is_stopped(), "a store that closes starts no thread");
         let worker = self.clone();
         let body = move || {
             worker.bells[duty as usize].attach();

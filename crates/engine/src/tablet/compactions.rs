@@ -93,8 +93,16 @@ impl Drop for CompactionClaim<'_> {
     fn drop(&mut self) {
         let mut claimed = self.compactions.claimed.lock();
         match &self.layers {
-            Some(layers) => claimed.layers.retain(|root| !layers.contains(root)),
-            None => claimed.base = false,
+            Some(layers) => {
+                let before = claimed.layers.len();
+                claimed.layers.retain(|root| !layers.contains(root));
+                let freed = before - claimed.layers.len();
+                assert_eq!(freed, layers.len(), "a claim ends once, for each of its layers");
+            }
+            None => {
+                let was_claimed = std::mem::take(&mut claimed.base);
+                assert!(was_claimed, "the claim of a base ends once");
+            }
         }
         drop(claimed);
         self.compactions.ended.notify();

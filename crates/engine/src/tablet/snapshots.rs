@@ -70,6 +70,7 @@ impl Snapshots {
             return Err(Error::Busy("there are 16 snapshots already"));
         }
         all.push(Arc::downgrade(holding));
+        assert!(all.len() <= SNAPSHOTS_MAX, "the number of snapshots is bounded (INV-36)");
         Ok(())
     }
 

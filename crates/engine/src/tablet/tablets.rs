@@ -53,6 +53,7 @@ impl Tablets {
             Arc::new(Tablet::new(TabletId(id), record, layers, admission.clone()))
         };
         let all: Vec<_> = (0..).zip(records.iter().zip(layers)).map(tablet).collect();
+        assert!(all.len() <= usize::from(u8::MAX), "a slot has a byte for its tablet (R14)");
         let mut by_slot = vec![u8::MAX; usize::from(SLOT_COUNT)].into_boxed_slice();
         for (index, tablet) in all.iter().enumerate() {
             let slots = usize::from(tablet.slot_first)..=usize::from(tablet.slot_last);

@@ -317,6 +317,7 @@ impl<'a> PoolSink<'a> {
 impl PageSink for PoolSink<'_> {
     async fn write(&mut self, draft: &mut Draft, replaces: Option<PageRef>) -> Result<PageRef> {
         let block = self.next_block()?;
+        assert!(replaces.is_none_or(|old| old.block != block), "a published page is never overwritten (R6)");
         let (page, bytes) = draft.seal(block);
         let mut frame = self.writer.page().await.map_err(pool_error)?;
         frame.copy_from_slice(bytes);

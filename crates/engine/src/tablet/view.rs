@@ -226,6 +226,7 @@ impl Tablet {
         results: ResultTotals,
     ) -> Arc<ReadEpoch> {
         let before = self.view();
+        assert!(before.applied <= applied, "trees up to {applied} after those up to {} (R4)", before.applied);
         let first = before.active.first_lsn();
         assert!(
             first.is_none_or(|first| first > applied.0),

@@ -149,6 +149,7 @@ impl Inner {
             Condition::Always => Ok(Attempt::Done(None)),
             Condition::Rules { key, rules, tree } => self.judge_rules(key, rules, tree, place),
             Condition::Seen { keys, seen, watches } => {
+                assert_eq!(keys.len(), seen.len(), "each key that was read is compared (R22)");
                 for (key, seen) in keys.iter().zip(seen) {
                     if !seen.as_ref().is_none_or(|seen| self.is_unchanged(seen, key, place)) {
                         return Ok(Attempt::Conflict);
@@ -251,6 +252,7 @@ impl Inner {
             queued.records.push(record.clone());
             growth = growth.and(self.insert_record(view, active, record, hash));
         }
+        assert!(kept.next().is_none(), "a value stays in the pool with its record");
         queued.kept.extend(deleted);
         let reserved = batch.reservation.map_or(0, Reservation::keep);
         assert_eq!(reserved, of_records, "records know the blocks that are reserved for their apply (R3)");
@@ -342,7 +344,9 @@ struct LockedMemtables<'a> {
 
 impl LockedMemtables<'_> {
     fn at(&self, tablet: &Tablet) -> usize {
-        self.tablets.partition_point(|other| other.id < tablet.id)
+        let at = self.tablets.partition_point(|other| other.id < tablet.id);
+        assert_eq!(self.tablets[at].id, tablet.id, "the memtable of each key is locked (R4)");
+        at
     }
 
     fn of(&self, tablet: &Tablet) -> (&View, &memtable::Inner) {

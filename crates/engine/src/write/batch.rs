@@ -89,6 +89,7 @@ impl<'a> PreparedBatch<'a> {
         if injected(Bug::RecordOfOtherTablet) {
             tablet.0 = (tablet.0 + 1) % self.inner.tablets.all().len() as u16;
         }
+        assert!(reservation.blocks() > 0, "each record has blocks for its apply (R3)");
         let mut record = Record::new(encode_record(kind, tablet, key.encoded(), body, part.continues));
         record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
         record.set_reserved_blocks(reservation.blocks());
@@ -156,6 +157,11 @@ fn memory_bytes(record: &Record) -> usize {
 impl Inner {
     /// Waits for the permit of a batch.
     pub(crate) async fn admit_batch<'a>(&'a self, batch: PreparedBatch<'a>) -> Result<AdmittedBatch<'a>> {
+        assert!(!batch.records.is_empty(), "a write batch has a record (R22)");
+        assert!(
+            batch.records.iter().rev().enumerate().all(|(behind, it)| it.record.continues() == (behind > 0)),
+            "all records but the last one continue their batch (R22)"
+        );
         let (memory, blocks) = batch.needs()?;
         let permit = self.admit(batch.records.len(), memory, blocks).await?;
         Ok(AdmittedBatch { batch, permit })

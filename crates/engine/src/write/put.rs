@@ -269,6 +269,11 @@ impl PreparedBatch<'_> {
             let inner = self.inner;
             let front = if entry.meta_in_front() > 0 { meta } else { &[] };
             let stored = entry.stored_bytes();
+            assert_eq!(
+                stored,
+                (front.len() + value.byte_count()) as u64,
+                "the entry has the length of its value"
+            );
             let (mut last_error, mut without_room) = (None, Vec::new());
             // A failed write of a value is tried once elsewhere. Nothing names the first place, which stays out of use, or stays out of
             // use until the end of the second try if it only lacked room.

@@ -116,6 +116,8 @@ impl ValueWriter {
         let inner = &*store.0;
         let value_bytes = self.written - self.meta_in_front as u64;
         let (mut entry, _) = inner.new_entry(&self.key, &self.options, value_bytes)?;
+        let units = self.written.div_ceil(VALUE_UNIT_BYTES as u64);
+        assert_eq!(self.checksums.len() as u64, units, "each unit has its checksum (R7)");
         let blocks = manifest_blocks(self.runs.len(), self.checksums.len());
         let manifest = if blocks > 0 { Some(inner.claim_manifest(blocks).await?) } else { None };
         let mut writes = Vec::new();
@@ -155,6 +157,10 @@ impl ValueWriter {
             // Whole units, so that no unit is in two pieces; only the last piece may contain a partial one.
             let whole = self.pending.len() / VALUE_UNIT_BYTES * VALUE_UNIT_BYTES;
             let take = if self.pending.len() >= PIECE_BYTES { whole } else { self.pending.len() };
+            assert!(
+                self.written.is_multiple_of(VALUE_UNIT_BYTES as u64),
+                "only the last piece has a partial unit"
+            );
             let (extents, _) = {
                 let blocks = blocks_for(take as u64);
                 let owner = inner.own.owner_of(&self.key);

@@ -143,6 +143,10 @@ impl Trees {
         let Self { base, mut layers } = self;
         let new = Arc::make_mut(&mut layers);
         if root.page.is_some() {
+            assert!(
+                new.list.len() < LAYERS_MAX || injected(Bug::LayersUnbounded),
+                "the number of layers is bounded (INV-33)"
+            );
             let at = if injected(Bug::LayerBelowNewest) { new.list.len().min(1) } else { 0 };
             new.list.insert(at, root);
         }
@@ -244,6 +248,10 @@ impl Trees {
         place: Option<SearchState>,
         key: &[u8],
     ) -> Result<Option<Found<S::Page>>> {
+        assert!(
+            place.is_none_or(|place| place.tree <= self.layers.list.len()),
+            "a search continues in the trees in which it started (R6)"
+        );
         for (number, root) in self.at(key) {
             let probe = self.probe(tree, key, number);
             let found = match place {

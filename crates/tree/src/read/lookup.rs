@@ -168,6 +168,7 @@ impl Tree {
         (at, level): NextPage,
         probe: &Probe<'_>,
     ) -> Result<(NextPage, Range<usize>)> {
+        assert!(level > 0, "a leaf has no children");
         let view = self.view(page, at, level)?;
         let child = view.child_of(probe.key).and_then(|index| view.child_and_filter(index));
         let (child, filter) = child.map_err(|damage| damage.at(at))?;

@@ -280,6 +280,10 @@ impl Builder {
                 best = (difference, left.clone(), right);
             }
         }
+        assert!(
+            best.1.items.start == start && best.1.items.end == best.2.items.start && best.2.items.end == end,
+            "each item is in one of the two pages"
+        );
         self.parts = vec![best.1, best.2];
     }
 
@@ -308,6 +312,7 @@ impl Builder {
     pub(crate) fn encode(&self, draft: &mut Draft, stamp: Stamp) -> Sealed {
         assert!(stamp.level == self.level, "the stamp belongs to another level");
         let part = &self.parts[0];
+        assert!(part.bytes() <= self.capacity(), "a page has room for its items");
         let first = self.first_keyed(part.items.start);
         let prefix = if part.keys == 0 { &[][..] } else { &self.key(first)[..part.prefix_bytes] };
         let next_low = self.next_low();

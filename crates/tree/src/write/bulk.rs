@@ -41,6 +41,8 @@ impl<'a, K: PageSink> TreeWriter<'a, K> {
     /// # Errors
     /// As the sink.
     pub async fn finish(mut self) -> Result<Root> {
-        self.levels.finish().await
+        let root = self.levels.finish().await?;
+        assert_eq!(root.entries, self.entries, "a tree has the entries that were written to it");
+        Ok(root)
     }
 }

@@ -160,6 +160,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
         let stamp = Stamp { tree: self.tree, lsn: self.lsn, level: level as u8 };
         let Sealed { low, entries, replaces } = self.builders[level].encode(&mut self.draft, stamp);
         let page = self.sink.write(&mut self.draft, replaces).await?;
+        assert!(replaces != Some(page), "a published page never changes (R6)");
         self.pages_written += 1;
         self.last_written = Some(page);
         self.builders[level].drop_first();
@@ -231,6 +232,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
                 && level > 0
                 && let Some(child) = self.builders[level].only_child()
             {
+                assert!(level <= usize::from(HEIGHT_MAX), "an opening accepts the height of a tree");
                 break Root { page: Some(child.page), height: level as u8, entries: child.entries };
             }
             self.close(level, true).await?;

@@ -92,6 +92,7 @@ impl Relocator {
             };
             let mut pages = cursor.pages().peekable();
             if leaves > LEAVES_MAX || found.bytes >= bytes_max {
+                assert!(position <= &key[..], "a walk continues after its position (R13)");
                 found.next = Some(key.to_vec());
                 return Ok(found);
             }
