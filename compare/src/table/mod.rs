@@ -18,7 +18,7 @@ use clap::Args;
 use shoal_base::SeededEntropy;
 use shoal_bench::disk;
 use shoal_bench::machine;
-use shoal_bench::payload::{ObjectSet, Pool, Sizes};
+use shoal_bench::payload::{ObjectSet, RandomBytes, Sizes};
 
 use self::stores::STORES;
 use crate::scale::stored_bytes;
@@ -167,7 +167,7 @@ fn drop_page_cache(work: &Path) -> Result<()> {
 }
 
 fn objects_of(arguments: &Arguments) -> ObjectSet {
-    Pool::new(SEED).set("table", Sizes::Fixed(arguments.value))
+    RandomBytes::new(SEED).set("table", Sizes::Fixed(arguments.value))
 }
 
 /// Puts all objects, prints the rate, and kills this process.
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn every_store_keeps_what_was_put() {
         let folder = std::env::temp_dir().join(format!("shoal-table-test-{}", std::process::id()));
-        let set = Pool::new(SEED).set("table", Sizes::Fixed(5_000));
+        let set = RandomBytes::new(SEED).set("table", Sizes::Fixed(5_000));
         for (name, _) in
             STORES.into_iter().filter(|(name, _)| cfg!(feature = "rocksdb") || *name != "rocksdb")
         {
