@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_one_line_without_repetition() {
+    fn error_is_one_line_without_repetition() {
         let error =
             anyhow::anyhow!("permission\ndenied").context("cannot open x: permission denied").context("put");
         assert_eq!(one_line(&error), "put: cannot open x: permission denied");

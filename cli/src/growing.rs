@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_said_as_options_take_them() {
+    fn sizes_print_in_option_syntax() {
         for text in ["200G", "1T", "1536M", "4K", "4097", "0"] {
             assert_eq!(short(text.parse::<Size>().unwrap().0), text);
         }

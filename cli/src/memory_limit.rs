@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_missing_or_strange_limit_nothing() {
+    fn missing_or_malformed_files_set_no_limit() {
         assert_eq!(limit_of(&[]), None);
         let strange = [("proc/self/cgroup", "nonsense\n:\n0::\n"), ("sys/fs/cgroup/memory.max", "-1\n")];
         assert_eq!(limit_of(&strange), None);

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_told_with_their_place_and_the_rest_is_counted() {
+    fn problems_are_listed_with_place_up_to_limit() {
         let lines: Vec<String> = problem_lines("problem", &report(1003, 2)).collect();
         assert_eq!(lines[0], "problem at block 7: object default/a\\nb: torn");
         assert_eq!(lines[2], "problem: 1,001 more like these are only counted");

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_an_archive_that_nobody_else_reads() {
+    fn report_archive_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.tar.gz");
         let report = || {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_ends_are_tamed() {
+    fn report_sanitizes_names_and_endings() {
         assert_eq!(file_name("../../etc/passwd"), "_.._etc_passwd");
         assert_eq!(file_name("server.log"), "server.log");
         assert_eq!(default_path(0), PathBuf::from("shoal-report-19700101T000000Z.tar.gz"));

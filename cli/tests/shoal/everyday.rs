@@ -42,7 +42,7 @@ fn exit_codes_tell_what_is_absent_and_what_is_rejected() {
 }
 
 #[test]
-fn a_put_tells_its_version() {
+fn put_prints_version() {
     let server = Server::start();
     let done = run_with(server.command(&["put", "k", "-", "--json"]), b"hello");
     let put = done.json();

@@ -26,7 +26,7 @@ fn ok(command: &mut Command) -> String {
 }
 
 #[test]
-fn any_object_comes_back_from_a_tar() {
+fn tar_round_trips_any_object() {
     let server = Server::start();
     put_objects(&server, "from/");
     let long = "deep/".repeat(60);
@@ -73,7 +73,7 @@ fn any_object_comes_back_from_a_tar() {
 }
 
 #[test]
-fn a_tar_holds_what_is_chosen_and_names_what_it_cannot_hold() {
+fn tar_contains_selection_and_reports_the_rest() {
     let server = Server::start();
     for key in ["p", "p/a.jpg", "p/b.txt", "p/tmp/c.jpg"] {
         server.put(key, b"12345", &[]);

@@ -75,7 +75,7 @@ fn on_terminal(server: &Server, arguments: &str, typed: &str) -> Option<Done> {
 }
 
 #[test]
-fn a_terminal_is_asked_before_a_bucket_goes() {
+fn removing_a_bucket_asks_on_a_terminal() {
     let server = filled();
     for arguments in ["rm --all", "bucket rm default -r"] {
         for answer in ["\n", "n\n", "what?\n"] {

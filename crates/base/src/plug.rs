@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_may_block_holds_nothing_back() {
+    fn blocking_thread_does_not_plug() {
         let device = Arc::new(Counting::default());
         let started = || device.0.load(Ordering::Relaxed);
         plug(|| {

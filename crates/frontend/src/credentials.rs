@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_stand_behind_the_token() {
+    fn token_line_lists_rights() {
         let text = format!("{LONG}1\n{LONG}2 read-only\n{LONG}3\t bucket=films,read-only \r\n");
         let tokens = Tokens::parse(text.as_bytes()).unwrap();
         let rights = |number: &str| tokens.find(format!("{LONG}{number}").as_bytes()).unwrap().1;
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_pem_is_refused_in_words() {
+    fn empty_pem_is_rejected_with_message() {
         let error = Credentials::new(Some(&TlsPem::default()), Tokens::default()).err().unwrap();
         assert!(error.to_string().contains("the private key"), "{error}");
     }

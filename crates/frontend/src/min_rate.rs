@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_below_the_least_is_a_peer_too_slow() {
+    fn peer_below_min_rate_is_too_slow() {
         for look in [SECOND, Duration::from_millis(1875)] {
             for (bytes, cut) in [(0, Some(30)), (1, Some(30)), (900, Some(30)), (1024, None), (100_000, None)]
             {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_has_an_end_of_its_own() {
+    fn silence_has_own_limit() {
         let least = MinRate { bytes_a_second: 0, ..MinRate::default() };
         let mut received = Received::default();
         for _ in 0..100 {

@@ -155,7 +155,7 @@ mod tests {
 
     /// A mistyped right must not turn into the right to everything.
     #[test]
-    fn words_that_are_no_rights_are_refused() {
+    fn unknown_rights_are_rejected() {
         for wrong in [
             "",
             ",",

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_store_is_open_there_is_the_process() {
+    fn process_metrics_exist_before_store_opens() {
         let source = Source { metrics: Arc::default(), store: None, is_ready: false };
         let text = render(&source, false).unwrap();
         assert!(

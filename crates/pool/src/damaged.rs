@@ -154,7 +154,7 @@ mod tests {
 
     /// A drive that retries a sector for half a minute: passes do not wait for it most of the time.
     #[test]
-    fn a_read_that_took_long_is_repeated_after_as_long_a_time() {
+    fn slow_failed_read_is_retried_after_same_delay() {
         let (damaged, began) = (DamagedPages::new(FRAMES), moment());
         let (unit, took) = (Unit::page(7, 1), 6 * REMEMBERED_FOR);
         damaged.note(&unit, &error(7), began, began + took);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_goes_on_without_room() {
+    fn one_request_proceeds_without_room() {
         let memory = Memory::new(MIB);
         let mut ledger = Ledger::new(memory.clone());
         assert!(memory.may_receive(7) && memory.may_receive(8));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_goes_on_when_memory_is_given_back() {
+    fn read_resumes_when_memory_is_freed() {
         let memory = Memory::new(2 * MIB);
         let mut ledger = Ledger::new(memory.clone());
         ledger.settle(2 * MIB);

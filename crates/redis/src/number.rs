@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_what_people_expect() {
+    fn decimal_sums_are_exact() {
         for (one, other, expected) in [
             ("0.1", "0.2", "0.3"),
             ("1", "0.25", "1.25"),

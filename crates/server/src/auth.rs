@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_is_let_in() {
+    fn loopback_addresses_are_recognised() {
         for (address, local) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
@@ -358,7 +358,7 @@ mod tests {
 
     /// With tokens configured, no caller is let in without one, from this machine or with --insecure.
     #[test]
-    fn a_client_with_a_token_is_let_in() {
+    fn client_with_token_is_admitted() {
         let text = format!("{TOKEN}-old\n{TOKEN}-new\n");
         let credentials = Credentials::new(None, Tokens::parse(text.as_bytes()).unwrap()).unwrap();
         let security = Security::default();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_admission_stays_with_what_the_request_is_turned_into() {
+    fn admission_follows_transformed_request() {
         let request = gate(false).admit(caller("::1"), 5).unwrap();
         let (message, admission) = request.take();
         assert_eq!((message, admission.principal()), (5, &Principal::Local));

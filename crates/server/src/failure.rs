@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_ours_passes_through_a_status_unchanged() {
+    fn failure_round_trips_through_tonic_status() {
         let failure = Failure::too_slow(TooSlow::Silent(std::time::Duration::from_secs(3)));
         assert_eq!(Failure::from(failure.clone().into_status()), failure);
     }

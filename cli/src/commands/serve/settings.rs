@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_as_people_write_them() {
+    fn durations_parse_with_units() {
         let parse = |text| parse_duration("--slow", text, Some(SLOW));
         assert_eq!((parse(None).unwrap(), parse(Some("off")).unwrap()), (Some(SLOW), None));
         assert_eq!(parse(Some("100ms")).unwrap(), Some(Duration::from_millis(100)));
@@ -466,7 +466,7 @@ mod tests {
 
     /// It was a way around tokens and certificates.
     #[test]
-    fn the_redis_frontend_is_no_way_around_credentials() {
+    fn redis_frontend_requires_credentials() {
         let folder = tempfile::tempdir().unwrap();
         let password = folder.path().join("password");
         std::fs::write(&password, "tide pool\n").unwrap();

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_says_what_is_seen() {
+    fn title_states_the_result() {
         let random = curve("random", &[(1e5, 158_000.0), (1e7, 21_400.0)]);
         assert_eq!(title(&[]), "Nothing was put");
         let one = title(std::slice::from_ref(&random));

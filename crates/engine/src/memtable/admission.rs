@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn later_batches_wait_behind_a_large_one_while_an_apply_lends() {
+    fn small_batches_queue_behind_large_one() {
         let admission = Admission::new(100_000, 1_024, 10_000);
         admission.take(9_900, 4_000);
         let lent = admission.lend(100, 0);

@@ -279,7 +279,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn everybody_of_a_group_is_answered_after_its_flush() {
+fn group_commit_answers_all_after_flush() {
     explore(|| {
         let committer = Committer::new(u64::MAX);
         let other = committer.clone();
@@ -290,7 +290,7 @@ fn everybody_of_a_group_is_answered_after_its_flush() {
 }
 
 #[test]
-fn a_failed_flush_is_answered_by_unknown_and_nobody_waits_for_ever() {
+fn failed_flush_answers_all_writers_with_unknown() {
     for fails in [0, 1] {
         explore(move || {
             let committer = Committer::new(fails);

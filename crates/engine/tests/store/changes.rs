@@ -265,7 +265,7 @@ fn pages_and_values_that_did_not_change_are_not_read() {
 
 /// A key from a layer is gone after its delete was compacted with it past an unchanged page of the base.
 #[test]
-fn a_delete_that_the_base_never_heard_of_is_found() {
+fn delete_absent_from_base_is_found() {
     for gone in 0..GROUP {
         let mut run = Run::begin(tiny_with_layers());
         for which in (0..GROUP).filter(|which| *which != gone) {

@@ -101,7 +101,7 @@ fn after(seconds: u64) -> Expiry {
 /// The wall clock was a day ahead for one read of the store, then right again. (Seen by users: `SET k v EX 60` returned OK and GET nil, for
 /// a day, over restarts, because the clock of expiry never went back.)
 #[test]
-fn a_wall_clock_that_was_ahead_takes_no_time_to_live() {
+fn wall_clock_that_was_ahead_keeps_ttl() {
     for restart in [None, Some(false), Some(true)] {
         let mut timed = Timed::new();
         timed.put("stays", Expiry::Never);
@@ -226,7 +226,7 @@ fn an_absolute_deadline_follows_the_wall_clock() {
 
 /// A deadline that another write inherits does not change.
 #[test]
-fn a_deadline_is_given_on_as_it_is() {
+fn deadline_is_returned_unchanged() {
     let timed = Timed::new();
     timed.put("relative", after(100));
     timed.put("absolute", Expiry::At(BEGIN + 100 * SECOND));

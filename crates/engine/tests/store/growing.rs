@@ -88,7 +88,7 @@ fn an_impossible_growth_is_refused_and_changes_nothing() {
 
 /// The file system has no room for the areas: the store and the length of its file are unchanged.
 #[test]
-fn a_full_file_system_is_told_and_changes_nothing() {
+fn growth_on_full_file_system_changes_nothing() {
     let sim = growable(Image::new(1));
     let device = Device::new(sim.clone());
     format(&device, BLOCKS, 1);
@@ -256,7 +256,7 @@ const LOGS: [u64; 2] = [24, LONGER / 128];
 
 /// A growth leaves the store with a log that fits, whether the store is closed afterwards or not.
 #[test]
-fn the_log_fits_the_size_behind_a_growth() {
+fn log_size_follows_growth() {
     for (is_file, is_closed) in [(true, true), (true, false), (false, true), (false, false)] {
         let device =
             if is_file { Device::new(growable(Image::new(1))) } else { Device::new(SimDevice::new(LONGER)) };
@@ -462,7 +462,7 @@ fn a_longer_log_that_cannot_be_written_waits() {
 /// Both superblocks name the longer ring before it gets a record: if one of them is lost, an opening would search for records in the ring
 /// of the other.
 #[test]
-fn a_superblock_that_is_lost_behind_a_longer_log_takes_no_write_along() {
+fn lost_superblock_after_longer_log_loses_no_write() {
     for is_file in [true, false] {
         let sim = if is_file { growable(Image::new(1)) } else { SimDevice::new(LONGER) };
         let device = Device::new(sim.clone());

@@ -70,7 +70,7 @@ fn value(number: u64) -> Vec<u8> {
 
 /// Clients overwrite separate keys while the device sometimes has no room: for one write, for a part of one, or for a while.
 #[test]
-fn clients_write_on_while_room_comes_and_goes() {
+fn writes_resume_as_room_comes_and_goes() {
     for round in 0..lab::number("NO_ROOM_ROUNDS", 3) {
         within(&format!("round {round}"), move || clients(round));
     }

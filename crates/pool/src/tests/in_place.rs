@@ -58,7 +58,7 @@ pub(super) fn slow_down(pool: &Pool, device: &TestDevice) {
 
 /// Both threads found the page before either latched it.
 #[test]
-fn of_two_that_have_a_page_pinned_one_latches_it() {
+fn one_of_two_pinners_latches_the_page() {
     let (pool, _device) = zeroed(4, 8);
     let [one, two] = [1, 1].map(|block| block_on(pool.read(block, Hint::Lookup)).unwrap());
     let mut first = Box::pin(pool.latched(one));
@@ -130,7 +130,7 @@ fn a_flush_answers_for_its_own_writes_only() {
 }
 
 #[test]
-fn a_flush_writes_neighbours_in_one_request_and_says_what_failed() {
+fn flush_merges_neighbours_and_reports_failures() {
     let (pool, device) = zeroed(8, 8);
     for block in 0..4 {
         put(&mut run(pool.write(block, Hint::Lookup)).unwrap(), block + 10);

@@ -96,7 +96,7 @@ fn a_flush_tells_the_error_of_its_own_page() {
 }
 
 #[test]
-fn an_image_that_cannot_be_written_is_the_page() {
+fn unwritable_image_keeps_serving_the_page() {
     for flushed in [false, true] {
         let (pool, device) = two_dirty(2);
         (0..2).for_each(|block| device.fail_writes(block, true));

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_places_of_a_command_have_it() {
+    fn listed_places_name_the_example_command() {
         let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         assert_eq!(lacking(root, include_str!("table.rs"), "getrange"), [""; 0]);
     }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_where_they_stand() {
+    fn key_positions_match_redis() {
         let words: Vec<Bytes> =
             ["mset", "a", "1", "b", "2"].iter().map(|word| Bytes::from_static(word.as_bytes())).collect();
         let of = |keys: Keys, words: &[Bytes]| keys.of(words).cloned().collect::<Vec<_>>();

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_written_alone() {
+    fn writer_of_a_key_excludes_others() {
         let mut queue = InFlight::default();
         let read = begin(&mut queue, "get a");
         let again = begin(&mut queue, "mget a b");

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_block_does_not_hold_it() {
+    fn unparsed_rest_releases_receive_block() {
         let (mut connection, mut shared) = connection(RedisLimits::default());
         // Also twice in a row: the rest is then different bytes.
         for left in [1, 10, 10, COPY_BYTES_MAX, COPY_BYTES_MAX + 1, 10_000] {
@@ -415,7 +415,7 @@ mod tests {
     /// refused when all threads together hold twice the bytes at which long commands start to wait. Long commands wait, and are
     /// not refused for it.
     #[test]
-    fn queued_commands_and_watched_keys_are_bounded_in_all_threads_together() {
+    fn queued_commands_and_watched_keys_are_bounded_across_threads() {
         let limits = RedisLimits { memory_bytes_max: 100_000, ..RedisLimits::default() };
         let (mut connection, mut shared) = connection(limits);
         let mut is_too_much = |received: usize, queued: usize| {

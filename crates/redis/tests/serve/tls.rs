@@ -131,7 +131,7 @@ fn a_certificate_that_is_replaced_is_shown_to_new_connections() {
 }
 
 #[test]
-fn a_client_without_a_certificate_of_the_root_is_not_let_in() {
+fn client_without_trusted_certificate_is_rejected() {
     let (root, clients, others) = (RootCertificate::new(), RootCertificate::new(), RootCertificate::new());
     let config = Arc::new(Mutex::new(server_config(&root, Some(&clients))));
     let served = serve(options(&config, true));

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_leaves_in_pieces_and_repermits_its_permit_at_the_end() {
+    fn answer_leaves_in_pieces_and_returns_permit() {
         let flow = Flow::new(1 << 30, 1 << 30);
         let permit = flow.connection().permit();
         permit.grow(7).unwrap();

@@ -87,7 +87,7 @@ mod tests {
     proptest! {
         /// Any message, in any chunks, comes out as it was, and not longer.
         #[test]
-        fn a_packed_message_comes_out_as_it_was(
+        fn compressed_message_round_trips(
             message in prop::collection::vec(0..20_u8, 0..5_000), cut in 1..3_000_usize, repeats in 1..4_usize
         ) {
             let message = message.repeat(repeats);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_and_noise_stay_as_they_are() {
+    fn short_or_incompressible_messages_stay_plain() {
         let zeros = |bytes: u32| {
             Box::new(Buffer::from([&[0][..], &bytes.to_be_bytes(), &vec![0; bytes as usize]].concat()))
         };
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_asks_for_gzip_is_understood() {
+    fn accept_encoding_header_is_parsed() {
         for (list, expected) in [
             ("gzip", true),
             ("identity, gzip", true),

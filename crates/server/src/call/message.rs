@@ -164,7 +164,7 @@ mod tests {
 
     /// The value of a get leaves from the memory in which the store holds it.
     #[test]
-    fn the_value_of_a_get_is_not_copied_behind_the_store() {
+    fn get_does_not_copy_value() {
         let store = crate::testing::store();
         let key = ObjectKey::new("default", b"k").unwrap();
         for value_bytes in [4096, 64 << 10, 1 << 20] {
@@ -190,7 +190,7 @@ mod tests {
     proptest! {
         /// The two decoders agree, for any message in any frames.
         #[test]
-        fn by_hand_as_by_prost(
+        fn codec_matches_prost(
             key in prop::collection::vec(any::<u8>(), 0..40),
             value in prop::collection::vec(any::<u8>(), 0..1500),
             bucket in "[a-z]{0,9}",

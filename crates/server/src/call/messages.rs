@@ -195,7 +195,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_an_error_or_messages(bytes in prop::collection::vec(any::<u8>(), 0..40), cut in 1..9_usize) {
+        fn random_bytes_never_panic_stream_parser(bytes in prop::collection::vec(any::<u8>(), 0..40), cut in 1..9_usize) {
             if let Ok(taken) = messages(&bytes, cut) {
                 prop_assert_eq!(taken.iter().map(|message| message.len() + PREFIX_BYTES).sum::<usize>(), bytes.len());
             }

@@ -258,7 +258,7 @@ mod tests {
     /// A value that gets no memory of the store reaches it in its received memory. The store copies it once, into the memory that goes to
     /// the device (`lay_out` of the engine; values up to 16 KiB into their record, and with it into a batch).
     #[test]
-    fn the_value_of_a_put_is_not_copied_before_the_store() {
+    fn put_does_not_copy_value() {
         let value: Bytes = (0..64 << 10).map(|i: u32| (i / 7) as u8).collect::<Vec<_>>().into();
         let put = v1::PutRequest { key: "k".into(), value: value.clone(), ..Default::default() };
         for frame_bytes in [16 << 10, 72 << 10, 100_000] {
@@ -332,7 +332,7 @@ mod tests {
 
     /// The last field with the value counts, and fields may follow it.
     #[test]
-    fn fields_behind_a_value_count() {
+    fn fields_after_the_value_are_parsed() {
         let store = crate::testing::store();
         let put = |seed, ttl_ns| v1::PutRequest {
             key: "k".into(),
@@ -376,7 +376,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_an_error_or_a_message(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn random_bytes_never_panic_message_parser(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = received::<v1::Put>(frames(&bytes, 7));
             let fast = received::<v1::Put>(frames(&framed(&bytes), 7)).is_ok();
             prop_assert!(!fast || v1::PutRequest::decode(&bytes[..]).is_ok());

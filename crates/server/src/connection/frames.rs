@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn only_bodies_may_take_their_time() {
+    fn only_bodies_may_arrive_slowly() {
         let mut frames = Frames::default();
         assert!(frames.is_awaited(), "the first frame");
         assert!(frames.take(&frame(4, 0, 0)) && !frames.is_awaited());

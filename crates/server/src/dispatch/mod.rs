@@ -419,7 +419,7 @@ mod tests {
 
     /// Every request's task is copied to its place, for any method. A regression: it had 27 KiB, a seventh of the time of a get of 64 KiB.
     #[test]
-    fn the_places_of_a_method_have_it() {
+    fn listed_places_name_the_example_method() {
         let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         assert_eq!(shoal_testkit::places::lacking(root, include_str!("mod.rs"), "GetStream"), [""; 0]);
     }

@@ -304,7 +304,7 @@ mod tests {
 
     /// Every step reduces the remaining work, so a world without a stuck message finishes.
     #[test]
-    fn in_all_orders_all_messages_end() {
+    fn all_schedules_complete_all_messages() {
         for messages in [
             &[(0, 3), (0, 3), (0, 3)][..],
             &[(0, 2), (1, 3), (2, 3)],
@@ -326,7 +326,7 @@ mod tests {
 
     /// Each part of the rule is needed: the model can fail.
     #[test]
-    fn without_a_part_of_the_rule_all_stand_still() {
+    fn each_part_of_the_rule_is_needed() {
         let messages = [(0, 3), (1, 3), (2, 3)];
         for rules in [Rules { oldest: 0, ..RULES }, Rules { oldest: 3, ..UNARY }] {
             assert!(explore(&messages, rules).stuck > 0, "too little is kept for the oldest");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_line_is_woken_when_it_may_go_on() {
+    fn first_waiter_is_woken_when_room_is_free() {
         let line = Arc::<Line>::default();
         let (wakes, waker) = Wakes::new();
         let (first, second) = (MessagePlace::join(&line), MessagePlace::join(&line));

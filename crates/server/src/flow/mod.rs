@@ -415,7 +415,7 @@ mod tests {
     proptest! {
         /// After any steps of requests, both sums are those of the permits, and neither exceeds its bound.
         #[test]
-        fn the_sums_are_those_of_the_permits(
+        fn totals_match_permits(
             steps in prop::collection::vec((0..2_usize, 0..6_usize, 0..5_u8, 0..70_usize), 1..60)
         ) {
             // Small enough for all requests to be short: they may take the whole budget.
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_message_has_its_room_to_itself_on_its_connection() {
+    fn announced_message_reserves_connection_room() {
         let flow = Flow::new(1_000_000, 100_000);
         let (connection, other) = (flow.connection(), flow.connection());
         let (first, second) = (connection.permit(), connection.permit());
@@ -498,7 +498,7 @@ mod tests {
 
     /// The bytes that the oldest message has without room take nothing from short requests.
     #[test]
-    fn bytes_that_come_without_room_are_on_top() {
+    fn bytes_without_room_do_not_reduce_short_requests() {
         const FRAME: usize = FRAME_BYTES_MAX as usize;
         let flow = Flow::new(10 * FRAME, 20 * FRAME);
         let (full, oldest, next) =
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_waits_only_while_it_holds_bytes_and_nobody_works() {
+    fn peer_wait_counts_only_with_bytes_and_without_work() {
         let flow = Flow::new(10, 10).connection();
         assert_eq!(flow.waits_at(), None);
         let permit = flow.permit();

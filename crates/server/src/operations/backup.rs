@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_comes_behind_the_chunk_before_it() {
+    async fn error_follows_previous_chunk() {
         let (store, device) = cold();
         let before = device.counters().blocks_read;
         let mut sending = sending(&store).await;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn backups_at_once_wait_for_no_frame_of_the_smallest_cache() {
+    async fn concurrent_backups_fit_in_smallest_cache() {
         let (store, _) = cold();
         let mut all = Vec::new();
         for number in 0..BACKUPS {

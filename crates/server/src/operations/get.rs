@@ -76,7 +76,7 @@ mod tests {
     /// A regression: a get without room for its answer was refused after the read, which kept the device busy, and the bytes were in memory
     /// uncounted.
     #[test]
-    fn a_value_without_room_for_its_answer_is_not_read() {
+    fn get_without_room_reads_nothing() {
         let store = store();
         let key = ObjectKey::new("default", b"k").unwrap();
         block_on(store.put(&key, vec![7; 1 << 20].into(), Default::default())).unwrap();

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_says_what_was_written() {
+    fn page_round_trips() {
         let (bytes, crc) = encode(TREE, &layers(), Lsn(9), 64);
         let stored = LayersRef { block: 64, crc, copies: 2 };
         let read = decode(TREE, stored, &bytes).unwrap();
