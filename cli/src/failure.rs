@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_tell_usage_from_failure() {
+    fn exit_codes_separate_usage_from_failure() {
         let code = |error: anyhow::Error| format!("{:?}", conclude(Err(error), |_| ()));
         assert_eq!(code(Usage("no".into()).into()), format!("{:?}", ExitCode::from(2)));
         assert_eq!(code(anyhow::anyhow!("no")), format!("{:?}", ExitCode::from(1)));

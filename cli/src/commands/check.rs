@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_tells_rates() {
+    fn progress_reports_rates() {
         let sofar = Sofar::default();
         sofar.set(5000, 3 << 20);
         assert_eq!(

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::harness::{Server, command, run_with, serve};
 
 #[test]
-fn exit_codes_tell_what_is_absent_and_what_is_rejected() {
+fn exit_codes_separate_absent_from_rejected() {
     let server = Server::start();
     for words in [
         &["get", "none"][..],

@@ -228,7 +228,7 @@ fn the_division_of_memory_is_shown_everywhere() {
 }
 
 #[test]
-fn an_address_of_metrics_that_is_taken_fails_and_the_default_one_warns() {
+fn taken_metrics_address_fails_and_default_warns() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let folder = tempfile::tempdir().unwrap();

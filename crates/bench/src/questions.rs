@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_charts_of_the_book_are_those_of_their_table() {
+    fn book_charts_match_their_table() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let table = std::fs::read_to_string(docs.join("measurements/runs/2026-11-25-questions.txt")).unwrap();
         let folder = tempfile::tempdir().unwrap();

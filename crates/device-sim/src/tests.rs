@@ -54,7 +54,7 @@ fn flush(history: &mut DeviceHistory) {
 }
 
 #[test]
-fn one_write_tears_in_every_way() {
+fn write_tears_in_every_way() {
     let mut history = DeviceHistory::new(Image::new(1));
     write(&mut history, WriteKind::Plain, 0, full(1));
     let (mut whole, mut torn_inside) = (BTreeSet::new(), 0);
@@ -195,7 +195,7 @@ fn no_flush_settles_a_discard() {
 }
 
 #[test]
-fn a_new_length_needs_a_flush_or_a_durable_write_behind_the_old_end() {
+fn new_length_needs_flush_or_durable_write_beyond_old_end() {
     let mut history = DeviceHistory::new(Image::new(1));
     history.grew(2);
     history.mark(1);

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_those_of_the_request_that_runs() {
+    fn marks_belong_to_running_request() {
         mark(Stage::Started);
         note_key(b"of nobody");
         let (mut outer, mut inner) = (Marks { wants_key: true, ..Marks::default() }, Marks::default());

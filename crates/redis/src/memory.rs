@@ -239,7 +239,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn the_sum_is_that_of_threads_and_rooms() {
+    fn sum_counts_threads_and_rooms() {
         let memory = Memory::new(8 * MIB);
         let (mut one, mut other) = (Ledger::new(memory.clone()), Ledger::new(memory.clone()));
         one.settle(STEP_BYTES - 1);

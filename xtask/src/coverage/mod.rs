@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn error_arms_injected_bugs_and_tests_are_told_apart() {
+    fn error_arms_injected_bugs_and_tests_are_separated() {
         let text = "\
 fn f() {
     g();

@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_goes_before_the_file_and_the_file_before_the_default() {
+    fn command_line_overrides_file_overrides_default() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("shoal.toml");
         std::fs::write(&path, "cache = '2G'\nlisten = '127.0.0.1:1'\ninsecure = true\nlog = 'debug'\n")
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_may_wait_at_a_connection_are_an_option() {
+    fn pending_bytes_limit_is_an_option() {
         let pending = |bytes| {
             let given = Arguments { resp_pending: Some(Size(bytes)), ..Arguments::default() };
             Settings::new(given, None).map(|settings| settings.resp.unwrap().1.limits.pending_bytes_max)

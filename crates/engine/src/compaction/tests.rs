@@ -210,7 +210,7 @@ fn pages_of_a_compaction_are_counted_as_they_are_written() {
 }
 
 #[test]
-fn room_that_an_apply_leaves_to_a_pause_comes_back() {
+fn room_left_to_a_pause_is_returned() {
     let (_, device) = formatted(1 << 14, 1, 1 << 12);
     let mut options = options();
     options.background = true;

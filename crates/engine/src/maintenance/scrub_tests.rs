@@ -142,7 +142,7 @@ fn copies_of_the_superblock_and_the_space_image_are_looked_at() {
 
 /// A value whose blocks the device cannot read is a problem of that object, and the pass goes on.
 #[test]
-fn a_value_that_cannot_be_read_is_a_problem_of_its_object() {
+fn unreadable_value_is_reported_with_its_object() {
     let mut made = Fixture::new();
     made.publish();
     let store = made.open().unwrap();

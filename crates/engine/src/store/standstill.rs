@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_writes_are_a_standstill_until_one_gets_through_or_there_is_room() {
+    fn refused_writes_are_a_standstill_until_one_succeeds() {
         let standstill = Standstill::default();
         standstill.look(look(0, 5, false, 0));
         for seconds in [3, 6, 9, 12] {

@@ -95,7 +95,7 @@ fn live(store: &Store, victim: Victim) -> Moves {
 }
 
 #[test]
-fn packed_runs_that_cannot_be_read_are_left_for_later() {
+fn unreadable_packed_runs_are_skipped() {
     let (made, run) = half_dead();
     let store = made.open().unwrap();
     let entry = liveness_of(&store, run).unwrap();
@@ -297,7 +297,7 @@ fn unreadable_entry_can_be_overwritten() {
 }
 
 #[test]
-fn an_apply_without_a_block_for_its_pages_fails_and_is_tried_again() {
+fn apply_without_free_block_is_retried() {
     let mut made = Fixture::new();
     made.publish();
     let store = made.open().unwrap();
@@ -424,7 +424,7 @@ fn failing_discard_is_tried_once() {
 
 /// A value is written in pieces while the device fails: the stream fails, and leaves no object.
 #[test]
-fn a_stream_whose_write_failed_is_no_object() {
+fn failed_stream_creates_no_object() {
     let mut made = Fixture::with_blocks(8_192);
     made.publish();
     let store = made.open().unwrap();

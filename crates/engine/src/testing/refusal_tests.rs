@@ -66,7 +66,7 @@ fn metadata_length_limits_are_exact() {
 }
 
 #[test]
-fn layouts_and_devices_that_cannot_hold_a_store_are_refused_and_left_alone() {
+fn impossible_layouts_and_devices_are_rejected_unmodified() {
     let (sim, device) = device_of(Image::new(BLOCKS));
     assert!(is_unopenable(open(&device), "it is empty"));
     assert!(is_invalid(format(&device, &FormatOptions { tablets: 0, ..small() }), "tablets"));

@@ -148,7 +148,7 @@ mod tests {
 
     /// The first get finds a value that a put wrote to extents in memory, before and after the apply.
     #[test]
-    fn a_value_that_was_just_written_is_read_without_the_device() {
+    fn fresh_value_is_read_from_cache() {
         for background in [false, true] {
             let store = store(background);
             let sizes = [20 << 10, 64 << 10, (64 << 10) + 1, 100_000, 250_000];

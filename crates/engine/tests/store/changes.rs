@@ -286,7 +286,7 @@ fn delete_absent_from_base_is_found() {
 
 /// An interrupted walk continues: every key after its last one is new, and every changed key before it follows.
 #[test]
-fn a_walk_goes_on_behind_its_last_key() {
+fn walk_resumes_after_last_key() {
     for limit in [1, 5, 17] {
         let mut run = Run::begin(tiny_with_layers());
         for group in 0..GROUPS {

@@ -199,7 +199,7 @@ fn left_within(limit_ms: u64) -> u64 {
 
 /// Records that are not applied before the deadline stay in the log: an interrupted close is no worse than a crash.
 #[test]
-fn a_close_whose_time_is_over_leaves_the_rest_in_the_log() {
+fn close_past_its_deadline_leaves_rest_in_log() {
     // Before the first apply, in the middle of one, between two, and in time.
     let left: Vec<u64> = (0..40).map(left_within).collect();
     assert!(left[0] > 0 && left[39] == 0, "{left:?}");

@@ -380,7 +380,7 @@ fn steps_of_growth_shrink_to_what_fits() {
 
 /// The system may report only at the write that there is no room, or that the file may not become that long.
 #[test]
-fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
+fn growth_step_shrinks_when_zeros_find_no_room() {
     for code in [libc::ENOSPC, libc::EFBIG, libc::EDQUOT] {
         let sim = growable(Image::new(1));
         let device = Device::new(sim.clone());

@@ -30,7 +30,7 @@ fn fill_from(store: &Store, from: u64) -> u64 {
 }
 
 #[test]
-fn a_full_store_takes_writes_again_once_its_cap_is_raised_twice_in_a_row() {
+fn full_store_accepts_writes_after_cap_is_raised_twice() {
     let device = Device::new(growable(Image::new(1)));
     format(&device, BLOCKS, 1);
     let mut objects = 0;
@@ -187,13 +187,13 @@ fn a_store_does_not_grow_while_a_part_of_its_image_is_damaged() {
 
 /// A power cut after every write of an opening that grows, and of the puts after it.
 #[test]
-fn every_crash_of_a_growth_leaves_the_old_cap_or_the_new_one() {
+fn every_crash_of_growth_leaves_old_or_new_cap() {
     crashes_of_a_growth(BLOCKS, GROWN);
 }
 
 /// The same with images that use a part of their areas: the growth takes the room of the rest of the old ones (INV-40).
 #[test]
-fn every_crash_of_a_growth_over_a_large_map_leaves_the_old_cap_or_the_new_one() {
+fn every_crash_of_large_map_growth_leaves_old_or_new_cap() {
     crashes_of_a_growth(5_000_000, 6_000_000);
 }
 

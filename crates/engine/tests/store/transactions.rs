@@ -526,7 +526,7 @@ fn contended_transactions_all_finish() {
 }
 
 #[test]
-fn a_write_batch_that_is_too_large_is_refused_before_anything_is_done() {
+fn oversized_batch_is_rejected_before_any_effect() {
     let (_device, store) = memory_store(true);
     let refused = |keys: &[(ObjectKey, ReadLevel)], changes: &[Change]| {
         let decide = |_: &[Option<Object>]| Decision::Do(changes.to_vec().into(), ());

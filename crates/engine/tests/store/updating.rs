@@ -93,7 +93,7 @@ fn no_update_is_lost() {
 }
 
 #[test]
-fn an_update_sees_what_is_in_flight_and_what_is_large() {
+fn update_sees_in_flight_and_large_values() {
     let store = common::open(&memory(BLOCKS), tiny_with_threads()).unwrap();
     for bytes in [10, 3_000, 20_000, 300_000] {
         let name = key(b"k");

@@ -195,7 +195,7 @@ fn count_once(store: &Store, name: &ObjectKey, request_id: RequestId) -> shoal_e
 
 /// A client that does not know the outcome of a write repeats it after the crash: it counts once in every state that the crash may leave.
 #[test]
-fn a_write_that_is_repeated_after_a_crash_counts_once() {
+fn repeated_write_after_crash_is_applied_once() {
     let (sim, store) = recording();
     let name = key(b"counter");
     for sequence in 1..=40 {
@@ -526,7 +526,7 @@ fn a_stream_with_a_request_id_is_done_once() {
 
 /// A stream and its result are one write batch: after every crash both exist or neither, and the repetition counts once.
 #[test]
-fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
+fn repeated_stream_after_crash_is_applied_once() {
     const BLOCKS: u64 = 5_120;
     let sim = SimDevice::from_image(formatted(BLOCKS, 5).image());
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();

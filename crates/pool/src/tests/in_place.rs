@@ -178,7 +178,7 @@ fn a_request_that_waits_for_unwritable_pages_pauses_and_gets_the_error() {
 /// Ten writes at a time, however many waited: on a device that is fast at reading and slow at writing sixteen threads waited
 /// for each other's frames.
 #[test]
-fn the_more_requests_wait_for_frames_the_more_pages_are_written() {
+fn write_back_scales_with_waiting_requests() {
     let (pool, device) = zeroed_with(PoolOptions { pin_wait_ms: 10_000, ..PoolOptions::new(64) }, 128);
     for block in 0..64 {
         put(&mut run(pool.write(block, Hint::Lookup)).unwrap(), block + 1);

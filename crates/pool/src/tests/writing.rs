@@ -215,7 +215,7 @@ fn the_pool_may_go_before_its_writes() {
 }
 
 #[test]
-fn readers_that_hold_every_frame_stop_the_writer_for_a_time_only() {
+fn writer_waits_while_readers_hold_every_frame() {
     let (pool, _device) = pool_of(4, 64);
     let pins: Vec<_> =
         (0..4).map(|block| run(pool.fetch(page_unit(block, 0), Hint::Lookup)).unwrap()).collect();

@@ -48,7 +48,7 @@ fn round(number: usize) -> Vec<(Vec<u8>, Seen)> {
 /// Such a client used to hang for a minute until it was cut off; its library sent everything again, and its increments were
 /// applied twice.
 #[test]
-fn a_whole_pipeline_is_written_before_anything_is_read() {
+fn pipeline_can_be_written_before_reading() {
     const ROUNDS: usize = 250;
     let limits = RedisLimits { answer_bytes_max: 2 << 20, ..RedisLimits::default() };
     for threads in [1, 2] {

@@ -117,7 +117,7 @@ fn client_list_shows_last_command() {
 }
 
 #[test]
-fn the_keyspace_is_that_of_the_bucket() {
+fn keyspace_info_counts_the_bucket() {
     let served = serve(RedisOptions::default());
     shoal_storekit::put(&served.store, "other", b"x", b"value");
     let mut client = Client::new(&served);

@@ -100,7 +100,7 @@ fn commands_over_tls_are_answered() {
 }
 
 #[test]
-fn a_whole_pipeline_is_written_over_tls_before_anything_is_read() {
+fn pipeline_over_tls_can_be_written_before_reading() {
     const ROUNDS: usize = 300;
     let root = RootCertificate::new();
     let config = Arc::new(Mutex::new(server_config(&root, None)));

@@ -190,7 +190,7 @@ mod tests {
 
     /// The checksum may be right and the fields wrong: an edit by hand, or a bug.
     #[test]
-    fn figures_that_cannot_be_are_refused() {
+    fn impossible_counts_are_rejected() {
         let mut many = layers();
         many.list[1].entries = ENTRIES_MAX + 1;
         for wrong in [many, Layers { live: ENTRIES_MAX + 1, ..layers() }] {

@@ -188,7 +188,7 @@ fn problems_beyond_report_limit_are_counted() {
 
 /// A record of the log that cannot be decoded, although its checksum is right.
 #[test]
-fn a_record_that_cannot_be_read_is_named() {
+fn unreadable_record_is_reported() {
     let mut made = Fixture::new();
     made.publish();
     made.batch(&[encode_record(RecordKind::Put, TabletId(0), key(1).encoded(), &[&[9]], false)]);
@@ -224,7 +224,7 @@ fn a_count_that_is_wrong_is_named() {
 }
 
 #[test]
-fn hidden_keys_are_those_of_any_gap() {
+fn hidden_keys_cover_all_gaps() {
     let gap = |low: &str, high: Option<&str>| Gap {
         block: 1,
         low: low.into(),

@@ -193,7 +193,7 @@ fn salvage_uses_only_batches_linked_to_newest() {
 /// If one value cannot be read, no record of its write batch is written again, its objects are named, and older records
 /// count.
 #[test]
-fn a_write_batch_is_done_again_as_a_whole_or_not_at_all() {
+fn salvaged_batch_is_all_or_nothing() {
     let (sim, device) = formatted();
     let store = open(&device);
     perform(&store, &vec![(0, Some(value(0, 50)))]);
@@ -360,7 +360,7 @@ fn unrepeatable_repair_warns_before_writing() {
 
 /// Promised records after the newest whole batch are lost, too, and their numbers are named.
 #[test]
-fn promised_records_behind_the_newest_batch_are_named() {
+fn promised_records_after_newest_batch_are_reported() {
     let (sim, device) = formatted();
     let store = open(&device);
     let mut places = Vec::new();
@@ -396,7 +396,7 @@ fn an_epoch_without_batches_hides_nothing() {
 /// With the newest superblock the log's current tail is lost: the log has continued more than a ring beyond the older
 /// tail.
 #[test]
-fn batches_further_than_a_ring_behind_the_tail_are_seen() {
+fn batches_beyond_one_ring_after_tail_are_found() {
     let (sim, device) = formatted();
     let store = open(&device);
     for turn in 0.. {
@@ -501,7 +501,7 @@ fn invalid_record_is_skipped_with_reason() {
 
 /// A batch that cannot be written is reported and does not stop the others; a read-only store stops all.
 #[test]
-fn a_write_batch_that_fails_is_named_and_the_next_one_follows() {
+fn failed_salvaged_batch_is_reported_and_next_continues() {
     let put = |which, bytes| {
         (key(which), Change::PutWith { value: vec![1; bytes].into(), options: Box::default() })
     };

@@ -234,7 +234,7 @@ fn records_beyond_memory_stay_lost_and_are_reported() {
 
 /// An unreadable entry with the record's version is lost, as if its page were.
 #[test]
-fn an_entry_that_cannot_be_read_is_lost() {
+fn unreadable_entry_is_lost() {
     use crate::testing::fixtures::Fixture;
     let mut made = Fixture::new();
     let block = made.block();
