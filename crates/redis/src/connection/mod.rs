@@ -4,14 +4,16 @@
 //! wait for the log. A write blocks later commands on its keys only until it has its place in the order of writes; reads then
 //! see it although it is not durable yet, and their answers wait for it. Answers leave in order.
 //!
-//! `input` holds received bytes, `begin` starts commands, `in_flight` holds started ones, `backlog` the commands that wait for
-//! a client that takes no answers, and `limits` closes connections that neither side closed.
+//! `input` holds received bytes, `start` starts commands, `fast_path` the short GETs and SETs among them, and `in_flight` keeps the
+//! started ones until their answers leave. `backlog` has the commands that wait for a client that takes no answers, and `limits` closes
+//! connections that neither side closed.
 
 mod backlog;
-mod begin;
+mod fast_path;
 mod in_flight;
 mod input;
 mod limits;
+mod start;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,7 +57,7 @@ pub(crate) struct Connection {
     last: Option<(&'static Command, usize)>,
     /// The arrival of the last byte of commands that have not started, and whether all of them have started since.
     came_ns: u64,
-    has_begun_all: bool,
+    has_started_all: bool,
     /// Commands answered in this turn.
     finished: FinishedCommands,
     /// Its start, on the clock for timeouts.
@@ -84,7 +86,7 @@ impl Connection {
             is_listened_to: false,
             last: None,
             came_ns: 0,
-            has_begun_all: true,
+            has_started_all: true,
             finished: FinishedCommands::default(),
             began_ns,
         }
@@ -110,7 +112,7 @@ impl Connection {
     /// # Errors
     /// [`Gone`].
     pub(crate) fn receive(&mut self, socket: &mut Socket, shared: &mut Shared) -> Result<usize, Gone> {
-        if self.has_begun_all {
+        if self.has_started_all {
             self.came_ns = shared.now_ns;
         }
         let before = self.input.received.len();
@@ -197,8 +199,8 @@ impl Connection {
         self.queue.turn_ns = shared.now_ns;
         self.poll_in_flight(shared);
         loop {
-            let all_started = self.begin_commands(shared);
-            self.has_begun_all = all_started;
+            let all_started = self.start_commands(shared);
+            self.has_started_all = all_started;
             let before = (self.queue.len(), self.queue.bytes());
             self.poll_in_flight(shared);
             // A started command may be complete already, and then commands that wait for it may start.

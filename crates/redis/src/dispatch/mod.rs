@@ -1,4 +1,5 @@
-//! A dispatch thread: waits until something is ready, and handles all of it in one turn.
+//! A dispatch thread: waits until something is ready, and handles all of it in one turn. Next: `connection/mod.rs`, which receives from
+//! `socket.rs`.
 //!
 //! All writes of a turn are committed together, and each connection's answers leave in one call at the turn's end. The poll is
 //! edge-triggered: every socket is registered once for both directions, and its readiness is remembered until a call would
