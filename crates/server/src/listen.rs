@@ -1,4 +1,4 @@
-//! The server as a whole: it listens, accepts, and shuts down in order.
+//! The server as a whole: it listens, accepts, and shuts down in order. Next: `connection/mod.rs` serves a connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! One connection: TLS if it is configured, HTTP on it, and the minimum rate of its peer.
 //!
-//! HTTP/2 is for gRPC; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes distinguish them.
+//! HTTP/2 is for gRPC; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes distinguish them. hyper parses HTTP; `tasks.rs` runs
+//! the requests, each of which is a call of `Dispatch::answer` (`dispatch/mod.rs`). `io.rs` and `frame_time.rs` only watch the bytes.
 
-mod frames;
+mod frame_time;
 mod io;
 mod tasks;
 

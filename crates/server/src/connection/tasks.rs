@@ -1,8 +1,8 @@
-//! The requests of one connection, run by the connection's own task.
+//! Runs the requests of one connection on the connection's task.
 //!
 //! hyper asks for a task for each request. A task of the runtime would cost its start, a wake-up and, on several cores, a move to another
 //! one; and the writes of requests that arrived at once would reach the committer one by one. Here the task that reads the connection runs
-//! its requests, too, hands the writes of a turn to the committer at once, and corks the socket for long answers. So a connection is the
+//! its requests as well, hands the writes of a turn to the committer at once, and corks the socket for long answers. So a connection is the
 //! work of one core at a time; clients that need more of the server open several.
 
 use std::os::fd::{AsFd, OwnedFd};

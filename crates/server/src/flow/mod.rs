@@ -3,14 +3,14 @@
 //!
 //! Every request holds a [`MemoryPermit`] from its first frame to the end of its answer. A unary request's permit grows with the received
 //! frames, then counts the answer's length; the permit of a client's stream grows with the bytes of a message. A long message waits if
-//! there is no room for the rest of it ([`Turn`], `line`); a short one, and an answer, is refused. A message announces its length at its
+//! there is no room for the rest of it ([`RoomWait`], `wait_queue`); a short one, and an answer, is refused. A message announces its length at its
 //! start: one that never fits is refused then, and one that does not fit now waits then, and not when most of it has arrived. The missing
 //! room is reserved in its connection's share only, so a client that announces much and sends nothing delays only itself.
 
 mod budget;
-mod line;
+pub(crate) mod room_wait;
 pub(crate) mod sending;
-pub(crate) mod turn;
+mod wait_queue;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,9 +20,9 @@ use shoal_api::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 use tokio::time::Instant;
 
 use self::budget::Budget;
-use self::line::{Line, OLDEST_BYTES, WINDOW_LEFT_BYTES};
+use self::room_wait::Waits;
 use self::sending::Sending;
-use self::turn::Waits;
+use self::wait_queue::{OLDEST_BYTES, WINDOW_LEFT_BYTES, WaitQueue};
 use crate::failure::Failure;
 use crate::wire::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, PREFIX_BYTES};
 
@@ -32,7 +32,7 @@ pub(crate) const STREAM_PERMIT_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX 
 /// A request of at most this length is a short one: most requests without values are.
 pub(crate) const SHORT_BYTES: usize = 4 << 10;
 
-// Any request may continue when it is the oldest one in the line.
+// Any request may continue when it is the oldest one in the queue.
 const _: () = assert!(MESSAGE_BYTES_MAX + PREFIX_BYTES + FRAME_BYTES_MAX as usize <= OLDEST_BYTES);
 
 /// The deadline of a call that may take `timeout` from now.
@@ -64,7 +64,7 @@ impl Refused {
 pub(crate) struct Flow {
     budget: Arc<Budget>,
     refused: Arc<Refused>,
-    line: Arc<Line>,
+    queue: Arc<WaitQueue>,
     connection_bytes_max: usize,
     /// Bytes of waiting messages that HTTP/2 may hold, of a connection and of all.
     waiting_max: usize,
@@ -78,7 +78,7 @@ impl Flow {
         Self {
             budget,
             refused: Arc::default(),
-            line: Arc::default(),
+            queue: Arc::default(),
             connection_bytes_max,
             waiting_max,
             all_waiting_max: usize::MAX,
@@ -103,7 +103,7 @@ impl Flow {
         Arc::new(ConnectionFlow {
             server: Arc::clone(&self.budget),
             refused: Arc::clone(&self.refused),
-            line: Arc::clone(&self.line),
+            queue: Arc::clone(&self.queue),
             waiting: AtomicUsize::new(0),
             waiting_max: self.waiting_max,
             all_waiting_max: self.all_waiting_max,
@@ -123,7 +123,7 @@ pub(crate) struct ConnectionFlow {
     server: Arc<Budget>,
     refused: Arc<Refused>,
     /// Messages that wait for room.
-    line: Arc<Line>,
+    queue: Arc<WaitQueue>,
     /// Bytes that HTTP/2 may hold of the connection's own ones among them.
     waiting: AtomicUsize,
     waiting_max: usize,
@@ -313,13 +313,13 @@ impl MemoryPermit {
         self.leave_line();
     }
 
-    /// Its request's bytes were released: it is the next one's turn, if it had waited for room.
+    /// Its request's bytes were released: the next one may continue, if this one had waited for room.
     fn leave_line(&self) {
         let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(waits);
     }
 
-    /// Keeps the place in the line of a request that waited for room until its bytes are released.
+    /// Keeps the place in the queue of a request that waited for room until its bytes are released.
     pub(crate) fn keep_place(&self, waits: Option<Waits>) {
         *self.waits.lock().unwrap_or_else(PoisonError::into_inner) = waits;
     }
@@ -363,7 +363,7 @@ impl MemoryPermit {
         let kept = self.kept.swap(0, Ordering::Relaxed);
         if kept > 0 {
             self.flow.own.give(kept);
-            self.flow.line.wake();
+            self.flow.queue.wake();
         }
     }
 
@@ -389,7 +389,7 @@ impl MemoryPermit {
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.flow.own.give(bytes);
             self.flow.server.give(bytes);
-            self.flow.line.wake();
+            self.flow.queue.wake();
         }
     }
 }
@@ -409,7 +409,7 @@ mod tests {
 
     use std::task::{Context, Poll};
 
-    use super::turn::Turn;
+    use super::room_wait::RoomWait;
     use super::*;
 
     proptest! {
@@ -504,18 +504,18 @@ mod tests {
         let (full, oldest, next) =
             (flow.connection().permit(), flow.connection().permit(), flow.connection());
         full.take(9 * FRAME);
-        let (mut turn, mut context) = (Turn::default(), Context::from_waker(std::task::Waker::noop()));
+        let (mut wait, mut context) = (RoomWait::default(), Context::from_waker(std::task::Waker::noop()));
         for frames in 1..9 {
             oldest.take(FRAME);
-            turn.came(FRAME, false);
-            let polled = turn.poll(&oldest, (frames * FRAME, FRAME), Duration::ZERO, &mut context, || false);
+            wait.came(FRAME, false);
+            let polled = wait.poll(&oldest, (frames * FRAME, FRAME), Duration::ZERO, &mut context, || false);
             assert!(matches!(polled, Poll::Ready(Ok(()))));
         }
         assert_eq!(flow.budget.on_top.load(Ordering::Relaxed), 8 * FRAME);
         let get = next.permit();
         get.grow(FRAME).unwrap();
         assert!(get.grow(1).is_err(), "there is an end for short ones, too");
-        drop((oldest, turn));
+        drop((oldest, wait));
         assert_eq!([flow.bytes(), flow.budget.on_top.load(Ordering::Relaxed)], [10 * FRAME, 0]);
     }
 

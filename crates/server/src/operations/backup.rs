@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
+use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 
 /// Backups at the same time: each holds a snapshot, and some MiB that the flow does not count.
@@ -23,7 +23,7 @@ pub(crate) const BACKUPS_MAX: usize = 2;
 
 /// A backup of the store as it is now, or of the changes since the backup that the request names.
 pub(crate) async fn backup(
-    request: Authenticated<Parted<v1::BackupRequest>>,
+    request: Authenticated<WithValue<v1::BackupRequest>>,
     permits: &Arc<Semaphore>,
 ) -> Result<impl Stream<Item = Result<v1::BackupResponse, Failure>> + Send + 'static, Failure> {
     let (request, admitted) = request.take();

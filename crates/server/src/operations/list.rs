@@ -6,7 +6,7 @@ use shoal_base::limits::KEY_BYTES_MAX;
 use shoal_engine::{DamagedRange, ListPage, ListRequest, check_bucket};
 
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
+use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 
@@ -15,9 +15,9 @@ use crate::failure::Failure;
 const ENTRIES_BYTES_MAX: usize = 3 << 20;
 
 pub(crate) async fn list(
-    request: Authenticated<Parted<v1::ListRequest>>,
+    request: Authenticated<WithValue<v1::ListRequest>>,
 ) -> Result<v1::ListResponse, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
+    let (WithValue { message, .. }, admitted) = request.take();
     let request = list_request(message)?;
     let store = admitted.to_read(&request.bucket)?;
     let page = store.list(&request).await.map_err(|error| Failure::of(&error))?;
