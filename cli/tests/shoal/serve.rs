@@ -346,9 +346,12 @@ fn open_addresses_and_refused_callers_are_logged() {
     stream.read_to_string(&mut answers).unwrap();
     assert!(answers.starts_with("-WRONGPASS"), "{answers}");
     let asks = asks.stop_and_read();
-    for said in
-        ["plain text", "not one that the server knows", "shows no credentials", "a wrong user or password"]
-    {
+    for said in [
+        "plain text",
+        "the token of the call is unknown",
+        "the call has no credentials",
+        "a wrong user or password",
+    ] {
         assert!(asks.contains(said), "{said}: {asks}");
     }
     assert!(!asks.contains("the Redis protocol listens") && !asks.contains("horse"), "{asks}");

@@ -28,10 +28,10 @@ impl Default for MinRate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooSlow {
     /// Nothing came for this time.
-    #[error("nothing came for {} s in the middle of the request", .0.as_secs_f64())]
+    #[error("nothing was received for {} s in the middle of a request", .0.as_secs_f64())]
     Silent(Duration),
     /// The rate was below the minimum.
-    #[error("only {bytes} bytes came in {:.1} s in the middle of the request", waited.as_secs_f64())]
+    #[error("only {bytes} bytes were received in {:.1} s in the middle of a request", waited.as_secs_f64())]
     Little {
         /// Received bytes.
         bytes: u64,

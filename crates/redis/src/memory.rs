@@ -165,7 +165,7 @@ impl Room<'_> {
         if self.grow(usize::try_from(bytes).unwrap_or(usize::MAX)) {
             return Ok(());
         }
-        Err(Error::Busy("commands and answers hold all the memory that they may have"))
+        Err(Error::Busy("commands and answers use all of their memory"))
     }
 
     /// Takes `bytes` more; false if there is no room.

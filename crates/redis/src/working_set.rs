@@ -13,7 +13,7 @@ use shoal_engine::{Change, Deadline, Expiry, Metadata, Object, ObjectInfo, Objec
 use crate::answer::{Answer, Failed};
 
 /// The error of a command whose transaction restarts; it never reaches a client.
-const LACKS: &str = "ERR a transaction looked at less than it needs";
+const LACKS: &str = "ERR a transaction loaded less than it needs";
 
 /// The version of the transaction's own writes, which is not known yet.
 const OWN: Lsn = Lsn(u64::MAX);

@@ -45,10 +45,10 @@ pub enum Principal {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// It calls from another machine.
-    #[error("callers from {0} are not let in: the server was not started with --insecure")]
+    #[error("callers from {0} are refused: the server was not started with --insecure")]
     Address(IpAddr),
     /// It showed no credentials.
-    #[error("the call shows no credentials: the server wants {}", ways(*.token, *.certificate))]
+    #[error("the call has no credentials: the server requires {}", ways(*.token, *.certificate))]
     Missing {
         /// A token would do.
         token: bool,
@@ -56,7 +56,7 @@ pub enum Denied {
         certificate: bool,
     },
     /// It showed unknown credentials.
-    #[error("the token of the call is not one that the server knows")]
+    #[error("the token of the call is unknown")]
     Unknown,
     /// The token's rights changed since the start of the call.
     #[error("the token of the call has other rights now")]

@@ -255,7 +255,7 @@ impl<'a> Dispatch<'a> {
         let Some((_, connection)) = at(&mut self.slots, index) else { return };
         self.shared.frontend.metrics().add_refusal(RefusalCause::Memory);
         tracing::warn!(
-            "connection {} is refused: it does not take its answers, and too much waits",
+            "connection {} is refused: it does not read its answers, and its backlog is too large",
             connection.client_id()
         );
         connection.refuse(&mut self.shared);
@@ -364,7 +364,7 @@ impl<'a> Dispatch<'a> {
         match self.try_add(index, socket) {
             Ok(true) => return,
             Ok(false) => {}
-            Err(error) => tracing::debug!("closed: it ended at once: {error}"),
+            Err(error) => tracing::debug!("closed at once: {error}"),
         }
         self.free.push(index);
     }

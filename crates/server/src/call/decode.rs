@@ -131,7 +131,7 @@ impl Gzip {
         let mut unpacking = MultiGzDecoder::new(message).take(self.message_bytes_max as u64 + 1);
         unpacking
             .read_to_end(&mut plain)
-            .map_err(|error| Status::internal(format!("a message cannot be unpacked: {error}")))?;
+            .map_err(|error| Status::internal(format!("a message cannot be decompressed: {error}")))?;
         if plain.len() > self.message_bytes_max { Err(self.too_long()) } else { Ok(plain) }
     }
 

@@ -229,7 +229,7 @@ impl Dispatch {
             }
         })?;
         if encoding == Encoding::Other {
-            let problem = "the request names an encoding of its messages (grpc-encoding) that this server does not take; \
+            let problem = "the encoding of the request's messages (grpc-encoding) is not supported; \
                            grpc-accept-encoding has those that it takes";
             return Err(Failure::encoding(problem));
         }
@@ -269,7 +269,7 @@ impl Dispatch {
                 streams::client_streaming::<v1::PutStream, _>(call, limits(PART_BYTES_MAX), operation).boxed()
             }
             v1::Operations::PATH if call.request.request_id().is_some() => {
-                let problem = "the operations of a stream have a request id each; the stream has none";
+                let problem = "a stream of operations has no request id: each operation has its own";
                 std::future::ready(refuse(Failure::invalid(problem))).boxed()
             }
             v1::Operations::PATH => {

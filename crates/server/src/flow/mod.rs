@@ -356,7 +356,7 @@ impl MemoryPermit {
 
     fn refused(&self, who: &str) -> Failure {
         self.flow.refused.add(self.started.elapsed());
-        Failure::overloaded(format!("{who} has too many bytes of requests and answers under way"))
+        Failure::overloaded(format!("{who} has too many bytes of requests and answers in progress"))
     }
 
     fn give_kept(&self) {

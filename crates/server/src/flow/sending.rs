@@ -34,7 +34,7 @@ struct Round {
     is_long: bool,
 }
 
-/// The place of an answer in the line; it must be returned to [`Sending::leave`] if the answer finishes before its turn.
+/// The place of an answer in the queue; it must be returned to [`Sending::leave`] if the answer finishes before its turn.
 #[derive(Debug, Default)]
 pub(crate) struct Ticket(Option<u64>);
 

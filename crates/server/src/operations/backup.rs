@@ -29,7 +29,7 @@ pub(crate) async fn backup(
     let (request, admitted) = request.take();
     let store = admitted.to_read_all()?;
     let since = request.message.since.map(last_backup).transpose()?;
-    let busy = |_| Failure::busy("two other callers make backups now");
+    let busy = |_| Failure::busy("two other backups are running");
     let permit = Arc::clone(permits).try_acquire_owned().map_err(busy)?;
     let number = SystemEntropy.next_u64();
     let backup = match &since {
@@ -50,9 +50,8 @@ pub(crate) async fn backup(
 }
 
 fn last_backup(since: v1::BackupSince) -> Result<LastBackup, Failure> {
-    let wrong = || {
-        Failure::invalid("the last backup is not named as it must be: 16 bytes of a store, and whole pages")
-    };
+    let wrong =
+        || Failure::invalid("the last backup is malformed: it needs 16 bytes of a store and whole pages");
     let store = <[u8; 16]>::try_from(&since.store[..]).map_err(|_| wrong())?;
     let last = LastBackup::of_bytes(store, Lsn(since.version), &since.pages).ok_or_else(wrong)?;
     let tablet = since.up_to_tablet.map(u16::try_from).transpose().map_err(|_| wrong())?;
@@ -105,7 +104,7 @@ async fn note(backup: &BackupStream) {
     match backup.note().await {
         Ok(()) => tracing::info!("the backup of version {} was sent", backup.version()),
         Err(error) => tracing::warn!(
-            "the backup of version {} was sent, and cannot be noted as the last one: {error}",
+            "the backup of version {} was sent, but cannot be recorded as the last one: {error}",
             backup.version()
         ),
     }

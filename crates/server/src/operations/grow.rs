@@ -35,7 +35,7 @@ pub(crate) async fn grow(
         Ok(Err(Error::Unopenable(why))) => return Err(Failure::invalid(why)),
         Ok(Err(error)) => return Err(Failure::of(&error)),
         Err(_) => {
-            let what = "the growth ended by an error of the program";
+            let what = "the growth failed by an internal error";
             return Err(Failure::of(&Error::Unknown(what.into())));
         }
     };

@@ -477,7 +477,7 @@ async fn perform(
             let info = Some(convert::info(&info));
             Ok(v1::OperationResult { info, ..result(operation.number) }.into())
         }
-        Action::Unspecified => Err(Failure::invalid("an operation of no kind that is known here")),
+        Action::Unspecified => Err(Failure::invalid("unknown kind of operation")),
     }
 }
 

@@ -93,11 +93,11 @@ async fn create_or_get(
 ) -> Result<WithValue<v1::PutResponse>, Failure> {
     let rules = options.rules;
     if rules != (RejectRules { if_exists: true, ..RejectRules::default() }) {
-        return Err(Failure::invalid("return_existing needs the rule if_exists, and no other"));
+        return Err(Failure::invalid("return_existing requires the rule if_exists and no other"));
     }
     let store = admitted.to_write(key.bucket())?;
     // A clone of the value shares its memory: keeping it for another attempt copies little.
-    let mut refused = Failure::busy("the object is created and deleted all the time");
+    let mut refused = Failure::busy("the object is created and deleted too often");
     for _ in 0..ATTEMPTS_MAX {
         match put_once(
             store,

@@ -67,7 +67,7 @@ async fn receive(
             Some(Part::End(end)) if end.bytes == bytes => return Ok(bytes),
             Some(Part::End(end)) => {
                 let announced = end.bytes;
-                return Err(Failure::invalid(format!("{bytes} bytes came of a value of {announced}")));
+                return Err(Failure::invalid(format!("{bytes} bytes were sent for a value of {announced}")));
             }
             Some(Part::Header(_)) => return Err(Failure::invalid("a second header in the stream")),
             None => return Err(Failure::broken_off()),
@@ -94,7 +94,7 @@ async fn next_part(parts: &mut Messages<impl FrameBody>) -> Result<Option<Part>,
     let Some(message) = poll_fn(|context| parts.poll_next(context)).await else { return Ok(None) };
     match v1::PutStreamRequest::decode(message?).map_err(not_protobuf)?.part {
         Some(part) => Ok(Some(part)),
-        None => Err(Failure::invalid("a message of the stream has no part that is known here")),
+        None => Err(Failure::invalid("unknown part in a message of the stream")),
     }
 }
 

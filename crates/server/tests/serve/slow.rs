@@ -58,7 +58,7 @@ async fn trickling_body_is_closed() {
     let sent = timeout(HANGS_AFTER, send::<v1::PutStream>(&channel, parts)).await.expect("it is cut");
     let status = sent.unwrap_err();
     assert_eq!((status.code(), kind(&status)), (Code::DeadlineExceeded, Kind::TooSlow), "{status:?}");
-    assert!(status.message().contains("bytes came in"), "{status:?}");
+    assert!(status.message().contains("bytes were received in"), "{status:?}");
     server.stop().await;
 }
 
