@@ -186,7 +186,10 @@ mod tests {
         assert_eq!((of("data").source, of("data").default.as_str()), ("default", "./shoal.data"));
         assert_eq!(
             (of("resp-bucket").default.as_str(), of("insecure").default.as_str()),
-            ("default, as for all other clients, or redis if that bucket has objects at the start", "not set")
+            (
+                "default, as for all other clients, or redis if that bucket has objects at the start",
+                "not set"
+            )
         );
         // The entries that have values make a file with the same meaning.
         let mut text = String::new();

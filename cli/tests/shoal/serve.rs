@@ -338,7 +338,7 @@ fn open_addresses_and_refused_callers_are_logged() {
     let url = format!("http://127.0.0.1:{grpc}");
     assert_eq!(run(&["stat", "--server", &url, "--token-file", &path("others")]).code, 1);
     let nobody = run(&["stat", "--server", &url]);
-    assert!(nobody.code == 1 && nobody.stderr.contains("wants a token"), "{}", nobody.stderr);
+    assert!(nobody.code == 1 && nobody.stderr.contains("requires a token"), "{}", nobody.stderr);
     assert!(!nobody.stderr.contains("certificate"), "a way that is not configured: {}", nobody.stderr);
     let mut stream = TcpStream::connect(("127.0.0.1", resp)).unwrap();
     stream.write_all(b"AUTH tide\r\nQUIT\r\n").unwrap();

@@ -161,7 +161,7 @@ fn a_configuration_is_checked_and_shown_without_a_start() {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert!(
-        text.contains("# resp-bucket: default, as of all other clients, or redis")
+        text.contains("# resp-bucket: default, as for all other clients, or redis")
             && !text.contains("0123456789abcdef"),
         "{text}"
     );
